@@ -1,0 +1,284 @@
+"""The bundle: a folder that says everything a server needs to know of a model.
+
+``export`` writes it, ``server`` reads it; neither knows the other. Imports no
+torch and no ONNX package.
+
+A bundle ``NAME/VERSION/`` holds ``bundle.json`` (the :class:`Manifest`), one or
+more ``.onnx`` graphs with their weights in external data files,
+``tokenizer.json`` and ``parity.json``.
+
+Graph signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
+
+========================  =========================================================
+``encode`` of an encoder  in: ``token_ids [batch, length]``, ``lengths [batch]`` (valid
+                          tokens of each right-padded row), ``segment_ids [batch,
+                          length]`` if the model has segments.
+                          out: ``embeddings [batch, hidden]`` or ``logits [batch,
+                          labels]``.
+``encode`` of an          in: ``token_ids``, ``lengths``. out: one tensor for every
+encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``.
+``decode``                in: ``token_ids [batch, length]``, ``num_cached_tokens
+                          [batch]``, ``num_new_tokens [batch]`` (valid ids of each
+                          right-padded row), ``max_total_length []`` (the largest sum
+                          of the two), for encoder-decoders ``source_lengths
+                          [batch]`` and ``max_source_length []``, and every state.
+                          out: ``logits [batch, vocabulary]`` after each row's last
+                          valid token, and every state, updated.
+========================  =========================================================
+
+``decode`` accepts any lengths where nothing is cached, length 1 where rows have
+ragged caches, and a longer chunk over a cache for one row at a time
+(``max_chunk`` = 1 in :class:`Graph` forbids more than one new token per run).
+
+*Slot state* is every tensor that a running sequence owns. A state is bound as
+input and output on the same memory, with ``batch`` in front of its slot shape.
+"""
+
+import hashlib
+import re
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import msgspec
+
+from model.config import Kind
+
+FORMAT_VERSION = 1
+MANIFEST_FILE = "bundle.json"
+PARITY_FILE = "parity.json"
+TOKENIZER_FILE = "tokenizer.json"
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MAX_MANIFEST_BYTES = 4 << 20
+
+
+_T = TypeVar("_T")
+
+
+class BundleError(Exception):
+    """A bundle that cannot be used. ``str(error)`` names the bundle and the reason."""
+
+
+class Task(StrEnum):
+    GENERATE = "generate"
+    TRANSLATE = "translate"
+    EMBED = "embed"
+    CLASSIFY = "classify"
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    INT8 = "int8"
+
+
+class StateRole(StrEnum):
+    """``KV`` grows by a row per token, ``CROSS`` is written once, ``RECURRENT`` has one size."""
+
+    KV = "kv"
+    CROSS = "cross"
+    RECURRENT = "recurrent"
+
+
+class Dtype(StrEnum):
+    """Named as numpy names them."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    INT64 = "int64"
+    INT32 = "int32"
+
+
+# A dimension is a number, or a name for what varies: "batch", "length", ...
+Shape = tuple[int | str, ...]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class TensorSpec(_Record):
+    name: str
+    dtype: Dtype
+    shape: Shape
+
+
+class StateSpec(_Record):
+    """One tensor that a running sequence owns.
+
+    ``shape`` is that of one slot; the dimension ``"length"`` of a ``KV`` state
+    and ``"source_length"`` of a ``CROSS`` state are the server's to choose.
+    ``source`` names the output of ``encode`` that fills a ``CROSS`` state.
+    """
+
+    name: str
+    role: StateRole
+    dtype: Dtype
+    shape: Shape
+    input: str
+    output: str
+    source: str | None = None
+
+
+class Graph(_Record):
+    """One ONNX file. ``inputs`` and ``outputs`` leave out the states."""
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    states: tuple[StateSpec, ...] = ()
+    max_chunk: int | None = None
+
+
+class FileRecord(_Record):
+    path: str  # relative to the bundle, with forward slashes
+    size: int
+    sha256: str
+
+
+class SpecialTokens(_Record):
+    """``decoder_start`` begins every target; ``suppressed`` are never generated."""
+
+    eos: tuple[int, ...] = ()
+    pad: int = 0
+    bos: int | None = None
+    unk: int | None = None
+    decoder_start: int | None = None
+    suppressed: tuple[int, ...] = ()
+
+
+class Dimensions(_Record):
+    """``max_positions``: the longest sequence (of a decoder: prompt and output together)."""
+
+    hidden_size: int
+    num_layers: int
+    vocabulary_size: int
+    max_positions: int
+    num_parameters: int
+
+
+class Manifest(_Record):
+    """Everything about one model. Field order is the order in ``bundle.json``."""
+
+    format_version: int
+    name: str
+    version: str
+    kind: Kind
+    tasks: tuple[Task, ...]
+    architecture: str  # for people; the server has no code for an architecture
+    precision: Precision
+    license: str
+    dimensions: Dimensions
+    special_tokens: SpecialTokens
+    source_language: str | None = None
+    target_language: str | None = None
+    labels: tuple[str, ...] = ()
+    chat_template: str | None = None  # Jinja, as Hugging Face defines it
+    # Default of max_new_tokens for encoder-decoders, as a multiple of the source length.
+    max_length_factor: float | None = None
+    graphs: dict[str, Graph]
+    files: tuple[FileRecord, ...]
+
+
+class Parity(_Record):
+    """``parity.json``: the graphs in ONNX Runtime against the eager module.
+
+    The first three compare the fp32 graph. ``min_cosine`` compares the graph that
+    the bundle holds: embeddings or logits, the worst row.
+    """
+
+    max_absolute_error: float
+    greedy_tokens_compared: int
+    greedy_tokens_equal: int
+    min_cosine: float
+    tolerance: float
+    onnxruntime: str
+    torch: str
+
+
+def _decode(path: Path, kind: type[_T], label: str) -> _T:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise BundleError(f"{label}: {path.name}: {error.strerror}") from error
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{label}: {path.name}: larger than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BundleError(f"{label}: {path.name}: {error}") from error
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Parses ``bundle.json`` of the bundle in ``directory`` and checks it against itself.
+
+    Raises:
+        BundleError: unreadable, not of this format, or with a name or path that
+            points out of the bundle.
+    """
+    label = f"{directory.parent.name}/{directory.name}"
+    manifest = _decode(directory / MANIFEST_FILE, Manifest, label)
+    if manifest.format_version != FORMAT_VERSION:
+        raise BundleError(
+            f"{label}: format_version {manifest.format_version}, this server reads {FORMAT_VERSION}"
+        )
+    for field, value in (("name", manifest.name), ("version", manifest.version)):
+        if not re.match(NAME_PATTERN, value):
+            raise BundleError(f"{label}: {field} {value!r} does not match {NAME_PATTERN}")
+    if (manifest.name, manifest.version) != (directory.parent.name, directory.name):
+        raise BundleError(f"{label}: bundle.json is of {manifest.name}/{manifest.version}")
+    listed = {record.path for record in manifest.files}
+    for path in sorted(listed | {graph.file for graph in manifest.graphs.values()}):
+        parts = PurePosixPath(path)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in path:
+            raise BundleError(f"{label}: file {path!r} is outside the bundle")
+        if path not in listed:
+            raise BundleError(f"{label}: graph file {path!r} is not listed in files")
+    expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
+    if manifest.kind == Kind.ENCODER_DECODER:
+        expected = {"encode", "decode"}
+    if set(manifest.graphs) != expected:
+        raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
+    return manifest
+
+
+def read_parity(directory: Path) -> Parity:
+    """Parses ``parity.json``. Raises :class:`BundleError` as :func:`read_manifest` does."""
+    return _decode(directory / PARITY_FILE, Parity, f"{directory.parent.name}/{directory.name}")
+
+
+def verify_files(directory: Path, manifest: Manifest) -> None:
+    """Checks that each listed file is a regular file inside ``directory`` with its size and hash.
+
+    Raises:
+        BundleError: names the first file that is missing, linked, outside or changed.
+    """
+    label = f"{manifest.name}/{manifest.version}"
+    root = directory.resolve()
+    for record in manifest.files:
+        path = directory / record.path
+        if path.is_symlink() or not path.resolve().is_relative_to(root):
+            raise BundleError(f"{label}: file {record.path!r} is outside the bundle")
+        if not path.is_file():
+            raise BundleError(f"{label}: file {record.path!r} is missing")
+        status = path.stat()
+        if status.st_nlink != 1:
+            raise BundleError(f"{label}: file {record.path!r} has {status.st_nlink} links")
+        if status.st_size != record.size:
+            raise BundleError(
+                f"{label}: file {record.path!r} has {status.st_size} bytes, not {record.size}"
+            )
+        if sha256_of(path) != record.sha256:
+            raise BundleError(f"{label}: file {record.path!r} does not have the listed hash")
+
+
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def to_json(record: msgspec.Struct) -> bytes:
+    """``record`` as indented JSON, for people to read as well."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

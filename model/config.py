@@ -1,0 +1,138 @@
+"""What a Transformer is made of, as frozen values. Imports no torch.
+
+One value per axis of the literature: each ``StrEnum`` names the entries of the
+table in ``model/`` that implements it.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Kind(StrEnum):
+    """The assembly (Vaswani et al. 2017 is the encoder-decoder)."""
+
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    ENCODER_DECODER = "encoder_decoder"
+
+
+class PositionKind(StrEnum):
+    """How a token learns where it stands."""
+
+    NONE = "none"
+    SINUSOIDAL = "sinusoidal"  # Vaswani et al. 2017, section 3.5; [sin | cos] halves
+    LEARNED = "learned"  # Gehring et al. 2017; BERT
+    ROTARY = "rotary"  # Su et al. 2021 (RoFormer); half-split layout
+
+
+class NormKind(StrEnum):
+    LAYER = "layer_norm"  # Ba et al. 2016
+    RMS = "rms_norm"  # Zhang and Sennrich 2019
+
+
+class NormOrder(StrEnum):
+    """Where a block normalises: ``LN(x + f(x))`` or ``x + f(LN(x))``."""
+
+    POST = "post"
+    PRE = "pre"
+
+
+class Activation(StrEnum):
+    RELU = "relu"
+    GELU = "gelu"  # Hendrycks and Gimpel 2016, exact (erf)
+    SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)
+
+
+class MixerKind(StrEnum):
+    """How a decoder layer mixes a token with the tokens before it."""
+
+    ATTENTION = "attention"
+    SSRU = "ssru"  # Kim et al. 2019, "From Research to Production and Back"
+
+
+class PoolingKind(StrEnum):
+    """How token vectors become one vector."""
+
+    CLS = "cls"
+    MEAN = "mean"
+
+
+class HeadKind(StrEnum):
+    EMBEDDING = "embedding"
+    CLASSIFICATION = "classification"
+    LANGUAGE_MODEL = "language_model"
+
+
+class _Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class PositionConfig(_Config):
+    kind: PositionKind
+    max_positions: int
+    rotary_base: float = 10_000.0
+
+
+class NormConfig(_Config):
+    kind: NormKind
+    order: NormOrder
+    epsilon: float
+
+
+class AttentionConfig(_Config):
+    """``num_kv_heads`` = ``num_heads`` is multi-head, 1 is multi-query, between is grouped-query."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    input_bias: bool
+    output_bias: bool
+
+
+class FeedForwardConfig(_Config):
+    inner_size: int
+    activation: Activation
+    gated: bool
+    bias: bool
+
+
+class StackConfig(_Config):
+    """``num_layers`` equal layers: mixer, cross-attention if any, feed-forward."""
+
+    num_layers: int
+    mixer: MixerKind = MixerKind.ATTENTION
+    attention: AttentionConfig | None = None  # None where the mixer is recurrent
+    cross_attention: AttentionConfig | None = None
+    feed_forward: FeedForwardConfig
+    norm: NormConfig
+    final_norm: bool
+
+
+class EmbeddingConfig(_Config):
+    scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
+    norm: bool = False  # BERT normalises the sum of its embeddings
+    num_segments: int = 0  # BERT's token types
+
+
+class HeadConfig(_Config):
+    kind: HeadKind
+    bias: bool = False
+    tied: bool = False  # the output matrix is the token embedding
+    pooling: PoolingKind | None = None
+    normalize: bool = False
+    dense_tanh: bool = False  # BERT's pooler before a classifier
+    num_labels: int = 0
+
+
+class ModelConfig(_Config):
+    """A whole model. Encoder and decoder of one model share the token embedding."""
+
+    kind: Kind
+    vocabulary_size: int
+    hidden_size: int
+    position: PositionConfig
+    embedding: EmbeddingConfig
+    encoder: StackConfig | None = None
+    decoder: StackConfig | None = None
+    head: HeadConfig
