@@ -97,13 +97,13 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pass
 
 
-class TensorSpec(_Record):
+class TensorSpec(_Record, frozen=True, kw_only=True):
     name: str
     dtype: Dtype
     shape: Shape
 
 
-class StateSpec(_Record):
+class StateSpec(_Record, frozen=True, kw_only=True):
     """One tensor that a running sequence owns.
 
     ``shape`` is that of one slot; the dimension ``"length"`` of a ``KV`` state
@@ -120,7 +120,7 @@ class StateSpec(_Record):
     source: str | None = None
 
 
-class Graph(_Record):
+class Graph(_Record, frozen=True, kw_only=True):
     """One ONNX file. ``inputs`` and ``outputs`` leave out the states."""
 
     file: str
@@ -130,13 +130,13 @@ class Graph(_Record):
     max_chunk: int | None = None
 
 
-class FileRecord(_Record):
+class FileRecord(_Record, frozen=True, kw_only=True):
     path: str  # relative to the bundle, with forward slashes
     size: int
     sha256: str
 
 
-class SpecialTokens(_Record):
+class SpecialTokens(_Record, frozen=True, kw_only=True):
     """``decoder_start`` begins every target; ``suppressed`` are never generated."""
 
     eos: tuple[int, ...] = ()
@@ -147,7 +147,7 @@ class SpecialTokens(_Record):
     suppressed: tuple[int, ...] = ()
 
 
-class Dimensions(_Record):
+class Dimensions(_Record, frozen=True, kw_only=True):
     """``max_positions``: the longest sequence (of a decoder: prompt and output together)."""
 
     hidden_size: int
@@ -157,7 +157,7 @@ class Dimensions(_Record):
     num_parameters: int
 
 
-class Manifest(_Record):
+class Manifest(_Record, frozen=True, kw_only=True):
     """Everything about one model. Field order is the order in ``bundle.json``."""
 
     format_version: int
@@ -180,7 +180,7 @@ class Manifest(_Record):
     files: tuple[FileRecord, ...]
 
 
-class Parity(_Record):
+class Parity(_Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime against the eager module.
 
     The first three compare the fp32 graph. ``min_cosine`` compares the graph that

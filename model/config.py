@@ -68,20 +68,20 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pass
 
 
-class PositionConfig(_Config):
+class PositionConfig(_Config, frozen=True, kw_only=True):
     kind: PositionKind
     max_positions: int
     rotary_base: float = 10_000.0
 
 
-class NormConfig(_Config):
+class NormConfig(_Config, frozen=True, kw_only=True):
     kind: NormKind
     order: NormOrder
     epsilon: float
 
 
-class AttentionConfig(_Config):
-    """``num_kv_heads`` = ``num_heads`` is multi-head, 1 is multi-query, between is grouped-query."""
+class AttentionConfig(_Config, frozen=True, kw_only=True):
+    """``num_kv_heads``: ``num_heads`` is multi-head, 1 multi-query, between grouped-query."""
 
     num_heads: int
     num_kv_heads: int
@@ -90,14 +90,14 @@ class AttentionConfig(_Config):
     output_bias: bool
 
 
-class FeedForwardConfig(_Config):
+class FeedForwardConfig(_Config, frozen=True, kw_only=True):
     inner_size: int
     activation: Activation
     gated: bool
     bias: bool
 
 
-class StackConfig(_Config):
+class StackConfig(_Config, frozen=True, kw_only=True):
     """``num_layers`` equal layers: mixer, cross-attention if any, feed-forward."""
 
     num_layers: int
@@ -109,13 +109,13 @@ class StackConfig(_Config):
     final_norm: bool
 
 
-class EmbeddingConfig(_Config):
+class EmbeddingConfig(_Config, frozen=True, kw_only=True):
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
     norm: bool = False  # BERT normalises the sum of its embeddings
     num_segments: int = 0  # BERT's token types
 
 
-class HeadConfig(_Config):
+class HeadConfig(_Config, frozen=True, kw_only=True):
     kind: HeadKind
     bias: bool = False
     tied: bool = False  # the output matrix is the token embedding
@@ -125,7 +125,7 @@ class HeadConfig(_Config):
     num_labels: int = 0
 
 
-class ModelConfig(_Config):
+class ModelConfig(_Config, frozen=True, kw_only=True):
     """A whole model. Encoder and decoder of one model share the token embedding."""
 
     kind: Kind
