@@ -1,0 +1,59 @@
+"""What an importer returns: a whole trained model, in this project's own terms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from export.errors import WeightsError
+from model.bundle import SpecialTokens, Task
+from model.config import ModelConfig
+from model.transformer import parameter_shapes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """A trained model before it becomes a bundle.
+
+    ``weights`` are fp32 and named as the parameters of ``model.transformer``; linear
+    weights are ``[inputs, outputs]``. ``tokenizer_json`` is what the *tokenizers*
+    library reads. ``name`` is the default name of the bundle. ``sample_inputs`` are
+    real strings, on which the parity check runs.
+    """
+
+    config: ModelConfig
+    weights: dict[str, torch.Tensor]
+    tokenizer_json: str
+    architecture: str
+    tasks: tuple[Task, ...]
+    special_tokens: SpecialTokens
+    license: str
+    name: str
+    chat_template: str | None = None
+    labels: tuple[str, ...] = ()
+    source_language: str | None = None
+    target_language: str | None = None
+    max_length_factor: float | None = None
+    sample_inputs: tuple[str, ...] = ()
+
+
+def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> None:
+    """Checks names and shapes of ``weights`` against what ``config`` needs.
+
+    Raises:
+        WeightsError: lists every missing, every unexpected and every wrongly shaped weight.
+    """
+    expected = parameter_shapes(config)
+    lines = [f"missing: {name} {list(expected[name])}" for name in expected if name not in weights]
+    lines += [
+        f"unexpected: {name} {list(weights[name].shape)}"
+        for name in weights
+        if name not in expected
+    ]
+    lines += [
+        f"wrong shape: {name} is {list(weights[name].shape)}, not {list(shape)}"
+        for name, shape in expected.items()
+        if name in weights and tuple(weights[name].shape) != shape
+    ]
+    if lines:
+        raise WeightsError("\n".join(["the weights do not fit the configuration:", *lines]))
