@@ -1,0 +1,43 @@
+"""What the engine needs of a runtime. ``ort.py`` is the one implementation."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class BoundGraph(Protocol):
+    """A graph whose states are bound to memory. Not for two threads at once."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the graph; the bound states are read and updated in place.
+
+        Returns:
+            The outputs that are not states. They are valid until the next run.
+        """
+        ...
+
+
+class Graph(Protocol):
+    """A loaded graph. ``bind`` may be called from any thread."""
+
+    def bind(self, states: Mapping[tuple[str, str], Array]) -> BoundGraph:
+        """Binds memory to states.
+
+        Args:
+            states: by (input name, output name); contiguous, batch in front. Each
+                array is input and output at once: nothing is copied.
+        """
+        ...
+
+
+class Backend(Protocol):
+    @property
+    def version(self) -> str: ...
+
+    def load(self, path: Path) -> Graph:
+        """Loads an ONNX file. Raises ``model.bundle.BundleError`` if it cannot."""
+        ...

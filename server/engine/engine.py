@@ -1,0 +1,190 @@
+"""The engine as request handlers see it: submit jobs, await their news.
+
+All of it runs on the event loop's thread; only :meth:`Engine._publish` is called
+by lanes. Admission is decided here, by counting: what was accepted and has not
+ended.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.engine.lane import Cancel, Lane, Stop, Submit, Worker
+from server.engine.observer import Observer
+from server.engine.sequence import Job, Progress
+from server.errors import InternalError, InvalidArgumentError, OverloadedError, ShuttingDownError
+
+log = logging.getLogger(__name__)
+
+_MIN_RETRY_SECONDS = 0.1
+_MAX_RETRY_SECONDS = 30.0
+_SMOOTHING = 0.1
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """One accepted job. Await its news until one has an ``end``; then it is done."""
+
+    id: int
+    lane: int
+    model: int
+    submitted: float
+    news: "asyncio.Queue[Progress | None]" = field(default_factory=asyncio.Queue)
+    is_done: bool = False
+
+    async def next(self) -> Progress:
+        """The next news. Raises ``InternalError`` if the engine died."""
+        progress = await self.news.get()
+        if progress is None:
+            raise InternalError("the engine stopped")
+        return progress
+
+
+@dataclass(slots=True)
+class Admission:
+    """Counts of one model. ``capacity``: jobs accepted at a time, running or queued."""
+
+    name: str
+    capacity: int
+    num_accepted: int = 0
+    seconds_per_job: float = 0.0  # between two ends, while busy; smoothed
+
+    def retry_seconds(self) -> float:
+        """When a place is likely to be free."""
+        return min(max(self.seconds_per_job, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+
+
+class Engine:
+    """Lanes, each with a worker for every model.
+
+    Args:
+        make_workers: makes the workers of lane ``n``, one per model, always in
+            the same order.
+        num_lanes: threads.
+        capacities: by model name, in the order of the workers: the jobs accepted
+            at a time.
+        observer: told of runs and steps.
+        on_death: called on the loop when a lane died.
+    """
+
+    def __init__(
+        self,
+        make_workers: Callable[[int], list[Worker[Any]]],
+        num_lanes: int,
+        capacities: dict[str, int],
+        observer: Observer,
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_death = on_death
+        self._index = {name: index for index, name in enumerate(capacities)}
+        self._admission = [Admission(name, capacity) for name, capacity in capacities.items()]
+        self._tickets: dict[int, Ticket] = {}
+        self._ids = itertools.count(1)
+        self._lane_load = [0] * num_lanes
+        self._is_closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._lanes = [
+            Lane(index, make_workers(index), self._publish, self._report_death, observer)
+            for index in range(num_lanes)
+        ]
+        for lane in self._lanes:
+            lane.start()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Accepted jobs that have not ended."""
+        return len(self._tickets)
+
+    def submit(self, model: str, jobs: Rows[Job]) -> list[Ticket]:
+        """Accepts all jobs of a request, or none.
+
+        Raises:
+            InvalidArgumentError: more jobs than could ever be accepted at once.
+            OverloadedError: no room for them now.
+            ShuttingDownError: the engine stops, or died.
+        """
+        if self._is_closed:
+            raise ShuttingDownError
+        index = self._index[model]
+        admission = self._admission[index]
+        if len(jobs) > admission.capacity:
+            raise InvalidArgumentError(
+                "inputs", f"{len(jobs)} given, at most {admission.capacity} in one request"
+            )
+        if admission.num_accepted + len(jobs) > admission.capacity:
+            raise OverloadedError(admission.name, admission.retry_seconds())
+        admission.num_accepted += len(jobs)
+        self._idle.clear()
+        return [self._accept(index, job) for job in jobs]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Ends jobs early. Those that are done are left as they are."""
+        for ticket in tickets:
+            if not ticket.is_done:
+                self._lanes[ticket.lane].send(Cancel(ticket.model, ticket.id))
+
+    async def drain(self) -> None:
+        """Refuses new jobs and waits until every accepted one has ended."""
+        self._is_closed = True
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Ends the lanes after the steps they are in. Unfinished jobs get no more news."""
+        self._is_closed = True
+        for lane in self._lanes:
+            lane.send(Stop())
+        for lane in self._lanes:
+            lane.join()
+        self._abandon()
+
+    def _accept(self, model: int, job: Job) -> Ticket:
+        lane = self._lane_load.index(min(self._lane_load))
+        self._lane_load[lane] += 1
+        ticket = Ticket(next(self._ids), lane, model, self._loop.time())
+        self._tickets[ticket.id] = ticket
+        self._lanes[lane].send(Submit(model, ticket.id, job))
+        return ticket
+
+    def _publish(self, news: list[Progress]) -> None:
+        """Called by lanes: one wake-up of the loop for the news of a step."""
+        self._loop.call_soon_threadsafe(self._deliver, news)
+
+    def _deliver(self, news: list[Progress]) -> None:
+        for progress in news:
+            ticket = self._tickets[progress.id]
+            if progress.end is not None:
+                self._close(ticket)
+            ticket.news.put_nowait(progress)
+
+    def _close(self, ticket: Ticket) -> None:
+        ticket.is_done = True
+        del self._tickets[ticket.id]
+        self._lane_load[ticket.lane] -= 1
+        admission = self._admission[ticket.model]
+        share = (self._loop.time() - ticket.submitted) / admission.num_accepted
+        admission.seconds_per_job += _SMOOTHING * (share - admission.seconds_per_job)
+        admission.num_accepted -= 1
+        if not self._tickets:
+            self._idle.set()
+
+    def _report_death(self, error: BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._die, error)
+
+    def _die(self, error: BaseException) -> None:
+        log.critical("a lane died", exc_info=error)
+        self._is_closed = True
+        self._abandon()
+        self._on_death(error)
+
+    def _abandon(self) -> None:
+        for ticket in self._tickets.values():
+            ticket.is_done = True
+            ticket.news.put_nowait(None)
+        self._tickets.clear()
+        self._idle.set()

@@ -1,0 +1,115 @@
+"""A lane: one thread that owns all mutable state of its workers. Others send it commands."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from server.engine.observer import Load, Observer
+from server.engine.sequence import Job, Progress
+
+JobT = TypeVar("JobT", contravariant=True)
+
+
+class Worker(Protocol[JobT]):
+    """One model in one lane. All but ``model`` is for the lane's thread alone."""
+
+    model: str
+
+    @property
+    def has_work(self) -> bool: ...
+    @property
+    def load(self) -> Load: ...
+    def submit(self, id_: int, job: JobT) -> None: ...
+    def cancel(self, id_: int) -> None: ...
+    def step(self) -> list[Progress]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    worker: int
+    id: int
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    worker: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave at once; what is unfinished is dropped by the engine."""
+
+
+Command = Submit | Cancel | Stop
+
+
+class Lane(threading.Thread):
+    """Runs the steps of its workers, in turn, while they have work.
+
+    Args:
+        index: for reports.
+        workers: one per model; commands name them by position.
+        publish: takes the news of a step; called by this thread, must not block.
+        on_death: takes the exception that ended the thread.
+        observer: told of every step.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        workers: list[Worker[Any]],
+        publish: Callable[[list[Progress]], None],
+        on_death: Callable[[BaseException], None],
+        observer: Observer,
+    ) -> None:
+        super().__init__(name=f"lane-{index}", daemon=True)
+        self._index = index
+        self._workers = workers
+        self._publish = publish
+        self._on_death = on_death
+        self._observer = observer
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def send(self, *commands: Command) -> None:
+        """Hands over commands, from any thread. They are seen before the next step."""
+        for command in commands:
+            self._commands.put(command)
+
+    def run(self) -> None:
+        try:
+            while self._take_commands():
+                for worker in self._workers:
+                    if worker.has_work:
+                        self._step(worker)
+        except BaseException as error:
+            self._on_death(error)
+
+    def _step(self, worker: Worker) -> None:
+        started = time.perf_counter()
+        news = worker.step()
+        if news:
+            self._publish(news)
+        seconds = time.perf_counter() - started
+        self._observer.on_step(worker.model, self._index, worker.load, seconds)
+
+    def _take_commands(self) -> bool:
+        """Takes all commands, waiting for one if there is no work. False: stop."""
+        is_idle = not any(worker.has_work for worker in self._workers)
+        while True:
+            try:
+                command = self._commands.get(block=is_idle)
+            except queue.Empty:
+                return True
+            is_idle = False
+            match command:
+                case Submit(worker, id_, job):
+                    self._workers[worker].submit(id_, job)
+                case Cancel(worker, id_):
+                    self._workers[worker].cancel(id_)
+                case Stop():
+                    return False

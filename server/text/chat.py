@@ -1,0 +1,55 @@
+"""Chat templates: Jinja, in a sandbox, as Hugging Face defines them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from server.errors import InvalidArgumentError
+
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """``role`` is one of :data:`ROLES`."""
+
+    role: str
+    content: str
+
+
+class ChatTemplate:
+    """Turns a conversation into a prompt that ends where the assistant's turn begins.
+
+    Raises:
+        jinja2.TemplateError: the template does not compile.
+    """
+
+    def __init__(self, template: str, special_tokens: dict[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _raise
+        environment.filters["tojson"] = _to_json
+        self._template = environment.from_string(template)
+        self._special_tokens = special_tokens
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt. Raises ``InvalidArgumentError`` if the template refuses the messages."""
+        try:
+            return self._template.render(
+                messages=[asdict(message) for message in messages],
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        except TemplateError as error:
+            raise InvalidArgumentError("messages", str(error)) from error
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
