@@ -65,6 +65,10 @@ class Registry:
         self.models = tuple(sorted(models, key=_order))
         self.refusals = tuple(refusals)
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(model.manifest.name for model in self.models)
+
     def get(self, name: str, version: str = "") -> Model:
         """The newest version, or the one named. Raises ``ModelNotFoundError``."""
         found = [
@@ -74,8 +78,7 @@ class Registry:
         ]
         if not found:
             label = f"{name}/{version}" if version else name
-            names = sorted({model.manifest.name for model in self.models})
-            raise ModelNotFoundError(label, names)
+            raise ModelNotFoundError(label, sorted(self.names))
         return found[-1]
 
 

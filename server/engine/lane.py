@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeVar
 from server.engine.observer import Load, Observer
 from server.engine.sequence import Job, Progress
 
-JobT = TypeVar("JobT", contravariant=True)
+JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
 
-class Worker(Protocol[JobT]):
+class Worker(Protocol[JobT_contra]):
     """One model in one lane. All but ``model`` is for the lane's thread alone."""
 
     model: str
@@ -22,7 +22,7 @@ class Worker(Protocol[JobT]):
     def has_work(self) -> bool: ...
     @property
     def load(self) -> Load: ...
-    def submit(self, id_: int, job: JobT) -> None: ...
+    def submit(self, id_: int, job: JobT_contra) -> None: ...
     def cancel(self, id_: int) -> None: ...
     def step(self) -> list[Progress]: ...
 
@@ -89,7 +89,7 @@ class Lane(threading.Thread):
         except BaseException as error:
             self._on_death(error)
 
-    def _step(self, worker: Worker) -> None:
+    def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
         news = worker.step()
         if news:

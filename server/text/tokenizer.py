@@ -38,7 +38,7 @@ class Tokenizer:
         return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ``ids``, special tokens left out; an unfinished last character is left out too."""
+        """Text of ``ids`` without special tokens and without an unfinished last character."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text.rstrip(_REPLACEMENT)
 

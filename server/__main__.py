@@ -1,0 +1,67 @@
+"""``python -m server``: the command line."""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.app import serve
+from server.config import ServerConfig
+from server.errors import StartupError
+
+log = logging.getLogger("server")
+
+
+def main(
+    bundles: Annotated[
+        Path, typer.Option(help="Folder of NAME/VERSION bundles.", exists=True, file_okay=False)
+    ] = Path("bundles"),
+    listen: Annotated[str, typer.Option(help="gRPC address, HOST:PORT.")] = "0.0.0.0:50051",
+    metrics: Annotated[str, typer.Option(help="Prometheus address.")] = "0.0.0.0:9464",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    lanes: Annotated[int, typer.Option(min=1, help="Batches that run side by side.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of one run; the cores over the lanes.")
+    ] = None,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Sequences that decode together, per model and lane.")
+    ] = 32,
+    max_length: Annotated[int, typer.Option(min=2, help="Tokens that a sequence may hold.")] = 2048,
+    max_step_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that one step may read.")
+    ] = 256,
+    max_queue: Annotated[
+        int, typer.Option(min=0, help="Sequences that may wait, per model.")
+    ] = 256,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds for calls in flight after SIGTERM.")
+    ] = 30.0,
+) -> None:
+    """Serves bundles over gRPC until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    config = ServerConfig(
+        bundles=bundles,
+        listen=listen,
+        metrics=metrics,
+        device=device,
+        num_lanes=lanes,
+        num_threads=threads or max(1, len(os.sched_getaffinity(0)) // lanes),
+        num_slots=slots,
+        max_length=max_length,
+        max_step_tokens=max_step_tokens,
+        max_queue=max_queue,
+        grace_seconds=grace,
+    )
+    try:
+        status = asyncio.run(serve(config))
+    except StartupError as error:
+        log.error("%s", error)
+        raise typer.Exit(1) from error
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,57 @@
+"""From loaded models to an engine: slots, limits and workers, one set per lane."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from model.config import Kind
+from server.config import ServerConfig
+from server.engine.encoder import BatchLimits, Encoder
+from server.engine.engine import Engine
+from server.engine.generator import Generator
+from server.engine.lane import Worker
+from server.engine.observer import Observer
+from server.engine.runner import Capacity, Runner
+from server.engine.scheduler import Limits
+from server.registry import Model, Registry
+
+# The clock of deadlines and times, in seconds; handlers use the same.
+clock = time.monotonic
+
+
+def build_engine(
+    registry: Registry,
+    config: ServerConfig,
+    observer: Observer,
+    on_death: Callable[[BaseException], None],
+) -> Engine:
+    """Starts an engine for all models. Its model names are ``Model.key``."""
+    models = registry.models
+    return Engine(
+        make_workers=lambda _: [make_worker(model, config, observer) for model in models],
+        num_lanes=config.num_lanes,
+        capacities={model.key: _capacity(model, config) for model in models},
+        observer=observer,
+        on_death=on_death,
+    )
+
+
+def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worker[Any]:
+    """The worker for a model in one lane, with its own slots."""
+    manifest = model.manifest
+    if manifest.kind == Kind.ENCODER:
+        limits = BatchLimits(config.max_padded_tokens)
+        spec, graph = manifest.graphs["encode"], model.graphs["encode"]
+        return Encoder(manifest.name, spec, graph, limits, clock, observer)
+    spec = manifest.graphs["decode"]
+    capacity = Capacity(config.num_slots, model.max_length, model.max_length)
+    runner = Runner(spec, model.graphs["decode"], model.graphs.get("encode"), capacity)
+    step = Limits(config.num_slots, config.max_step_tokens, max_chunk=spec.max_chunk)
+    return Generator(manifest.name, runner, capacity, step, clock, observer)
+
+
+def _capacity(model: Model, config: ServerConfig) -> int:
+    """Jobs accepted at a time: what runs, and what may wait."""
+    if model.manifest.kind == Kind.ENCODER:
+        return config.max_queued_texts
+    return config.num_slots * config.num_lanes + config.max_queue

@@ -1,0 +1,54 @@
+"""Around every call: errors become statuses, and the call is counted."""
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from server.errors import InternalError, ServeError
+from server.metrics import Metrics
+from server.registry import Registry
+from server.rpc.status import metadata_of, status_of
+
+Context = grpc.aio.ServicerContext[Any, Any]
+log = logging.getLogger(__name__)
+
+# A label for calls that name no model of ours: label values stay bounded.
+UNKNOWN_MODEL = "unknown"
+
+
+@asynccontextmanager
+async def guarded(
+    method: str, model: str, context: Context, registry: Registry, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Runs a call's body.
+
+    ``ServeError`` ends the call with its status and details; anything else is
+    logged and ends it with ``INTERNAL``.
+    """
+    started = time.monotonic()
+    status = grpc.StatusCode.CANCELLED  # what it is if the body is abandoned
+    try:
+        try:
+            yield
+            status = grpc.StatusCode.OK
+        except ServeError as error:
+            status = status_of(error)
+            await context.abort(status, str(error), metadata_of(error))
+        except Exception:
+            log.exception("%s failed", method)
+            fault = InternalError("the call failed")
+            status = status_of(fault)
+            await context.abort(status, str(fault), metadata_of(fault))
+    finally:
+        label = model if model in registry.names else UNKNOWN_MODEL
+        metrics.on_request(label, method, status.name, time.monotonic() - started)
+
+
+def deadline_of(context: Context) -> float | None:
+    """When the caller stops waiting, in seconds of ``time.monotonic``."""
+    remaining = context.time_remaining()
+    return None if remaining is None else time.monotonic() + remaining

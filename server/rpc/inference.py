@@ -1,0 +1,111 @@
+"""``InferenceService``: the wire, and nothing else."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import TypeVar
+
+from protos.triune.v1 import inference_pb2 as pb
+from protos.triune.v1 import inference_pb2_grpc
+from server.rpc import encoding, generation
+from server.rpc.calls import Context, deadline_of, guarded
+from server.rpc.context import Services
+from server.rpc.generation import Finish, Piece
+from server.rpc.prepare import Prepared, prepare_generate, prepare_translate
+
+Unary = TypeVar("Unary", pb.GenerateResponse, pb.TranslateResponse)
+Streamed = TypeVar("Streamed", pb.GenerateStreamResponse, pb.TranslateStreamResponse)
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """Maps each call to its implementation."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
+        async with self._guarded("Generate", request.model, context):
+            prepared = await prepare_generate(request, self._services, deadline_of(context))
+            return await self._collect(prepared, pb.GenerateResponse)
+
+    async def GenerateStream(
+        self, request: pb.GenerateStreamRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateStreamResponse]:
+        async with self._guarded("GenerateStream", request.model, context):
+            prepared = await prepare_generate(request, self._services, deadline_of(context))
+            async with aclosing(generation.generate(prepared, self._services)) as pieces:
+                async for piece in pieces:
+                    yield _streamed(prepared, piece, pb.GenerateStreamResponse)
+
+    async def Translate(
+        self, request: pb.TranslateRequest, context: Context
+    ) -> pb.TranslateResponse:
+        async with self._guarded("Translate", request.model, context):
+            prepared = await prepare_translate(request, self._services, deadline_of(context))
+            return await self._collect(prepared, pb.TranslateResponse)
+
+    async def TranslateStream(
+        self, request: pb.TranslateStreamRequest, context: Context
+    ) -> AsyncIterator[pb.TranslateStreamResponse]:
+        async with self._guarded("TranslateStream", request.model, context):
+            prepared = await prepare_translate(request, self._services, deadline_of(context))
+            async with aclosing(generation.generate(prepared, self._services)) as pieces:
+                async for piece in pieces:
+                    yield _streamed(prepared, piece, pb.TranslateStreamResponse)
+
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        async with self._guarded("Embed", request.model, context):
+            return await encoding.embed(request, self._services, deadline_of(context))
+
+    async def Classify(self, request: pb.ClassifyRequest, context: Context) -> pb.ClassifyResponse:
+        async with self._guarded("Classify", request.model, context):
+            return await encoding.classify(request, self._services, deadline_of(context))
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        async with self._guarded("Tokenize", request.model, context):
+            return await encoding.tokenize(request, self._services)
+
+    def _guarded(
+        self, method: str, model: str, context: Context
+    ) -> AbstractAsyncContextManager[None]:
+        services = self._services
+        return guarded(method, model, context, services.registry, services.metrics)
+
+    async def _collect(self, prepared: Prepared, response: type[Unary]) -> Unary:
+        """All outputs of a request, in the order of its inputs."""
+        texts = ["" for _ in prepared.jobs]
+        token_ids: list[list[int]] = [[] for _ in prepared.jobs]
+        finishes: list[Finish | None] = [None for _ in prepared.jobs]
+        async with aclosing(generation.generate(prepared, self._services)) as pieces:
+            async for piece in pieces:
+                texts[piece.index] += piece.text
+                token_ids[piece.index].extend(piece.token_ids)
+                finishes[piece.index] = piece.finish
+        done = [finish for finish in finishes if finish is not None]
+        return response(
+            model=prepared.model.manifest.name,
+            outputs=[
+                pb.GeneratedOutput(
+                    text=text,
+                    token_ids=ids if prepared.wants_token_ids else (),
+                    finish_reason=finish.reason,
+                    usage=finish.usage,
+                )
+                for text, ids, finish in zip(texts, token_ids, done, strict=True)
+            ],
+            usage=generation.total_usage([finish.usage for finish in done]),
+            timing=generation.timing(prepared, [finish.end for finish in done]),
+        )
+
+
+def _streamed(prepared: Prepared, piece: Piece, response: type[Streamed]) -> Streamed:
+    message = response(
+        model=prepared.model.manifest.name,
+        index=piece.index,
+        text=piece.text,
+        token_ids=piece.token_ids if prepared.wants_token_ids else (),
+    )
+    if piece.finish is not None:
+        message.finish_reason = piece.finish.reason
+        message.usage.CopyFrom(piece.finish.usage)
+        message.timing.CopyFrom(generation.timing(prepared, [piece.finish.end]))
+    return message

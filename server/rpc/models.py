@@ -1,0 +1,76 @@
+"""``ModelService``: which models there are."""
+
+from model.config import Kind
+from protos.triune.v1 import models_pb2 as pb
+from protos.triune.v1 import models_pb2_grpc
+from server.registry import Model, Refusal
+from server.rpc.calls import Context, guarded
+from server.rpc.context import Services
+
+KINDS = {
+    Kind.ENCODER: pb.MODEL_KIND_ENCODER,
+    Kind.DECODER: pb.MODEL_KIND_DECODER,
+    Kind.ENCODER_DECODER: pb.MODEL_KIND_ENCODER_DECODER,
+}
+
+
+class ModelServicer(models_pb2_grpc.ModelServiceServicer):
+    """Answers from the registry."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def ListModels(
+        self, request: pb.ListModelsRequest, context: Context
+    ) -> pb.ListModelsResponse:
+        del request
+        registry, metrics = self._services.registry, self._services.metrics
+        async with guarded("ListModels", "", context, registry, metrics):
+            models = [self._describe(model) for model in registry.models]
+            refused = [_describe_refusal(refusal) for refusal in registry.refusals]
+            return pb.ListModelsResponse(models=models + refused)
+
+    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
+        registry, metrics = self._services.registry, self._services.metrics
+        async with guarded("GetModel", request.model, context, registry, metrics):
+            model = registry.get(request.model, request.version)
+            return pb.GetModelResponse(model=self._describe(model))
+
+    def _describe(self, model: Model) -> pb.Model:
+        manifest, parity = model.manifest, model.parity
+        config = self._services.config
+        is_encoder = manifest.kind == Kind.ENCODER
+        return pb.Model(
+            name=manifest.name,
+            version=manifest.version,
+            state=pb.MODEL_STATE_READY,
+            kind=KINDS[manifest.kind],
+            tasks=[task.value for task in manifest.tasks],
+            architecture=manifest.architecture,
+            precision=manifest.precision,
+            license=manifest.license,
+            parameters=manifest.dimensions.num_parameters,
+            vocabulary_size=manifest.dimensions.vocabulary_size,
+            hidden_size=manifest.dimensions.hidden_size,
+            max_length=model.max_length,
+            source_language=manifest.source_language or "",
+            target_language=manifest.target_language or "",
+            labels=manifest.labels,
+            has_chat_template=model.chat_template is not None,
+            parity=pb.Parity(
+                max_absolute_error=parity.max_absolute_error,
+                greedy_tokens_compared=parity.greedy_tokens_compared,
+                greedy_tokens_equal=parity.greedy_tokens_equal,
+                min_cosine=parity.min_cosine,
+            ),
+            slots=0 if is_encoder else config.num_slots,
+        )
+
+
+def _describe_refusal(refusal: Refusal) -> pb.Model:
+    return pb.Model(
+        name=refusal.name,
+        version=refusal.version,
+        state=pb.MODEL_STATE_REFUSED,
+        failure=refusal.reason,
+    )
