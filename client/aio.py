@@ -1,0 +1,176 @@
+"""The asyncio client: ``client.sync`` with ``await``."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import grpc.aio
+import tenacity
+
+from client import requests, responses, types
+from client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET
+from client.errors import typed_errors
+from client.requests import Texts
+from client.retry import RetryPolicy, controls
+from protos.triune.v1 import inference_pb2 as wire
+from protos.triune.v1 import inference_pb2_grpc, models_pb2, models_pb2_grpc
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Result = TypeVar("Result")
+StreamResponse = TypeVar(
+    "StreamResponse", wire.GenerateStreamResponse, wire.TranslateStreamResponse
+)
+
+
+class AsyncClient:
+    """Calls a Triune server at ``target`` ("host:port") from one event loop.
+
+    A call that fails raises ``client.errors.TriuneError``; arguments that no message can
+    hold (a negative seed, a text that is not Unicode) raise ``ValueError``.
+    ``timeout_seconds`` bounds each attempt of a call; ``retry`` says whether a call that
+    was refused is tried again (by default it is not).
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout_seconds: float | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
+        self._models = models_pb2_grpc.ModelServiceStub(self._channel)
+        self._timeout_seconds = timeout_seconds
+        self._controls = controls(retry or RetryPolicy())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection; calls in flight are cancelled."""
+        await self._channel.close()
+
+    async def generate(
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        token_inputs: Sequence[Sequence[int]] = (),
+        messages: Sequence[types.Message] = (),
+        **options: Unpack[types.GenerationOptions],
+    ) -> types.TextResult:
+        """Continues texts, or token ids, or answers one conversation: give one of the three."""
+        request = requests.generate(
+            wire.GenerateRequest,
+            model,
+            inputs,
+            token_inputs=token_inputs,
+            messages=messages,
+            options=options,
+        )
+        return await self._call(self._inference.Generate, request, responses.text_result)
+
+    def generate_stream(
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        token_inputs: Sequence[Sequence[int]] = (),
+        messages: Sequence[types.Message] = (),
+        **options: Unpack[types.GenerationOptions],
+    ) -> AsyncGenerator[types.Piece, None]:
+        """Like ``generate``, piece by piece. ``aclose`` before the end cancels the call."""
+        request = requests.generate(
+            wire.GenerateStreamRequest,
+            model,
+            inputs,
+            token_inputs=token_inputs,
+            messages=messages,
+            options=options,
+        )
+        return self._stream(self._inference.GenerateStream, request)
+
+    async def translate(
+        self, model: str, inputs: Texts, **options: Unpack[types.GenerationOptions]
+    ) -> types.TextResult:
+        """Maps source texts to target texts."""
+        request = requests.translate(wire.TranslateRequest, model, inputs, options)
+        return await self._call(self._inference.Translate, request, responses.text_result)
+
+    def translate_stream(
+        self, model: str, inputs: Texts, **options: Unpack[types.GenerationOptions]
+    ) -> AsyncGenerator[types.Piece, None]:
+        """Like ``translate``, piece by piece. ``aclose`` before the end cancels the call."""
+        request = requests.translate(wire.TranslateStreamRequest, model, inputs, options)
+        return self._stream(self._inference.TranslateStream, request)
+
+    async def embed(self, model: str, inputs: Texts, *, version: str = "") -> types.EmbedResult:
+        """Maps texts to vectors."""
+        request = requests.plain(wire.EmbedRequest, model, inputs, version)
+        return await self._call(self._inference.Embed, request, responses.embed)
+
+    async def classify(
+        self, model: str, inputs: Texts, *, version: str = ""
+    ) -> types.ClassifyResult:
+        """Maps texts to labels, likeliest first."""
+        request = requests.plain(wire.ClassifyRequest, model, inputs, version)
+        return await self._call(self._inference.Classify, request, responses.classify)
+
+    async def tokenize(
+        self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""
+    ) -> types.TokenizeResult:
+        """Splits texts as the model would."""
+        request = requests.tokenize(model, inputs, without_special_tokens, version)
+        return await self._call(self._inference.Tokenize, request, responses.tokenize)
+
+    async def list_models(self) -> tuple[types.Model, ...]:
+        """Every model the server has, refused ones included."""
+        return await self._call(
+            self._models.ListModels, models_pb2.ListModelsRequest(), responses.models
+        )
+
+    async def get_model(self, model: str, *, version: str = "") -> types.Model:
+        """What is known about one model."""
+        request = models_pb2.GetModelRequest(model=model, version=version)
+        return await self._call(self._models.GetModel, request, responses.model)
+
+    async def _call(
+        self,
+        method: "grpc.aio.UnaryUnaryMultiCallable[Request, Response]",
+        request: Request,
+        read: Callable[[Response], Result],
+    ) -> Result:
+        async for attempt in tenacity.AsyncRetrying(**self._controls):
+            with attempt, typed_errors():
+                response = await method(request, timeout=self._timeout_seconds)
+        return read(response)
+
+    async def _stream(
+        self,
+        method: "grpc.aio.UnaryStreamMultiCallable[Request, StreamResponse]",
+        request: Request,
+    ) -> AsyncGenerator[types.Piece, None]:
+        # Retried only until the first piece: after it, text would come twice.
+        async for attempt in tenacity.AsyncRetrying(**self._controls):
+            with attempt, typed_errors():
+                call = method(request, timeout=self._timeout_seconds)
+                messages = aiter(call)
+                first = await anext(messages, None)
+        try:
+            with typed_errors():
+                if first is not None:
+                    yield responses.piece(first)
+                async for message in messages:
+                    yield responses.piece(message)
+        finally:
+            call.cancel()

@@ -1,0 +1,266 @@
+"""The command line: ``python -m client [--target HOST:PORT] COMMAND …``."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+
+from client import flags, health, render, types
+from client.channel import DEFAULT_TARGET
+from client.errors import TriuneError
+from client.sync import Client
+
+_MAX_NEW_TOKENS = 256
+_HEALTH_TIMEOUT_SECONDS = 5.0
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Talk to a Triune server.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    target: str
+    timeout_seconds: float | None
+
+    def connect(self) -> Client:
+        return Client(self.target, timeout_seconds=self.timeout_seconds)
+
+
+def main() -> None:
+    """Runs a command; an error is one line on standard error and exit code 1 (2 for usage)."""
+    try:
+        app()
+    except (TriuneError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+@app.callback()
+def connect(
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT", help="The server.")
+    ] = DEFAULT_TARGET,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Give up on a request after this.")
+    ] = None,
+) -> None:
+    """Talk to a Triune server."""
+    context.obj = _Server(target, timeout)
+
+
+@app.command()
+def generate(
+    context: typer.Context,
+    text: flags.Texts = None,
+    model: Annotated[str, typer.Option()] = "smollm2",
+    system: Annotated[
+        str | None, typer.Option(help="A system message, for a model that chats.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue TEXT as it is, without the chat template.")
+    ] = False,
+    version: flags.Version = "",
+    max_new_tokens: flags.MaxNewTokens = _MAX_NEW_TOKENS,
+    ignore_eos: flags.IgnoreEos = False,
+    temperature: flags.Temperature = None,
+    top_k: flags.TopK = None,
+    top_p: flags.TopP = None,
+    seed: flags.Seed = None,
+    stop: flags.Stop = None,
+    token_ids: flags.TokenIds = False,
+    json: flags.Json = False,
+) -> None:
+    """Continue texts with a decoder.
+
+    A model with a chat template answers each TEXT as a user's message, one after the other;
+    --raw, or a model without one, continues all of them in one request.
+    """
+    texts = flags.read_texts(text, sys.stdin)
+    options = types.GenerationOptions(
+        version=version,
+        max_new_tokens=max_new_tokens,
+        ignore_eos=ignore_eos,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop_strings=stop or (),
+        token_ids=token_ids,
+    )
+    with _server(context).connect() as client:
+        chats = not raw and client.get_model(model, version=version).has_chat_template
+        if system is not None and not chats:
+            raise typer.BadParameter("--system needs a model with a chat template, without --raw")
+        prompts = [_Prompt(messages=_turns(text, system)) for text in texts]
+        if not chats:
+            prompts = [_Prompt(inputs=texts)]
+        if json:
+            results = [
+                client.generate(model, prompt.inputs, messages=prompt.messages, **options)
+                for prompt in prompts
+            ]
+            render.write_texts_json(results, token_ids=token_ids)
+            return
+        for prompt in prompts:
+            pieces = client.generate_stream(
+                model, prompt.inputs, messages=prompt.messages, **options
+            )
+            render.write_pieces(pieces, sys.stdout)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prompt:
+    """What one request continues: texts, or one conversation."""
+
+    inputs: Sequence[str] = ()
+    messages: Sequence[types.Message] = ()
+
+
+def _turns(text: str, system: str | None) -> list[types.Message]:
+    first = [] if system is None else [types.Message("system", system)]
+    return [*first, types.Message("user", text)]
+
+
+@app.command()
+def translate(
+    context: typer.Context,
+    text: flags.Texts = None,
+    model: Annotated[str, typer.Option()] = "en-pt",
+    version: flags.Version = "",
+    max_new_tokens: flags.MaxNewTokens = _MAX_NEW_TOKENS,
+    ignore_eos: flags.IgnoreEos = False,
+    temperature: flags.Temperature = None,
+    top_k: flags.TopK = None,
+    top_p: flags.TopP = None,
+    seed: flags.Seed = None,
+    stop: flags.Stop = None,
+    token_ids: flags.TokenIds = False,
+    json: flags.Json = False,
+) -> None:
+    """Translate texts with an encoder-decoder."""
+    texts = flags.read_texts(text, sys.stdin)
+    options = types.GenerationOptions(
+        version=version,
+        max_new_tokens=max_new_tokens,
+        ignore_eos=ignore_eos,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop_strings=stop or (),
+        token_ids=token_ids,
+    )
+    with _server(context).connect() as client:
+        if json:
+            result = client.translate(model, texts, **options)
+            render.write_texts_json([result], token_ids=token_ids)
+        else:
+            render.write_pieces(client.translate_stream(model, texts, **options), sys.stdout)
+
+
+@app.command()
+def embed(
+    context: typer.Context,
+    text: flags.Texts = None,
+    model: Annotated[str, typer.Option()] = "minilm",
+    version: flags.Version = "",
+    json: flags.Json = False,
+) -> None:
+    """Map texts to vectors with an encoder."""
+    texts = flags.read_texts(text, sys.stdin)
+    with _server(context).connect() as client:
+        result = client.embed(model, texts, version=version)
+    if json:
+        vectors = [output.values for output in result.outputs]
+        render.write_json(result.model, vectors, result.usage, result.timing)
+    else:
+        render.write_embeddings(result, texts)
+
+
+@app.command()
+def classify(
+    context: typer.Context,
+    model: Annotated[str, typer.Option()],
+    text: flags.Texts = None,
+    version: flags.Version = "",
+    json: flags.Json = False,
+) -> None:
+    """Map texts to labels with an encoder."""
+    texts = flags.read_texts(text, sys.stdin)
+    with _server(context).connect() as client:
+        result = client.classify(model, texts, version=version)
+    if json:
+        outputs = [asdict(output) for output in result.outputs]
+        render.write_json(result.model, outputs, result.usage, result.timing)
+    else:
+        render.write_classifications(result, texts)
+
+
+@app.command()
+def tokenize(
+    context: typer.Context,
+    text: flags.Texts = None,
+    model: Annotated[str, typer.Option()] = "smollm2",
+    version: flags.Version = "",
+    without_special_tokens: Annotated[
+        bool, typer.Option("--without-special-tokens", help="Leave out what the model adds.")
+    ] = False,
+    json: flags.Json = False,
+) -> None:
+    """Split texts as a model would."""
+    texts = flags.read_texts(text, sys.stdin)
+    with _server(context).connect() as client:
+        result = client.tokenize(
+            model, texts, without_special_tokens=without_special_tokens, version=version
+        )
+    if json:
+        outputs = [asdict(output) for output in result.outputs]
+        render.write_json(result.model, outputs, result.usage, result.timing)
+    else:
+        render.write_tokenizations(result)
+
+
+@app.command()
+def models(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    version: flags.Version = "",
+    json: flags.Json = False,
+) -> None:
+    """List the models that the server has."""
+    with _server(context).connect() as client:
+        if model is None:
+            rows = client.list_models()
+        else:
+            rows = (client.get_model(model, version=version),)
+    if json:
+        render.write_json(model, [asdict(row) for row in rows], None, None)
+    else:
+        render.write_models(rows)
+
+
+@app.command(name="health")
+def check_health(
+    context: typer.Context,
+    service: Annotated[str, typer.Option(help="One service; the whole server by default.")] = "",
+) -> None:
+    """Print whether the server serves; exit code 0 only if it does."""
+    server = _server(context)
+    timeout_seconds = server.timeout_seconds or _HEALTH_TIMEOUT_SECONDS
+    status = health.status(server.target, service, timeout_seconds)
+    print(status)
+    if status != "SERVING":
+        raise typer.Exit(1)
+
+
+def _server(context: typer.Context) -> _Server:
+    server: _Server = context.obj
+    return server

@@ -1,0 +1,162 @@
+"""From the wire's responses to the client's values."""
+
+from client import types
+from protos.triune.v1 import common_pb2, inference_pb2, models_pb2
+
+_FINISH_REASONS = {
+    common_pb2.FINISH_REASON_STOP: types.FinishReason.STOP,
+    common_pb2.FINISH_REASON_LENGTH: types.FinishReason.LENGTH,
+    common_pb2.FINISH_REASON_STOP_STRING: types.FinishReason.STOP_STRING,
+    common_pb2.FINISH_REASON_DEADLINE: types.FinishReason.DEADLINE,
+    common_pb2.FINISH_REASON_CANCELLED: types.FinishReason.CANCELLED,
+}
+_KINDS = {
+    models_pb2.MODEL_KIND_ENCODER: types.ModelKind.ENCODER,
+    models_pb2.MODEL_KIND_DECODER: types.ModelKind.DECODER,
+    models_pb2.MODEL_KIND_ENCODER_DECODER: types.ModelKind.ENCODER_DECODER,
+}
+_STATES = {
+    models_pb2.MODEL_STATE_READY: types.ModelState.READY,
+    models_pb2.MODEL_STATE_REFUSED: types.ModelState.REFUSED,
+}
+
+
+def usage(message: common_pb2.Usage) -> types.Usage:
+    """Token counts."""
+    return types.Usage(
+        input_tokens=message.input_tokens,
+        output_tokens=message.output_tokens,
+        reused_tokens=message.reused_tokens,
+    )
+
+
+def timing(message: common_pb2.Timing) -> types.Timing:
+    """Durations, in seconds."""
+    return types.Timing(
+        queue_seconds=message.queue_seconds,
+        tokenize_seconds=message.tokenize_seconds,
+        prefill_seconds=message.prefill_seconds,
+        decode_seconds=message.decode_seconds,
+        total_seconds=message.total_seconds,
+    )
+
+
+def _text(message: inference_pb2.GeneratedOutput) -> types.Text:
+    return types.Text(
+        text=message.text,
+        token_ids=tuple(message.token_ids),
+        finish_reason=_FINISH_REASONS.get(message.finish_reason),
+        usage=usage(message.usage),
+    )
+
+
+def text_result(
+    message: inference_pb2.GenerateResponse | inference_pb2.TranslateResponse,
+) -> types.TextResult:
+    """What ``Generate`` and ``Translate`` answer."""
+    return types.TextResult(
+        model=message.model,
+        outputs=tuple(_text(output) for output in message.outputs),
+        usage=usage(message.usage),
+        timing=timing(message.timing),
+    )
+
+
+def piece(
+    message: inference_pb2.GenerateStreamResponse | inference_pb2.TranslateStreamResponse,
+) -> types.Piece:
+    """What ``GenerateStream`` and ``TranslateStream`` send."""
+    return types.Piece(
+        model=message.model,
+        index=message.index,
+        text=message.text,
+        token_ids=tuple(message.token_ids),
+        finish_reason=_FINISH_REASONS.get(message.finish_reason),
+        usage=usage(message.usage) if message.HasField("usage") else None,
+        timing=timing(message.timing) if message.HasField("timing") else None,
+    )
+
+
+def embed(message: inference_pb2.EmbedResponse) -> types.EmbedResult:
+    """What ``Embed`` answers."""
+    return types.EmbedResult(
+        model=message.model,
+        outputs=tuple(
+            types.Embedding(values=tuple(output.values), usage=usage(output.usage))
+            for output in message.outputs
+        ),
+        usage=usage(message.usage),
+        timing=timing(message.timing),
+    )
+
+
+def classify(message: inference_pb2.ClassifyResponse) -> types.ClassifyResult:
+    """What ``Classify`` answers."""
+    return types.ClassifyResult(
+        model=message.model,
+        outputs=tuple(
+            types.Classification(
+                labels=tuple(types.LabelScore(row.label, row.score) for row in output.labels),
+                usage=usage(output.usage),
+            )
+            for output in message.outputs
+        ),
+        usage=usage(message.usage),
+        timing=timing(message.timing),
+    )
+
+
+def tokenize(message: inference_pb2.TokenizeResponse) -> types.TokenizeResult:
+    """What ``Tokenize`` answers."""
+    return types.TokenizeResult(
+        model=message.model,
+        outputs=tuple(
+            types.Tokenization(token_ids=tuple(output.token_ids), tokens=tuple(output.tokens))
+            for output in message.outputs
+        ),
+        usage=usage(message.usage),
+        timing=timing(message.timing),
+    )
+
+
+def _parity(message: models_pb2.Parity) -> types.Parity:
+    return types.Parity(
+        max_absolute_error=message.max_absolute_error,
+        greedy_tokens_compared=message.greedy_tokens_compared,
+        greedy_tokens_equal=message.greedy_tokens_equal,
+        min_cosine=message.min_cosine,
+    )
+
+
+def _model(message: models_pb2.Model) -> types.Model:
+    return types.Model(
+        name=message.name,
+        version=message.version,
+        state=_STATES.get(message.state),
+        failure=message.failure,
+        kind=_KINDS.get(message.kind),
+        tasks=tuple(message.tasks),
+        architecture=message.architecture,
+        precision=message.precision,
+        license=message.license,
+        parameters=message.parameters,
+        vocabulary_size=message.vocabulary_size,
+        hidden_size=message.hidden_size,
+        max_length=message.max_length,
+        source_language=message.source_language,
+        target_language=message.target_language,
+        labels=tuple(message.labels),
+        has_chat_template=message.has_chat_template,
+        parity=_parity(message.parity) if message.HasField("parity") else None,
+        slots=message.slots,
+    )
+
+
+def model(message: models_pb2.GetModelResponse) -> types.Model:
+    """What ``GetModel`` answers."""
+    return _model(message.model)
+
+
+def models(message: models_pb2.ListModelsResponse) -> tuple[types.Model, ...]:
+    """What ``ListModels`` answers."""
+    return tuple(_model(row) for row in message.models)

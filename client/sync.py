@@ -1,0 +1,169 @@
+"""The blocking client."""
+
+from collections.abc import Callable, Generator, Sequence
+from itertools import chain, islice
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import grpc
+import tenacity
+
+from client import requests, responses, types
+from client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET
+from client.errors import typed_errors
+from client.requests import Texts
+from client.retry import RetryPolicy, controls
+from protos.triune.v1 import inference_pb2 as wire
+from protos.triune.v1 import inference_pb2_grpc, models_pb2, models_pb2_grpc
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Result = TypeVar("Result")
+StreamResponse = TypeVar(
+    "StreamResponse", wire.GenerateStreamResponse, wire.TranslateStreamResponse
+)
+
+
+class Client:
+    """Calls a Triune server at ``target`` ("host:port"). Threads may share one.
+
+    A call that fails raises ``client.errors.TriuneError``; arguments that no message can
+    hold (a negative seed, a text that is not Unicode) raise ``ValueError``.
+    ``timeout_seconds`` bounds each attempt of a call; ``retry`` says whether a call that
+    was refused is tried again (by default it is not).
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout_seconds: float | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
+        self._models = models_pb2_grpc.ModelServiceStub(self._channel)
+        self._timeout_seconds = timeout_seconds
+        self._controls = controls(retry or RetryPolicy())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; calls in flight are cancelled."""
+        self._channel.close()
+
+    def generate(
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        token_inputs: Sequence[Sequence[int]] = (),
+        messages: Sequence[types.Message] = (),
+        **options: Unpack[types.GenerationOptions],
+    ) -> types.TextResult:
+        """Continues texts, or token ids, or answers one conversation: give one of the three."""
+        request = requests.generate(
+            wire.GenerateRequest,
+            model,
+            inputs,
+            token_inputs=token_inputs,
+            messages=messages,
+            options=options,
+        )
+        return self._call(self._inference.Generate, request, responses.text_result)
+
+    def generate_stream(
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        token_inputs: Sequence[Sequence[int]] = (),
+        messages: Sequence[types.Message] = (),
+        **options: Unpack[types.GenerationOptions],
+    ) -> Generator[types.Piece, None, None]:
+        """Like ``generate``, piece by piece. ``close`` before the end cancels the call."""
+        request = requests.generate(
+            wire.GenerateStreamRequest,
+            model,
+            inputs,
+            token_inputs=token_inputs,
+            messages=messages,
+            options=options,
+        )
+        return self._stream(self._inference.GenerateStream, request)
+
+    def translate(
+        self, model: str, inputs: Texts, **options: Unpack[types.GenerationOptions]
+    ) -> types.TextResult:
+        """Maps source texts to target texts."""
+        request = requests.translate(wire.TranslateRequest, model, inputs, options)
+        return self._call(self._inference.Translate, request, responses.text_result)
+
+    def translate_stream(
+        self, model: str, inputs: Texts, **options: Unpack[types.GenerationOptions]
+    ) -> Generator[types.Piece, None, None]:
+        """Like ``translate``, piece by piece. ``close`` before the end cancels the call."""
+        request = requests.translate(wire.TranslateStreamRequest, model, inputs, options)
+        return self._stream(self._inference.TranslateStream, request)
+
+    def embed(self, model: str, inputs: Texts, *, version: str = "") -> types.EmbedResult:
+        """Maps texts to vectors."""
+        request = requests.plain(wire.EmbedRequest, model, inputs, version)
+        return self._call(self._inference.Embed, request, responses.embed)
+
+    def classify(self, model: str, inputs: Texts, *, version: str = "") -> types.ClassifyResult:
+        """Maps texts to labels, likeliest first."""
+        request = requests.plain(wire.ClassifyRequest, model, inputs, version)
+        return self._call(self._inference.Classify, request, responses.classify)
+
+    def tokenize(
+        self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""
+    ) -> types.TokenizeResult:
+        """Splits texts as the model would."""
+        request = requests.tokenize(model, inputs, without_special_tokens, version)
+        return self._call(self._inference.Tokenize, request, responses.tokenize)
+
+    def list_models(self) -> tuple[types.Model, ...]:
+        """Every model the server has, refused ones included."""
+        return self._call(self._models.ListModels, models_pb2.ListModelsRequest(), responses.models)
+
+    def get_model(self, model: str, *, version: str = "") -> types.Model:
+        """What is known about one model."""
+        request = models_pb2.GetModelRequest(model=model, version=version)
+        return self._call(self._models.GetModel, request, responses.model)
+
+    def _call(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
+        request: Request,
+        read: Callable[[Response], Result],
+    ) -> Result:
+        for attempt in tenacity.Retrying(**self._controls):
+            with attempt, typed_errors():
+                response = method(request, timeout=self._timeout_seconds)
+        return read(response)
+
+    def _stream(
+        self,
+        method: "grpc.UnaryStreamMultiCallable[Request, StreamResponse]",
+        request: Request,
+    ) -> Generator[types.Piece, None, None]:
+        # Retried only until the first piece: after it, text would come twice.
+        for attempt in tenacity.Retrying(**self._controls):
+            with attempt, typed_errors():
+                call = method(request, timeout=self._timeout_seconds)
+                first = list(islice(call, 1))
+        try:
+            with typed_errors():
+                yield from map(responses.piece, chain(first, call))
+        finally:
+            call.cancel()

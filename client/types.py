@@ -1,0 +1,212 @@
+"""What the client's calls take and give: frozen values that know nothing of gRPC."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypedDict
+
+
+class FinishReason(StrEnum):
+    """Why a generated sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    STOP_STRING = "stop_string"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Tokens that a request read, wrote, and found in the server's cache."""
+
+    input_tokens: int
+    output_tokens: int
+    reused_tokens: int
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            reused_tokens=self.reused_tokens + other.reused_tokens,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Where the server spent a request's time."""
+
+    queue_seconds: float
+    tokenize_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    total_seconds: float
+
+    def __add__(self, other: "Timing") -> "Timing":
+        """Of two requests, one after the other."""
+        return Timing(
+            queue_seconds=self.queue_seconds + other.queue_seconds,
+            tokenize_seconds=self.tokenize_seconds + other.tokenize_seconds,
+            prefill_seconds=self.prefill_seconds + other.prefill_seconds,
+            decode_seconds=self.decode_seconds + other.decode_seconds,
+            total_seconds=self.total_seconds + other.total_seconds,
+        )
+
+
+class GenerationOptions(TypedDict, total=False):
+    """How tokens are chosen and when a text ends. What is left out, the server decides."""
+
+    temperature: float | None
+    """0 is greedy, as is leaving it out."""
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    max_new_tokens: int | None
+    stop_strings: Sequence[str]
+    ignore_eos: bool | None
+    token_ids: bool | None
+    """Ask for the output's token ids besides its text."""
+    version: str
+    """A version of the model; the newest if left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation; the role is "system", "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """One generated text."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    """Empty unless they were asked for."""
+    finish_reason: FinishReason | None
+    usage: Usage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A part of one output of a stream; an output's pieces, joined, are its text.
+
+    The last piece of an output, and only that one, has ``finish_reason``,
+    ``usage`` (of that output) and ``timing``.
+    """
+
+    model: str
+    index: int
+    """Which input this continues."""
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    usage: Usage | None
+    timing: Timing | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedding:
+    values: tuple[float, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScore:
+    label: str
+    score: float
+    """A probability."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Classification:
+    labels: tuple[LabelScore, ...]
+    """Likeliest first."""
+    usage: Usage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokenization:
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Result:
+    """What every response has. Outputs are in the order of the inputs."""
+
+    model: str
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextResult(_Result):
+    """What ``generate`` and ``translate`` give."""
+
+    outputs: tuple[Text, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbedResult(_Result):
+    outputs: tuple[Embedding, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifyResult(_Result):
+    outputs: tuple[Classification, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeResult(_Result):
+    outputs: tuple[Tokenization, ...]
+
+
+class ModelKind(StrEnum):
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    ENCODER_DECODER = "encoder_decoder"
+
+
+class ModelState(StrEnum):
+    READY = "ready"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parity:
+    """The export's check of the served graph against the reference module."""
+
+    max_absolute_error: float
+    greedy_tokens_compared: int
+    greedy_tokens_equal: int
+    min_cosine: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """What a server says of one model; ``failure`` says why a refused one was refused."""
+
+    name: str
+    version: str
+    state: ModelState | None
+    failure: str
+    kind: ModelKind | None
+    tasks: tuple[str, ...]
+    architecture: str
+    precision: str
+    license: str
+    parameters: int
+    vocabulary_size: int
+    hidden_size: int
+    max_length: int
+    """In tokens."""
+    source_language: str
+    target_language: str
+    labels: tuple[str, ...]
+    has_chat_template: bool
+    parity: Parity | None
+    slots: int
+    """Sequences that can decode at the same time."""

@@ -1,0 +1,94 @@
+"""A gRPC server whose calls fail as a test says: the other end of the client's error path."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.rpc import status_pb2
+
+from protos.triune.v1 import inference_pb2 as wire
+
+_SERVICE = "triune.v1.InferenceService"
+
+
+@dataclass(frozen=True)
+class Failure:
+    code: grpc.StatusCode
+    message: str
+    details: tuple[Message, ...] = ()
+    details_bytes: bytes | None = None
+    """Sent in place of ``details``."""
+
+    def trailer(self) -> bytes:
+        if self.details_bytes is not None:
+            return self.details_bytes
+        packed = []
+        for detail in self.details:
+            wrapped = any_pb2.Any()
+            wrapped.Pack(detail)
+            packed.append(wrapped)
+        status = status_pb2.Status(code=self.code.value[0], message=self.message, details=packed)
+        trailer: bytes = status.SerializeToString()
+        return trailer
+
+
+@dataclass
+class FailingServer:
+    """Fails calls with ``failures``, one each, before it answers any."""
+
+    failures: list[Failure]
+    target: str = ""
+    num_calls: int = 0
+    pieces_before_failure: int = 0
+    """Of a stream: sent before each failure."""
+
+    def embed(
+        self, request: wire.EmbedRequest, context: grpc.ServicerContext
+    ) -> wire.EmbedResponse:
+        self._admit(context)
+        return wire.EmbedResponse(model=request.model, outputs=[wire.Embedding(values=[1.0])])
+
+    def generate_stream(
+        self, request: wire.GenerateStreamRequest, context: grpc.ServicerContext
+    ) -> Iterator[wire.GenerateStreamResponse]:
+        for _ in range(self.pieces_before_failure):
+            yield wire.GenerateStreamResponse(model=request.model, text="a")
+        self._admit(context)
+        yield wire.GenerateStreamResponse(model=request.model, text="z")
+
+    def _admit(self, context: grpc.ServicerContext) -> None:
+        self.num_calls += 1
+        if self.failures:
+            failure = self.failures.pop(0)
+            context.set_trailing_metadata((("grpc-status-details-bin", failure.trailer()),))
+            context.abort(failure.code, failure.message)
+
+
+@contextmanager
+def failing_server(*failures: Failure, pieces_before_failure: int = 0) -> Iterator[FailingServer]:
+    script = FailingServer(list(failures), pieces_before_failure=pieces_before_failure)
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Embed": grpc.unary_unary_rpc_method_handler(
+            script.embed,
+            request_deserializer=wire.EmbedRequest.FromString,
+            response_serializer=wire.EmbedResponse.SerializeToString,
+        ),
+        "GenerateStream": grpc.unary_stream_rpc_method_handler(
+            script.generate_stream,
+            request_deserializer=wire.GenerateStreamRequest.FromString,
+            response_serializer=wire.GenerateStreamResponse.SerializeToString,
+        ),
+    }
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    script.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield script
+    finally:
+        server.stop(None).wait()

@@ -1,0 +1,104 @@
+"""A failed call tells all that the server said, in both clients."""
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2
+
+from client.aio import AsyncClient
+from client.errors import FieldViolation, TriuneError
+from client.sync import Client
+from tests.client.failing_server import Failure, failing_server
+
+BAD_TOP_P = Failure(
+    grpc.StatusCode.INVALID_ARGUMENT,
+    "bad request",
+    (
+        error_details_pb2.BadRequest(
+            field_violations=[
+                error_details_pb2.BadRequest.FieldViolation(
+                    field="sampling.top_p", description="must be in (0, 1]"
+                )
+            ]
+        ),
+        error_details_pb2.ErrorInfo(reason="INVALID_FIELD", domain="triune"),
+    ),
+)
+FULL = Failure(
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "queue full",
+    (error_details_pb2.RetryInfo(retry_delay=Duration(nanos=250_000_000)),),
+)
+
+
+def test_field_violations_and_reason() -> None:
+    with (
+        failing_server(BAD_TOP_P) as server,
+        Client(server.target) as client,
+        pytest.raises(TriuneError) as caught,
+    ):
+        client.embed("m", "text")
+    error = caught.value
+    assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.message == "bad request"
+    assert error.violations == (FieldViolation("sampling.top_p", "must be in (0, 1]"),)
+    assert error.reason == "INVALID_FIELD"
+    assert error.retry_delay_seconds is None
+    assert str(error) == "INVALID_ARGUMENT: bad request; sampling.top_p: must be in (0, 1]"
+
+
+def test_a_violation_that_the_message_tells_is_not_said_twice() -> None:
+    told = TriuneError(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "inputs[0]: is empty",
+        violations=(FieldViolation("inputs[0]", "is empty"),),
+    )
+    assert str(told) == "INVALID_ARGUMENT: inputs[0]: is empty"
+
+
+async def test_retry_delay_asyncio() -> None:
+    with failing_server(FULL) as server:
+        async with AsyncClient(server.target) as client:
+            with pytest.raises(TriuneError) as caught:
+                await client.embed("m", "text")
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert caught.value.retry_delay_seconds == 0.25
+    assert str(caught.value) == "RESOURCE_EXHAUSTED: queue full; retry in 0.25 s"
+
+
+def test_error_of_a_stream_after_its_first_piece() -> None:
+    with (
+        failing_server(FULL, pieces_before_failure=2) as server,
+        Client(server.target) as client,
+    ):
+        pieces = client.generate_stream("m", "text")
+        assert [next(pieces).text, next(pieces).text] == ["a", "a"]
+        with pytest.raises(TriuneError, match="queue full"):
+            next(pieces)
+
+
+async def test_error_of_a_stream_asyncio() -> None:
+    with failing_server(BAD_TOP_P) as server:
+        async with AsyncClient(server.target) as client:
+            with pytest.raises(TriuneError) as caught:
+                await anext(client.generate_stream("m", "text"))
+    assert caught.value.violations[0].field == "sampling.top_p"
+
+
+def test_details_that_are_no_status_leave_status_and_message() -> None:
+    garbled = Failure(grpc.StatusCode.INTERNAL, "it broke", details_bytes=b"\xff\xff\xff")
+    with (
+        failing_server(garbled) as server,
+        Client(server.target) as client,
+        pytest.raises(TriuneError, match=r"^INTERNAL: it broke$"),
+    ):
+        client.embed("m", "text")
+
+
+def test_no_server() -> None:
+    with failing_server() as server:
+        gone = server.target
+    with Client(gone, timeout_seconds=5) as client, pytest.raises(TriuneError) as caught:
+        client.list_models()
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    assert "\n" not in str(caught.value)

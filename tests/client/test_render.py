@@ -1,0 +1,131 @@
+"""What the command line prints."""
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from client import flags, render, types
+
+USAGE = types.Usage(input_tokens=3, output_tokens=2, reused_tokens=1)
+TIMING = types.Timing(
+    queue_seconds=0.1,
+    tokenize_seconds=0.2,
+    prefill_seconds=0.3,
+    decode_seconds=0.4,
+    total_seconds=1.0,
+)
+
+
+def _piece(index: int, text: str, *token_ids: int, last: bool = False) -> types.Piece:
+    return types.Piece(
+        model="m",
+        index=index,
+        text=text,
+        token_ids=token_ids,
+        finish_reason=types.FinishReason.STOP if last else None,
+        usage=USAGE if last else None,
+        timing=TIMING if last else None,
+    )
+
+
+def _result(*texts: str) -> types.TextResult:
+    return types.TextResult(
+        model="m",
+        usage=USAGE,
+        timing=TIMING,
+        outputs=tuple(
+            types.Text(
+                text=text, token_ids=(7,), finish_reason=types.FinishReason.STOP, usage=USAGE
+            )
+            for text in texts
+        ),
+    )
+
+
+def test_pieces_of_the_first_output_are_written_as_they_come() -> None:
+    out = io.StringIO()
+    seen = []
+
+    def pieces() -> Iterator[types.Piece]:
+        for text in ("one", " two"):
+            yield _piece(0, text)
+            seen.append(out.getvalue())
+
+    render.write_pieces(pieces(), out)
+    assert seen == ["one", "one two"]
+
+
+def test_interleaved_outputs_are_written_in_order() -> None:
+    out = io.StringIO()
+    render.write_pieces(
+        [
+            _piece(2, "c", last=True),
+            _piece(1, "b1 "),
+            _piece(0, "a1 "),
+            _piece(1, "b2", last=True),
+            _piece(0, "a2", last=True),
+        ],
+        out,
+    )
+    assert out.getvalue() == "a1 a2\nb1 b2\nc\n"
+
+
+def test_token_ids_follow_their_output() -> None:
+    out = io.StringIO()
+    render.write_pieces([_piece(0, "a", 5), _piece(0, "b", 6, last=True)], out)
+    assert out.getvalue() == "ab\n[5, 6]\n"
+
+
+def test_json_of_several_requests_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    render.write_texts_json([_result("olá"), _result("x", "y")], token_ids=False)
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert "olá" in printed
+    row = json.loads(printed)
+    assert list(row) == ["model", "outputs", "usage", "timing"]
+    assert row["outputs"] == ["olá", "x", "y"]
+    assert row["usage"] == {"input_tokens": 6, "output_tokens": 4, "reused_tokens": 2}
+    assert row["timing"]["total_seconds"] == 2.0
+
+
+def test_json_has_token_ids_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    render.write_texts_json([_result("x", "y")], token_ids=True)
+    assert json.loads(capsys.readouterr().out)["token_ids"] == [[7], [7]]
+
+
+def test_cosines_are_of_unit_vectors(capsys: pytest.CaptureFixture[str]) -> None:
+    vectors = [(2.0, 0.0), (0.0, 3.0), (1.0, 1.0)]
+    result = types.EmbedResult(
+        model="m",
+        usage=USAGE,
+        timing=TIMING,
+        outputs=tuple(types.Embedding(values=vector, usage=USAGE) for vector in vectors),
+    )
+    render.write_embeddings(result, ["a", "b", "c"])
+    printed = capsys.readouterr().out
+    assert "3 vectors of 2 dimensions" in printed
+    assert "0.707" in printed
+    assert "4.000" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (None, ["one", "two"]),
+        (["-"], ["one", "two"]),
+        (["a", "-", "b"], ["a", "one", "two", "b"]),
+    ],
+)
+def test_texts_come_from_arguments_and_lines(
+    arguments: list[str] | None, expected: list[str]
+) -> None:
+    assert flags.read_texts(arguments, ["one\r\n", "\n", "  \n", "two"]) == expected
+
+
+def test_no_text_is_a_usage_error() -> None:
+    with pytest.raises(typer.BadParameter, match="no text"):
+        flags.read_texts(None, ["\n"])

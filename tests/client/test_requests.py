@@ -1,0 +1,109 @@
+"""The client's arguments arrive in the right fields, and only those that were given."""
+
+import pytest
+
+from client import requests, responses, types
+from protos.triune.v1 import common_pb2
+from protos.triune.v1 import inference_pb2 as wire
+
+
+def _generate(**options: object) -> wire.GenerateRequest:
+    return requests.generate(
+        wire.GenerateRequest,
+        "m",
+        "text",
+        token_inputs=(),
+        messages=(),
+        options=options,  # type: ignore[arg-type]
+    )
+
+
+def test_a_lone_text_is_a_batch_of_one() -> None:
+    assert list(_generate().inputs) == ["text"]
+    assert list(requests.plain(wire.EmbedRequest, "m", "abc", "").inputs) == ["abc"]
+
+
+def test_what_is_left_out_stays_unset() -> None:
+    request = _generate(temperature=None)
+    assert request.sampling.ListFields() == []
+    assert request.stopping.ListFields() == []
+    assert request.response.ListFields() == []
+
+
+def test_zero_is_not_left_out() -> None:
+    request = _generate(temperature=0.0, seed=0, top_k=0)
+    assert request.sampling.HasField("temperature")
+    assert request.sampling.HasField("seed")
+    assert request.sampling.HasField("top_k")
+
+
+def test_every_option_has_its_field() -> None:
+    request = _generate(
+        temperature=0.5,
+        top_k=3,
+        top_p=0.9,
+        seed=2**64 - 1,
+        max_new_tokens=7,
+        stop_strings=["a", "b"],
+        ignore_eos=True,
+        token_ids=True,
+        version="2",
+    )
+    assert request == wire.GenerateRequest(
+        model="m",
+        inputs=["text"],
+        sampling=wire.SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, seed=2**64 - 1),
+        stopping=wire.StoppingOptions(max_new_tokens=7, stop_strings=["a", "b"], ignore_eos=True),
+        response=wire.ResponseOptions(token_ids=True),
+        version="2",
+    )
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        _generate(temprature=1.0)
+
+
+def test_a_number_that_no_message_can_hold() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        _generate(seed=-1)
+
+
+def test_token_inputs_and_messages() -> None:
+    request = requests.generate(
+        wire.GenerateStreamRequest,
+        "m",
+        (),
+        token_inputs=[[1, 2], [3]],
+        messages=[types.Message("user", "hi")],
+        options={},
+    )
+    assert [list(row.ids) for row in request.token_inputs] == [[1, 2], [3]]
+    assert [(turn.role, turn.content) for turn in request.messages] == [("user", "hi")]
+
+
+def test_a_piece_has_usage_and_timing_only_if_sent() -> None:
+    middle = responses.piece(wire.GenerateStreamResponse(model="m", index=1, text="a"))
+    assert (middle.usage, middle.timing, middle.finish_reason) == (None, None, None)
+    last = responses.piece(
+        wire.GenerateStreamResponse(
+            finish_reason=common_pb2.FINISH_REASON_LENGTH,
+            usage=common_pb2.Usage(output_tokens=2),
+            timing=common_pb2.Timing(total_seconds=0.5),
+        )
+    )
+    assert last.finish_reason is types.FinishReason.LENGTH
+    assert last.usage == types.Usage(input_tokens=0, output_tokens=2, reused_tokens=0)
+    assert last.timing is not None
+    assert last.timing.total_seconds == 0.5
+
+
+@pytest.mark.parametrize(("name", "value"), common_pb2.FinishReason.items())
+def test_every_finish_reason_has_a_name(
+    name: str, value: common_pb2.FinishReason.ValueType
+) -> None:
+    piece = responses.piece(wire.TranslateStreamResponse(finish_reason=value))
+    if value == common_pb2.FINISH_REASON_UNSPECIFIED:
+        assert piece.finish_reason is None
+    else:
+        assert piece.finish_reason is types.FinishReason[name.removeprefix("FINISH_REASON_")]
