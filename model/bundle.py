@@ -229,12 +229,13 @@ def read_manifest(directory: Path) -> Manifest:
     if (manifest.name, manifest.version) != (directory.parent.name, directory.name):
         raise BundleError(f"{label}: bundle.json is of {manifest.name}/{manifest.version}")
     listed = {record.path for record in manifest.files}
-    for path in sorted(listed | {graph.file for graph in manifest.graphs.values()}):
+    graph_files = {graph.file for graph in manifest.graphs.values()}
+    for path in sorted(listed | graph_files | {TOKENIZER_FILE, PARITY_FILE}):
         parts = PurePosixPath(path)
         if parts.is_absolute() or ".." in parts.parts or "\\" in path:
             raise BundleError(f"{label}: file {path!r} is outside the bundle")
         if path not in listed:
-            raise BundleError(f"{label}: graph file {path!r} is not listed in files")
+            raise BundleError(f"{label}: file {path!r} is not listed in files")
     expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
     if manifest.kind == Kind.ENCODER_DECODER:
         expected = {"encode", "decode"}

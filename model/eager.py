@@ -1,0 +1,109 @@
+"""Attention in plain tensor operations: the reference, and what training uses."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from model.config import AttentionConfig
+from model.kernels import Attended, KeyValue, RotaryTables, Step
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """``[batch, length, heads * size]`` to ``[batch, heads, length, size]``."""
+    batch, length, size = x.shape
+    return x.reshape(batch, length, num_heads, size // num_heads).transpose(1, 2)
+
+
+def split_qkv(qkv: Tensor, config: AttentionConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """Packed queries, keys and values, to three tensors of ``[batch, length, ...]``."""
+    kv_size = config.num_kv_heads * config.head_size
+    sizes = (config.num_heads * config.head_size, kv_size, kv_size)
+    query, key, value = torch.split(qkv, sizes, -1)
+    return query, key, value
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+    """Scaled dot-product attention, ``softmax(Q K^T / sqrt(d)) V`` (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        query: ``[batch, heads, length, size]``
+        key, value: ``[batch, kv_heads, key_length, size]``; each serves ``heads / kv_heads``
+            consecutive query heads (Ainslie et al. 2023).
+        allowed: bool, broadcast to ``[batch, 1, length, key_length]``.
+
+    Returns:
+        ``[batch, length, heads * size]``
+    """
+    group = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
+    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
+    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
+    return (weights @ value).transpose(1, 2).flatten(2)
+
+
+def rotate(x: Tensor, tables: RotaryTables, positions: Tensor) -> Tensor:
+    """Turns the pairs ``(x[i], x[i + size / 2])`` by their position's angles (Su et al. 2021).
+
+    Args:
+        x: ``[batch, heads, length, size]``
+        tables: of every position
+        positions: ``[batch, length]``
+    """
+    cos, sin = (table[positions][:, None] for table in tables)  # [batch, 1, length, size / 2]
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def write(past: Tensor, new: Tensor, step: Step) -> Tensor:
+    """``past [batch, heads, capacity, size]`` with each row's valid new tokens after its cached."""
+    capacity, length = past.shape[2], new.shape[2]
+    index = torch.arange(capacity) - step.num_cached_tokens[:, None]  # [batch, capacity]
+    is_new = (index >= 0) & (index < step.num_new_tokens[:, None])
+    index = index.clamp(0, length - 1)[:, None, :, None].expand(past.shape)
+    return torch.where(is_new[:, None, :, None], new.gather(2, index), past)
+
+
+class EagerKernels:
+    """Implements :class:`model.kernels.AttentionKernels`."""
+
+    def bidirectional(
+        self, qkv: Tensor, config: AttentionConfig, rotary: RotaryTables | None, lengths: Tensor
+    ) -> Tensor:
+        query, key, value = self._heads(qkv, config, rotary, torch.arange(qkv.shape[1])[None])
+        allowed = torch.arange(qkv.shape[1]) < lengths[:, None, None, None]
+        return attend(query, key, value, allowed)
+
+    def causal(
+        self,
+        qkv: Tensor,
+        config: AttentionConfig,
+        rotary: RotaryTables | None,
+        past: KeyValue | None,
+        step: Step,
+    ) -> Attended:
+        positions = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])
+        query, key, value = self._heads(qkv, config, rotary, positions)
+        if past is not None:
+            key, value = write(past.key, key, step), write(past.value, value, step)
+        allowed = torch.arange(key.shape[2]) <= positions[:, None, :, None]
+        return Attended(attend(query, key, value, allowed), KeyValue(key, value))
+
+    def cross(
+        self, query: Tensor, config: AttentionConfig, memory: KeyValue, step: Step
+    ) -> Attended:
+        lengths, _ = step.source()
+        allowed = torch.arange(memory.key.shape[2]) < lengths[:, None, None, None]
+        context = attend(split_heads(query, config.num_heads), *memory, allowed)
+        return Attended(context, memory)
+
+    @staticmethod
+    def _heads(
+        qkv: Tensor, config: AttentionConfig, rotary: RotaryTables | None, positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = split_qkv(qkv, config)
+        query = split_heads(query, config.num_heads)
+        key = split_heads(key, config.num_kv_heads)
+        if rotary is not None:
+            query, key = rotate(query, rotary, positions), rotate(key, rotary, positions)
+        return query, key, split_heads(value, config.num_kv_heads)

@@ -1,0 +1,141 @@
+"""Layers and stacks of layers: Vaswani et al. 2017, figure 1, with its variants."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from model.basics import ACTIVATIONS, Linear, make_norm
+from model.config import FeedForwardConfig, NormOrder, StackConfig
+from model.kernels import AttentionKernels, KeyValue, RotaryTables, Step
+from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, Mixed, State
+
+
+class Residual(NamedTuple):
+    """Where a block normalises: ``leave(norm, x, f(enter(norm, x)))``."""
+
+    enter: Callable[[nn.Module, Tensor], Tensor]
+    leave: Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+RESIDUALS: dict[NormOrder, Residual] = {
+    # Vaswani et al. 2017: norm(x + f(x))
+    NormOrder.POST: Residual(lambda _, x: x, lambda norm, x, y: norm(x + y)),
+    # Xiong et al. 2020: x + f(norm(x))
+    NormOrder.PRE: Residual(lambda norm, x: norm(x), lambda _, x, y: x + y),
+}
+
+
+class FeedForward(nn.Module):
+    """``activation(x W1) W2``, or gated: ``(activation(x W1) * x V) W2`` (Shazeer 2020)."""
+
+    def __init__(self, hidden_size: int, config: FeedForwardConfig) -> None:
+        super().__init__()
+        self.gated = config.gated
+        self.activation = ACTIVATIONS[config.activation]
+        width = config.inner_size * (2 if config.gated else 1)
+        self.input = Linear(hidden_size, width, bias=config.bias)
+        self.output = Linear(config.inner_size, hidden_size, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.input(x)
+        if self.gated:
+            gate, up = inner.chunk(2, -1)
+            inner = self.activation(gate) * up
+        else:
+            inner = self.activation(inner)
+        output: Tensor = self.output(inner)
+        return output
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+        super().__init__()
+        self.residual = RESIDUALS[stack.norm.order]
+        self.mixer = ENCODER_MIXERS[stack.mixer](hidden_size, stack, kernels)
+        self.mixer_norm = make_norm(hidden_size, stack.norm)
+        self.feed_forward = FeedForward(hidden_size, stack.feed_forward)
+        self.feed_forward_norm = make_norm(hidden_size, stack.norm)
+
+    def forward(self, x: Tensor, lengths: Tensor, rotary: RotaryTables | None) -> Tensor:
+        enter, leave = self.residual
+        x = leave(self.mixer_norm, x, self.mixer(enter(self.mixer_norm, x), lengths, rotary))
+        norm = self.feed_forward_norm
+        return leave(norm, x, self.feed_forward(enter(norm, x)))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+        super().__init__()
+        self.residual = RESIDUALS[stack.norm.order]
+        self.mixer = DECODER_MIXERS[stack.mixer](hidden_size, stack, kernels)
+        self.mixer_norm = make_norm(hidden_size, stack.norm)
+        self.cross_attention: CrossAttention | None = None
+        if stack.cross_attention is not None:
+            self.cross_attention = CrossAttention(hidden_size, stack.cross_attention, kernels)
+            self.cross_attention_norm = make_norm(hidden_size, stack.norm)
+        self.feed_forward = FeedForward(hidden_size, stack.feed_forward)
+        self.feed_forward_norm = make_norm(hidden_size, stack.norm)
+
+    def forward(self, x: Tensor, step: Step, state: State, rotary: RotaryTables | None) -> Mixed:
+        """``state`` holds the mixer's state, and ``cross_key`` and ``cross_value`` of a source."""
+        enter, leave = self.residual
+        mixer_state = {name: x for name, x in state.items() if not name.startswith("cross_")}
+        mixed = self.mixer(enter(self.mixer_norm, x), step, mixer_state, rotary)
+        x, after = leave(self.mixer_norm, x, mixed.output), dict(mixed.state)
+        if self.cross_attention is not None:
+            norm = self.cross_attention_norm
+            memory = KeyValue(state["cross_key"], state["cross_value"])
+            mixed = self.cross_attention(enter(norm, x), step, memory)
+            x, after = leave(norm, x, mixed.output), after | mixed.state
+        norm = self.feed_forward_norm
+        return Mixed(leave(norm, x, self.feed_forward(enter(norm, x))), after)
+
+
+class _Stack(nn.Module):
+    def __init__(self, hidden_size: int, stack: StackConfig, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        if stack.final_norm:
+            self.final_norm = make_norm(hidden_size, stack.norm)
+        else:
+            self.final_norm = nn.Identity()
+
+
+class Encoder(_Stack):
+    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+        layers = [EncoderLayer(hidden_size, stack, kernels) for _ in range(stack.num_layers)]
+        super().__init__(hidden_size, stack, [*layers])
+
+    def forward(self, x: Tensor, lengths: Tensor, rotary: RotaryTables | None) -> Tensor:
+        """``x [batch, length, hidden]``, of which each row's first ``lengths [batch]`` count."""
+        for layer in self.layers:
+            x = layer(x, lengths, rotary)
+        normed: Tensor = self.final_norm(x)
+        return normed
+
+
+class Decoder(_Stack):
+    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+        layers = [DecoderLayer(hidden_size, stack, kernels) for _ in range(stack.num_layers)]
+        super().__init__(hidden_size, stack, [*layers])
+
+    def remember(self, encoded: Tensor) -> list[State]:
+        """Each layer's cross-attention memory of ``encoded [batch, source_length, hidden]``."""
+        states: list[State] = []
+        for layer in self.layers:
+            if not isinstance(layer, DecoderLayer) or layer.cross_attention is None:
+                raise ValueError("this decoder has no cross-attention")
+            memory = layer.cross_attention.remember(encoded)
+            states.append({"cross_key": memory.key, "cross_value": memory.value})
+        return states
+
+    def forward(
+        self, x: Tensor, step: Step, states: list[State], rotary: RotaryTables | None
+    ) -> tuple[Tensor, list[State]]:
+        """``x [batch, length, hidden]`` and one state for each layer, before and after."""
+        after = []
+        for layer, state in zip(self.layers, states, strict=True):
+            x, state_after = layer(x, step, state, rotary)
+            after.append(state_after)
+        return self.final_norm(x), after

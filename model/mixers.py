@@ -1,0 +1,127 @@
+"""What lets tokens see each other: self-attention, cross-attention, and a recurrent unit.
+
+A decoder's mixer keeps *state* between steps, by name: tensors that belong to one running
+sequence. An empty state means that nothing came before.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.basics import Linear
+from model.config import AttentionConfig, MixerKind, StackConfig
+from model.eager import split_heads
+from model.kernels import AttentionKernels, KeyValue, RotaryTables, Step
+
+State = dict[str, Tensor]
+
+
+class Mixed(NamedTuple):
+    """``output [batch, length, hidden]`` and the state after it."""
+
+    output: Tensor
+    state: State
+
+
+def required(attention: AttentionConfig | None) -> AttentionConfig:
+    """``attention``, of a stack that must have it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if attention is None:
+        raise ValueError("this stack needs an attention configuration")
+    return attention
+
+
+class SelfAttention(nn.Module):
+    """Multi-head (or grouped-query, Ainslie et al. 2023) attention of a sequence to itself."""
+
+    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+        super().__init__()
+        self.config = config = required(stack.attention)
+        self.kernels = kernels
+        packed_heads = config.num_heads + 2 * config.num_kv_heads
+        self.qkv = Linear(hidden_size, packed_heads * config.head_size, bias=config.input_bias)
+        self.output = Linear(
+            config.num_heads * config.head_size, hidden_size, bias=config.output_bias
+        )
+
+
+class BidirectionalAttention(SelfAttention):
+    """Of an encoder."""
+
+    def forward(self, x: Tensor, lengths: Tensor, rotary: RotaryTables | None) -> Tensor:
+        context = self.kernels.bidirectional(self.qkv(x), self.config, rotary, lengths)
+        output: Tensor = self.output(context)
+        return output
+
+
+class CausalAttention(SelfAttention):
+    """Of a decoder. State: ``key`` and ``value [batch, kv_heads, capacity, head_size]``."""
+
+    def forward(self, x: Tensor, step: Step, state: State, rotary: RotaryTables | None) -> Mixed:
+        past = KeyValue(state["key"], state["value"]) if state else None
+        attended = self.kernels.causal(self.qkv(x), self.config, rotary, past, step)
+        return Mixed(self.output(attended.context), attended.memory._asdict())
+
+
+class CrossAttention(nn.Module):
+    """Of a decoder to the encoded source, whose keys and values are computed once."""
+
+    def __init__(
+        self, hidden_size: int, config: AttentionConfig, kernels: AttentionKernels
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.kernels = kernels
+        inner_size = config.num_heads * config.head_size
+        kv_size = 2 * config.num_kv_heads * config.head_size
+        self.query = Linear(hidden_size, inner_size, bias=config.input_bias)
+        self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
+        self.output = Linear(inner_size, hidden_size, bias=config.output_bias)
+
+    def remember(self, encoded: Tensor) -> KeyValue:
+        """``encoded [batch, source_length, hidden]`` as this layer's keys and values."""
+        key, value = self.key_value(encoded).chunk(2, -1)
+        num_heads = self.config.num_kv_heads
+        return KeyValue(split_heads(key, num_heads), split_heads(value, num_heads))
+
+    def forward(self, x: Tensor, step: Step, memory: KeyValue) -> Mixed:
+        attended = self.kernels.cross(self.query(x), self.config, memory, step)
+        state = {"cross_key": attended.memory.key, "cross_value": attended.memory.value}
+        return Mixed(self.output(attended.context), state)
+
+
+class SimplerSimpleRecurrentUnit(nn.Module):
+    """SSRU (Kim et al. 2019, section 3.2). State: ``recurrent [batch, hidden]``.
+
+    ``f_t = sigmoid(W_f x_t + b_f)``; ``c_t = f_t * c_{t-1} + (1 - f_t) * W x_t``; the
+    output is ``relu(c_t)``.
+    """
+
+    def __init__(self, hidden_size: int, _stack: StackConfig, _kernels: AttentionKernels) -> None:
+        super().__init__()
+        self.forget = Linear(hidden_size, hidden_size, bias=True)
+        self.candidate = Linear(hidden_size, hidden_size, bias=False)
+
+    def forward(self, x: Tensor, _step: Step, state: State, _rotary: RotaryTables | None) -> Mixed:
+        forget = torch.sigmoid(self.forget(x))
+        update = (1 - forget) * self.candidate(x)
+        memory = state["recurrent"] if state else torch.zeros_like(x[:, 0])
+        memories = []
+        for t in range(x.shape[1]):
+            memory = forget[:, t] * memory + update[:, t]
+            memories.append(memory)
+        return Mixed(torch.stack(memories, 1).relu(), {"recurrent": memory})
+
+
+DECODER_MIXERS: dict[MixerKind, Callable[[int, StackConfig, AttentionKernels], nn.Module]] = {
+    MixerKind.ATTENTION: CausalAttention,
+    MixerKind.SSRU: SimplerSimpleRecurrentUnit,
+}
+ENCODER_MIXERS: dict[MixerKind, Callable[[int, StackConfig, AttentionKernels], nn.Module]] = {
+    MixerKind.ATTENTION: BidirectionalAttention,
+}

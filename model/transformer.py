@@ -1,0 +1,164 @@
+"""The whole model: embedding, encoder, decoder and head, as a configuration says."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.basics import POSITIONS, make_norm, rotary_tables
+from model.config import ModelConfig, PositionKind, StackConfig
+from model.eager import EagerKernels
+from model.heads import HEADS
+from model.kernels import AttentionKernels, RotaryTables, Step
+from model.layers import Decoder, Encoder
+from model.mixers import State, required
+
+EAGER = EagerKernels()
+
+
+class Decoded(NamedTuple):
+    """``hidden [batch, length, size]``, and each layer's state after it."""
+
+    hidden: Tensor
+    states: list[State]
+
+
+class Table(nn.Module):
+    """``weight [rows, size]``, looked up by row."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, size))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return functional.embedding(ids, self.weight)
+
+
+class Embedding(nn.Module):
+    """Tokens, scaled, plus positions and segments."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        embedding, size = config.embedding, config.hidden_size
+        self.scale = embedding.scale
+        self.tokens = Table(config.vocabulary_size, size)
+        self.positions = POSITIONS[config.position.kind](config.position, size)
+        self.segments = Table(embedding.num_segments, size) if embedding.num_segments else None
+        self.norm: nn.Module = nn.Identity()
+        if embedding.norm:
+            stack = config.encoder or config.decoder
+            if stack is None:
+                raise ValueError("a model has an encoder or a decoder")
+            self.norm = make_norm(size, stack.norm)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
+        x = self.tokens(token_ids)  # [batch, length, size]
+        if self.scale != 1.0:
+            x = x * self.scale
+        x = self.positions(x, positions)
+        if self.segments is not None:
+            if segment_ids is None:
+                raise ValueError("this model needs segment_ids")
+            x = x + self.segments(segment_ids)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class Rotary(nn.Module):
+    """Holds the tables that all layers of a stack share; none if positions are not rotary."""
+
+    def __init__(self, config: ModelConfig, stack: StackConfig) -> None:
+        super().__init__()
+        self.cos: Tensor | None
+        self.sin: Tensor | None
+        cos, sin = None, None
+        if config.position.kind == PositionKind.ROTARY:
+            cos, sin = rotary_tables(
+                config.position.max_positions,
+                required(stack.attention).head_size,
+                config.position.rotary_base,
+            )
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self) -> RotaryTables | None:
+        if self.cos is None or self.sin is None:
+            return None
+        return RotaryTables(self.cos, self.sin)
+
+
+class Transformer(nn.Module):
+    """An encoder, a decoder or both.
+
+    Parameters are uninitialised: load them (``load_state_dict(..., assign=True)``) or see
+    :func:`model.train.initialise`.
+    """
+
+    def __init__(self, config: ModelConfig, kernels: AttentionKernels = EAGER) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        size = config.hidden_size
+        if config.encoder is not None:
+            self.encoder = Encoder(size, config.encoder, kernels)
+            self.encoder_rotary = Rotary(config, config.encoder)
+        if config.decoder is not None:
+            self.decoder = Decoder(size, config.decoder, kernels)
+            self.decoder_rotary = Rotary(config, config.decoder)
+        self.head = HEADS[config.head.kind](config)
+
+    def encode(
+        self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None
+    ) -> Tensor:
+        """``token_ids [batch, length]``, right-padded to ``lengths [batch]``, to hidden vectors.
+
+        Returns:
+            ``[batch, length, size]``
+        """
+        positions = torch.arange(token_ids.shape[1])
+        x = self.embedding(token_ids, positions, segment_ids)
+        hidden: Tensor = self.encoder(x, lengths, self.encoder_rotary())
+        return hidden
+
+    def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """An encoder's head: ``[batch, size or labels]``."""
+        pooled: Tensor = self.head(hidden, lengths)
+        return pooled
+
+    def remember(self, encoded: Tensor) -> list[State]:
+        """The decoder's states before the first token, over a source from :meth:`encode`."""
+        return self.decoder.remember(encoded)
+
+    def decode(self, token_ids: Tensor, step: Step, states: list[State] | None = None) -> Decoded:
+        """Runs the decoder over ``token_ids [batch, length]``.
+
+        A token's position is ``num_cached_tokens`` plus its index. ``states`` are those that
+        the step before returned, those of :meth:`remember`, or None for empty ones.
+        """
+        if states is None:
+            states = [{} for _ in self.decoder.layers]
+        positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
+        x = self.embedding(token_ids, positions, None)
+        return Decoded(*self.decoder(x, step, states, self.decoder_rotary()))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """A decoder's head: ``[..., size]`` to ``[..., vocabulary]``."""
+        logits: Tensor = self.head(hidden, self.embedding.tokens.weight)
+        return logits
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter that a model of ``config`` has."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+
+
+def from_weights(
+    config: ModelConfig, weights: dict[str, Tensor], kernels: AttentionKernels = EAGER
+) -> Transformer:
+    """A model for inference that holds ``weights`` themselves, not a copy."""
+    model = Transformer(config, kernels)
+    model.load_state_dict(weights, assign=True)
+    return model.eval().requires_grad_(requires_grad=False)
