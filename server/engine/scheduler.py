@@ -107,6 +107,7 @@ def schedule(
             break
         if item.id in gone:
             continue
+        # A fresh one-token prompt has nothing to prefill: it decodes from the next step on.
         cost = item.num_source_tokens
         if not item.is_encoded and cost > budget and (admit or chunks):
             break
@@ -124,7 +125,7 @@ def schedule(
         drop=drop,
         admit=tuple(item.id for item in admit),
         encode=_encode_batches([item for item in admit if not item.is_encoded], limits),
-        prefill=_prefill_batches(chunks, limits),
+        prefill=_prefill_batches(chunks, [item.id for item in admit], limits),
         decode=decode,
     )
 
@@ -151,21 +152,25 @@ def _encode_batches(items: list[Schedulable], limits: Limits) -> tuple[tuple[int
 
 
 def _prefill_batches(
-    chunks: list[tuple[Schedulable, int]], limits: Limits
+    chunks: list[tuple[Schedulable, int]], admit: list[int], limits: Limits
 ) -> tuple[tuple[Chunk, ...], ...]:
     """Whole fresh prompts share a run; a chunk over a cache, or one cut short, runs alone."""
     batches: list[tuple[Chunk, ...]] = []
-    fresh: list[tuple[int, int]] = []
+    fresh: list[list[tuple[int, int]]] = [[]]
+    sizes = {item.id: size for item, size in chunks}
     for item, size in chunks:
-        if item.num_cached_tokens == 0 and size == item.num_remaining_tokens:
-            fresh.append((item.id, size))
-        else:
+        if item.num_cached_tokens or size < item.num_remaining_tokens:
             batches.append((Chunk(item.id, size),))
-    whole = [
-        tuple(Chunk(id_, size) for id_, size in batch)
-        for batch in _split(fresh, limits.max_padding)
-    ]
-    return tuple(batches + whole)
+            del sizes[item.id]
+    for id_ in admit:
+        if id_ in sizes:
+            fresh[-1].append((id_, sizes[id_]))
+        else:  # its row parts those before from those behind
+            fresh.append([])
+    for neighbours in fresh:
+        for batch in _split(neighbours, limits.max_padding):
+            batches.append(tuple(Chunk(id_, size) for id_, size in batch))
+    return tuple(batches)
 
 
 def _split(items: Iterable[tuple[int, int]], max_padding: float) -> list[list[tuple[int, int]]]:

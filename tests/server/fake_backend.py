@@ -1,0 +1,122 @@
+"""A graph at the runtime boundary whose answers depend on every cached token.
+
+It stores token ids in its state and computes the next token from all that a row
+has stored, so a lost, swapped or stale row changes the output.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
+from server.backend.base import Array
+
+VOCABULARY = 97
+EOS = 0
+
+
+def next_token(tokens: Sequence[int], source: Sequence[int] = ()) -> int:
+    """The reference: what the fake model generates after ``tokens``."""
+    value = 7
+    for token in (*source, *tokens):
+        value = (value * 31 + int(token) + 1) % 65_521
+    return value % VOCABULARY
+
+
+def reference(
+    prompt: Sequence[int], max_new_tokens: int, source: Sequence[int] = (), eos: int = EOS
+) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(max_new_tokens):
+        tokens.append(next_token(tokens, source))
+        if tokens[-1] == eos:
+            break
+    return tokens[len(prompt) :]
+
+
+def decode_spec(*, has_source: bool) -> Graph:
+    kv = StateSpec(
+        name="key.0",
+        role=StateRole.KV,
+        dtype=Dtype.FLOAT32,
+        shape=(1, "length", 1),
+        input="past.key.0",
+        output="present.key.0",
+    )
+    cross = StateSpec(
+        name="cross_key.0",
+        role=StateRole.CROSS,
+        dtype=Dtype.FLOAT32,
+        shape=(1, "source_length", 1),
+        input="past.cross_key.0",
+        output="present.cross_key.0",
+        source="cross_key.0",
+    )
+    recurrent = StateSpec(
+        name="recurrent.0",
+        role=StateRole.RECURRENT,
+        dtype=Dtype.FLOAT32,
+        shape=(1,),
+        input="past.recurrent.0",
+        output="present.recurrent.0",
+    )
+    ids = TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length"))
+    logits = TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("batch", VOCABULARY))
+    states = (kv, cross, recurrent) if has_source else (kv, recurrent)
+    return Graph(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
+
+
+class FakeDecode:
+    """``poison``: a token id after which a row's logits are NaN. ``fail``: one that raises."""
+
+    def __init__(self, poison: int = -1, fail: int = -1) -> None:
+        self.poison = poison
+        self.fail = fail
+        self.num_runs = 0
+        self.max_tokens_in_run = 0
+
+    def bind(self, states: Mapping[tuple[str, str], Array]) -> "BoundFakeDecode":
+        return BoundFakeDecode(self, {name: array for (name, _), array in states.items()})
+
+
+class BoundFakeDecode:
+    def __init__(self, graph: FakeDecode, states: dict[str, Array]) -> None:
+        self._graph = graph
+        self._states = states
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        ids = inputs["token_ids"]
+        cached, new = inputs["num_cached_tokens"], inputs["num_new_tokens"]
+        keys, count = self._states["past.key.0"], self._states["past.recurrent.0"]
+        self._graph.num_runs += 1
+        self._graph.max_tokens_in_run = max(self._graph.max_tokens_in_run, ids.size)
+        if ids.shape[1] > 1 and cached.any():
+            assert len(ids) == 1, "a chunk over a cache runs alone"
+        assert int(inputs["max_total_length"]) == int((cached + new).max())
+        if (ids == self._graph.fail).any():
+            raise RuntimeError("the run fails")
+        logits = np.zeros((len(ids), VOCABULARY), np.float32)
+        for row, tokens in enumerate(ids):
+            end = cached[row] + new[row]
+            keys[row, 0, cached[row] : end, 0] = tokens[: new[row]]
+            count[row] += new[row]
+            assert count[row] == end, "the recurrent state is of another sequence"
+            source = ()
+            if "source_lengths" in inputs:
+                length = inputs["source_lengths"][row]
+                source = self._states["past.cross_key.0"][row, 0, :length, 0]
+            logits[row, next_token(keys[row, 0, :end, 0], source)] = 1.0
+            if self._graph.poison in tokens[: new[row]]:
+                logits[row] = np.nan
+        return {"logits": logits}
+
+
+class FakeEncode:
+    """The encoder of an encoder-decoder: its memory is the source's token ids."""
+
+    def bind(self, states: Mapping[tuple[str, str], Array]) -> "FakeEncode":
+        assert not states
+        return self
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {"cross_key.0": inputs["token_ids"].astype(np.float32)[:, None, :, None]}

@@ -1,0 +1,224 @@
+"""The worker over a fake runtime: whatever shares the batch, the tokens are the same."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from server.engine.generator import Generator
+from server.engine.lifecycle import Outcome
+from server.engine.observer import Load, RunReport
+from server.engine.runner import Capacity, Runner
+from server.engine.scheduler import Limits
+from server.engine.sequence import GenerationJob, Progress, Sampling
+from tests.server.fake_backend import EOS, FakeDecode, FakeEncode, decode_spec, reference
+
+MAX_LENGTH = 64
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Recorder:
+    runs: list[RunReport] = field(default_factory=list)
+
+    def on_run(self, model: str, report: RunReport) -> None:
+        assert model == "fake"
+        self.runs.append(report)
+
+    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Bench:
+    """A generator and all that it said."""
+
+    generator: Generator
+    graph: FakeDecode
+    clock: Clock
+    recorder: Recorder
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
+
+    def step(self) -> list[Progress]:
+        news = self.generator.step()
+        for progress in news:
+            self.tokens.setdefault(progress.id, []).extend(progress.tokens)
+            if progress.end is not None:
+                self.outcomes.setdefault(progress.id, []).append(progress.end.outcome)
+        return news
+
+    def run(self, max_steps: int = 10_000) -> None:
+        for _ in range(max_steps):
+            if not self.generator.has_work:
+                return
+            self.step()
+        raise AssertionError("the work does not end")
+
+
+def bench(
+    *, num_slots: int = 4, max_step_tokens: int = 16, has_source: bool = False, **graph: int
+) -> Bench:
+    decode, clock, recorder = FakeDecode(**graph), Clock(), Recorder()
+    capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH)
+    encode = FakeEncode() if has_source else None
+    runner = Runner(decode_spec(has_source=has_source), decode, encode, capacity)
+    limits = Limits(num_slots, max_step_tokens, min_chunk=4)
+    generator = Generator("fake", runner, capacity, limits, clock, recorder)
+    return Bench(generator, decode, clock, recorder)
+
+
+def job(prompt: list[int], max_new_tokens: int, source: tuple[int, ...] = ()) -> GenerationJob:
+    return GenerationJob(tuple(prompt), max_new_tokens, source, frozenset({EOS}))
+
+
+prompts = st.lists(st.integers(1, 96), min_size=1, max_size=40)
+budgets = st.integers(1, 20)
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    jobs=st.lists(st.tuples(prompts, budgets, st.integers(0, 6)), min_size=1, max_size=14),
+    num_slots=st.integers(1, 6),
+    max_step_tokens=st.integers(1, 64),
+)
+def test_output_does_not_depend_on_batch_mates(jobs, num_slots, max_step_tokens) -> None:
+    mixed = bench(num_slots=num_slots, max_step_tokens=max_step_tokens)
+    for id_, (prompt, budget, steps_before) in enumerate(jobs):
+        for _ in range(steps_before):
+            mixed.step()
+        mixed.generator.submit(id_, job(prompt, budget))
+    mixed.run()
+    for id_, (prompt, budget, _) in enumerate(jobs):
+        assert mixed.tokens[id_] == reference(prompt, budget)
+        assert len(mixed.outcomes[id_]) == 1
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    jobs=st.lists(st.tuples(prompts, budgets, st.integers(0, 3)), min_size=1, max_size=14),
+    num_slots=st.integers(1, 6),
+)
+def test_encoder_decoder_output_does_not_depend_on_batch_mates(jobs, num_slots) -> None:
+    mixed = bench(num_slots=num_slots, has_source=True)
+    for id_, (source, budget, steps_before) in enumerate(jobs):
+        for _ in range(steps_before):
+            mixed.step()
+        mixed.generator.submit(id_, job([1], budget, tuple(source)))
+    mixed.run()
+    for id_, (source, budget, _) in enumerate(jobs):
+        assert mixed.tokens[id_] == reference([1], budget, source)
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    jobs=st.lists(st.tuples(prompts, budgets), min_size=2, max_size=12),
+    cancels=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 20)), max_size=8),
+)
+def test_cancelling_at_any_point_ends_one_and_frees_its_slot(jobs, cancels) -> None:
+    mixed = bench(num_slots=3)
+    for id_, (prompt, budget) in enumerate(jobs):
+        mixed.generator.submit(id_, job(prompt, budget))
+    cancelled = set()
+    for step in range(21):
+        for id_ in (id_ for id_, at in cancels if at == step and id_ < len(jobs)):
+            mixed.generator.cancel(id_)
+            cancelled.add(id_)
+        mixed.step()
+    mixed.run()
+    assert sorted(mixed.outcomes) == list(range(len(jobs)))
+    assert all(len(outcomes) == 1 for outcomes in mixed.outcomes.values())
+    assert mixed.generator.load.num_running == 0
+    for id_, (prompt, budget) in enumerate(jobs):
+        expected = reference(prompt, budget)
+        if id_ in cancelled:
+            assert expected[: len(mixed.tokens[id_])] == mixed.tokens[id_]
+        else:
+            assert mixed.tokens[id_] == expected
+
+
+def test_a_cancelled_sequence_is_gone_after_one_step() -> None:
+    one = bench()
+    one.generator.submit(1, job([5, 6, 7], 20))
+    one.step()
+    assert one.generator.load.num_running == 1
+    one.generator.cancel(1)
+    one.step()
+    assert one.generator.load.num_running == 0
+    assert one.outcomes[1] == [Outcome.CANCELLED]
+
+
+def test_an_expired_request_costs_no_run() -> None:
+    one = bench()
+    one.clock.now = 10.0
+    one.generator.submit(1, GenerationJob((5, 6), 4, deadline=9.0))
+    one.step()
+    assert one.outcomes[1] == [Outcome.DEADLINE]
+    assert one.graph.num_runs == 0
+
+
+def test_a_row_that_is_not_finite_ends_alone() -> None:
+    mixed = bench(poison=50)
+    mixed.generator.submit(1, job([5, 6, 7], 10))
+    mixed.generator.submit(2, job([5, 50, 8], 10))
+    mixed.generator.submit(3, job([9, 9], 10))
+    mixed.run()
+    assert mixed.outcomes[2] == [Outcome.FAILED]
+    for id_, prompt in ((1, [5, 6, 7]), (3, [9, 9])):
+        if 50 not in reference(prompt, 10):
+            assert mixed.tokens[id_] == reference(prompt, 10)
+
+
+def test_a_failed_run_ends_its_rows_and_the_next_request_is_served() -> None:
+    one = bench(fail=50)
+    one.generator.submit(1, job([50, 50], 10))
+    one.run()
+    assert one.outcomes[1] == [Outcome.FAILED]
+    one.generator.submit(2, job([5, 6], 5))
+    one.run()
+    assert one.tokens[2] == reference([5, 6], 5)
+
+
+def test_a_long_prompt_does_not_stall_a_running_sequence() -> None:
+    mixed = bench(max_step_tokens=8)
+    mixed.generator.submit(1, job([3], 20))
+    mixed.step()
+    mixed.generator.submit(2, job([4] * 40, 2))
+    for _ in range(5):
+        before = len(mixed.tokens.get(1, []))
+        mixed.step()
+        assert len(mixed.tokens[1]) == before + 1
+    assert mixed.graph.max_tokens_in_run <= 8
+
+
+def test_a_sequence_ends_when_its_slot_is_full() -> None:
+    one = bench()
+    one.generator.submit(1, GenerationJob(tuple([3] * 60), 1000))
+    one.run()
+    assert one.outcomes[1] == [Outcome.LENGTH]
+    assert len(one.tokens[1]) == MAX_LENGTH - 60 + 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_seed_gives_the_same_tokens_in_any_company(seed: int) -> None:
+    sampled = Sampling(temperature=1.5, top_k=50, seed=seed)
+
+    def tokens(num_mates: int) -> list[int]:
+        mixed = bench()
+        mixed.generator.submit(0, GenerationJob((5, 6), 12, sampling=sampled))
+        for mate in range(1, num_mates + 1):
+            mixed.generator.submit(
+                mate, GenerationJob((mate,), 9, sampling=Sampling(1.0, seed=mate))
+            )
+        mixed.run()
+        return mixed.tokens[0]
+
+    assert tokens(0) == tokens(3) == tokens(7)
