@@ -1,0 +1,143 @@
+"""The command line: ``python -m loadtest run …``."""
+
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from client.channel import DEFAULT_TARGET
+from client.errors import TriuneError
+from loadtest import machine, report
+from loadtest.prompts import LengthRange
+from loadtest.run import Plan, Result, UnsuitableModelError
+from loadtest.run import run as run_plan
+from loadtest.tasks import DEFAULTS, Task
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """An error is one line on standard error and exit code 1 (2 for usage)."""
+    try:
+        app()
+    except (TriuneError, UnsuitableModelError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+@app.callback()
+def describe() -> None:
+    """Put load on a Triune server and measure it."""
+
+
+def _lengths(text: str) -> LengthRange:
+    try:
+        return LengthRange.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+@app.command()
+def run(
+    task: Annotated[Task, typer.Option()],
+    model: Annotated[str, typer.Option()],
+    json: Annotated[Path, typer.Option("--json", help="Where the figures are written.")],
+    duration: Annotated[float, typer.Option(min=0.1, help="Seconds to measure.")] = 10.0,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Clients that each wait for their answer (by default 1); with --rate, the most "
+            "requests in flight (by default any number).",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Open loop: requests per second, at random times, whether or not earlier ones "
+            "were answered.",
+        ),
+    ] = None,
+    warmup: Annotated[float, typer.Option(min=0.0, help="Seconds before the measurement.")] = 2.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrival times.")] = 0,
+    lengths: Annotated[
+        LengthRange | None,
+        typer.Option(
+            parser=_lengths,
+            metavar="MIN-MAX",
+            help="Prompt lengths in tokens, about; by default what is usual for the task, and "
+            "whole lines with --prompts.",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="A text a line, in place of our own sentences."
+        ),
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1)] = None,
+    ignore_eos: Annotated[
+        bool | None,
+        typer.Option(
+            "--ignore-eos/--no-ignore-eos",
+            help="Go on to --max-new-tokens; by default only for generate.",
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until a request counts as failed.")] = 120,
+    target: Annotated[
+        str, typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT")
+    ] = DEFAULT_TARGET,
+) -> None:
+    """Send requests for a while; print a table and write JSON."""
+    usual = DEFAULTS[task]
+    plan = Plan(
+        target=target,
+        task=task,
+        model=model,
+        concurrency=concurrency,
+        rate=rate,
+        duration_seconds=duration,
+        warmup_seconds=warmup,
+        timeout_seconds=timeout,
+        seed=seed,
+        prompts=prompts,
+        lengths=lengths or (usual.lengths if prompts is None else None),
+        max_new_tokens=usual.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        ignore_eos=usual.ignore_eos if ignore_eos is None else ignore_eos,
+    )
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    result = uvloop.run(run_plan(plan, Console(stderr=True)))
+    report.write_json(json, result.summary, _about(plan, result, started))
+    report.print_table(result.summary, _title(plan), Console())
+    if result.summary.requests == sum(result.summary.errors.values()):
+        print("error: no request succeeded", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _title(plan: Plan) -> str:
+    load = f"{plan.concurrency or 1} clients" if plan.rate is None else f"{plan.rate:g} requests/s"
+    return f"{plan.task} with {plan.model}, {load}"
+
+
+def _about(plan: Plan, result: Result, started: str) -> dict[str, object]:
+    arguments = asdict(plan) | {"prompts": None if plan.prompts is None else str(plan.prompts)}
+    return {
+        "task": plan.task,
+        "mode": "closed" if plan.rate is None else "open",
+        "started": started,
+        "model": asdict(result.model),
+        "arguments": arguments,
+        "machine": machine.machine(),
+        "versions": machine.versions(),
+    }

@@ -1,0 +1,119 @@
+"""Sends requests: as fast as a number of clients get answers, or at given times."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadtest.statistics import OK, Sample, TokenArrival
+
+FAILURE_PAUSE_SECONDS = 0.05
+"""What a client of a closed loop waits after a failure for which the server named no delay."""
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since some fixed moment."""
+
+    async def sleep_until(self, at_seconds: float) -> None:
+        """Returns at once if that moment has passed."""
+
+
+class MonotonicClock:
+    """0 is ``zero_in_seconds`` after it was made."""
+
+    def __init__(self, zero_in_seconds: float) -> None:
+        self._zero = time.perf_counter() + zero_in_seconds
+
+    def now(self) -> float:
+        return time.perf_counter() - self._zero
+
+    async def sleep_until(self, at_seconds: float) -> None:
+        await asyncio.sleep(max(0.0, at_seconds - self.now()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What came back for one request. A failed one may say when to come back."""
+
+    status: str = OK
+    arrivals: tuple[TokenArrival, ...] = ()
+    input_tokens: int = 0
+    reused_tokens: int = 0
+    retry_delay_seconds: float | None = None
+
+
+Send = Callable[[int], Awaitable[Answer]]
+"""Sends the request of this number and waits for its end. Raises nothing for a failed one."""
+
+Record = Callable[[Sample], None]
+
+
+async def closed_loop(
+    send: Send, record: Record, clock: Clock, *, concurrency: int, end_seconds: float
+) -> None:
+    """``concurrency`` clients, each sending when it has its answer, until ``end_seconds``.
+
+    A client whose request failed pauses: a server that refuses at once would otherwise see
+    a flood that no closed loop makes.
+    """
+    numbers = itertools.count()
+
+    async def client() -> None:
+        while clock.now() < end_seconds:
+            answer = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
+            if answer.status != OK:
+                pause = answer.retry_delay_seconds or FAILURE_PAUSE_SECONDS
+                await clock.sleep_until(clock.now() + pause)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(client())
+
+
+async def open_loop(
+    send: Send,
+    record: Record,
+    clock: Clock,
+    *,
+    due_seconds: Iterable[float],
+    most_in_flight: int | None,
+) -> None:
+    """A request at each of ``due_seconds``, whether or not the ones before were answered.
+
+    With ``most_in_flight``, a request waits for its place; the wait is part of its latency.
+    """
+    places = None if most_in_flight is None else asyncio.Semaphore(most_in_flight)
+
+    async def request(number: int, due: float) -> None:
+        await _send(send, record, clock, number, due_seconds=due)
+        if places is not None:
+            places.release()
+
+    async with asyncio.TaskGroup() as group:
+        for number, due in enumerate(due_seconds):
+            await clock.sleep_until(due)
+            if places is not None:
+                await places.acquire()
+            group.create_task(request(number, due))
+
+
+async def _send(
+    send: Send, record: Record, clock: Clock, number: int, *, due_seconds: float
+) -> Answer:
+    sent_seconds = clock.now()
+    answer = await send(number)
+    record(
+        Sample(
+            due_seconds=due_seconds,
+            sent_seconds=sent_seconds,
+            finished_seconds=clock.now(),
+            status=answer.status,
+            arrivals=answer.arrivals,
+            input_tokens=answer.input_tokens,
+            reused_tokens=answer.reused_tokens,
+        )
+    )
+    return answer

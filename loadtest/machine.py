@@ -1,0 +1,39 @@
+"""Where and with what a figure was measured."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+_PACKAGES = ("triune", "grpcio", "protobuf", "numpy", "uvloop")
+
+
+def machine() -> dict[str, str | int | None]:
+    """The load generator's machine; the server's too, if it is on loopback."""
+    return {
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and the packages that the load generator runs on; ``None``: not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _processor() -> str | None:
+    """The model name that Linux tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or None

@@ -1,0 +1,72 @@
+"""Prompts of mixed lengths from real sentences, the same for the same seed."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRange:
+    """Both ends are included."""
+
+    shortest: int
+    longest: int
+
+    @classmethod
+    def parse(cls, text: str) -> "LengthRange":
+        """From "8-128", or "32" for one length. Raises ``ValueError``."""
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+        if match is None:
+            raise ValueError(f"lengths are written 8-128, or 32: not {text!r}")
+        shortest = int(match[1])
+        longest = int(match[2] or shortest)
+        if not 1 <= shortest <= longest:
+            raise ValueError(f"lengths go from at least 1 upwards: not {text!r}")
+        return cls(shortest, longest)
+
+
+def read_lines(path: Path | None) -> list[str]:
+    """The lines of a file that are not blank; our own sentences without a file.
+
+    Raises ``OSError``, and ``ValueError`` for a file without text.
+    """
+    shipped = resources.files("loadtest") / "data" / "prompts.txt"
+    text = (shipped if path is None else path).read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} has no text")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Texts by number. With ``words``, lines are joined and cut to that many words,
+    uniformly distributed; without, each text is a whole line.
+    """
+
+    lines: Sequence[str]
+    words: LengthRange | None
+    seed: int
+
+    def text(self, index: int) -> str:
+        """The text of request ``index``.
+
+        It starts at a random word of a random line, so that two prompts seldom begin alike:
+        a server that reuses common prefixes should find only those of real traffic.
+        """
+        random = np.random.default_rng((self.seed, index))
+        if self.words is None:
+            return self._line(random)
+        num_words = int(random.integers(self.words.shortest, self.words.longest + 1))
+        words = self._line(random).split()
+        words = words[int(random.integers(len(words))) :]
+        while len(words) < num_words:
+            words += self._line(random).split()
+        return " ".join(words[:num_words])
+
+    def _line(self, random: np.random.Generator) -> str:
+        return self.lines[int(random.integers(len(self.lines)))]

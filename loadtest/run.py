@@ -1,0 +1,160 @@
+"""One load test: prepare, send for a while, summarise."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from client.aio import AsyncClient
+from client.types import Model, ModelState
+from loadtest import arrivals, driver
+from loadtest.prompts import LengthRange, Prompts, read_lines
+from loadtest.statistics import OK, Sample, Summary, summarise
+from loadtest.tasks import Task, Workload, sender
+
+_PROGRESS_SECONDS = 0.25
+_CALIBRATION_LINES = 32
+
+
+class UnsuitableModelError(Exception):
+    """The server has the model, but it cannot do what the load test asks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to run. Lengths are in tokens; ``None`` sends the file's lines whole."""
+
+    target: str
+    task: Task
+    model: str
+    concurrency: int | None
+    """Of a closed loop: its clients. Of an open loop: the most in flight, if bounded."""
+    rate: float | None
+    """Requests per second of an open loop; ``None`` is a closed loop."""
+    duration_seconds: float
+    warmup_seconds: float
+    timeout_seconds: float
+    seed: int
+    prompts: Path | None
+    lengths: LengthRange | None
+    max_new_tokens: int | None
+    ignore_eos: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    summary: Summary
+    model: Model
+
+
+async def run(plan: Plan, console: Console) -> Result:
+    """Raises ``TriuneError`` or ``UnsuitableModelError`` before any load, if it cannot be run.
+
+    Requests in flight at the end are let finish, for at most ``timeout_seconds``.
+    """
+    async with AsyncClient(plan.target, timeout_seconds=plan.timeout_seconds) as client:
+        model = await _suitable_model(client, plan)
+        lines = read_lines(plan.prompts)
+        words = plan.lengths and await _in_words(client, plan.model, lines, plan.lengths)
+        workload = Workload(
+            task=plan.task,
+            model=plan.model,
+            prompts=Prompts(lines, words, plan.seed),
+            max_new_tokens=plan.max_new_tokens,
+            ignore_eos=plan.ignore_eos,
+        )
+        clock = driver.MonotonicClock(zero_in_seconds=plan.warmup_seconds)
+        send = sender(client, workload, clock)
+        samples: list[Sample] = []
+        async with _progress(plan, clock, samples, console):
+            await _drive(plan, send, samples.append, clock)
+    return Result(summarise(samples, plan.duration_seconds), model)
+
+
+async def _drive(plan: Plan, send: driver.Send, record: driver.Record, clock: driver.Clock) -> None:
+    if plan.rate is None:
+        await driver.closed_loop(
+            send,
+            record,
+            clock,
+            concurrency=plan.concurrency or 1,
+            end_seconds=plan.duration_seconds,
+        )
+        return
+    whole_seconds = plan.warmup_seconds + plan.duration_seconds
+    due = arrivals.poisson(plan.rate, whole_seconds, plan.seed)
+    await driver.open_loop(
+        send,
+        record,
+        clock,
+        due_seconds=(at_seconds - plan.warmup_seconds for at_seconds in due),
+        most_in_flight=plan.concurrency,
+    )
+
+
+async def _suitable_model(client: AsyncClient, plan: Plan) -> Model:
+    model = await client.get_model(plan.model)
+    if model.state is not ModelState.READY:
+        raise UnsuitableModelError(f"{plan.model} is not served: {model.failure}")
+    if plan.task not in model.tasks:
+        can = ", ".join(model.tasks)
+        raise UnsuitableModelError(f"{plan.model} does not {plan.task}; it can {can}")
+    return model
+
+
+async def _in_words(
+    client: AsyncClient, model: str, lines: list[str], tokens: LengthRange
+) -> LengthRange:
+    """The same lengths in words, by what the model's tokenizer makes of some of the lines."""
+    some = lines[:_CALIBRATION_LINES]
+    tokenized = await client.tokenize(model, some, without_special_tokens=True)
+    num_tokens = sum(len(output.token_ids) for output in tokenized.outputs)
+    words_per_token = sum(len(line.split()) for line in some) / num_tokens
+    return LengthRange(
+        max(1, round(tokens.shortest * words_per_token)),
+        max(1, round(tokens.longest * words_per_token)),
+    )
+
+
+@asynccontextmanager
+async def _progress(
+    plan: Plan, clock: driver.Clock, samples: list[Sample], console: Console
+) -> AsyncIterator[None]:
+    """A bar while the block runs; nothing where ``console`` is not a terminal."""
+    columns = (
+        TextColumn("{task.description:>10}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[requests]} requests, {task.fields[errors]} errors"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(
+            "warming up", total=plan.warmup_seconds + plan.duration_seconds, requests=0, errors=0
+        )
+
+        def update() -> None:
+            now = clock.now()
+            phase = "warming up" if now < 0 else "measuring"
+            progress.update(
+                bar,
+                completed=now + plan.warmup_seconds,
+                description="finishing" if now >= plan.duration_seconds else phase,
+                requests=len(samples),
+                errors=sum(sample.status != OK for sample in samples),
+            )
+
+        async def keep_updating() -> None:
+            while True:
+                update()
+                await asyncio.sleep(_PROGRESS_SECONDS)
+
+        updates = asyncio.create_task(keep_updating())
+        try:
+            yield
+        finally:
+            updates.cancel()
+            update()

@@ -1,0 +1,105 @@
+"""Who sends when, on a clock that only the test moves."""
+
+import asyncio
+
+from loadtest import driver
+from loadtest.driver import Answer
+from loadtest.statistics import Sample
+
+
+class ManualClock:
+    """Jumps to whatever moment is slept for; ``send`` may move it too."""
+
+    def __init__(self) -> None:
+        self.at_seconds = 0.0
+
+    def now(self) -> float:
+        return self.at_seconds
+
+    async def sleep_until(self, at_seconds: float) -> None:
+        self.at_seconds = max(self.at_seconds, at_seconds)
+
+
+async def test_a_closed_loop_sends_when_it_has_its_answer_until_the_end() -> None:
+    clock = ManualClock()
+    samples: list[Sample] = []
+
+    async def send(number: int) -> Answer:
+        clock.at_seconds += 1.0
+        return Answer(input_tokens=number)
+
+    await driver.closed_loop(send, samples.append, clock, concurrency=1, end_seconds=2.5)
+    assert [sample.input_tokens for sample in samples] == [0, 1, 2]
+    assert [sample.due_seconds for sample in samples] == [0.0, 1.0, 2.0]
+    assert samples[-1].finished_seconds == 3.0
+
+
+async def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None:
+    clock = ManualClock()
+    samples: list[Sample] = []
+    in_flight: list[int] = []
+    all_sent = asyncio.Event()
+
+    async def send(number: int) -> Answer:
+        in_flight.append(number)
+        if len(in_flight) == 4:
+            clock.at_seconds = 10.0
+            all_sent.set()
+        await all_sent.wait()
+        return Answer()
+
+    await driver.closed_loop(send, samples.append, clock, concurrency=4, end_seconds=5.0)
+    assert sorted(in_flight) == [0, 1, 2, 3]
+    assert len(samples) == 4
+
+
+async def test_a_closed_loop_pauses_after_a_failure() -> None:
+    clock = ManualClock()
+    samples: list[Sample] = []
+    answers = [
+        Answer(status="UNAVAILABLE"),
+        Answer(status="RESOURCE_EXHAUSTED", retry_delay_seconds=2.0),
+        Answer(),
+    ]
+
+    async def send(number: int) -> Answer:
+        if number == 2:
+            clock.at_seconds = 100.0
+        return answers[number]
+
+    await driver.closed_loop(send, samples.append, clock, concurrency=1, end_seconds=5.0)
+    pause = driver.FAILURE_PAUSE_SECONDS
+    assert [sample.due_seconds for sample in samples] == [0.0, pause, pause + 2.0]
+
+
+async def test_an_open_loop_does_not_wait_for_answers() -> None:
+    clock = ManualClock()
+    samples: list[Sample] = []
+    sent: list[int] = []
+    all_sent = asyncio.Event()
+
+    async def send(number: int) -> Answer:
+        sent.append(number)
+        if len(sent) == 3:
+            all_sent.set()
+        await all_sent.wait()
+        return Answer()
+
+    due = [0.5, 0.75, 4.0]
+    await driver.open_loop(send, samples.append, clock, due_seconds=due, most_in_flight=None)
+    assert sorted(sample.due_seconds for sample in samples) == due
+
+
+async def test_an_open_loop_counts_the_wait_for_a_place_as_latency() -> None:
+    clock = ManualClock()
+    samples: list[Sample] = []
+
+    async def send(number: int) -> Answer:
+        clock.at_seconds += 10.0
+        return Answer(input_tokens=number)
+
+    await driver.open_loop(send, samples.append, clock, due_seconds=[1.0, 2.0], most_in_flight=1)
+    second = samples[1]
+    assert second.due_seconds == 2.0
+    assert second.sent_seconds >= 11.0
+    assert second.finished_seconds - second.due_seconds >= 19.0
