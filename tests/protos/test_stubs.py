@@ -1,0 +1,15 @@
+"""The committed stubs are those of the committed .proto files."""
+
+from pathlib import Path
+
+from scripts.generate_stubs import PACKAGE, ROOT, generate
+
+
+def test_generating_again_gives_the_committed_stubs(tmp_path: Path) -> None:
+    generate(tmp_path)
+    generated = {path.name: path.read_text() for path in (tmp_path / PACKAGE).iterdir()}
+    committed = {
+        path.name: path.read_text() for path in (ROOT / PACKAGE).iterdir() if "_pb2" in path.name
+    }
+    assert generated == committed
+    assert "inference_pb2_grpc.pyi" in generated
