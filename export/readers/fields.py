@@ -1,0 +1,90 @@
+"""A foreign configuration, read with types: JSON, YAML and GGUF metadata alike."""
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from export.errors import SourceError
+
+_T = TypeVar("_T")
+
+# No dimension or count of a real model comes near it.
+MAX_INTEGER = 2**31 - 1
+
+
+class Fields(Mapping[str, object]):
+    """Named values of unknown types. ``origin`` is where they came from, for messages.
+
+    Each reader raises :class:`SourceError` for a value of another type and, unless it is
+    given a ``default``, for one that is absent. ``None`` counts as absent.
+    """
+
+    def __init__(self, values: Mapping[str, object], origin: str) -> None:
+        self._values = values
+        self.origin = origin
+
+    def __getitem__(self, name: str) -> object:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def integer(self, name: str, default: int | None = None, *, maximum: int = MAX_INTEGER) -> int:
+        """A count, size or id: between 0 and ``maximum``."""
+        value = self._read(name, int, default)
+        if not 0 <= value <= maximum:
+            raise SourceError(f"{self.origin}: {name} is {value}, not in 0 to {maximum}")
+        return value
+
+    def positive(self, name: str, default: int | None = None, *, maximum: int = MAX_INTEGER) -> int:
+        """A size that cannot be 0."""
+        value = self.integer(name, default, maximum=maximum)
+        if value == 0:
+            raise SourceError(f"{self.origin}: {name} is 0")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        return self._read(name, float, default)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        return self._read(name, str, default)
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        return self._read(name, bool, default)
+
+    def fields(self, name: str) -> "Fields":
+        """A nested object; empty if it is absent."""
+        return Fields(self._read(name, dict, {}), f"{self.origin}: {name}")
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self.get(name) is None else self.integer(name)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """One integer or a list of them; empty if absent."""
+        value = self.get(name)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        return tuple(Fields({name: item}, self.origin).integer(name) for item in values)
+
+    def texts(self, name: str) -> list[str]:
+        """A list of strings; empty if absent."""
+        values = self._read(name, list, [])
+        if not all(isinstance(value, str) for value in values):
+            raise SourceError(f"{self.origin}: {name} is not a list of strings")
+        return values
+
+    def _read(self, name: str, kind: type[_T], default: _T | None) -> _T:
+        value = self._values.get(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise SourceError(f"{self.origin}: {name} is missing")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise SourceError(
+                f"{self.origin}: {name} is of type {type(value).__name__}, not {kind.__name__}"
+            )
+        return value

@@ -1,0 +1,168 @@
+"""A Hugging Face model folder: configuration, safetensors, tokenizer, chat template."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError, safe_open
+
+from export.errors import SourceError, UnsupportedError
+from export.readers.fields import Fields
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+TOKENIZER_FILE = "tokenizer.json"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class SafetensorsWeights(Mapping[str, torch.Tensor]):
+    """Weights by name over one or more files, each read when it is asked for.
+
+    Raises:
+        SourceError: a file is missing or damaged, or two files hold one name.
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._files: dict[str, Any] = {}
+        with ExitStack() as stack:
+            for path in paths:
+                try:
+                    file = stack.enter_context(safe_open(str(path), framework="pt"))
+                except (OSError, SafetensorError) as error:
+                    raise SourceError(f"{path.name}: {error}") from error
+                for name in file.keys():  # noqa: SIM118 - the handle is no mapping
+                    if name in self._files:
+                        raise SourceError(f"{path.name}: {name} is in another file too")
+                    self._files[name] = file
+            stack.pop_all()  # the handles live as long as this mapping
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceFolder:
+    """``tokenizer_json`` pads and truncates nothing: that is the server's to decide."""
+
+    path: Path
+    config: Fields
+    generation_config: Fields
+    weights: SafetensorsWeights
+    tokenizer_json: str
+    chat_template: str | None
+    license: str
+
+    def read_json(self, name: str) -> object:
+        """The JSON file ``name`` of the folder, or None if there is none."""
+        path = self.path / name
+        return _read_json(path) if path.is_file() else None
+
+
+def read_folder(path: Path) -> HuggingFaceFolder:
+    """Reads the folder ``path``; the weights themselves are read when asked for.
+
+    Raises:
+        SourceError: a file is missing or damaged.
+        UnsupportedError: the weights are only there as a pickle, or there is no tokenizer.json.
+    """
+    return HuggingFaceFolder(
+        path=path,
+        config=_read_fields(path / CONFIG_FILE),
+        generation_config=_read_optional_fields(path / "generation_config.json"),
+        weights=SafetensorsWeights(_weight_files(path)),
+        tokenizer_json=_read_tokenizer(path / TOKENIZER_FILE),
+        chat_template=_read_chat_template(path),
+        license=_read_license(path / "README.md"),
+    )
+
+
+def _read_json(path: Path) -> object:
+    try:
+        value: object = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path.name}: {error}") from error
+    return value
+
+
+def _read_fields(path: Path) -> Fields:
+    value = _read_json(path)
+    if not isinstance(value, dict):
+        raise SourceError(f"{path.name} is not a JSON object")
+    return Fields(value, path.name)
+
+
+def _read_optional_fields(path: Path) -> Fields:
+    return _read_fields(path) if path.is_file() else Fields({}, path.name)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / INDEX_FILE).is_file():
+        shards = _read_fields(folder / INDEX_FILE).fields("weight_map")
+        names = sorted({shards.text(name) for name in shards})
+        outside = [name for name in names if Path(name).name != name]
+        if outside or not names:
+            raise SourceError(f"{INDEX_FILE}: not file names of this folder: {outside}")
+        return [folder / name for name in names]
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
+    if any((folder / name).is_file() for name in _PICKLES):
+        raise UnsupportedError(
+            f"{folder}: the weights are a pickle, which may run code when it is read; "
+            "save them as safetensors (save_pretrained does)"
+        )
+    raise SourceError(f"{folder}: neither {WEIGHTS_FILE} nor {INDEX_FILE}")
+
+
+def _read_tokenizer(path: Path) -> str:
+    if not path.is_file():
+        raise UnsupportedError(
+            f"{path.parent}: no {path.name}; save the tokenizer in its fast form "
+            "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+        )
+    tokenizer = dict(_read_fields(path))
+    tokenizer.update(truncation=None, padding=None)
+    return json.dumps(tokenizer, ensure_ascii=False)
+
+
+def _read_chat_template(folder: Path) -> str | None:
+    """From its own file, or from the tokenizer's configuration: one, or the one named default."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text("utf-8")
+    value = _read_optional_fields(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(value, list):
+        named = [Fields(item, "tokenizer_config.json") for item in value if isinstance(item, dict)]
+        value = next((item.text("template") for item in named if item.get("name") == "default"), None)
+    return value if isinstance(value, str) else None
+
+
+def _read_license(path: Path) -> str:
+    """``license`` of the model card's front matter (YAML between two lines of dashes)."""
+    text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0].strip():
+        return "unknown"
+    try:
+        card = yaml.safe_load(parts[1])
+    except (yaml.YAMLError, RecursionError):
+        return "unknown"
+    name = card.get("license") if isinstance(card, dict) else None
+    return name if isinstance(name, str) else "unknown"
