@@ -106,7 +106,12 @@ async def serve(config: ServerConfig) -> int:
         loop.add_signal_handler(number, on_signal)
     async with running_server(config) as running:
         names = ", ".join(model.key for model in running.registry.models)
-        log.info("serving %s on %s, metrics on %s", names, config.listen, config.metrics)
+        log.info(
+            "serving %s: gRPC on port %d, metrics on port %d",
+            names,
+            running.port,
+            running.metrics_port,
+        )
         running.dead.add_done_callback(lambda _: stop.set())
         await stop.wait()
         return 1 if running.dead.done() else 0

@@ -1,0 +1,165 @@
+"""The engine without lanes and without gRPC: a worker that this thread steps itself."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from model.bundle import TOKENIZER_FILE
+from server.backend.base import Array, BoundGraph, Graph
+from server.backend.ort import OrtBackend
+from server.engine.generator import Generator
+from server.engine.observer import Load, RunReport
+from server.engine.runner import Capacity, Runner
+from server.engine.scheduler import Limits
+from server.engine.sequence import GenerationJob, Sequence, Times
+from server.registry import Model, load_bundle
+
+MAX_LENGTH = 1200
+MAX_STEP_TOKENS = 256
+
+
+class Stopwatch:
+    """Seconds spent inside the runtime."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - started
+
+
+class TimedGraph:
+    """A real graph whose runs are timed."""
+
+    def __init__(self, graph: Graph, stopwatch: Stopwatch) -> None:
+        self._graph = graph
+        self._stopwatch = stopwatch
+
+    def bind(self, states: Mapping[tuple[str, str], Array]) -> "TimedRun":
+        return TimedRun(self._graph.bind(states), self._stopwatch)
+
+
+class TimedRun:
+    def __init__(self, bound: BoundGraph, stopwatch: Stopwatch) -> None:
+        self._bound = bound
+        self._stopwatch = stopwatch
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        with self._stopwatch.running():
+            return self._bound.run(inputs)
+
+
+class Silent:
+    """An observer that keeps nothing."""
+
+    def on_run(self, model: str, report: RunReport) -> None:
+        del model, report
+
+    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+        del model, lane, load, seconds
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Medians over decode steps, in seconds."""
+
+    step_seconds: float
+    runtime_seconds: float
+
+    @property
+    def overhead(self) -> float:
+        """The part of a step that is outside the runtime."""
+        return 1.0 - self.runtime_seconds / self.step_seconds
+
+
+class BareEngine:
+    """One decoder bundle.
+
+    Args:
+        directory: of the bundle.
+        num_threads: of a run.
+        num_slots: sequences that decode together.
+    """
+
+    def __init__(self, directory: Path, num_threads: int, num_slots: int) -> None:
+        self.model: Model = load_bundle(directory, OrtBackend("cpu", num_threads), MAX_LENGTH)
+        self.stopwatch = Stopwatch()
+        spec = self.model.manifest.graphs["decode"]
+        graph = TimedGraph(self.model.graphs["decode"], self.stopwatch)
+        capacity = Capacity(num_slots, self.model.max_length, self.model.max_length)
+        self._runner = Runner(spec, graph, None, capacity)
+        limits = Limits(num_slots, MAX_STEP_TOKENS)
+        self._generator = Generator(
+            "bench", self._runner, capacity, limits, time.perf_counter, Silent()
+        )
+        self._next_id = 0
+        self._touch_cache(num_slots)
+
+    def prompts(self, count: int, length: int, seed: int = 0) -> list[tuple[int, ...]]:
+        """Random token ids; what they are has no influence on the speed."""
+        size = self.model.manifest.dimensions.vocabulary_size
+        random = np.random.default_rng(seed)
+        return [tuple(map(int, row)) for row in random.integers(10, size, (count, length))]
+
+    def decode_steps(self, batch: int, num_cached: int, num_steps: int) -> StepTimes:
+        """Decodes ``num_steps`` steps with ``batch`` sequences of about ``num_cached`` tokens."""
+        self._submit(self.prompts(batch, num_cached), num_steps + 40)
+        steps: list[float] = []
+        runtime: list[float] = []
+        while len(steps) < num_steps:
+            self.stopwatch.seconds = 0.0
+            started = time.perf_counter()
+            news = self._generator.step()
+            if len(news) == batch and self._generator.load.num_cached_tokens > batch * num_cached:
+                steps.append(time.perf_counter() - started)
+                runtime.append(self.stopwatch.seconds)
+        self._finish()
+        return StepTimes(float(np.median(steps)), float(np.median(runtime)))
+
+    def generate(self, prompts: list[tuple[int, ...]], num_new_tokens: int) -> float:
+        """Runs all prompts to their end. Returns output tokens per second."""
+        started = time.perf_counter()
+        self._submit(prompts, num_new_tokens)
+        count = 0
+        while self._generator.has_work:
+            count += sum(len(progress.tokens) for progress in self._generator.step())
+        return count / (time.perf_counter() - started)
+
+    def prefill_seconds(self, length: int) -> float:
+        """One run over a whole prompt, from an empty slot."""
+        prompt = self.prompts(1, length)[0]
+        row = Sequence(0, GenerationJob(prompt, 1), Times(0.0))
+        started = time.perf_counter()
+        self._runner.decode([row], 0, [length])
+        return time.perf_counter() - started
+
+    def _submit(self, prompts: list[tuple[int, ...]], num_new_tokens: int) -> None:
+        for prompt in prompts:
+            self._next_id += 1
+            self._generator.submit(self._next_id, GenerationJob(prompt, num_new_tokens))
+
+    def _finish(self) -> None:
+        for id_ in range(self._next_id + 1):
+            self._generator.cancel(id_)
+        while self._generator.has_work:
+            self._generator.step()
+
+    def _touch_cache(self, num_slots: int) -> None:
+        """Pages are mapped at their first use: once, here, not inside a measurement."""
+        for array in self._runner.cache.rows(0, num_slots).values():
+            array.fill(0)
+
+
+def newest_version(bundle: Path) -> Path:
+    """``bundles/NAME`` to ``bundles/NAME/VERSION``."""
+    versions = sorted(path.parent for path in bundle.glob(f"*/{TOKENIZER_FILE}"))
+    if not versions:
+        raise SystemExit(f"no bundle in {bundle}: run make bundles")
+    return versions[-1]

@@ -1,0 +1,50 @@
+"""A real server in a process of its own."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_READY = re.compile(r"gRPC on port (\d+), metrics on port (\d+)")
+
+
+@dataclass
+class ServerProcess:
+    """``log`` holds the lines that it wrote until it was ready."""
+
+    process: "subprocess.Popen[str]"
+    port: int
+    metrics_port: int
+    log: list[str]
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.metrics_port}/metrics"
+
+
+@contextmanager
+def server_process(bundles: Path, *options: str) -> Iterator[ServerProcess]:
+    """Starts ``python -m server`` on free ports, waits until it serves, and ends it."""
+    command = [sys.executable, "-m", "server", "--bundles", str(bundles)]
+    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        log: list[str] = []
+        for line in process.stderr:
+            log.append(line)
+            if ready := _READY.search(line):
+                break
+        else:
+            raise RuntimeError("the server did not start:\n" + "".join(log))
+        try:
+            yield ServerProcess(process, int(ready[1]), int(ready[2]), log)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
