@@ -119,7 +119,7 @@ def run(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     result = uvloop.run(run_plan(plan, Console(stderr=True)))
     report.write_json(json, result.summary, _about(plan, result, started))
-    report.print_table(result.summary, _title(plan), Console())
+    report.print_table(result.summary, _title(plan))
     if result.summary.requests == sum(result.summary.errors.values()):
         print("error: no request succeeded", file=sys.stderr)
         raise typer.Exit(1)

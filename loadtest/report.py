@@ -25,15 +25,15 @@ def write_json(path: Path, summary: Summary, about: Mapping[str, object]) -> Non
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def print_table(summary: Summary, title: str, console: Console) -> None:
+def print_table(summary: Summary, title: str) -> None:
     """For people: rates and counts, then durations in milliseconds."""
     errors = ", ".join(f"{count} {status}" for status, count in summary.errors.items())
-    console.print(f"[bold]{title}[/bold]")
-    console.print(
+    print(title)
+    print(
         f"{summary.requests} requests in {summary.duration_seconds:g} s "
         f"({errors or 'no errors'}), the last ended {summary.drain_seconds:.2f} s later"
     )
-    console.print(
+    print(
         f"{summary.requests_per_second:.2f} requests/s, "
         f"{summary.output_tokens_per_second:.1f} output tokens/s, "
         f"{summary.input_tokens_per_second:.1f} input tokens/s "
@@ -42,7 +42,7 @@ def print_table(summary: Summary, title: str, console: Console) -> None:
     table = Table("milliseconds", "p50", "p90", "p99", "mean", "max")
     for name, field in _ROWS.items():
         table.add_row(name, *_milliseconds(getattr(summary, field)))
-    console.print(table)
+    Console().print(table)
 
 
 def _milliseconds(seconds: Distribution) -> list[str]:
