@@ -18,7 +18,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 def split_qkv(qkv: Tensor, config: AttentionConfig) -> tuple[Tensor, Tensor, Tensor]:
     """Packed queries, keys and values, to three tensors of ``[batch, length, ...]``."""
     kv_size = config.num_kv_heads * config.head_size
-    sizes = (config.num_heads * config.head_size, kv_size, kv_size)
+    sizes = [config.num_heads * config.head_size, kv_size, kv_size]
     query, key, value = torch.split(qkv, sizes, -1)
     return query, key, value
 

@@ -92,7 +92,7 @@ class Transformer(nn.Module):
     """An encoder, a decoder or both.
 
     Parameters are uninitialised: load them (``load_state_dict(..., assign=True)``) or see
-    :func:`model.train.initialise`.
+    :mod:`model.initialise`.
     """
 
     def __init__(self, config: ModelConfig, kernels: AttentionKernels = EAGER) -> None:

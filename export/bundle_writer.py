@@ -1,0 +1,137 @@
+"""Checkpoint to bundle: graphs, parity, hashes; all of it or nothing."""
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from export.checkpoint import Checkpoint, check_weights
+from export.errors import BundleExistsError, ExportError
+from export.graphs import export_graphs
+from export.parity import certificate, compare_fp32, min_cosine
+from export.quantize import quantize
+from model.bundle import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    PARITY_FILE,
+    TOKENIZER_FILE,
+    Dimensions,
+    FileRecord,
+    Graph,
+    Manifest,
+    Parity,
+    Precision,
+    sha256_of,
+    to_json,
+)
+
+Progress = Callable[[str], None]
+
+
+def _no_progress(_: str) -> None:
+    return None
+
+
+def write_bundle(
+    checkpoint: Checkpoint,
+    root: Path,
+    *,
+    name: str | None = None,
+    version: str = "1",
+    precision: Precision = Precision.FP32,
+    progress: Progress = _no_progress,
+) -> Path:
+    """Writes the bundle ``root/name/version`` and returns its folder.
+
+    The folder appears whole, by a rename, after the parity check passed.
+
+    Args:
+        name: default: the checkpoint's own.
+        progress: is told the name of each stage as it begins.
+
+    Raises:
+        WeightsError: the weights do not fit the configuration.
+        ParityError: a graph does not compute what the eager module computes.
+        BundleExistsError: there is one of this name and version.
+    """
+    name = name or checkpoint.name
+    target = root / name / version
+    if target.exists():
+        raise BundleExistsError(f"{target} exists: delete it, or choose another version")
+    check_weights(checkpoint.config, checkpoint.weights)
+    with _scratch(root) as directory:
+        progress("trace the graphs")
+        graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
+        progress("check parity with the eager module")
+        reference = compare_fp32(checkpoint, directory, graphs)
+        if precision != Precision.FP32:
+            progress(f"quantise to {precision}")
+            quantize(graphs, directory)
+        progress(f"check the {precision} graphs")
+        parity = certificate(reference, min_cosine(reference, directory, graphs))
+        progress("hash and rename")
+        (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
+        _write_records(checkpoint, directory, graphs, parity, name, version, precision)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.rename(target)
+        except OSError as error:
+            raise ExportError(f"cannot write {target}: {error.strerror}") from error
+    return target
+
+
+@contextmanager
+def _scratch(root: Path) -> Iterator[Path]:
+    """A folder inside ``root``, so that a rename can move it; gone afterwards if it was not."""
+    root.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix=".export-", dir=root))
+    try:
+        directory.chmod(0o755)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _write_records(
+    checkpoint: Checkpoint,
+    directory: Path,
+    graphs: dict[str, Graph],
+    parity: Parity,
+    name: str,
+    version: str,
+    precision: Precision,
+) -> None:
+    config = checkpoint.config
+    (directory / PARITY_FILE).write_bytes(to_json(parity))
+    files = tuple(
+        FileRecord(path=path.name, size=path.stat().st_size, sha256=sha256_of(path))
+        for path in sorted(directory.iterdir())
+    )
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name=name,
+        version=version,
+        kind=config.kind,
+        tasks=checkpoint.tasks,
+        architecture=checkpoint.architecture,
+        precision=precision,
+        license=checkpoint.license,
+        dimensions=Dimensions(
+            hidden_size=config.hidden_size,
+            num_layers=sum(s.num_layers for s in (config.encoder, config.decoder) if s),
+            vocabulary_size=config.vocabulary_size,
+            max_positions=config.position.max_positions,
+            num_parameters=sum(math.prod(w.shape) for w in checkpoint.weights.values()),
+        ),
+        special_tokens=checkpoint.special_tokens,
+        source_language=checkpoint.source_language,
+        target_language=checkpoint.target_language,
+        labels=checkpoint.labels,
+        chat_template=checkpoint.chat_template,
+        max_length_factor=checkpoint.max_length_factor,
+        graphs=graphs,
+        files=files,
+    )
+    (directory / MANIFEST_FILE).write_bytes(to_json(manifest))

@@ -1,0 +1,160 @@
+"""Module to ONNX: one wrapper for each graph, and the export itself."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir
+import torch
+from torch import Tensor, nn
+
+from export.graph_files import save_graph
+from export.signatures import signatures
+from model.bundle import Dtype, Graph, Shape, StateSpec
+from model.config import Kind, ModelConfig
+from model.fused import FusedKernels
+from model.kernels import Step
+from model.mixers import State
+from model.transformer import Transformer, from_weights
+
+OPSET = 23
+DTYPES = {
+    Dtype.FLOAT32: torch.float32,
+    Dtype.FLOAT16: torch.float16,
+    Dtype.INT64: torch.int64,
+    Dtype.INT32: torch.int32,
+}
+# Sizes of the example that is traced: all different, none 1.
+EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5}
+EXAMPLE_CAPACITY = 7
+
+
+class PooledEncoder(nn.Module):
+    """``encode`` of an encoder."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token_ids: Tensor, lengths: Tensor, *segment_ids: Tensor) -> Tensor:
+        hidden = self.model.encode(token_ids, lengths, *segment_ids)
+        return self.model.pool(hidden, lengths)
+
+
+class SourceEncoder(nn.Module):
+    """``encode`` of an encoder-decoder: the cross-attention memory of every layer."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token_ids: Tensor, lengths: Tensor) -> list[Tensor]:
+        states = self.model.remember(self.model.encode(token_ids, lengths))
+        return [tensor for state in states for tensor in state.values()]
+
+
+class CachedDecoder(nn.Module):
+    """``decode``: logits after the last valid token of each row, and every state."""
+
+    def __init__(self, model: Transformer, states: tuple[StateSpec, ...]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = [state.name for state in states]
+
+    def forward(self, token_ids: Tensor, *rest: Tensor) -> list[Tensor]:
+        lengths, tensors = rest[: -len(self.names)], rest[-len(self.names) :]
+        step = Step(*lengths)
+        past: list[State] = [{} for _ in self.model.decoder.layers]
+        for name, tensor in zip(self.names, tensors, strict=True):
+            kind, layer = name.split(".")
+            past[int(layer)][kind] = tensor
+        hidden, present = self.model.decode(token_ids, step, past)
+        if token_ids.shape[1] != 1:  # only the last position meets the vocabulary
+            last = (step.num_new_tokens - 1).long()[:, None, None]
+            hidden = hidden.gather(1, last.expand(-1, 1, hidden.shape[2]))
+        logits = self.model.logits(hidden)[:, 0]
+        outputs = [logits]
+        for name in self.names:
+            kind, layer = name.split(".")
+            outputs.append(present[int(layer)][kind])
+        return outputs
+
+
+def _wrapper(name: str, graph: Graph, model: Transformer) -> nn.Module:
+    if name == "decode":
+        return CachedDecoder(model, graph.states)
+    if model.config.kind == Kind.ENCODER:
+        return PooledEncoder(model)
+    return SourceEncoder(model)
+
+
+def _example(dtype: Dtype, shape: Shape, sizes: dict[str, int]) -> Tensor:
+    dimensions = [sizes[d] if isinstance(d, str) else d for d in shape]
+    return torch.ones(dimensions, dtype=DTYPES[dtype])
+
+
+def _dynamic(shape: Shape) -> dict[int, object]:
+    auto = torch.export.Dim.DYNAMIC
+    return {axis: auto for axis, size in enumerate(shape) if isinstance(size, str)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter reports its progress on every channel there is."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def trace(name: str, graph: Graph, model: Transformer) -> onnx_ir.Model:
+    """``model`` as the ONNX graph ``name``, with names as in ``graph``."""
+    shapes: list[Shape] = [spec.shape for spec in graph.inputs]
+    example = [_example(spec.dtype, spec.shape, EXAMPLE_SIZES) for spec in graph.inputs]
+    for state in graph.states:
+        shape = ("batch", *state.shape)
+        shapes.append(shape)
+        example.append(_example(state.dtype, shape, EXAMPLE_SIZES | {"length": EXAMPLE_CAPACITY}))
+    # forward's first parameter is named, the rest is *rest: torch wants the same nesting.
+    dynamic = [_dynamic(shape) for shape in shapes]
+    wrapper = _wrapper(name, graph, model).eval()
+    num_named = 2 if name == "encode" else 1
+    nested = (*dynamic[:num_named], tuple(dynamic[num_named:]))
+    if len(dynamic) == num_named:
+        nested = tuple(dynamic)
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            wrapper,
+            tuple(example),
+            dynamo=True,
+            dynamic_shapes=nested,
+            input_names=[spec.name for spec in graph.inputs] + [s.input for s in graph.states],
+            output_names=[spec.name for spec in graph.outputs] + [s.output for s in graph.states],
+            opset_version=OPSET,
+            optimize=True,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned nothing")
+    return program.model
+
+
+def export_graphs(
+    config: ModelConfig, weights: dict[str, Tensor], directory: Path
+) -> dict[str, Graph]:
+    """Writes every graph of ``config`` into ``directory``, in fp32, and returns their signatures.
+
+    Weights go to ``<graph>.onnx.data`` next to each graph.
+    """
+    model = from_weights(config, weights, FusedKernels())
+    graphs = signatures(config)
+    for name, graph in graphs.items():
+        save_graph(trace(name, graph, model), directory / graph.file)
+    return graphs

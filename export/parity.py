@@ -1,0 +1,243 @@
+"""Proof that the graphs compute what the eager module computes.
+
+The fp32 graphs are held to an absolute tolerance, and to the same greedy tokens. The
+graphs that the bundle holds, quantised perhaps, are held to a cosine.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from export.checkpoint import Checkpoint
+from export.errors import ParityError
+from export.greedy import (
+    LOWEST_LOGIT,
+    Run,
+    Work,
+    best,
+    decode_eagerly,
+    decode_in_graph,
+    lengths_of,
+    padded,
+    remember_source,
+)
+from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
+from model.bundle import Graph, Parity
+from model.config import Kind
+from model.transformer import Transformer, from_weights
+
+TOLERANCE = 1e-4  # of a logit or of a component of an embedding, absolute
+TIE = 1e-3  # two logits this close may change places
+MIN_COSINE = 0.95  # of the bundle's own graphs, the worst row
+NUM_STEPS = 32
+RANDOM_LENGTHS = (13, 1, 7, 4)
+SEED = 20170612
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the eager module gave for some inputs, and how the fp32 graphs compared.
+
+    ``inputs`` are rows of ids for encoders; ``work`` and ``tokens`` what was decoded.
+    """
+
+    outputs: Floats  # [rows, size] or [rows, steps, vocabulary]
+    max_absolute_error: float
+    tokens_compared: int
+    tokens_equal: int
+    inputs: tuple[list[int], ...] = ()
+    segments: tuple[list[int], ...] = ()
+    work: Work | None = None
+    tokens: NDArray[np.int64] | None = None
+
+
+def sample_ids(checkpoint: Checkpoint) -> list[list[int]]:
+    """Random rows of several lengths, then the tokenised sample inputs."""
+    rng = np.random.default_rng(SEED)
+    limit = checkpoint.config.position.max_positions
+    vocabulary_size = checkpoint.config.vocabulary_size
+    rows = [
+        rng.integers(0, vocabulary_size, min(length, max(1, limit // 2))).tolist()
+        for length in RANDOM_LENGTHS
+    ]
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+    for text in checkpoint.sample_inputs:
+        ids = tokenizer.encode(text).ids[:limit]
+        if ids:
+            rows.append(ids)
+    return rows
+
+
+def compare_fp32(checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]) -> Reference:
+    """Compares the fp32 graphs in ``directory`` with the eager module.
+
+    Raises:
+        ParityError: an error over :data:`TOLERANCE`, or a greedy token that differs.
+    """
+    model = from_weights(checkpoint.config, checkpoint.weights)
+    with torch.inference_mode():
+        if checkpoint.config.kind == Kind.ENCODER:
+            reference = _compare_encoder(model, sample_ids(checkpoint), directory, graphs)
+        else:
+            reference = _compare_decoder(model, _work(checkpoint), directory, graphs)
+    if not reference.max_absolute_error <= TOLERANCE:
+        raise ParityError(
+            f"the graph differs from the eager module by {reference.max_absolute_error:.2e}, "
+            f"more than {TOLERANCE:.0e}"
+        )
+    if reference.tokens_equal != reference.tokens_compared:
+        raise ParityError(
+            f"only {reference.tokens_equal} of {reference.tokens_compared} greedy tokens "
+            "are those of the eager module"
+        )
+    return reference
+
+
+def min_cosine(reference: Reference, directory: Path, graphs: dict[str, Graph]) -> float:
+    """The worst row's cosine between the graphs in ``directory`` and ``reference``.
+
+    Raises:
+        ParityError: it is below :data:`MIN_COSINE`.
+    """
+    if reference.work is None:
+        outputs = _encode(reference, directory, graphs)
+    else:
+        sessions = _sessions(reference.work, directory, graphs)
+        outputs = _run(sessions, reference.work, reference.tokens).logits
+    worst = float(_cosines(outputs, reference.outputs).min())
+    if not worst >= MIN_COSINE:
+        raise ParityError(
+            f"the worst cosine of the bundle's graphs to the eager module is {worst:.4f}, "
+            f"below {MIN_COSINE}"
+        )
+    return worst
+
+
+def certificate(reference: Reference, cosine: float) -> Parity:
+    """``parity.json`` of a bundle that passed."""
+    return Parity(
+        max_absolute_error=reference.max_absolute_error,
+        greedy_tokens_compared=reference.tokens_compared,
+        greedy_tokens_equal=reference.tokens_equal,
+        min_cosine=cosine,
+        tolerance=TOLERANCE,
+        onnxruntime=onnxruntime_version(),
+        torch=str(torch.__version__),
+    )
+
+
+def _work(checkpoint: Checkpoint) -> Work:
+    rows, special = sample_ids(checkpoint), checkpoint.special_tokens
+    limit = checkpoint.config.position.max_positions
+    suppressed = special.suppressed
+    if checkpoint.config.kind == Kind.DECODER:
+        num_steps = max(1, min(NUM_STEPS, limit - max(map(len, rows))))
+        return Work(prompts=rows, num_steps=num_steps, suppressed=suppressed)
+    if special.decoder_start is None:
+        raise ParityError("an encoder-decoder needs special_tokens.decoder_start")
+    start = special.decoder_start
+    # The random rows' targets begin with some random tokens as well: a forced prefix.
+    prefixes = [[start, *rows[index][:index]] for index in range(len(RANDOM_LENGTHS))]
+    prompts = prefixes + [[start]] * (len(rows) - len(prefixes))
+    num_steps = max(1, min(NUM_STEPS, limit - max(map(len, prompts))))
+    return Work(prompts=prompts, num_steps=num_steps, sources=rows, suppressed=suppressed)
+
+
+@dataclass(frozen=True)
+class _Sessions:
+    decoder: DecodeSession
+    encoder: Session | None
+
+
+def _sessions(work: Work, directory: Path, graphs: dict[str, Graph]) -> _Sessions:
+    decoder = DecodeSession(
+        directory,
+        graphs["decode"],
+        num_slots=len(work.prompts),
+        capacity=work.capacity,
+        source_capacity=work.source_capacity,
+    )
+    encoder = Session(directory, graphs["encode"]) if "encode" in graphs else None
+    return _Sessions(decoder, encoder)
+
+
+def _run(sessions: _Sessions, work: Work, tokens: NDArray[np.int64] | None, chunks: int = 1) -> Run:
+    sessions.decoder.clear()
+    if sessions.encoder is not None and work.sources is not None:
+        remember_source(sessions.encoder, sessions.decoder, work.sources)
+    return decode_in_graph(sessions.decoder, work, tokens, chunks)
+
+
+def _compare_decoder(
+    model: Transformer, work: Work, directory: Path, graphs: dict[str, Graph]
+) -> Reference:
+    sessions = _sessions(work, directory, graphs)
+    run = _run(sessions, work, None)
+    expected = decode_eagerly(model, work, run.tokens)
+    error = _error(run.logits, expected)
+    # A longer chunk over a cache: the same prompts in three pieces give the same logits.
+    chunked = _run(sessions, work, run.tokens, chunks=3)
+    error = max(error, _error(chunked.logits, expected))
+    # The graph fed itself its own tokens, so if each is the eager module's best after the
+    # same tokens, greedy decoding in the eager module gives the same sequence.
+    best_logits = np.take_along_axis(expected, best(expected, work.suppressed)[..., None], -1)
+    chosen_logits = np.take_along_axis(expected, run.tokens[..., None], -1)
+    equal = (best_logits - chosen_logits)[..., 0] <= TIE
+    return Reference(
+        outputs=expected,
+        max_absolute_error=error,
+        tokens_compared=int(equal.size),
+        tokens_equal=int(equal.sum()),
+        work=work,
+        tokens=run.tokens,
+    )
+
+
+def _compare_encoder(
+    model: Transformer, rows: list[list[int]], directory: Path, graphs: dict[str, Graph]
+) -> Reference:
+    num_segments = model.config.embedding.num_segments
+    # Each row in as many equal pieces as there are segments.
+    segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
+    outputs = []
+    for row, row_segments in zip(rows, segments, strict=True):
+        lengths = torch.tensor([len(row)], dtype=torch.int32)
+        more = [torch.tensor([row_segments])] if num_segments else []
+        hidden = model.encode(torch.tensor([row]), lengths, *more)
+        outputs.append(model.pool(hidden, lengths)[0])
+    reference = Reference(
+        outputs=torch.stack(outputs).numpy(),
+        max_absolute_error=0.0,
+        tokens_compared=0,
+        tokens_equal=0,
+        inputs=tuple(rows),
+        segments=tuple(segments) if num_segments else (),
+    )
+    error = _error(_encode(reference, directory, graphs), reference.outputs)
+    return Reference(**{**vars(reference), "max_absolute_error": error})
+
+
+def _encode(reference: Reference, directory: Path, graphs: dict[str, Graph]) -> Floats:
+    session = Session(directory, graphs["encode"])
+    rows = list(reference.inputs)
+    more = {"segment_ids": padded(list(reference.segments))} if reference.segments else {}
+    (output,) = session.run(token_ids=padded(rows), lengths=lengths_of(rows), **more).values()
+    return output
+
+
+def _error(actual: Floats, expected: Floats) -> float:
+    """The largest absolute difference; NaN if there is one anywhere."""
+    clipped = (np.maximum(x, LOWEST_LOGIT) for x in (actual, expected))
+    return float(np.abs(np.subtract(*clipped)).max())
+
+
+def _cosines(actual: Floats, expected: Floats) -> Floats:
+    masked = expected <= LOWEST_LOGIT
+    x, y = (np.where(masked, 0, values).astype(np.float64) for values in (actual, expected))
+    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
+    result: Floats = ((x * y).sum(-1) / norms).astype(np.float32)
+    return result

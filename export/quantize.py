@@ -1,0 +1,123 @@
+"""int8 weights, in the two forms that ONNX Runtime's CPU is fast at.
+
+Both quantise activations row by row while the graph runs, so that a row's result does
+not depend on the rows it is batched with.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
+from onnx_ir.tape import Tape
+
+from export.graph_files import load_graph, save_graph
+from model.bundle import Graph
+
+Weight = NDArray[np.float32]  # [inputs, outputs]
+
+# 128 is faster than 32 (1.2 x on prefill); smaller where the inputs do not divide.
+BLOCK_SIZES = (128, 64, 32, 16)
+INT8_COMPUTE = 4  # accuracy_level: activations to int8 as well
+SMALLEST_SCALE = 1e-9
+
+
+def block_int8(tape: Tape, x: ir.Value, name: str, weight: Weight) -> ir.Value:
+    """``com.microsoft.MatMulNBits``: symmetric int8 in blocks along the inputs.
+
+    The operator stores ``[outputs, blocks, block_size]`` unsigned bytes around 128.
+    """
+    num_inputs, num_outputs = weight.shape
+    block_size = next((size for size in BLOCK_SIZES if num_inputs % size == 0), BLOCK_SIZES[-1])
+    num_blocks = -(-num_inputs // block_size)
+    blocks = np.pad(weight.T, ((0, 0), (0, num_blocks * block_size - num_inputs)))
+    blocks = blocks.reshape(num_outputs, num_blocks, block_size)
+    scales = np.maximum(np.abs(blocks).max(-1), SMALLEST_SCALE) / 127
+    quantized = np.clip(np.round(blocks / scales[..., None]), -127, 127) + 128
+    return tape.op(
+        "MatMulNBits",
+        [
+            x,
+            _initializer(tape, f"{name}.int8", quantized.astype(np.uint8)),
+            _initializer(tape, f"{name}.scales", scales.astype(np.float32)),
+        ],
+        {
+            "K": num_inputs,
+            "N": num_outputs,
+            "bits": 8,
+            "block_size": block_size,
+            "accuracy_level": INT8_COMPUTE,
+        },
+        domain="com.microsoft",
+        version=1,
+    )
+
+
+def row_int8(tape: Tape, x: ir.Value, name: str, weight: Weight) -> ir.Value:
+    """``MatMulInteger`` with a scale for each output and, at run time, for each row.
+
+    Standard operators: ``x [batch, length, inputs]`` becomes unsigned bytes around 128.
+    """
+
+    def constant(label: str, value: NDArray[np.generic]) -> ir.Value:
+        return _initializer(tape, f"{name}.{label}", value)
+
+    scales = np.maximum(np.abs(weight).max(0), SMALLEST_SCALE) / 127
+    quantized = np.clip(np.round(weight / scales), -127, 127).astype(np.int8)
+    zero = constant("zero", np.array(128, np.uint8))
+    last_axis = constant("axis", np.array([-1], np.int64))
+    largest = tape.op("ReduceMax", [tape.op("Abs", [x]), last_axis], {"keepdims": 1})
+    limit = constant("limit", np.array(127, np.float32))
+    floor = constant("floor", np.array(SMALLEST_SCALE, np.float32))
+    row_scales = tape.op("Max", [tape.op("Div", [largest, limit]), floor])
+    one = constant("one", np.array(1, np.float32))
+    integers = tape.op("QuantizeLinear", [tape.op("Div", [x, row_scales]), one, zero])
+    product = tape.op("MatMulInteger", [integers, constant("int8", quantized), zero])
+    product = tape.op("Cast", [product], {"to": ir.DataType.FLOAT})
+    product = tape.op("Mul", [product, constant("scales", scales.astype(np.float32))])
+    return tape.op("Mul", [product, row_scales])
+
+
+Quantizer = Callable[[Tape, ir.Value, str, Weight], ir.Value]
+
+# Decoders run few rows, so that reading weights is what costs; encoders run many.
+QUANTIZERS: dict[str, Quantizer] = {"decode": block_int8, "encode": row_int8}
+
+
+def quantize_graph(model: ir.Model, quantizer: Quantizer) -> None:
+    """Replaces every product with a constant matrix, in place."""
+    for node in list(model.graph):
+        if node.op_type != "MatMul" or node.domain:
+            continue
+        x, matrix = node.inputs
+        if x is None or matrix is None or matrix.const_value is None or matrix.name is None:
+            continue
+        weight = matrix.const_value.numpy()
+        if weight.ndim != 2:
+            continue
+        tape = Tape()
+        product = quantizer(tape, x, matrix.name, weight)
+        for value in tape.initializers:
+            model.graph.register_initializer(value)
+        model.graph.insert_before(node, tape.nodes)
+        name = node.outputs[0].name
+        ir.convenience.replace_all_uses_with(node.outputs[0], product, replace_graph_outputs=True)
+        model.graph.remove(node, safe=True)
+        product.name = name
+    model.opset_imports.setdefault("com.microsoft", 1)
+    DeduplicateInitializersPass(size_limit=16)(model)
+    RemoveUnusedNodesPass()(model)
+
+
+def quantize(graphs: dict[str, Graph], directory: Path) -> None:
+    """Rewrites the fp32 graphs in ``directory`` with int8 weights."""
+    for name, graph in graphs.items():
+        model = load_graph(directory / graph.file)
+        quantize_graph(model, QUANTIZERS[name])
+        save_graph(model, directory / graph.file)
+
+
+def _initializer(tape: Tape, name: str, array: NDArray[np.generic]) -> ir.Value:
+    return tape.initializer(ir.tensor(array, name=name))

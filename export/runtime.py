@@ -1,0 +1,76 @@
+"""ONNX Runtime, for the parity check: the only file of ``export`` that imports it."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from model.bundle import Graph
+
+Array = NDArray[np.generic]
+Floats = NDArray[np.float32]
+PROVIDERS = ["CPUExecutionProvider"]
+
+
+def onnxruntime_version() -> str:
+    """As written into ``parity.json``."""
+    return str(ort.__version__)
+
+
+class Session:
+    """One graph of a bundle, on the CPU."""
+
+    def __init__(self, directory: Path, graph: Graph) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        path = str(directory / graph.file)
+        self.graph = graph
+        self.session = ort.InferenceSession(path, options, providers=PROVIDERS)
+
+    def run(self, **inputs: Array) -> dict[str, Floats]:
+        """Inputs and outputs by name, each in the dtype that the signature says."""
+        specs = {spec.name: spec for spec in self.graph.inputs}
+        feed = {name: np.asarray(x, specs[name].dtype.value) for name, x in inputs.items()}
+        names = [spec.name for spec in self.graph.outputs]
+        return dict(zip(names, self.session.run(names, feed), strict=True))
+
+
+class DecodeSession(Session):
+    """A ``decode`` graph with its states: ``num_slots`` rows, updated in place."""
+
+    def __init__(
+        self, directory: Path, graph: Graph, *, num_slots: int, capacity: int, source_capacity: int
+    ) -> None:
+        super().__init__(directory, graph)
+        sizes = {"length": capacity, "source_length": source_capacity}
+        self.states: dict[str, Array] = {}
+        for spec in graph.states:
+            shape = [sizes[size] if isinstance(size, str) else size for size in spec.shape]
+            self.states[spec.name] = np.zeros((num_slots, *shape), spec.dtype.value)
+
+    def clear(self) -> None:
+        """Back to empty sequences and sources."""
+        for state in self.states.values():
+            state.fill(0)
+
+    def step(self, first_slot: int = 0, **inputs: Array) -> Floats:
+        """Runs the rows from ``first_slot`` on, past and present bound to the same memory.
+
+        Returns:
+            logits ``[batch, vocabulary]``
+        """
+        binding = self.session.io_binding()
+        for spec in self.graph.inputs:
+            array = np.ascontiguousarray(inputs[spec.name], spec.dtype.value)
+            binding.bind_cpu_input(spec.name, array)
+        binding.bind_output("logits", "cpu")
+        batch = inputs["token_ids"].shape[0]
+        for state in self.graph.states:
+            rows = self.states[state.name][first_slot : first_slot + batch]
+            where = ("cpu", 0, rows.dtype.type, rows.shape, rows.ctypes.data)
+            binding.bind_input(state.input, *where)
+            binding.bind_output(state.output, *where)
+        self.session.run_with_iobinding(binding)
+        logits: Floats = binding.get_outputs()[0].numpy()  # in the order of binding
+        return logits

@@ -1,0 +1,132 @@
+"""What each graph takes and gives, from the configuration alone: see :mod:`model.bundle`."""
+
+from collections.abc import Callable
+
+from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
+from model.config import HeadKind, Kind, MixerKind, ModelConfig, StackConfig
+from model.mixers import required
+
+Signatures = dict[str, Graph]
+
+
+def _max_chunk(stack: StackConfig) -> int | None:
+    """One token a run where the layer is recurrent, and with cross-attention.
+
+    GroupQueryAttention over a past takes several tokens of one row only, and not more
+    than the past is long: fewer than a target may begin with.
+    """
+    one = stack.mixer == MixerKind.SSRU or stack.cross_attention is not None
+    return 1 if one else None
+
+
+def _attention_states(config: ModelConfig, stack: StackConfig, layer: int) -> list[StateSpec]:
+    del config
+    attention = required(stack.attention)
+    shape = (attention.num_kv_heads, "length", attention.head_size)
+    return [_state(name, layer, StateRole.KV, shape) for name in ("key", "value")]
+
+
+def _ssru_states(config: ModelConfig, stack: StackConfig, layer: int) -> list[StateSpec]:
+    del stack
+    return [_state("recurrent", layer, StateRole.RECURRENT, (config.hidden_size,))]
+
+
+MIXER_STATES: dict[MixerKind, Callable[[ModelConfig, StackConfig, int], list[StateSpec]]] = {
+    MixerKind.ATTENTION: _attention_states,
+    MixerKind.SSRU: _ssru_states,
+}
+
+
+def _state(kind: str, layer: int, role: StateRole, shape: tuple[int | str, ...]) -> StateSpec:
+    name = f"{kind}.{layer}"
+    return StateSpec(
+        name=name,
+        role=role,
+        dtype=Dtype.FLOAT32,
+        shape=shape,
+        input=f"past.{name}",
+        output=f"present.{name}",
+        source=name if role == StateRole.CROSS else None,
+    )
+
+
+def _cross_states(stack: StackConfig, layer: int) -> list[StateSpec]:
+    attention = required(stack.cross_attention)
+    shape = (attention.num_kv_heads, "source_length", attention.head_size)
+    return [_state(name, layer, StateRole.CROSS, shape) for name in ("cross_key", "cross_value")]
+
+
+def decoder_states(config: ModelConfig) -> tuple[StateSpec, ...]:
+    """Every state of the decoder of ``config``, layer by layer."""
+    stack = config.decoder
+    if stack is None:
+        return ()
+    states: list[StateSpec] = []
+    for layer in range(stack.num_layers):
+        states += MIXER_STATES[stack.mixer](config, stack, layer)
+        if stack.cross_attention is not None:
+            states += _cross_states(stack, layer)
+    return tuple(states)
+
+
+def _ids(name: str, length: int | str = "length") -> TensorSpec:
+    return TensorSpec(name=name, dtype=Dtype.INT64, shape=("batch", length))
+
+
+def _lengths(name: str) -> TensorSpec:
+    return TensorSpec(name=name, dtype=Dtype.INT32, shape=("batch",))
+
+
+def _scalar(name: str) -> TensorSpec:
+    return TensorSpec(name=name, dtype=Dtype.INT32, shape=())
+
+
+def _encode(config: ModelConfig) -> Graph:
+    inputs = [_ids("token_ids"), _lengths("lengths")]
+    if config.embedding.num_segments:
+        inputs.append(_ids("segment_ids"))
+    outputs = [
+        TensorSpec(
+            name=state.name,
+            dtype=state.dtype,
+            shape=("batch", *("length" if d == "source_length" else d for d in state.shape)),
+        )
+        for state in decoder_states(config)
+        if state.role == StateRole.CROSS
+    ]
+    if config.kind == Kind.ENCODER:
+        name, size = "embeddings", config.hidden_size
+        if config.head.kind == HeadKind.CLASSIFICATION:
+            name, size = "logits", config.head.num_labels
+        outputs = [TensorSpec(name=name, dtype=Dtype.FLOAT32, shape=("batch", size))]
+    return Graph(file="encode.onnx", inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
+    max_chunk = _max_chunk(stack)
+    inputs = [
+        _ids("token_ids", max_chunk or "length"),
+        _lengths("num_cached_tokens"),
+        _lengths("num_new_tokens"),
+        _scalar("max_total_length"),
+    ]
+    if config.kind == Kind.ENCODER_DECODER:
+        inputs += [_lengths("source_lengths"), _scalar("max_source_length")]
+    logits = TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("batch", config.vocabulary_size))
+    return Graph(
+        file="decode.onnx",
+        inputs=tuple(inputs),
+        outputs=(logits,),
+        states=decoder_states(config),
+        max_chunk=max_chunk,
+    )
+
+
+def signatures(config: ModelConfig) -> Signatures:
+    """The graphs of a bundle for ``config``, by name."""
+    graphs: Signatures = {}
+    if config.encoder is not None:
+        graphs["encode"] = _encode(config)
+    if config.decoder is not None:
+        graphs["decode"] = _decode(config, config.decoder)
+    return graphs

@@ -1,0 +1,181 @@
+"""Small random models of every shape that the tests use."""
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from export.checkpoint import Checkpoint
+from model import initialise
+from model.bundle import SpecialTokens, Task
+from model.config import (
+    Activation,
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    HeadKind,
+    Kind,
+    MixerKind,
+    ModelConfig,
+    NormConfig,
+    NormKind,
+    NormOrder,
+    PoolingKind,
+    PositionConfig,
+    PositionKind,
+    StackConfig,
+)
+
+VOCABULARY_SIZE = 61
+HIDDEN_SIZE = 64
+
+
+def attention(num_kv_heads: int = 4, *, bias: bool = True) -> AttentionConfig:
+    return AttentionConfig(
+        num_heads=4, num_kv_heads=num_kv_heads, head_size=16, input_bias=bias, output_bias=bias
+    )
+
+
+def stack(
+    *,
+    mixer: MixerKind = MixerKind.ATTENTION,
+    cross: bool = False,
+    norm: NormKind = NormKind.LAYER,
+    order: NormOrder = NormOrder.POST,
+    activation: Activation = Activation.RELU,
+    num_kv_heads: int = 4,
+    bias: bool = True,
+) -> StackConfig:
+    return StackConfig(
+        num_layers=2,
+        mixer=mixer,
+        attention=attention(num_kv_heads, bias=bias) if mixer == MixerKind.ATTENTION else None,
+        cross_attention=attention(bias=bias) if cross else None,
+        feed_forward=FeedForwardConfig(
+            inner_size=96, activation=activation, gated=activation == Activation.SILU, bias=bias
+        ),
+        norm=NormConfig(kind=norm, order=order, epsilon=1e-5),
+        final_norm=order == NormOrder.PRE,
+    )
+
+
+def _positions(kind: PositionKind) -> PositionConfig:
+    return PositionConfig(kind=kind, max_positions=96)
+
+
+LLAMA = ModelConfig(
+    kind=Kind.DECODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.ROTARY),
+    embedding=EmbeddingConfig(),
+    decoder=stack(
+        norm=NormKind.RMS,
+        order=NormOrder.PRE,
+        activation=Activation.SILU,
+        num_kv_heads=2,
+        bias=False,
+    ),
+    head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True),
+)
+GPT = ModelConfig(
+    kind=Kind.DECODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.LEARNED),
+    embedding=EmbeddingConfig(),
+    decoder=stack(order=NormOrder.PRE, activation=Activation.GELU),
+    head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=False, bias=True),
+)
+VASWANI = ModelConfig(
+    kind=Kind.ENCODER_DECODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.SINUSOIDAL),
+    embedding=EmbeddingConfig(scale=HIDDEN_SIZE**0.5),
+    encoder=stack(),
+    decoder=stack(cross=True),
+    head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True),
+)
+SSRU = ModelConfig(
+    kind=Kind.ENCODER_DECODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.SINUSOIDAL),
+    embedding=EmbeddingConfig(scale=HIDDEN_SIZE**0.5),
+    encoder=stack(),
+    decoder=stack(mixer=MixerKind.SSRU, cross=True),
+    head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True, bias=True),
+)
+BERT = ModelConfig(
+    kind=Kind.ENCODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.LEARNED),
+    embedding=EmbeddingConfig(norm=True, num_segments=2),
+    encoder=stack(activation=Activation.GELU),
+    head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.MEAN, normalize=True),
+)
+CLASSIFIER = ModelConfig(
+    kind=Kind.ENCODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.LEARNED),
+    embedding=EmbeddingConfig(norm=True),
+    encoder=stack(activation=Activation.GELU),
+    head=HeadConfig(
+        kind=HeadKind.CLASSIFICATION,
+        pooling=PoolingKind.CLS,
+        dense_tanh=True,
+        bias=True,
+        num_labels=3,
+    ),
+)
+ARCHITECTURES = {
+    "llama": LLAMA,
+    "gpt": GPT,
+    "vaswani": VASWANI,
+    "ssru": SSRU,
+    "bert": BERT,
+    "classifier": CLASSIFIER,
+}
+
+
+def tokenizer_json() -> str:
+    """One token for each printable character that fits."""
+    vocabulary = {chr(33 + index): index for index in range(VOCABULARY_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="!"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return tokenizer.to_str()
+
+
+def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, torch.Tensor]:
+    weights = initialise.random_weights(config, seed)
+    # Norms and biases too: a mistake in one must not hide behind ones and zeros.
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: w + 0.1 * torch.randn(w.shape, generator=generator) if w.ndim == 1 else w
+        for name, w in weights.items()
+    }
+
+
+def checkpoint(name: str, seed: int = 0) -> Checkpoint:
+    config = ARCHITECTURES[name]
+    tasks = {
+        Kind.DECODER: Task.GENERATE,
+        Kind.ENCODER_DECODER: Task.TRANSLATE,
+        Kind.ENCODER: Task.CLASSIFY if config.head.kind == HeadKind.CLASSIFICATION else Task.EMBED,
+    }
+    return Checkpoint(
+        config=config,
+        weights=random_weights(config, seed),
+        tokenizer_json=tokenizer_json(),
+        architecture=name,
+        tasks=(tasks[config.kind],),
+        special_tokens=SpecialTokens(
+            eos=(1,), decoder_start=0 if config.kind == Kind.ENCODER_DECODER else None
+        ),
+        license="Apache-2.0",
+        name=f"random-{name}",
+        labels=tuple("abc") if config.head.kind == HeadKind.CLASSIFICATION else (),
+        sample_inputs=("HELLO", "A?", "WHAT+IS-THIS"),
+    )
