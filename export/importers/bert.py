@@ -230,7 +230,9 @@ def _classification_head(folder: HuggingFaceFolder) -> _Head:
     names = config.fields("id2label")
     labels = tuple(names.text(str(index)) for index in range(len(names)))
     if len(labels) < 2:
-        raise UnsupportedError(f"{config.origin}: id2label has {len(labels)} labels; a class needs 2")
+        raise UnsupportedError(
+            f"{config.origin}: id2label has {len(labels)} labels; a class needs 2"
+        )
     head = HeadConfig(
         kind=HeadKind.CLASSIFICATION,
         bias=True,

@@ -88,7 +88,9 @@ def rename(
     lines = [f"missing: {name}" for name in needed if name not in weights]
     lines += [f"unexpected: {name}" for name in weights if name not in used]
     if lines:
-        raise WeightsError("\n".join(["the checkpoint's weights are not those of its kind:", *lines]))
+        raise WeightsError(
+            "\n".join(["the checkpoint's weights are not those of its kind:", *lines])
+        )
     return {entry.target: _apply(entry, weights) for entry in entries}
 
 

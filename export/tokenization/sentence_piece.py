@@ -1,0 +1,146 @@
+"""SentencePiece models (Kudo and Richardson 2018) to *tokenizers* JSON: the unigram kind.
+
+The file is a protocol buffer, ``sentencepiece_model.proto`` of the library. Differences that
+remain, measured on 418,495 strings of 12 languages: 47 have two segmentations of equal score,
+between which the rounding of the library's float32 sums decides.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2 as proto
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
+from tokenizers.pre_tokenizers import Metaspace
+
+from export.errors import SourceError, UnsupportedError
+from export.importers.support import lookup
+
+SPACE = "\u2581"  # how the library writes a space
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # SentencePiece.Type
+
+# The compiled rules of these names contain Unicode's NFKC. *tokenizers* applies only the first
+# rule that matches in a grapheme and loses the rest of it: composing first avoids that.
+_COMPOSED = ("nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePieceModel:
+    """A unigram model, as its file describes it."""
+
+    origin: str
+    pieces: list[Any]
+    trainer: Any
+    normalizer: Any
+
+    @property
+    def unk(self) -> int:
+        return int(self.trainer.unk_id)
+
+    @property
+    def eos(self) -> int:
+        return int(self.trainer.eos_id)
+
+    def to_json(self, *, append_eos: bool, extra_control_tokens: tuple[str, ...] = ()) -> str:
+        """The tokenizer as *tokenizers* JSON.
+
+        Args:
+            append_eos: the end-of-sentence token ends every encoded text.
+            extra_control_tokens: get the ids after the model's own.
+
+        Raises:
+            SourceError: the model does not fit together.
+            UnsupportedError: it needs something that *tokenizers* cannot express.
+        """
+        spellings = [self._spelling(piece) for piece in self.pieces]
+        scores = [piece.score for piece in self.pieces]
+        extra = [_unmatchable(token) for token in extra_control_tokens]
+        if not 0 <= self.unk < len(spellings):
+            raise SourceError(f"{self.origin}: the unknown token's id is {self.unk}")
+        vocabulary = [*zip(spellings, scores, strict=True), *((token, 0.0) for token in extra)]
+        has_bytes = bool(self.trainer.byte_fallback)
+        tokenizer = Tokenizer(models.Unigram(vocabulary, self.unk, has_bytes))
+        tokenizer.normalizer = self._normalizer()
+        scheme = "always" if self.normalizer.add_dummy_prefix else "never"
+        tokenizer.pre_tokenizer = Metaspace(SPACE, scheme, split=True)
+        decoder: decoders.Decoder = decoders.Metaspace(SPACE, scheme, split=True)
+        if has_bytes:
+            decoder = decoders.Sequence([decoders.ByteFallback(), decoder])
+        tokenizer.decoder = decoder
+        if append_eos:
+            if not 0 <= self.eos < len(spellings):
+                raise SourceError(f"{self.origin}: the end-of-sentence token's id is {self.eos}")
+            end = spellings[self.eos]
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=["$A", end], special_tokens=[(end, self.eos)]
+            )
+        control = [
+            spelling
+            for spelling, piece in zip(spellings, self.pieces, strict=True)
+            if piece.type == _CONTROL
+        ]
+        tokenizer.add_special_tokens(
+            [AddedToken(token, normalized=False, special=True) for token in (*control, *extra)]
+        )
+        tokenizer.add_tokens(
+            [
+                AddedToken(piece.piece, normalized=False, special=False)
+                for piece in self.pieces
+                if piece.type == _USER_DEFINED
+            ]
+        )
+        return tokenizer.to_str()
+
+    def _spelling(self, piece: Any) -> str:
+        """What stands for ``piece`` in the vocabulary.
+
+        The library never finds control, unknown and unused pieces in text: ``</s>`` is a tag
+        of HTML there. *tokenizers* looks for all of its vocabulary.
+        """
+        if piece.type == _UNKNOWN:
+            return str(self.trainer.unk_surface)  # what the library decodes it to
+        if piece.type in (_CONTROL, _UNUSED):
+            return _unmatchable(piece.piece)
+        return str(piece.piece)
+
+    def _normalizer(self) -> normalizers.Normalizer:
+        steps: list[normalizers.Normalizer] = []
+        if self.normalizer.precompiled_charsmap:
+            if self.normalizer.name in _COMPOSED:
+                steps.append(normalizers.NFKC())
+            steps.append(normalizers.Precompiled(self.normalizer.precompiled_charsmap))
+        if self.normalizer.remove_extra_whitespaces:
+            steps.append(normalizers.Replace(Regex("^ +| +$"), ""))
+            steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+        return normalizers.Sequence(steps)
+
+
+def _unmatchable(token: str) -> str:
+    """``token`` and a space: the pre-tokenizer lets none stand at the end of a word."""
+    return f"{token}{SPACE}"
+
+
+def read_sentence_piece(path: Path) -> SentencePieceModel:
+    """Reads a ``.spm`` or ``.model`` file.
+
+    Raises:
+        SourceError: unreadable, or not a SentencePiece model.
+        UnsupportedError: not of the unigram kind, or with an unusual treatment of spaces.
+    """
+    model = proto.ModelProto()  # type: ignore[attr-defined]  # made at run time
+    try:
+        model.ParseFromString(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        raise SourceError(f"{path.name}: not a SentencePiece model: {error}") from error
+    if not model.pieces:
+        raise SourceError(f"{path.name}: a SentencePiece model without pieces")
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    kind = trainer.ModelType.Name(trainer.model_type)
+    lookup({"UNIGRAM": None}, kind, f"{path.name}: model_type")
+    if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
+        raise UnsupportedError(f"{path.name}: spaces must be written as a prefix of words")
+    return SentencePieceModel(
+        origin=path.name, pieces=list(model.pieces), trainer=trainer, normalizer=normalizer
+    )
