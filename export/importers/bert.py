@@ -46,6 +46,8 @@ from model.config import (
     StackConfig,
 )
 
+# What transformers has where a configuration does not say.
+DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 POOLINGS = {
     "pooling_mode_cls_token": PoolingKind.CLS,
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
@@ -228,7 +230,7 @@ def _classification_head(folder: HuggingFaceFolder) -> _Head:
     config = folder.config
     check_supported(config, problem_type=("single_label_classification",))
     names = config.fields("id2label")
-    labels = tuple(names.text(str(index)) for index in range(len(names)))
+    labels = tuple(names.text(str(index)) for index in range(len(names))) or DEFAULT_LABELS
     if len(labels) < 2:
         raise UnsupportedError(
             f"{config.origin}: id2label has {len(labels)} labels; a class needs 2"

@@ -68,7 +68,9 @@ class Fields(Mapping[str, object]):
         """One integer or a list of them; empty if absent."""
         value = self.get(name)
         values = value if isinstance(value, list) else [] if value is None else [value]
-        return tuple(Fields({name: item}, self.origin).integer(name) for item in values)
+        if not all(type(item) is int and 0 <= item <= MAX_INTEGER for item in values):
+            raise SourceError(f"{self.origin}: {name} is not an id or a list of ids")
+        return tuple(values)
 
     def texts(self, name: str) -> list[str]:
         """A list of strings; empty if absent."""

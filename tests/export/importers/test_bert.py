@@ -1,0 +1,167 @@
+"""BERT: against transformers with random weights, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+from export.errors import UnsupportedError, WeightsError
+from export.sources import load_checkpoint
+from model.bundle import Task
+from model.config import HeadKind, PoolingKind
+from tests.export.importers.support import (
+    WORDS,
+    edit_json,
+    edit_weights,
+    pooled,
+    random_ids,
+    randomise,
+    save,
+)
+
+LENGTHS = torch.tensor([7, 4, 1])
+
+
+def config(**changes: object) -> BertConfig:
+    shape = {
+        "vocab_size": len(WORDS),
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 80,
+        "max_position_embeddings": 16,
+        "attn_implementation": "eager",
+    }
+    return BertConfig(**{**shape, **changes})
+
+
+def mask() -> torch.Tensor:
+    return (torch.arange(7) < LENGTHS[:, None]).long()
+
+
+def hidden(model: BertModel, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model(ids, attention_mask=mask()).last_hidden_state
+
+
+def add_modules(folder: Path, pooling: str, *kinds: str) -> None:
+    path = "sentence_transformers.models."
+    (folder / "1_Pooling").mkdir()
+    modes = ("cls_token", "mean_tokens", "max_tokens")
+    edit_json(
+        folder / "1_Pooling" / "config.json",
+        **{f"pooling_mode_{mode}": mode == pooling for mode in modes},
+    )
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    (folder / "modules.json").write_text(
+        "["
+        + ",".join(f'{{"type": "{path}{kind}", "path": "{paths.get(kind)}"}}' for kind in kinds)
+        + "]"
+    )
+
+
+def test_without_sentence_transformers_files_an_embedding_is_the_mean(tmp_path: Path) -> None:
+    model = randomise(BertModel(config()))
+    checkpoint = load_checkpoint(str(save(model, tmp_path)))
+    ids = random_ids(3, 7)
+    expected = (hidden(model, ids) * mask()[:, :, None]).sum(1) / LENGTHS[:, None]
+    torch.testing.assert_close(pooled(checkpoint, ids, LENGTHS), expected, rtol=0, atol=1e-4)
+    assert checkpoint.tasks == (Task.EMBED,)
+    assert not checkpoint.config.head.normalize
+
+
+def test_sentence_transformers_files_say_how_to_pool(tmp_path: Path) -> None:
+    model = randomise(BertModel(config(hidden_act="relu")))
+    save(model, tmp_path)
+    add_modules(tmp_path, "cls_token", "Transformer", "Pooling", "Normalize")
+    checkpoint = load_checkpoint(str(tmp_path))
+    ids = random_ids(3, 7)
+    expected = functional.normalize(hidden(model, ids)[:, 0], dim=-1)
+    torch.testing.assert_close(pooled(checkpoint, ids, LENGTHS), expected, rtol=0, atol=1e-4)
+    assert checkpoint.config.head.pooling == PoolingKind.CLS
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_classifier(tmp_path: Path, num_labels: int) -> None:
+    model = randomise(BertForSequenceClassification(config(num_labels=num_labels)))
+    checkpoint = load_checkpoint(str(save(model, tmp_path)))
+    ids = random_ids(3, 7)
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask()).logits
+    torch.testing.assert_close(pooled(checkpoint, ids, LENGTHS), expected, rtol=0, atol=1e-4)
+    assert checkpoint.tasks == (Task.CLASSIFY,)
+    assert checkpoint.labels == tuple(f"LABEL_{index}" for index in range(num_labels))
+    assert checkpoint.config.head.kind == HeadKind.CLASSIFICATION
+
+
+def test_the_folder_gives_license_and_name_and_its_tokenizer_pads_nothing(tmp_path: Path) -> None:
+    folder = save(randomise(BertModel(config())), tmp_path / "My Model_v1.5")
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model\n")
+    checkpoint = load_checkpoint(str(folder))
+    assert checkpoint.license == "apache-2.0"
+    assert checkpoint.name == "my-model_v1.5"
+    assert '"padding": null' in checkpoint.tokenizer_json
+    assert '"truncation": null' in checkpoint.tokenizer_json
+
+
+def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
+    save(randomise(BertForSequenceClassification(config())), tmp_path)
+    missing = ("classifier.bias", "bert.encoder.layer.1.attention.self.key.weight")
+    unexpected = ("bert.encoder.layer.7.strange", "adapter.weight")
+    edit_weights(tmp_path, remove=missing, add=unexpected)
+    with pytest.raises(WeightsError) as caught:
+        load_checkpoint(str(tmp_path))
+    lines = str(caught.value).splitlines()[1:]
+    assert sorted(lines) == sorted(
+        [f"missing: {name}" for name in missing] + [f"unexpected: {name}" for name in unexpected]
+    )
+
+
+def test_a_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
+    save(randomise(BertModel(config())), tmp_path)
+    edit_json(tmp_path / "config.json", vocab_size=99)
+    with pytest.raises(WeightsError, match=r"wrong shape: embedding.tokens.weight"):
+        load_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder True"),
+        ({"hidden_act": "gelu_new"}, "hidden_act 'gelu_new' is not supported; gelu, relu are"),
+        (
+            {"architectures": ["BertForQuestionAnswering"]},
+            "'BertForQuestionAnswering' is not supported; BertModel, BertForSequenceClass",
+        ),
+        ({"model_type": "t5"}, "model_type 't5' is not supported; bert, llama are"),
+        ({"problem_type": "multi_label_classification"}, "problem_type"),
+        ({"id2label": {"0": "score"}}, "1 labels"),
+    ],
+)
+def test_what_is_not_supported_is_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    save(randomise(BertForSequenceClassification(config())), tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(UnsupportedError) as caught:
+        load_checkpoint(str(tmp_path))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "kinds", "message"),
+    [
+        ("max_tokens", ("Transformer", "Pooling"), "pooling_mode_max_tokens"),
+        ("mean_tokens", ("Transformer", "Pooling", "Dense"), "a module Dense"),
+    ],
+)
+def test_other_sentence_transformers_modules_are_refused(
+    tmp_path: Path, pooling: str, kinds: tuple[str, ...], message: str
+) -> None:
+    save(randomise(BertModel(config())), tmp_path)
+    add_modules(tmp_path, pooling, *kinds)
+    with pytest.raises(UnsupportedError, match=message):
+        load_checkpoint(str(tmp_path))

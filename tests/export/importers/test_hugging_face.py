@@ -1,0 +1,76 @@
+"""A Hugging Face folder with something missing or damaged."""
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from export.errors import ExportError, SourceError, UnsupportedError
+from export.sources import load_checkpoint
+from tests.export.importers.support import WORDS, save
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    return save(LlamaForCausalLM(config), tmp_path)
+
+
+def message_of(folder: Path, kind: type[ExportError]) -> str:
+    with pytest.raises(kind) as caught:
+        load_checkpoint(str(folder))
+    return str(caught.value)
+
+
+def test_config_that_is_not_json(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": ')
+    assert message_of(folder, SourceError).startswith("config.json: ")
+
+
+def test_config_that_is_not_an_object(folder: Path) -> None:
+    (folder / "config.json").write_text("[1]")
+    assert message_of(folder, SourceError) == "config.json is not a JSON object"
+
+
+def test_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert "neither model.safetensors nor model.safetensors.index" in message_of(
+        folder, SourceError
+    )
+
+
+def test_a_pickle_is_not_read(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert "the weights are a pickle" in message_of(folder, UnsupportedError)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, 2000])
+def test_truncated_weights(folder: Path, size: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    assert message_of(folder, SourceError).startswith("model.safetensors: ")
+
+
+def test_no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert "no tokenizer.json" in message_of(folder, UnsupportedError)
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
+def test_shards_outside_the_folder(folder: Path, name: str) -> None:
+    index = {"weight_map": {"lm_head.weight": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert name in message_of(folder, SourceError)
+
+
+def test_a_missing_shard_is_named(folder: Path) -> None:
+    index = {"weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model-00002-of-00002.safetensors" in message_of(folder, SourceError)

@@ -1,0 +1,170 @@
+"""Llama from a Hugging Face folder: against transformers, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from export.errors import SourceError, UnsupportedError, WeightsError
+from export.sources import load_checkpoint
+from model.bundle import Task
+from tests.export.importers.support import (
+    WORDS,
+    edit_json,
+    edit_weights,
+    logits,
+    random_ids,
+    randomise,
+    save,
+)
+
+SHAPE = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": 3,
+    "attn_implementation": "eager",
+}
+
+
+def llama(**changes: object) -> LlamaForCausalLM:
+    return randomise(LlamaForCausalLM(LlamaConfig(**{**SHAPE, **changes})))
+
+
+def assert_equal_logits(model: LlamaForCausalLM, folder: Path) -> None:
+    ids = random_ids(3, 19)
+    with torch.no_grad():
+        expected = model(ids).logits
+    actual = logits(load_checkpoint(str(folder)), ids)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tie_word_embeddings": True},
+        {"num_key_value_heads": 1},
+        {"num_key_value_heads": 4},
+        {"head_dim": 24},
+        {"attention_bias": True, "mlp_bias": True},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5}, "rms_norm_eps": 1e-5},
+    ],
+    ids=["grouped", "tied", "multi-query", "multi-head", "head size", "biases", "rotary base"],
+)
+def test_logits_are_those_of_transformers(tmp_path: Path, changes: dict[str, object]) -> None:
+    model = llama(**changes)
+    assert_equal_logits(model, save(model, tmp_path))
+
+
+def test_the_rotary_base_of_older_configurations(tmp_path: Path) -> None:
+    model = llama(rope_parameters={"rope_type": "default", "rope_theta": 1e5})
+    save(model, tmp_path)
+    edit_json(tmp_path / "config.json", rope_parameters=None, rope_theta=100000, rope_scaling=None)
+    assert "rope_parameters" not in json.loads((tmp_path / "config.json").read_text())
+    assert_equal_logits(model, tmp_path)
+
+
+def test_sharded_weights(tmp_path: Path) -> None:
+    model = llama()
+    save(model, tmp_path, max_shard_size="60KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    assert_equal_logits(model, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_becomes_fp32(tmp_path: Path, dtype: torch.dtype) -> None:
+    save(llama().to(dtype), tmp_path)
+    options = {"dtype": torch.float32, "attn_implementation": "eager"}
+    assert_equal_logits(LlamaForCausalLM.from_pretrained(tmp_path, **options), tmp_path)
+
+
+def test_tokens_template_and_task(tmp_path: Path) -> None:
+    save(llama(bos_token_id=2), tmp_path)
+    edit_json(tmp_path / "generation_config.json", eos_token_id=[3, 5])
+    edit_json(tmp_path / "tokenizer_config.json", chat_template="{{ messages[0].content }}")
+    checkpoint = load_checkpoint(str(tmp_path))
+    assert checkpoint.special_tokens.eos == (3, 5)
+    assert checkpoint.special_tokens.bos == 2
+    assert checkpoint.tasks == (Task.GENERATE,)
+    assert checkpoint.chat_template == "{{ messages[0].content }}"
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}")
+    assert load_checkpoint(str(tmp_path)).chat_template == "{{ bos_token }}"
+
+
+def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
+    save(llama(), tmp_path)
+    templates = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
+    edit_json(tmp_path / "tokenizer_config.json", chat_template=templates)
+    assert load_checkpoint(str(tmp_path)).chat_template == "b"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_type 'llama3'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "type 'linear'"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; 'silu' is"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM are"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; bert, llama are"),
+    ],
+)
+def test_what_is_not_supported_is_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    save(llama(), tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(UnsupportedError) as caught:
+        load_checkpoint(str(tmp_path))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": None}, "config.json: hidden_size is missing"),
+        ({"hidden_size": "64"}, "config.json: hidden_size is of type str, not int"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, not in 0 to 1024"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_attention_heads": 5, "head_dim": None}, "5 heads do not divide the size 64"),
+        ({"num_key_value_heads": 3}, "3 key-value heads do not divide 4"),
+        ({"eos_token_id": -1}, "eos_token_id is not an id"),
+    ],
+)
+def test_a_damaged_configuration_names_the_field(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    save(llama(), tmp_path)
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(SourceError) as caught:
+        load_checkpoint(str(tmp_path))
+    assert message in str(caught.value)
+
+
+def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
+    save(llama(), tmp_path)
+    missing = ("lm_head.weight", "model.layers.0.mlp.up_proj.weight")
+    unexpected = ("model.layers.0.self_attn.q_norm.weight", "model.layers.2.mlp.up_proj.weight")
+    edit_weights(tmp_path, remove=missing, add=unexpected)
+    with pytest.raises(WeightsError) as caught:
+        load_checkpoint(str(tmp_path))
+    lines = str(caught.value).splitlines()[1:]
+    assert sorted(lines) == sorted(
+        [f"missing: {name}" for name in missing] + [f"unexpected: {name}" for name in unexpected]
+    )
+
+
+def test_weights_that_cannot_be_packed_are_named(tmp_path: Path) -> None:
+    save(llama(), tmp_path)
+    name = "model.layers.1.self_attn.v_proj.weight"
+    edit_weights(tmp_path, remove=(name,), add=(name,))
+    with pytest.raises(WeightsError, match=rf"wrong shapes: .*{name} \[2\]"):
+        load_checkpoint(str(tmp_path))

@@ -1,0 +1,223 @@
+"""Llama from GGUF: files written by the gguf package, against transformers' own model."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from export.errors import ExportError, SourceError, UnsupportedError, WeightsError
+from export.sources import load_checkpoint
+from tests.export.importers.support import logits, random_ids, randomise
+
+NUM_HEADS, NUM_KV_HEADS = 4, 2
+# Of a byte-level vocabulary: "Ġ" stands for a space.
+TOKENS = ["<unk>", "<s>", "</s>", "<tool>", *"abcdefghijklmnopqrstuvwxyz0123456789", "Ġ", "ab"]
+MERGES = ["a b"]
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "model.layers.": "blk.",
+}
+
+
+def llama(*, tied: bool = False) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=len(TOKENS),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=NUM_HEADS,
+        num_key_value_heads=NUM_KV_HEADS,
+        intermediate_size=96,
+        max_position_embeddings=64,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 5e4},
+        tie_word_embeddings=tied,
+        attn_implementation="eager",
+    )
+    return randomise(LlamaForCausalLM(config))
+
+
+def interleave(weight: np.ndarray, num_heads: int) -> np.ndarray:
+    """Row ``i`` of the first half of each head beside row ``i`` of its second half."""
+    first, second = np.split(weight.reshape(num_heads, -1, weight.shape[-1]), 2, axis=1)
+    return np.stack([first, second], 2).reshape(weight.shape)
+
+
+def write(
+    path: Path,
+    model: LlamaForCausalLM,
+    *,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    without: tuple[str, ...] = (),
+    tensors: dict[str, np.ndarray] | None = None,
+    **values: Any,
+) -> Path:
+    """``model`` as llama.cpp would convert it; ``values`` replace metadata, "__" being "."."""
+    writer = gguf.GGUFWriter(path, "llama")
+    metadata: dict[str, Any] = {
+        "general.license": "apache-2.0",
+        "llama.block_count": 2,
+        "llama.context_length": 64,
+        "llama.embedding_length": 64,
+        "llama.feed_forward_length": 96,
+        "llama.attention.head_count": NUM_HEADS,
+        "llama.attention.head_count_kv": NUM_KV_HEADS,
+        "llama.rope.freq_base": 5e4,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.merges": MERGES,
+        "tokenizer.ggml.token_type": [3, 3, 3, 4] + [1] * (len(TOKENS) - 4),
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.chat_template": "{{ messages[0].content }}",
+    }
+    metadata |= {name.replace("__", "."): value for name, value in values.items()}
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    add |= {str: writer.add_string, list: writer.add_array}
+    for name, value in metadata.items():
+        if value is not None:
+            add[type(value)](name, value)
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        values_ = weight.numpy()
+        if "q_proj" in name or "k_proj" in name:
+            values_ = interleave(values_, NUM_HEADS if "q_proj" in name else NUM_KV_HEADS)
+        for theirs, ours in NAMES.items():
+            name = name.replace(theirs, ours)  # noqa: PLW2901
+        if name not in without:
+            add_tensor(writer, name, values_, kind if weight.ndim == 2 else None)
+    for name, extra in (tensors or {}).items():
+        add_tensor(writer, name, extra, None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_tensor(
+    writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: gguf.GGMLQuantizationType | None
+) -> None:
+    if kind in (None, gguf.GGMLQuantizationType.F32):
+        writer.add_tensor(name, np.ascontiguousarray(values))
+    else:
+        writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_logits_are_those_of_the_model_that_was_converted(tmp_path: Path, tied: bool) -> None:
+    model = llama(tied=tied)
+    checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", model)))
+    ids = random_ids(3, 19) % len(TOKENS)
+    with torch.no_grad():
+        expected = model(ids).logits
+    torch.testing.assert_close(logits(checkpoint, ids), expected, rtol=0, atol=1e-4)
+    assert checkpoint.config.head.tied == tied
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "BF16", "F16"])
+def test_quantised_weights_are_dequantised(tmp_path: Path, kind: str) -> None:
+    model, type_ = llama(), gguf.GGMLQuantizationType[kind]
+    checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", model, kind=type_)))
+    weight = model.model.layers[1].mlp.down_proj.weight.detach().numpy()
+    expected = gguf.dequantize(gguf.quantize(weight, type_), type_)
+    actual = checkpoint.weights["decoder.layers.1.feed_forward.output.weight"]
+    np.testing.assert_array_equal(actual.numpy(), expected.T)
+
+
+def test_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path / "Tiny.Q4.gguf", llama(), tokenizer__ggml__eot_token_id=3)
+    checkpoint = load_checkpoint(str(path))
+    assert checkpoint.name == "tiny.q4"
+    assert checkpoint.license == "apache-2.0"
+    assert checkpoint.chat_template == "{{ messages[0].content }}"
+    assert checkpoint.special_tokens.eos == (2, 3)
+    assert checkpoint.special_tokens.pad == 2
+    assert checkpoint.special_tokens.bos == 1
+
+
+def test_a_folder_with_one_gguf_file(tmp_path: Path) -> None:
+    write(tmp_path / "one.gguf", llama())
+    assert load_checkpoint(str(tmp_path)).name == "one"
+    write(tmp_path / "two.gguf", llama())
+    with pytest.raises(SourceError, match=r"several GGUF files, name one: one.gguf, two.gguf"):
+        load_checkpoint(str(tmp_path))
+
+
+def test_the_tokenizer_merges_splits_digits_and_finds_special_tokens(tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", llama())))
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+    encoding = tokenizer.encode("<s>abc 42<tool></s>")
+    assert encoding.tokens == ["<s>", "ab", "c", "Ġ", "4", "2", "<tool>", "</s>"]
+    assert tokenizer.decode(encoding.ids) == "abc 42<tool>"
+    assert tokenizer.decode(encoding.ids, skip_special_tokens=False) == "<s>abc 42<tool></s>"
+
+
+def test_bos_is_prepended_if_the_file_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", llama(), tokenizer__ggml__add_bos_token=True)
+    tokenizer = Tokenizer.from_str(load_checkpoint(str(path)).tokenizer_json)
+    assert tokenizer.encode("ab").tokens == ["<s>", "ab"]
+    assert tokenizer.encode("ab", add_special_tokens=False).tokens == ["ab"]
+
+
+def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
+    missing = ("blk.0.attn_k.weight", "output_norm.weight")
+    extra = {name: np.zeros(4, np.float32) for name in ("blk.1.odd.weight", "extra")}
+    path = write(tmp_path / "model.gguf", llama(), without=missing, tensors=extra)
+    with pytest.raises(WeightsError) as caught:
+        load_checkpoint(str(path))
+    lines = str(caught.value).splitlines()[1:]
+    assert sorted(lines) == sorted(
+        [f"missing: {name}" for name in missing] + [f"unexpected: {name}" for name in extra]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        ({"general__architecture": "qwen2"}, UnsupportedError, "'qwen2' is not supported; llama"),
+        ({"llama__rope__scaling__type": "linear"}, UnsupportedError, "scaling.type 'linear'"),
+        ({"llama__rope__dimension_count": 8}, UnsupportedError, "dimension_count 8"),
+        ({"llama__expert_count": 8}, UnsupportedError, "llama.expert_count 8"),
+        ({"tokenizer__ggml__model": "llama"}, UnsupportedError, "'llama' is not supported; 'gpt2'"),
+        ({"tokenizer__ggml__pre": "qwen2"}, UnsupportedError, "pre-tokenizer 'qwen2'"),
+        ({"llama__block_count": 10**6}, SourceError, "block_count is 1000000, not in 0 to 1024"),
+        ({"llama__embedding_length": None}, SourceError, "llama.embedding_length is missing"),
+        ({"tokenizer__ggml__merges": ["a zz"]}, SourceError, "the tokenizer's merges"),
+        ({"tokenizer__ggml__merges": ["ab"]}, SourceError, "merge 'ab' is not a pair"),
+        ({"tokenizer__ggml__tokens": ["a"] * len(TOKENS)}, SourceError, "two equal tokens"),
+        ({"tokenizer__ggml__token_type": [1]}, SourceError, "1 token types for"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, values: dict[str, Any], kind: type[ExportError], message: str
+) -> None:
+    path = write(tmp_path / "model.gguf", llama(), **values)
+    with pytest.raises(kind) as caught:
+        load_checkpoint(str(path))
+    assert message in str(caught.value)
+
+
+def test_scaled_rotary_frequencies_are_refused(tmp_path: Path) -> None:
+    extra = {"rope_freqs.weight": np.ones(8, np.float32)}
+    path = write(tmp_path / "model.gguf", llama(), tensors=extra)
+    with pytest.raises(UnsupportedError, match="scaled rotary frequencies"):
+        load_checkpoint(str(path))
