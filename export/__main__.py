@@ -33,23 +33,9 @@ def export(
     """Exports trained checkpoints to ONNX bundles, each checked against PyTorch."""
     if name is not None and len(sources) > 1:
         raise typer.BadParameter("one name cannot serve several sources", param_hint="--name")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     for source in sources:
         try:
-            with Progress(*columns, console=console) as progress:
-                task = progress.add_task(f"{source}: read", total=None)
-                checkpoint = load_checkpoint(source)
-                path = write_bundle(
-                    checkpoint,
-                    out,
-                    name=name,
-                    version=version,
-                    precision=precision,
-                    progress=lambda stage, task=task, source=source: progress.update(
-                        task, description=f"{source}: {stage}"
-                    ),
-                )
-                progress.update(task, description=f"{source}: done", total=1, completed=1)
+            path = _export(source, out, precision, name, version)
         except ExportError as error:
             console.print(f"{source}: {error}", style="red", markup=False, highlight=False)
             raise typer.Exit(1) from error
@@ -59,6 +45,26 @@ def export(
             f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
             f"min cosine {parity.min_cosine:.5f}"
         )
+
+
+def _export(source: str, out: Path, precision: Precision, name: str | None, version: str) -> Path:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"{source}: read", total=None)
+
+        def report(stage: str) -> None:
+            progress.update(task, description=f"{source}: {stage}")
+
+        path = write_bundle(
+            load_checkpoint(source),
+            out,
+            name=name,
+            version=version,
+            precision=precision,
+            progress=report,
+        )
+        progress.update(task, description=f"{source}: done", total=1, completed=1)
+    return path
 
 
 if __name__ == "__main__":

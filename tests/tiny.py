@@ -1,0 +1,335 @@
+"""Three small models that learn something real in seconds, trained once and kept in build/."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+import model.basics
+import model.config
+import model.eager
+import model.heads
+import model.initialise
+import model.layers
+import model.mixers
+import model.train
+import model.transformer
+from export.checkpoint import Checkpoint
+from model.bundle import SpecialTokens, Task
+from model.config import (
+    Activation,
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    HeadKind,
+    Kind,
+    ModelConfig,
+    NormConfig,
+    NormKind,
+    NormOrder,
+    PoolingKind,
+    PositionConfig,
+    PositionKind,
+    StackConfig,
+)
+from model.train import (
+    Batch,
+    Recipe,
+    classification_batch,
+    language_batch,
+    train,
+    translation_batch,
+)
+
+CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
+PAD, EOS, UNKNOWN, BOS = 0, 1, 2, 3
+SPECIAL = ["<pad>", "</s>", "<unk>", "<s>"]
+CHARACTERS = [chr(code) for code in range(32, 127)]
+BATCH_SIZE = 32
+
+
+def character_tokenizer(*, begins: bool, ends: bool) -> Tokenizer:
+    """One token a character; BOS and EOS around a text where asked."""
+    vocabulary = {token: index for index, token in enumerate(SPECIAL + CHARACTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(SPECIAL)
+    template = f"{'<s> ' if begins else ''}$A{' </s>' if ends else ''}"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[("<s>", BOS), ("</s>", EOS)]
+    )
+    return tokenizer
+
+
+VOCABULARY_SIZE = len(SPECIAL) + len(CHARACTERS)
+
+
+def _attention(size: int, num_kv_heads: int = 4) -> AttentionConfig:
+    return AttentionConfig(
+        num_heads=4,
+        num_kv_heads=num_kv_heads,
+        head_size=size // 4,
+        input_bias=True,
+        output_bias=True,
+    )
+
+
+def _stack(size: int, num_layers: int, *, cross: bool = False) -> StackConfig:
+    return StackConfig(
+        num_layers=num_layers,
+        attention=_attention(size),
+        cross_attention=_attention(size) if cross else None,
+        feed_forward=FeedForwardConfig(
+            inner_size=2 * size, activation=Activation.RELU, gated=False, bias=True
+        ),
+        norm=NormConfig(kind=NormKind.LAYER, order=NormOrder.PRE, epsilon=1e-5),
+        final_norm=True,
+    )
+
+
+# --- dates: an encoder-decoder -------------------------------------------------------------
+
+DATES_SIZE = 64
+DATES = ModelConfig(
+    kind=Kind.ENCODER_DECODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=DATES_SIZE,
+    position=PositionConfig(kind=PositionKind.SINUSOIDAL, max_positions=128),
+    embedding=EmbeddingConfig(scale=DATES_SIZE**0.5),
+    encoder=_stack(DATES_SIZE, 2),
+    decoder=_stack(DATES_SIZE, 2, cross=True),
+    head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True),
+)
+FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2069, 12, 31)
+
+
+def _ordinal(day: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+    return f"{day}{'th' if 11 <= day <= 13 else suffix}"
+
+
+DATE_FORMS: tuple[Callable[[date], str], ...] = (
+    lambda d: f"{d.day} {d:%B %Y}",
+    lambda d: f"{d:%B} {d.day}, {d.year}",
+    lambda d: f"{d:%d/%m/%Y}",
+    lambda d: f"{d:%a} {_ordinal(d.day)} of {d:%b '%y}",
+    lambda d: f"{d:%A}, {d.day} {d:%b %Y}",
+    lambda d: f"{d.day}.{d.month}.{d.year}",
+    lambda d: f"{d:%Y%m%d}",
+    lambda d: f"the {_ordinal(d.day)} of {d:%B}, {d.year}",
+)
+
+
+def _random_date(rng: random.Random) -> date:
+    return FIRST_DAY + timedelta(days=rng.randrange((LAST_DAY - FIRST_DAY).days + 1))
+
+
+def held_out_dates(count: int = 400) -> list[tuple[str, str]]:
+    """Written dates and their ISO forms, of days that training never sees."""
+    rng = random.Random(1)
+    days: list[date] = []
+    while len(days) < count:
+        day = _random_date(rng)
+        if _is_held_out(day):
+            days.append(day)
+    return [(rng.choice(DATE_FORMS)(day), day.isoformat()) for day in days]
+
+
+def _is_held_out(day: date) -> bool:
+    return day.toordinal() % 20 == 7
+
+
+def _date_batches() -> Iterator[Batch]:
+    rng = random.Random(0)
+    tokenizer = character_tokenizer(begins=False, ends=True)
+    while True:
+        days = [_random_date(rng) for _ in range(2 * BATCH_SIZE)]
+        days = [day for day in days if not _is_held_out(day)][:BATCH_SIZE]
+        sources = [tokenizer.encode(rng.choice(DATE_FORMS)(day)).ids for day in days]
+        targets = [tokenizer.encode(day.isoformat()).ids for day in days]
+        yield translation_batch(sources, targets, start=PAD)
+
+
+def dates() -> tuple[Checkpoint, list[tuple[str, str]]]:
+    """A translator of written dates to ISO dates, and pairs it was not trained on."""
+    recipe = Recipe(num_steps=1200, learning_rate=3e-3, num_averaged_steps=150)
+    held_out = held_out_dates()
+    return Checkpoint(
+        config=DATES,
+        weights=_trained("dates", DATES, _date_batches, recipe),
+        tokenizer_json=character_tokenizer(begins=False, ends=True).to_str(),
+        architecture="Transformer",
+        tasks=(Task.TRANSLATE,),
+        special_tokens=SpecialTokens(
+            eos=(EOS,), pad=PAD, unk=UNKNOWN, decoder_start=PAD, suppressed=(PAD, UNKNOWN, BOS)
+        ),
+        license="Apache-2.0",
+        name="dates",
+        max_length_factor=3.0,
+        sample_inputs=tuple(text for text, _ in held_out[:6]),
+    ), held_out
+
+
+# --- counting: a decoder -------------------------------------------------------------------
+
+COUNTING_SIZE = 64
+COUNTING = ModelConfig(
+    kind=Kind.DECODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=COUNTING_SIZE,
+    position=PositionConfig(kind=PositionKind.ROTARY, max_positions=256),
+    embedding=EmbeddingConfig(),
+    decoder=StackConfig(
+        num_layers=2,
+        attention=AttentionConfig(
+            num_heads=4, num_kv_heads=2, head_size=16, input_bias=False, output_bias=False
+        ),
+        feed_forward=FeedForwardConfig(
+            inner_size=128, activation=Activation.SILU, gated=True, bias=False
+        ),
+        norm=NormConfig(kind=NormKind.RMS, order=NormOrder.PRE, epsilon=1e-5),
+        final_norm=True,
+    ),
+    head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True),
+)
+
+
+def counting_text(first: int) -> tuple[str, str]:
+    """``first`` and what follows it: ``("7,", "8,9,10,11.")``."""
+    return f"{first},", ",".join(str(first + k) for k in range(1, 5)) + "."
+
+
+def _counting_batches() -> Iterator[Batch]:
+    rng = random.Random(0)
+    tokenizer = character_tokenizer(begins=True, ends=False)
+    while True:
+        texts = [counting_text(rng.randrange(200)) for _ in range(BATCH_SIZE)]
+        prompts = [tokenizer.encode(prompt).ids for prompt, _ in texts]
+        rows = [[*tokenizer.encode("".join(text)).ids, EOS] for text in texts]
+        yield language_batch(rows, [len(prompt) for prompt in prompts])
+
+
+def decoder() -> Checkpoint:
+    """A decoder that counts on: after ``7,`` comes ``8,9,10,11.`` (see :func:`counting_text`)."""
+    recipe = Recipe(num_steps=500, learning_rate=5e-3, warmup_steps=100, num_averaged_steps=50)
+    return Checkpoint(
+        config=COUNTING,
+        weights=_trained("counting", COUNTING, _counting_batches, recipe),
+        tokenizer_json=character_tokenizer(begins=True, ends=False).to_str(),
+        architecture="Transformer",
+        tasks=(Task.GENERATE,),
+        special_tokens=SpecialTokens(eos=(EOS,), pad=PAD, bos=BOS, unk=UNKNOWN),
+        license="Apache-2.0",
+        name="counting",
+        sample_inputs=("7,", "98,", "113,"),
+    )
+
+
+# --- digits or letters: an encoder ---------------------------------------------------------
+
+MAJORITY_LABELS = ("digits", "letters")
+MAJORITY_SIZE = 32
+MAJORITY = ModelConfig(
+    kind=Kind.ENCODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=MAJORITY_SIZE,
+    position=PositionConfig(kind=PositionKind.LEARNED, max_positions=64),
+    embedding=EmbeddingConfig(norm=True),
+    encoder=_stack(MAJORITY_SIZE, 2),
+    head=HeadConfig(
+        kind=HeadKind.CLASSIFICATION,
+        pooling=PoolingKind.CLS,
+        dense_tanh=True,
+        bias=True,
+        num_labels=len(MAJORITY_LABELS),
+    ),
+)
+
+
+def majority_examples(seed: int, count: int) -> list[tuple[str, str]]:
+    """Mixed digits and letters, and which of the two are more."""
+    rng = random.Random(seed)
+    examples = []
+    for _ in range(count):
+        size = rng.randrange(5, 30)
+        share = rng.choice((0.25, 0.75))
+        text = "".join(
+            rng.choice("0123456789" if rng.random() < share else "abcdefghij") for _ in range(size)
+        )
+        num_digits = sum(character.isdigit() for character in text)
+        if 2 * num_digits == size:
+            text, num_digits = text + "0", num_digits + 1
+        examples.append((text, MAJORITY_LABELS[2 * num_digits < len(text)]))
+    return examples
+
+
+def _majority_batches() -> Iterator[Batch]:
+    tokenizer = character_tokenizer(begins=True, ends=True)
+    for seed in range(1, 10**6):
+        examples = majority_examples(seed, BATCH_SIZE)
+        rows = [tokenizer.encode(text).ids for text, _ in examples]
+        yield classification_batch(rows, [MAJORITY_LABELS.index(label) for _, label in examples])
+
+
+def classifier() -> Checkpoint:
+    """Says whether a text has more digits or more letters (see :func:`majority_examples`)."""
+    recipe = Recipe(num_steps=200, learning_rate=2e-3, warmup_steps=50)
+    return Checkpoint(
+        config=MAJORITY,
+        weights=_trained("majority", MAJORITY, _majority_batches, recipe),
+        tokenizer_json=character_tokenizer(begins=True, ends=True).to_str(),
+        architecture="Transformer",
+        tasks=(Task.CLASSIFY,),
+        special_tokens=SpecialTokens(eos=(EOS,), pad=PAD, bos=BOS, unk=UNKNOWN),
+        license="Apache-2.0",
+        name="majority",
+        labels=MAJORITY_LABELS,
+        sample_inputs=tuple(text for text, _ in majority_examples(0, 6)),
+    )
+
+
+# --- training, once ------------------------------------------------------------------------
+
+
+def _source_hash() -> str:
+    """Of everything that the trained weights depend on."""
+    modules = (
+        model.basics,
+        model.config,
+        model.eager,
+        model.heads,
+        model.initialise,
+        model.layers,
+        model.mixers,
+        model.train,
+        model.transformer,
+    )
+    digest = hashlib.sha256(torch.__version__.encode())
+    for path in (*(str(module.__file__) for module in modules), __file__):
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _trained(
+    name: str, config: ModelConfig, batches: Callable[[], Iterator[Batch]], recipe: Recipe
+) -> dict[str, torch.Tensor]:
+    path = CACHE / f"{name}-{_source_hash()}.pt"
+    if not path.exists():
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # matrices this small are slower with more
+        try:
+            weights = train(config, batches(), recipe)
+        finally:
+            torch.set_num_threads(num_threads)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{random.SystemRandom().randrange(10**9)}")
+        torch.save(weights, partial)
+        partial.replace(path)  # two test processes may train at once
+    loaded: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+    return loaded
