@@ -1,0 +1,14 @@
+"""One real server for the tests of the client."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving import server_process
+
+
+@pytest.fixture(scope="package")
+def target(tiny_bundles: Path) -> Iterator[str]:
+    with server_process(tiny_bundles, "--threads", "1") as running:
+        yield running.target

@@ -1,0 +1,102 @@
+"""``python -m loadtest run`` against a real server."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(target: str, out: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "loadtest", "run", "--target", target, "--json", str(out)]
+    return subprocess.run(
+        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def _figures(target: str, out: Path, *arguments: str) -> dict[str, Any]:
+    ran = _run(target, out, "--duration", "1", "--warmup", "0.2", *arguments)
+    assert ran.returncode == 0, ran.stderr
+    assert "requests/s" in ran.stdout
+    figures: dict[str, Any] = json.loads(out.read_text())
+    return figures
+
+
+def test_closed_loop(target: str, tmp_path: Path) -> None:
+    generate = ["--task", "generate", "--model", "counting", "--lengths", "4-8"]
+    figures = _figures(
+        target, tmp_path / "out.json", *generate, "--concurrency", "2", "--max-new-tokens", "8"
+    )
+    assert figures["requests"] > 0
+    assert figures["errors"] == {}
+    assert figures["duration_seconds"] == 1
+    # Past the end of sequence, so every request has all its tokens.
+    assert figures["output_tokens"] == 8 * figures["requests"]
+    assert figures["requests_per_second"] > 0
+    assert figures["output_tokens_per_second"] > 0
+    latency, first, gap = (
+        figures[f"{name}_seconds"] for name in ("latency", "first_token", "inter_token")
+    )
+    for percentiles in (latency, first, gap):
+        assert 0 < percentiles["p50"] <= percentiles["p90"] <= percentiles["p99"]
+    assert first["p50"] < latency["p50"]
+    assert figures["mode"] == "closed"
+    assert figures["arguments"]["concurrency"] == 2
+    assert figures["model"]["name"] == "counting"
+    assert figures["machine"]["cores"] >= 1
+    assert figures["versions"]["grpcio"]
+
+
+def test_open_loop(target: str, tmp_path: Path) -> None:
+    figures = _figures(
+        target,
+        tmp_path / "out.json",
+        *["--task", "translate", "--model", "dates", "--rate", "20", "--lengths", "4-8"],
+        *["--max-new-tokens", "8"],
+    )
+    assert figures["mode"] == "open"
+    assert figures["requests"] > 0
+    assert figures["latency_seconds"]["p50"] >= figures["first_token_seconds"]["p50"]
+
+
+def test_own_prompts_are_sent_whole(target: str, tmp_path: Path) -> None:
+    prompts = tmp_path / "dates.txt"
+    prompts.write_text("3 March 2021\n", encoding="utf-8")
+    figures = _figures(
+        target,
+        tmp_path / "out.json",
+        *["--task", "translate", "--model", "dates", "--prompts", str(prompts)],
+    )
+    tokens = len("2021-03-03") + 1
+    assert figures["output_tokens"] == tokens * figures["requests"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "generate", "--model", "no-such-model"], "NOT_FOUND"),
+        (["--task", "embed", "--model", "dates"], "does not embed"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(
+    target: str, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    ran = _run(target, tmp_path / "out.json", *arguments)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: ")
+    assert message in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_run_in_which_nothing_succeeds_fails(target: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["--task", "translate", "--model", "dates", "--duration", "0.5", "--warmup", "0"]
+    ran = _run(target, out, *arguments, "--lengths", "100000")
+    assert ran.returncode == 1
+    assert json.loads(out.read_text())["errors"].keys() == {"INVALID_ARGUMENT"}
+    assert "no request succeeded" in ran.stderr
