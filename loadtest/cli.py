@@ -69,7 +69,14 @@ def run(
             "were answered.",
         ),
     ] = None,
-    warmup: Annotated[float, typer.Option(min=0.0, help="Seconds before the measurement.")] = 2.0,
+    warmup: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Seconds before the measurement; a closed loop also waits for "
+            "an answer to each client.",
+        ),
+    ] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrival times.")] = 0,
     lengths: Annotated[
         LengthRange | None,

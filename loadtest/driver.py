@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -15,20 +16,20 @@ FAILURE_PAUSE_SECONDS = 0.05
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since some fixed moment."""
+        """Seconds since the run began."""
 
     async def sleep_until(self, at_seconds: float) -> None:
         """Returns at once if that moment has passed."""
 
 
 class MonotonicClock:
-    """0 is ``zero_in_seconds`` after it was made."""
+    """The run begins when this is made."""
 
-    def __init__(self, zero_in_seconds: float) -> None:
-        self._zero = time.perf_counter() + zero_in_seconds
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
 
     def now(self) -> float:
-        return time.perf_counter() - self._zero
+        return time.perf_counter() - self._start
 
     async def sleep_until(self, at_seconds: float) -> None:
         await asyncio.sleep(max(0.0, at_seconds - self.now()))
@@ -51,22 +52,51 @@ Send = Callable[[int], Awaitable[Answer]]
 Record = Callable[[Sample], None]
 
 
-async def closed_loop(
-    send: Send, record: Record, clock: Clock, *, concurrency: int, end_seconds: float
-) -> None:
-    """``concurrency`` clients, each sending when it has its answer, until ``end_seconds``.
+@dataclass(slots=True, kw_only=True)
+class Window:
+    """The part of a run that is measured: ``duration_seconds`` after a warm-up.
 
+    ``start_seconds`` is infinite until the loop knows it, and then stays.
+    """
+
+    warmup_seconds: float
+    duration_seconds: float
+    start_seconds: float = math.inf
+
+    @property
+    def end_seconds(self) -> float:
+        return self.start_seconds + self.duration_seconds
+
+
+async def closed_loop(
+    send: Send, record: Record, clock: Clock, window: Window, *, concurrency: int
+) -> None:
+    """``concurrency`` clients, each sending when it has its answer, until the window ends.
+
+    The window starts when the warm-up time has passed and every client has had an answer (if
+    there is a warm-up at all): so there are requests in it, however slow the server.
     A client whose request failed pauses: a server that refuses at once would otherwise see
     a flood that no closed loop makes.
     """
     numbers = itertools.count()
+    num_without_answer = concurrency
+    if window.warmup_seconds == 0:
+        window.start_seconds = 0.0
+
+    async def request() -> None:
+        answer = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
+        if answer.status != OK:
+            pause = answer.retry_delay_seconds or FAILURE_PAUSE_SECONDS
+            await clock.sleep_until(clock.now() + pause)
 
     async def client() -> None:
-        while clock.now() < end_seconds:
-            answer = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
-            if answer.status != OK:
-                pause = answer.retry_delay_seconds or FAILURE_PAUSE_SECONDS
-                await clock.sleep_until(clock.now() + pause)
+        nonlocal num_without_answer
+        await request()
+        num_without_answer -= 1
+        if num_without_answer == 0 and window.warmup_seconds > 0:
+            window.start_seconds = max(window.warmup_seconds, clock.now())
+        while clock.now() < window.end_seconds:
+            await request()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -77,14 +107,17 @@ async def open_loop(
     send: Send,
     record: Record,
     clock: Clock,
+    window: Window,
     *,
     due_seconds: Iterable[float],
     most_in_flight: int | None,
 ) -> None:
     """A request at each of ``due_seconds``, whether or not the ones before were answered.
 
+    The window starts when the warm-up time has passed.
     With ``most_in_flight``, a request waits for its place; the wait is part of its latency.
     """
+    window.start_seconds = window.warmup_seconds
     places = None if most_in_flight is None else asyncio.Semaphore(most_in_flight)
 
     async def request(number: int, due: float) -> None:

@@ -67,32 +67,34 @@ async def run(plan: Plan, console: Console) -> Result:
             max_new_tokens=plan.max_new_tokens,
             ignore_eos=plan.ignore_eos,
         )
-        clock = driver.MonotonicClock(zero_in_seconds=plan.warmup_seconds)
-        send = sender(client, workload, clock)
-        samples: list[Sample] = []
-        async with _progress(plan, clock, samples, console):
-            await _drive(plan, send, samples.append, clock)
-    return Result(summarise(samples, plan.duration_seconds), model)
-
-
-async def _drive(plan: Plan, send: driver.Send, record: driver.Record, clock: driver.Clock) -> None:
-    if plan.rate is None:
-        await driver.closed_loop(
-            send,
-            record,
-            clock,
-            concurrency=plan.concurrency or 1,
-            end_seconds=plan.duration_seconds,
+        clock = driver.MonotonicClock()
+        window = driver.Window(
+            warmup_seconds=plan.warmup_seconds, duration_seconds=plan.duration_seconds
         )
+        samples: list[Sample] = []
+        async with _progress(clock, window, samples, console):
+            await _drive(plan, sender(client, workload, clock), samples.append, clock, window)
+    summary = summarise(
+        samples, start_seconds=window.start_seconds, duration_seconds=window.duration_seconds
+    )
+    return Result(summary, model)
+
+
+async def _drive(
+    plan: Plan,
+    send: driver.Send,
+    record: driver.Record,
+    clock: driver.Clock,
+    window: driver.Window,
+) -> None:
+    if plan.rate is None:
+        concurrency = plan.concurrency or 1
+        await driver.closed_loop(send, record, clock, window, concurrency=concurrency)
         return
     whole_seconds = plan.warmup_seconds + plan.duration_seconds
     due = arrivals.poisson(plan.rate, whole_seconds, plan.seed)
     await driver.open_loop(
-        send,
-        record,
-        clock,
-        due_seconds=(at_seconds - plan.warmup_seconds for at_seconds in due),
-        most_in_flight=plan.concurrency,
+        send, record, clock, window, due_seconds=due, most_in_flight=plan.concurrency
     )
 
 
@@ -122,7 +124,7 @@ async def _in_words(
 
 @asynccontextmanager
 async def _progress(
-    plan: Plan, clock: driver.Clock, samples: list[Sample], console: Console
+    clock: driver.Clock, window: driver.Window, samples: list[Sample], console: Console
 ) -> AsyncIterator[None]:
     """A bar while the block runs; nothing where ``console`` is not a terminal."""
     columns = (
@@ -133,16 +135,17 @@ async def _progress(
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(
-            "warming up", total=plan.warmup_seconds + plan.duration_seconds, requests=0, errors=0
+            "", total=window.warmup_seconds + window.duration_seconds, requests=0, errors=0
         )
 
         def update() -> None:
             now = clock.now()
-            phase = "warming up" if now < 0 else "measuring"
+            measured_seconds = max(0.0, now - window.start_seconds)
+            description = "measuring" if measured_seconds else "warming up"
             progress.update(
                 bar,
-                completed=now + plan.warmup_seconds,
-                description="finishing" if now >= plan.duration_seconds else phase,
+                completed=min(now, window.warmup_seconds) + measured_seconds,
+                description="finishing" if now >= window.end_seconds else description,
                 requests=len(samples),
                 errors=sum(sample.status != OK for sample in samples),
             )

@@ -1,7 +1,7 @@
 """From samples to figures. Pure: no clock, no network.
 
-All times are in seconds from the end of the warm-up, so the measurement is the window
-[0, ``duration_seconds``).
+The measurement is a window of ``duration_seconds`` that starts when the warm-up is over; all
+times are in seconds from some moment before it.
 
 - Latencies, ``requests`` and ``errors`` are of the requests that were *due* in the window,
   each followed to its end even if that lies after the window. Leaving out those that were
@@ -16,7 +16,7 @@ All times are in seconds from the end of the warm-up, so the measurement is the 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,12 +96,14 @@ def distribution(values: Sequence[float]) -> Distribution:
     return Distribution(p50=p50, p90=p90, p99=p99, mean=float(np.mean(values)), max=max(values))
 
 
-def summarise(samples: Iterable[Sample], duration_seconds: float) -> Summary:
-    """The figures of a run whose warm-up ended at 0."""
-    samples = list(samples)
+def summarise(
+    samples: Sequence[Sample], *, start_seconds: float, duration_seconds: float
+) -> Summary:
+    """The figures of the window that starts at ``start_seconds``."""
+    end_seconds = start_seconds + duration_seconds
 
     def in_window(at_seconds: float) -> bool:
-        return 0 <= at_seconds < duration_seconds
+        return start_seconds <= at_seconds < end_seconds
 
     due = [sample for sample in samples if in_window(sample.due_seconds)]
     done = [sample for sample in due if sample.status == OK]
@@ -114,12 +116,12 @@ def summarise(samples: Iterable[Sample], duration_seconds: float) -> Summary:
         if in_window(arrival.at_seconds)
     )
     streamed = [sample for sample in done if sample.arrivals]
-    last_seconds = max((sample.finished_seconds for sample in samples), default=0.0)
+    last_seconds = max((sample.finished_seconds for sample in samples), default=end_seconds)
     return Summary(
         requests=len(due),
         errors=dict(Counter(sample.status for sample in due if sample.status != OK)),
         duration_seconds=duration_seconds,
-        drain_seconds=max(0.0, last_seconds - duration_seconds),
+        drain_seconds=max(0.0, last_seconds - end_seconds),
         requests_per_second=len(arrived_answers) / duration_seconds,
         output_tokens_per_second=arrived_tokens / duration_seconds,
         input_tokens_per_second=sum(sample.input_tokens for sample in arrived_answers)

@@ -3,7 +3,7 @@
 import asyncio
 
 from loadtest import driver
-from loadtest.driver import Answer
+from loadtest.driver import Answer, Window
 from loadtest.statistics import Sample
 
 
@@ -20,6 +20,10 @@ class ManualClock:
         self.at_seconds = max(self.at_seconds, at_seconds)
 
 
+def _window(duration: float, warmup: float = 0.0) -> Window:
+    return Window(warmup_seconds=warmup, duration_seconds=duration)
+
+
 async def test_a_closed_loop_sends_when_it_has_its_answer_until_the_end() -> None:
     clock = ManualClock()
     samples: list[Sample] = []
@@ -28,7 +32,7 @@ async def test_a_closed_loop_sends_when_it_has_its_answer_until_the_end() -> Non
         clock.at_seconds += 1.0
         return Answer(input_tokens=number)
 
-    await driver.closed_loop(send, samples.append, clock, concurrency=1, end_seconds=2.5)
+    await driver.closed_loop(send, samples.append, clock, _window(2.5), concurrency=1)
     assert [sample.input_tokens for sample in samples] == [0, 1, 2]
     assert [sample.due_seconds for sample in samples] == [0.0, 1.0, 2.0]
     assert samples[-1].finished_seconds == 3.0
@@ -48,9 +52,46 @@ async def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None
         await all_sent.wait()
         return Answer()
 
-    await driver.closed_loop(send, samples.append, clock, concurrency=4, end_seconds=5.0)
+    await driver.closed_loop(send, samples.append, clock, _window(5.0), concurrency=4)
     assert sorted(in_flight) == [0, 1, 2, 3]
     assert len(samples) == 4
+
+
+async def test_the_window_of_a_closed_loop_starts_when_every_client_has_an_answer() -> None:
+    clock = ManualClock()
+    samples: list[Sample] = []
+    window = _window(1.0, warmup=2.0)
+    others_went_on, window_started = asyncio.Event(), asyncio.Event()
+
+    async def send(number: int) -> Answer:
+        if number == 0:
+            await others_went_on.wait()
+            clock.at_seconds = 30.0
+        elif number == 3:
+            others_went_on.set()
+            await window_started.wait()
+        elif number > 3:
+            window_started.set()
+            clock.at_seconds += 0.5
+        return Answer()
+
+    await driver.closed_loop(send, samples.append, clock, window, concurrency=2)
+    assert window.start_seconds == 30.0
+    assert [sample.due_seconds for sample in samples if sample.due_seconds >= 30] == [30.0, 30.5]
+
+
+async def test_without_a_warm_up_the_window_starts_with_the_run() -> None:
+    clock = ManualClock()
+    window = _window(1.0)
+
+    async def send(_: int) -> Answer:
+        clock.at_seconds += 10.0
+        return Answer()
+
+    samples: list[Sample] = []
+    await driver.closed_loop(send, samples.append, clock, window, concurrency=1)
+    assert window.start_seconds == 0.0
+    assert len(samples) == 1
 
 
 async def test_a_closed_loop_pauses_after_a_failure() -> None:
@@ -67,7 +108,7 @@ async def test_a_closed_loop_pauses_after_a_failure() -> None:
             clock.at_seconds = 100.0
         return answers[number]
 
-    await driver.closed_loop(send, samples.append, clock, concurrency=1, end_seconds=5.0)
+    await driver.closed_loop(send, samples.append, clock, _window(5.0), concurrency=1)
     pause = driver.FAILURE_PAUSE_SECONDS
     assert [sample.due_seconds for sample in samples] == [0.0, pause, pause + 2.0]
 
@@ -86,7 +127,9 @@ async def test_an_open_loop_does_not_wait_for_answers() -> None:
         return Answer()
 
     due = [0.5, 0.75, 4.0]
-    await driver.open_loop(send, samples.append, clock, due_seconds=due, most_in_flight=None)
+    await driver.open_loop(
+        send, samples.append, clock, _window(9.0), due_seconds=due, most_in_flight=None
+    )
     assert sorted(sample.due_seconds for sample in samples) == due
 
 
@@ -98,7 +141,9 @@ async def test_an_open_loop_counts_the_wait_for_a_place_as_latency() -> None:
         clock.at_seconds += 10.0
         return Answer(input_tokens=number)
 
-    await driver.open_loop(send, samples.append, clock, due_seconds=[1.0, 2.0], most_in_flight=1)
+    await driver.open_loop(
+        send, samples.append, clock, _window(9.0), due_seconds=[1.0, 2.0], most_in_flight=1
+    )
     second = samples[1]
     assert second.due_seconds == 2.0
     assert second.sent_seconds >= 11.0
