@@ -72,11 +72,12 @@ class CachedDecoder(nn.Module):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor
         hidden, present = self.model.decode(token_ids, step, past)
-        if token_ids.shape[1] != 1:  # only the last position meets the vocabulary
-            last = (step.num_new_tokens - 1).long()[:, None, None]
-            hidden = hidden.gather(1, last.expand(-1, 1, hidden.shape[2]))
-        logits = self.model.logits(hidden)[:, 0]
-        outputs = [logits]
+        if token_ids.shape[1] == 1:
+            last = hidden[:, 0]
+        else:  # only the last position meets the vocabulary
+            index = (step.num_new_tokens - 1).long()[:, None, None]
+            last = hidden.gather(1, index.expand(-1, 1, hidden.shape[2]))[:, 0]
+        outputs = [self.model.logits(last)]
         for name in self.names:
             kind, layer = name.split(".")
             outputs.append(present[int(layer)][kind])

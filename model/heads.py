@@ -77,7 +77,10 @@ class TokenProjection(nn.Module):
         self.bias = nn.Parameter(torch.empty(vocabulary_size)) if config.bias else None
 
     def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
-        logits = hidden @ (embedding.T if self.weight is None else self.weight)
+        if self.weight is None:
+            logits = functional.linear(hidden, embedding)
+        else:
+            logits = hidden @ self.weight
         return logits if self.bias is None else logits + self.bias
 
 
