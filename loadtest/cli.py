@@ -73,8 +73,8 @@ def run(
         float,
         typer.Option(
             min=0.0,
-            help="Seconds before the measurement; a closed loop also waits for "
-            "an answer to each client.",
+            help="Seconds before the measurement, which in a closed loop also "
+            "waits for a first answer.",
         ),
     ] = 2.0,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrival times.")] = 0,
@@ -130,6 +130,8 @@ def run(
     if result.summary.requests == sum(result.summary.errors.values()):
         print("error: no request succeeded", file=sys.stderr)
         raise typer.Exit(1)
+    if result.summary.requests_per_second == 0:
+        print("nothing was answered within --duration: measure for longer", file=sys.stderr)
 
 
 def _title(plan: Plan) -> str:

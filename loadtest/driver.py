@@ -73,30 +73,23 @@ async def closed_loop(
 ) -> None:
     """``concurrency`` clients, each sending when it has its answer, until the window ends.
 
-    The window starts when the warm-up time has passed and every client has had an answer (if
-    there is a warm-up at all): so there are requests in it, however slow the server.
+    The window starts when the warm-up time has passed and, if there is a warm-up at all, an
+    answer has come: however slow the server, the client that got it sends in the window.
     A client whose request failed pauses: a server that refuses at once would otherwise see
     a flood that no closed loop makes.
     """
     numbers = itertools.count()
-    num_without_answer = concurrency
     if window.warmup_seconds == 0:
         window.start_seconds = 0.0
 
-    async def request() -> None:
-        answer = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
-        if answer.status != OK:
-            pause = answer.retry_delay_seconds or FAILURE_PAUSE_SECONDS
-            await clock.sleep_until(clock.now() + pause)
-
     async def client() -> None:
-        nonlocal num_without_answer
-        await request()
-        num_without_answer -= 1
-        if num_without_answer == 0 and window.warmup_seconds > 0:
-            window.start_seconds = max(window.warmup_seconds, clock.now())
         while clock.now() < window.end_seconds:
-            await request()
+            answer = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
+            if window.start_seconds == math.inf:
+                window.start_seconds = max(window.warmup_seconds, clock.now())
+            if answer.status != OK:
+                pause = answer.retry_delay_seconds or FAILURE_PAUSE_SECONDS
+                await clock.sleep_until(clock.now() + pause)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):

@@ -57,27 +57,32 @@ async def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None
     assert len(samples) == 4
 
 
-async def test_the_window_of_a_closed_loop_starts_when_every_client_has_an_answer() -> None:
+async def test_the_window_of_a_closed_loop_waits_for_the_first_answer() -> None:
     clock = ManualClock()
     samples: list[Sample] = []
     window = _window(1.0, warmup=2.0)
-    others_went_on, window_started = asyncio.Event(), asyncio.Event()
 
     async def send(number: int) -> Answer:
-        if number == 0:
-            await others_went_on.wait()
-            clock.at_seconds = 30.0
-        elif number == 3:
-            others_went_on.set()
-            await window_started.wait()
-        elif number > 3:
-            window_started.set()
-            clock.at_seconds += 0.5
+        clock.at_seconds += 30.0 if number == 0 else 0.5
         return Answer()
 
-    await driver.closed_loop(send, samples.append, clock, window, concurrency=2)
+    await driver.closed_loop(send, samples.append, clock, window, concurrency=1)
     assert window.start_seconds == 30.0
-    assert [sample.due_seconds for sample in samples if sample.due_seconds >= 30] == [30.0, 30.5]
+    assert [sample.due_seconds for sample in samples] == [0.0, 30.0, 30.5]
+
+
+async def test_the_window_of_a_closed_loop_waits_for_the_warm_up_time() -> None:
+    clock = ManualClock()
+    window = _window(1.0, warmup=2.0)
+    samples: list[Sample] = []
+
+    async def send(_: int) -> Answer:
+        clock.at_seconds += 0.75
+        return Answer()
+
+    await driver.closed_loop(send, samples.append, clock, window, concurrency=1)
+    assert window.start_seconds == 2.0
+    assert samples[-1].due_seconds == 2.25
 
 
 async def test_without_a_warm_up_the_window_starts_with_the_run() -> None:
