@@ -1,4 +1,4 @@
-"""The command line: ``python -m export SOURCE... --out DIR``."""
+"""The command line: ``python -m export SOURCE --out bundles/NAME``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,53 +18,46 @@ console = Console(stderr=True)
 
 @app.command()
 def export(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE...",
-            help=f"A folder, a file, or one of: {', '.join(DEFAULT_SOURCES)}.",
-        ),
+    source: Annotated[
+        str,
+        typer.Argument(help=f"A folder, a file, or one of: {', '.join(DEFAULT_SOURCES)}."),
     ],
-    out: Annotated[Path, typer.Option(help="Where bundles go, as NAME/VERSION.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR/NAME", help="The bundle becomes NAME, in DIR/NAME/VERSION."),
+    ],
     precision: Annotated[Precision, typer.Option(help="Of the weights.")] = Precision.FP32,
-    name: Annotated[str | None, typer.Option(help="Of the bundle; default: the model's.")] = None,
     version: Annotated[str, typer.Option(help="Of the bundle.")] = "1",
 ) -> None:
-    """Exports trained checkpoints to ONNX bundles, each checked against PyTorch."""
-    if name is not None and len(sources) > 1:
-        raise typer.BadParameter("one name cannot serve several sources", param_hint="--name")
-    for source in sources:
-        try:
-            path = _export(source, out, precision, name, version)
-        except ExportError as error:
-            console.print(f"{source}: {error}", style="red", markup=False, highlight=False)
-            raise typer.Exit(1) from error
-        parity = read_parity(path)
-        print(
-            f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
-            f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
-            f"min cosine {parity.min_cosine:.5f}"
-        )
-
-
-def _export(source: str, out: Path, precision: Precision, name: str | None, version: str) -> Path:
+    """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
+    out = out.absolute()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{source}: read", total=None)
+    try:
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task(f"{source}: read", total=None)
 
-        def report(stage: str) -> None:
-            progress.update(task, description=f"{source}: {stage}")
+            def report(stage: str) -> None:
+                progress.update(task, description=f"{source}: {stage}")
 
-        path = write_bundle(
-            load_checkpoint(source),
-            out,
-            name=name,
-            version=version,
-            precision=precision,
-            progress=report,
-        )
-        progress.update(task, description=f"{source}: done", total=1, completed=1)
-    return path
+            checkpoint = load_checkpoint(source)
+            path = write_bundle(
+                checkpoint,
+                out.parent,
+                name=out.name,
+                version=version,
+                precision=precision,
+                progress=report,
+            )
+            progress.update(task, description=f"{source}: done", total=1, completed=1)
+    except ExportError as error:
+        console.print(f"{source}: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(1) from error
+    parity = read_parity(path)
+    typer.echo(
+        f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
+        f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
+        f"min cosine {parity.min_cosine:.5f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Checkpoint to bundle: graphs, parity, hashes; all of it or nothing."""
 
 import math
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from export.quantize import quantize
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,
+    NAME_PATTERN,
     PARITY_FILE,
     TOKENIZER_FILE,
     Dimensions,
@@ -57,6 +59,9 @@ def write_bundle(
         BundleExistsError: there is one of this name and version.
     """
     name = name or checkpoint.name
+    for value in (name, version):
+        if not re.match(NAME_PATTERN, value):
+            raise ExportError(f"{value!r} is no name for a bundle: it must match {NAME_PATTERN}")
     target = root / name / version
     if target.exists():
         raise BundleExistsError(f"{target} exists: delete it, or choose another version")

@@ -1,23 +1,9 @@
 """Three small models that learn something real in seconds, trained once and kept in build/."""
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
-from pathlib import Path
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-
-import model.basics
-import model.config
-import model.eager
-import model.heads
-import model.initialise
-import model.layers
-import model.mixers
-import model.train
-import model.transformer
 from export.checkpoint import Checkpoint
 from model.bundle import SpecialTokens, Task
 from model.config import (
@@ -42,32 +28,18 @@ from model.train import (
     Recipe,
     classification_batch,
     language_batch,
-    train,
     translation_batch,
 )
-
-CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
-PAD, EOS, UNKNOWN, BOS = 0, 1, 2, 3
-SPECIAL = ["<pad>", "</s>", "<unk>", "<s>"]
-CHARACTERS = [chr(code) for code in range(32, 127)]
-BATCH_SIZE = 32
-
-
-def character_tokenizer(*, begins: bool, ends: bool) -> Tokenizer:
-    """One token a character; BOS and EOS around a text where asked."""
-    vocabulary = {token: index for index, token in enumerate(SPECIAL + CHARACTERS)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens(SPECIAL)
-    template = f"{'<s> ' if begins else ''}$A{' </s>' if ends else ''}"
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=template, special_tokens=[("<s>", BOS), ("</s>", EOS)]
-    )
-    return tokenizer
-
-
-VOCABULARY_SIZE = len(SPECIAL) + len(CHARACTERS)
+from tests.tiny_training import (
+    BATCH_SIZE,
+    BOS,
+    EOS,
+    PAD,
+    UNKNOWN,
+    VOCABULARY_SIZE,
+    character_tokenizer,
+    trained,
+)
 
 
 def _attention(size: int, num_kv_heads: int = 4) -> AttentionConfig:
@@ -162,7 +134,7 @@ def dates() -> tuple[Checkpoint, list[tuple[str, str]]]:
     held_out = held_out_dates()
     return Checkpoint(
         config=DATES,
-        weights=_trained("dates", DATES, _date_batches, recipe),
+        weights=trained("dates", DATES, _date_batches, recipe),
         tokenizer_json=character_tokenizer(begins=False, ends=True).to_str(),
         architecture="Transformer",
         tasks=(Task.TRANSLATE,),
@@ -215,20 +187,20 @@ def _counting_batches() -> Iterator[Batch]:
         yield language_batch(rows, [len(prompt) for prompt in prompts])
 
 
-def decoder() -> Checkpoint:
-    """A decoder that counts on: after ``7,`` comes ``8,9,10,11.`` (see :func:`counting_text`)."""
+def decoder() -> tuple[Checkpoint, list[tuple[str, str]]]:
+    """A decoder that counts on, and what it says: after ``7,`` comes ``8,9,10,11.``."""
     recipe = Recipe(num_steps=500, learning_rate=5e-3, warmup_steps=100, num_averaged_steps=50)
     return Checkpoint(
         config=COUNTING,
-        weights=_trained("counting", COUNTING, _counting_batches, recipe),
+        weights=trained("counting", COUNTING, _counting_batches, recipe),
         tokenizer_json=character_tokenizer(begins=True, ends=False).to_str(),
         architecture="Transformer",
         tasks=(Task.GENERATE,),
         special_tokens=SpecialTokens(eos=(EOS,), pad=PAD, bos=BOS, unk=UNKNOWN),
         license="Apache-2.0",
-        name="counting",
+        name="tiny-decoder",
         sample_inputs=("7,", "98,", "113,"),
-    )
+    ), [counting_text(first) for first in range(0, 200, 7)]
 
 
 # --- digits or letters: an encoder ---------------------------------------------------------
@@ -277,59 +249,19 @@ def _majority_batches() -> Iterator[Batch]:
         yield classification_batch(rows, [MAJORITY_LABELS.index(label) for _, label in examples])
 
 
-def classifier() -> Checkpoint:
-    """Says whether a text has more digits or more letters (see :func:`majority_examples`)."""
+def classifier() -> tuple[Checkpoint, list[tuple[str, str]]]:
+    """Says whether a text has more digits or more letters; and texts with their labels."""
     recipe = Recipe(num_steps=200, learning_rate=2e-3, warmup_steps=50)
+    held_out = majority_examples(0, 200)
     return Checkpoint(
         config=MAJORITY,
-        weights=_trained("majority", MAJORITY, _majority_batches, recipe),
+        weights=trained("majority", MAJORITY, _majority_batches, recipe),
         tokenizer_json=character_tokenizer(begins=True, ends=True).to_str(),
         architecture="Transformer",
         tasks=(Task.CLASSIFY,),
         special_tokens=SpecialTokens(eos=(EOS,), pad=PAD, bos=BOS, unk=UNKNOWN),
         license="Apache-2.0",
-        name="majority",
+        name="tiny-classifier",
         labels=MAJORITY_LABELS,
-        sample_inputs=tuple(text for text, _ in majority_examples(0, 6)),
-    )
-
-
-# --- training, once ------------------------------------------------------------------------
-
-
-def _source_hash() -> str:
-    """Of everything that the trained weights depend on."""
-    modules = (
-        model.basics,
-        model.config,
-        model.eager,
-        model.heads,
-        model.initialise,
-        model.layers,
-        model.mixers,
-        model.train,
-        model.transformer,
-    )
-    digest = hashlib.sha256(torch.__version__.encode())
-    for path in (*(str(module.__file__) for module in modules), __file__):
-        digest.update(Path(path).read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _trained(
-    name: str, config: ModelConfig, batches: Callable[[], Iterator[Batch]], recipe: Recipe
-) -> dict[str, torch.Tensor]:
-    path = CACHE / f"{name}-{_source_hash()}.pt"
-    if not path.exists():
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # matrices this small are slower with more
-        try:
-            weights = train(config, batches(), recipe)
-        finally:
-            torch.set_num_threads(num_threads)
-        CACHE.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{random.SystemRandom().randrange(10**9)}")
-        torch.save(weights, partial)
-        partial.replace(path)  # two test processes may train at once
-    loaded: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
-    return loaded
+        sample_inputs=tuple(text for text, _ in held_out[:6]),
+    ), held_out

@@ -1,0 +1,84 @@
+"""What the models of :mod:`tests.tiny` share: a tokenizer, and weights trained only once."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+import model.basics
+import model.config
+import model.eager
+import model.heads
+import model.initialise
+import model.layers
+import model.mixers
+import model.train
+import model.transformer
+from model.config import ModelConfig
+from model.train import Batch, Recipe, train
+
+CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
+TINY = Path(__file__).with_name("tiny.py")
+PAD, EOS, UNKNOWN, BOS = 0, 1, 2, 3
+SPECIAL = ["<pad>", "</s>", "<unk>", "<s>"]
+CHARACTERS = [chr(code) for code in range(32, 127)]
+BATCH_SIZE = 32
+
+
+def character_tokenizer(*, begins: bool, ends: bool) -> Tokenizer:
+    """One token a character; BOS and EOS around a text where asked."""
+    vocabulary = {token: index for index, token in enumerate(SPECIAL + CHARACTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(SPECIAL)
+    template = f"{'<s> ' if begins else ''}$A{' </s>' if ends else ''}"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[("<s>", BOS), ("</s>", EOS)]
+    )
+    return tokenizer
+
+
+VOCABULARY_SIZE = len(SPECIAL) + len(CHARACTERS)
+
+
+def _source_hash() -> str:
+    """Of everything that the trained weights depend on."""
+    modules = (
+        model.basics,
+        model.config,
+        model.eager,
+        model.heads,
+        model.initialise,
+        model.layers,
+        model.mixers,
+        model.train,
+        model.transformer,
+    )
+    digest = hashlib.sha256(torch.__version__.encode())
+    for path in (*(str(module.__file__) for module in modules), __file__, str(TINY)):
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def trained(
+    name: str, config: ModelConfig, batches: Callable[[], Iterator[Batch]], recipe: Recipe
+) -> dict[str, torch.Tensor]:
+    """The weights after ``train``, kept in ``build/`` for as long as the code is the same."""
+    path = CACHE / f"{name}-{_source_hash()}.pt"
+    if not path.exists():
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # matrices this small are slower with more
+        try:
+            weights = train(config, batches(), recipe)
+        finally:
+            torch.set_num_threads(num_threads)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{random.SystemRandom().randrange(10**9)}")
+        torch.save(weights, partial)
+        partial.replace(path)  # two test processes may train at once
+    loaded: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+    return loaded
