@@ -6,17 +6,17 @@ the SSRU's cell. After marian-dev: ``binary.cpp``, ``transformer.h``, ``rnn/cell
 
 import math
 import struct
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 
 
-def read_model(path: Path) -> tuple[dict[str, Array], dict[str, object]]:
+def read_model(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """Weights by Marian's names, matrices ``[inputs, outputs]``, and ``special:model.yml``."""
     data = path.read_bytes()
     count = struct.unpack_from("<Q", data, 8)[0]
@@ -31,7 +31,8 @@ def read_model(path: Path) -> tuple[dict[str, Array], dict[str, object]]:
         shapes.append(struct.unpack_from(f"<{rank}i", data, at))
         at += 4 * int(rank)
     at += 8 + struct.unpack_from("<Q", data, at)[0]
-    weights, config = {}, {}
+    weights: dict[str, Array] = {}
+    config: dict[str, Any] = {}
     for name, shape, (_, kind, _, size) in zip(names, shapes, records, strict=True):
         raw, at = data[at : at + int(size)], at + int(size)
         if name == "special:model.yml":
@@ -54,16 +55,16 @@ class Reference:
 
     def __init__(self, path: Path, *, end: int = 0) -> None:
         self.weights, self.config = read_model(path)
-        self.embedding = self.weights.get("Wemb", self.weights.get("encoder_Wemb"))
+        self.embedding = self.weights["Wemb" if "Wemb" in self.weights else "encoder_Wemb"]
         self.size = self.embedding.shape[1]
         self.num_heads = int(self.config["transformer-heads"])
         self.end = end
 
     def translate(self, source: list[int], *, num_steps: int) -> list[int]:
         """The best token at each step, without ``</s>``. ``source`` ends with it."""
-        tokens: list[int] = []
-        for logits in self.logits_while(source, lambda: tokens, num_steps):
-            best = int(logits.argmax())
+        memory, tokens = self._encode(source), list[int]()
+        for _ in range(num_steps):
+            best = int(self._next(tokens, memory).argmax())
             if best == self.end:
                 break
             tokens.append(best)
@@ -71,14 +72,14 @@ class Reference:
 
     def logits(self, source: list[int], target: list[int]) -> Array:
         """After the start and after each of ``target``: ``[1 + len(target), vocabulary]``."""
-        return np.stack(list(self.logits_while(source, lambda: target, len(target) + 1)))
-
-    def logits_while(self, source: list[int], target: Callable[[], list[int]], num_steps: int):
         memory = self._encode(source)
-        for step in range(num_steps):
-            history = np.zeros((step + 1, self.size), np.float32)
-            history[1:] = self.embedding[target()[:step]]
-            yield self._decode(history, memory)[-1]
+        return np.stack([self._next(target[:size], memory) for size in range(len(target) + 1)])
+
+    def _next(self, tokens: list[int], memory: Array) -> Array:
+        """Logits ``[vocabulary]`` after ``tokens``; a zero vector stands before them."""
+        history = np.zeros((len(tokens) + 1, self.size), np.float32)
+        history[1:] = self.embedding[tokens]
+        return self._decode(history, memory)
 
     def _encode(self, source: list[int]) -> Array:
         x = self._with_positions(self.embedding[source])
@@ -89,7 +90,7 @@ class Reference:
         return x
 
     def _decode(self, embedded: Array, memory: Array) -> Array:
-        """Logits ``[length, vocabulary]``: the whole target at once, from its start."""
+        """Logits ``[vocabulary]`` after the last of a whole target from its start."""
         x = self._with_positions(embedded)
         for layer in range(1, int(self.config["dec-depth"]) + 1):
             name = f"decoder_l{layer}"
@@ -103,24 +104,31 @@ class Reference:
             x = self._feed_forward(x, f"{name}_ffn")
         output = self.weights.get("decoder_ff_logit_out_W", self.embedding.T)
         bias = self.weights.get("decoder_ff_logit_out_b")
-        return x @ output + (0 if bias is None else bias)
+        logits: Array = x[-1] @ output + (0 if bias is None else bias[0])
+        return logits
 
     def _with_positions(self, x: Array) -> Array:
         half = self.size // 2
         rates = 10_000.0 ** -(np.arange(half) / max(half - 1, 1))
         angles = np.arange(len(x))[:, None] * rates
         signal = np.hstack([np.sin(angles), np.cos(angles)])
-        return (x * math.sqrt(self.size) + signal).astype(np.float32)
+        placed: Array = (x * math.sqrt(self.size) + signal).astype(np.float32)
+        return placed
 
     def _affine(self, x: Array, prefix: str, letter: str) -> Array:
-        return x @ self.weights[f"{prefix}_W{letter}"] + self.weights[f"{prefix}_b{letter}"]
+        weight, bias = self.weights[f"{prefix}_W{letter}"], self.weights[f"{prefix}_b{letter}"]
+        y: Array = x @ weight + bias
+        return y
 
     def _attend(self, x: Array, memory: Array, prefix: str, *, causal: bool = False) -> Array:
         def heads(y: Array) -> Array:  # [heads, length, head size]
             return y.reshape(len(y), self.num_heads, -1).swapaxes(0, 1)
 
         query = heads(self._affine(x, prefix, "q"))
-        key, value = heads(self._affine(memory, prefix, "k")), heads(self._affine(memory, prefix, "v"))
+        key, value = (
+            heads(self._affine(memory, prefix, "k")),
+            heads(self._affine(memory, prefix, "v")),
+        )
         scores = query @ key.swapaxes(1, 2) / math.sqrt(query.shape[-1])
         if causal:
             scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
@@ -148,4 +156,5 @@ class Reference:
         centred = x - x.mean(-1, keepdims=True)
         deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
         scale, bias = self.weights[f"{prefix}_ln_scale"], self.weights[f"{prefix}_ln_bias"]
-        return centred / deviation * scale + bias
+        normed: Array = centred / deviation * scale + bias
+        return normed

@@ -3,6 +3,7 @@
 import io
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -89,8 +90,8 @@ def write_binary(
     items.append(("special:model.yml", 0x101, (len(text),), text))
     names = [name.encode() + b"\0" for name, *_ in items]
     head = struct.pack("<QQ", 1, len(items))
-    for name, (_, kind, shape, data) in zip(names, items, strict=True):
-        head += struct.pack("<QQQQ", len(name), kind, len(shape), len(data))
+    for encoded, (_, kind, shape, data) in zip(names, items, strict=True):
+        head += struct.pack("<QQQQ", len(encoded), kind, len(shape), len(data))
     head += b"".join(names)
     head += b"".join(struct.pack(f"<{len(shape)}i", *shape) for _, _, shape, _ in items)
     padding = -(len(head) + 8) % 256
@@ -99,10 +100,10 @@ def write_binary(
     return path
 
 
-def train_vocabulary(path: Path, **options: object) -> Path:
+def train_vocabulary(path: Path, **options: Any) -> Path:
     """A SentencePiece model with ``</s>`` and ``<unk>`` first, as Firefox's have."""
     model = io.BytesIO()
-    defaults = {
+    defaults: dict[str, Any] = {
         "model_type": "unigram",
         "vocab_size": VOCABULARY_SIZE,
         "eos_id": 0,

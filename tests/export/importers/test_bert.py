@@ -1,6 +1,7 @@
 """BERT: against transformers with random weights, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,8 +25,8 @@ from tests.export.importers.support import (
 LENGTHS = torch.tensor([7, 4, 1])
 
 
-def config(**changes: object) -> BertConfig:
-    shape = {
+def config(**changes: Any) -> BertConfig:
+    shape: dict[str, Any] = {
         "vocab_size": len(WORDS),
         "hidden_size": 48,
         "num_hidden_layers": 2,
@@ -41,9 +42,10 @@ def mask() -> torch.Tensor:
     return (torch.arange(7) < LENGTHS[:, None]).long()
 
 
-def hidden(model: BertModel, ids: torch.Tensor) -> torch.Tensor:
+def hidden(model: Any, ids: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        return model(ids, attention_mask=mask()).last_hidden_state
+        result: torch.Tensor = model(ids, attention_mask=mask()).last_hidden_state
+    return result
 
 
 def add_modules(folder: Path, pooling: str, *kinds: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from tests.export.importers.support import (
     save,
 )
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": len(WORDS),
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -34,11 +35,11 @@ SHAPE = {
 }
 
 
-def llama(**changes: object) -> LlamaForCausalLM:
+def llama(**changes: Any) -> Any:
     return randomise(LlamaForCausalLM(LlamaConfig(**{**SHAPE, **changes})))
 
 
-def assert_equal_logits(model: LlamaForCausalLM, folder: Path) -> None:
+def assert_equal_logits(model: Any, folder: Path) -> None:
     ids = random_ids(3, 19)
     with torch.no_grad():
         expected = model(ids).logits
@@ -59,7 +60,7 @@ def assert_equal_logits(model: LlamaForCausalLM, folder: Path) -> None:
     ],
     ids=["grouped", "tied", "multi-query", "multi-head", "head size", "biases", "rotary base"],
 )
-def test_logits_are_those_of_transformers(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_logits_are_those_of_transformers(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = llama(**changes)
     assert_equal_logits(model, save(model, tmp_path))
 
@@ -82,7 +83,7 @@ def test_sharded_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_becomes_fp32(tmp_path: Path, dtype: torch.dtype) -> None:
     save(llama().to(dtype), tmp_path)
-    options = {"dtype": torch.float32, "attn_implementation": "eager"}
+    options: Any = {"dtype": torch.float32, "attn_implementation": "eager"}
     assert_equal_logits(LlamaForCausalLM.from_pretrained(tmp_path, **options), tmp_path)
 
 
@@ -117,7 +118,7 @@ def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_supported_is_refused(
-    tmp_path: Path, changes: dict[str, object], message: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     save(llama(), tmp_path)
     edit_json(tmp_path / "config.json", **changes)
@@ -139,7 +140,7 @@ def test_what_is_not_supported_is_refused(
     ],
 )
 def test_a_damaged_configuration_names_the_field(
-    tmp_path: Path, changes: dict[str, object], message: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     save(llama(), tmp_path)
     (tmp_path / "generation_config.json").unlink(missing_ok=True)

@@ -84,10 +84,10 @@ def test_marian_names_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="version 3, not 1"):
         read_marian(path)
     path.write_bytes(struct.pack("<QQQ", 1, 0, 0))
-    with pytest.raises(SourceError, match="no special:model.yml"):
+    with pytest.raises(SourceError, match=r"no special:model\.yml"):
         read_marian(path)
     path.write_bytes(b"")
-    with pytest.raises(SourceError, match="model.bin"):
+    with pytest.raises(SourceError, match=r"model\.bin"):
         read_marian(path)
 
 
