@@ -140,19 +140,39 @@ def best(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
     return result
 
 
-def decode_eagerly(model: Transformer, work: Work, tokens: Ids) -> Floats:
+def remember_eagerly(model: Transformer, source: list[int]) -> list[State]:
+    """Each decoder layer's memory of one source."""
+    ids = torch.tensor([source])
+    return model.remember(model.encode(ids, torch.tensor([len(source)], dtype=torch.int32)))
+
+
+def remembered(decoder: DecodeSession, row: int, length: int, like: list[State]) -> list[State]:
+    """What :func:`remember_source` left in slot ``row``, in the form of ``like``."""
+    return [
+        {
+            kind: torch.from_numpy(decoder.states[f"{kind}.{layer}"][row : row + 1, :, :length]).to(
+                tensor.dtype
+            )
+            for kind, tensor in state.items()
+        }
+        for layer, state in enumerate(like)
+    ]
+
+
+def decode_eagerly(
+    model: Transformer, work: Work, tokens: Ids, memories: list[list[State]] | None
+) -> Floats:
     """The logits that chose, or would have chosen, ``tokens``: ``[rows, steps, vocabulary]``.
 
     Every row is one pass over its whole sequence: no cache and no padding takes part.
+    ``memories`` holds each row's memory of its source.
     """
     rows = []
     for index, prompt in enumerate(work.prompts):
-        states: list[State] | None = None
+        states = None if memories is None else memories[index]
         source_lengths = None
         if work.sources is not None:
-            source = torch.tensor([work.sources[index]])
-            source_lengths = torch.tensor([source.shape[1]], dtype=torch.int32)
-            states = model.remember(model.encode(source, source_lengths))
+            source_lengths = torch.tensor([len(work.sources[index])], dtype=torch.int32)
         ids = torch.tensor([[*prompt, *tokens[index, :-1].tolist()]])
         step = Step.whole(torch.tensor([ids.shape[1]]), source_lengths)
         hidden = model.decode(ids, step, states).hidden

@@ -26,7 +26,12 @@ class Session:
         options.log_severity_level = 3
         path = str(directory / graph.file)
         self.graph = graph
-        self.session = ort.InferenceSession(path, options, providers=PROVIDERS)
+        self.session = ort.InferenceSession(
+            path,
+            options,
+            providers=PROVIDERS,
+            disabled_optimizers=list(graph.disabled_optimizers),
+        )
 
     def run(self, **inputs: Array) -> dict[str, Floats]:
         """Inputs and outputs by name, each in the dtype that the signature says."""

@@ -121,13 +121,18 @@ class StateSpec(_Record, frozen=True, kw_only=True):
 
 
 class Graph(_Record, frozen=True, kw_only=True):
-    """One ONNX file. ``inputs`` and ``outputs`` leave out the states."""
+    """One ONNX file. ``inputs`` and ``outputs`` leave out the states.
+
+    ``disabled_optimizers`` names transformations of the runtime that the parity check
+    ran without; whoever runs the graph leaves them out as well.
+    """
 
     file: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     states: tuple[StateSpec, ...] = ()
     max_chunk: int | None = None
+    disabled_optimizers: tuple[str, ...] = ()
 
 
 class FileRecord(_Record, frozen=True, kw_only=True):

@@ -110,7 +110,7 @@ def load_bundle(directory: Path, backend: Backend, max_length: int) -> Model:
     graphs = {}
     for name, graph in manifest.graphs.items():
         check_external_data(directory, manifest, graph.file)
-        graphs[name] = backend.load(directory / graph.file)
+        graphs[name] = backend.load(directory / graph.file, graph.disabled_optimizers)
     tokenizer = Tokenizer(directory / TOKENIZER_FILE)
     return Model(
         manifest=manifest,

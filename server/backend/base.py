@@ -38,6 +38,10 @@ class Backend(Protocol):
     @property
     def version(self) -> str: ...
 
-    def load(self, path: Path) -> Graph:
-        """Loads an ONNX file. Raises ``model.bundle.BundleError`` if it cannot."""
+    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
+        """Loads an ONNX file, without some transformations of the runtime.
+
+        Raises:
+            BundleError: it cannot be loaded.
+        """
         ...

@@ -53,7 +53,7 @@ class OrtBackend:
     def version(self) -> str:
         return str(onnxruntime.__version__)
 
-    def load(self, path: Path) -> "OrtGraph":
+    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> "OrtGraph":
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._num_threads
         options.inter_op_num_threads = 1
@@ -61,7 +61,10 @@ class OrtBackend:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             session = onnxruntime.InferenceSession(
-                str(path), options, providers=[(self._provider, self._provider_options)]
+                str(path),
+                options,
+                providers=[(self._provider, self._provider_options)],
+                disabled_optimizers=list(disabled_optimizers),
             )
         except Exception as error:
             # ONNX Runtime raises its own types, all derived from Exception.
