@@ -12,3 +12,10 @@ from tests.serving import server_process
 def target(tiny_bundles: Path) -> Iterator[str]:
     with server_process(tiny_bundles, "--threads", "1") as running:
         yield running.target
+
+
+@pytest.fixture(scope="package")
+def default_models(int8_bundles: Path) -> Iterator[str]:
+    """Where a server of the default models listens."""
+    with server_process(int8_bundles) as running:
+        yield running.target

@@ -1,0 +1,77 @@
+"""The commands of the README, on the default models."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(default_models: str) -> Run:
+    def run(*arguments: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "client", "--target", default_models, *arguments],
+            cwd=ROOT,
+            env={key: value for key, value in os.environ.items() if key != "TRIUNE_TARGET"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
+    return run
+
+
+def test_a_chat_model_is_asked_as_a_user_would(run: Run) -> None:
+    answer = run("generate", "Why is the sky blue?", "--max-new-tokens", "80")
+    assert "scatter" in answer.lower()
+
+
+def test_each_text_is_a_conversation_of_its_own(run: Run) -> None:
+    flags = ["--max-new-tokens", "8", "--json"]
+    both = json.loads(run("generate", "Say hello.", "Count to three.", *flags))
+    first = json.loads(run("generate", "Say hello.", *flags))
+    second = json.loads(run("generate", "Count to three.", *flags))
+    assert both["outputs"] == first["outputs"] + second["outputs"]
+    assert both["usage"]["input_tokens"] == sum(
+        row["usage"]["input_tokens"] for row in (first, second)
+    )
+
+
+def test_a_system_message_and_raw_text_change_the_prompt(run: Run) -> None:
+    flags = ["Hello", "--max-new-tokens", "1", "--json"]
+    plain, system, raw = (
+        json.loads(run("generate", *flags, *more))["usage"]["input_tokens"]
+        for more in ([], ["--system", "You are a pirate who only speaks in rhymes."], ["--raw"])
+    )
+    # The template brings its own system message, so a user's takes that one's place.
+    assert raw == 1
+    assert raw < plain
+    assert system not in (raw, plain)
+
+
+def test_translate(run: Run) -> None:
+    text = run("translate", "--model", "en-pt", "The children were playing in the garden.")
+    assert text.startswith("As crianças")
+    assert "jardim" in text
+
+
+def test_embed(run: Run) -> None:
+    row = json.loads(run("embed", "a cat", "a kitten", "a bus", "--json"))
+    cat, kitten, bus = row["outputs"]
+    assert {len(vector) for vector in row["outputs"]} == {384}
+    assert sum(value * value for value in cat) == pytest.approx(1.0, abs=1e-3)
+
+    def cosine(a: list[float], b: list[float]) -> float:
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    assert cosine(cat, kitten) > cosine(cat, bus)
