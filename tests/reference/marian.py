@@ -1,7 +1,7 @@
 """Marian's translation models in numpy: written apart from the importer, to check it.
 
-Reads a model file by itself and translates one sentence at a time, with nothing cached but
-the SSRU's cell. After marian-dev: ``binary.cpp``, ``transformer.h``, ``rnn/cells.h``.
+Reads a model file by itself and computes a whole target at once, with nothing cached. After
+marian-dev: ``binary.cpp``, ``transformer.h``, ``rnn/cells.h``.
 """
 
 import math
@@ -51,35 +51,22 @@ def read_model(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 class Reference:
-    """One model. ``end`` is the id of ``</s>``."""
+    """One model."""
 
-    def __init__(self, path: Path, *, end: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         self.weights, self.config = read_model(path)
         self.embedding = self.weights["Wemb" if "Wemb" in self.weights else "encoder_Wemb"]
         self.size = self.embedding.shape[1]
         self.num_heads = int(self.config["transformer-heads"])
-        self.end = end
-
-    def translate(self, source: list[int], *, num_steps: int) -> list[int]:
-        """The best token at each step, without ``</s>``. ``source`` ends with it."""
-        memory, tokens = self._encode(source), list[int]()
-        for _ in range(num_steps):
-            best = int(self._next(tokens, memory).argmax())
-            if best == self.end:
-                break
-            tokens.append(best)
-        return tokens
 
     def logits(self, source: list[int], target: list[int]) -> Array:
-        """After the start and after each of ``target``: ``[1 + len(target), vocabulary]``."""
-        memory = self._encode(source)
-        return np.stack([self._next(target[:size], memory) for size in range(len(target) + 1)])
+        """After the start and after each of ``target``: ``[1 + len(target), vocabulary]``.
 
-    def _next(self, tokens: list[int], memory: Array) -> Array:
-        """Logits ``[vocabulary]`` after ``tokens``; a zero vector stands before them."""
-        history = np.zeros((len(tokens) + 1, self.size), np.float32)
-        history[1:] = self.embedding[tokens]
-        return self._decode(history, memory)
+        A zero vector is the start. ``source`` ends with ``</s>``.
+        """
+        embedded = np.zeros((len(target) + 1, self.size), np.float32)
+        embedded[1:] = self.embedding[target]
+        return self._decode(embedded, self._encode(source))
 
     def _encode(self, source: list[int]) -> Array:
         x = self._with_positions(self.embedding[source])
@@ -90,7 +77,7 @@ class Reference:
         return x
 
     def _decode(self, embedded: Array, memory: Array) -> Array:
-        """Logits ``[vocabulary]`` after the last of a whole target from its start."""
+        """Logits ``[length, vocabulary]``: the whole target at once, from its start."""
         x = self._with_positions(embedded)
         for layer in range(1, int(self.config["dec-depth"]) + 1):
             name = f"decoder_l{layer}"
@@ -104,7 +91,7 @@ class Reference:
             x = self._feed_forward(x, f"{name}_ffn")
         output = self.weights.get("decoder_ff_logit_out_W", self.embedding.T)
         bias = self.weights.get("decoder_ff_logit_out_b")
-        logits: Array = x[-1] @ output + (0 if bias is None else bias[0])
+        logits: Array = x @ output + (0 if bias is None else bias[0])
         return logits
 
     def _with_positions(self, x: Array) -> Array:
