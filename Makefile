@@ -46,4 +46,4 @@ $(INSTALLED): pyproject.toml requirements-models.txt | $(VENV)/python
 
 # A bundle appears whole or not at all, so one that exists is kept.
 $(BUNDLES): bundles/%/1/bundle.json: | $(INSTALLED)
-	$(VENV)/python -m export $* --out bundles/$*
+	$(VENV)/python -m export $* --out bundles/$* --precision int8
