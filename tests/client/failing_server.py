@@ -1,5 +1,6 @@
 """A gRPC server whose calls fail as a test says: the other end of the client's error path."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class FailingServer:
     num_calls: int = 0
     pieces_before_failure: int = 0
     """Of a stream: sent before each failure."""
+    is_silent: bool = False
+    """Never answers: a call ends when its caller gives up."""
 
     def embed(
         self, request: wire.EmbedRequest, context: grpc.ServicerContext
@@ -63,6 +66,10 @@ class FailingServer:
 
     def _admit(self, context: grpc.ServicerContext) -> None:
         self.num_calls += 1
+        if self.is_silent:
+            given_up = threading.Event()
+            if context.add_callback(given_up.set):
+                given_up.wait()
         if self.failures:
             failure = self.failures.pop(0)
             context.set_trailing_metadata((("grpc-status-details-bin", failure.trailer()),))
@@ -70,8 +77,12 @@ class FailingServer:
 
 
 @contextmanager
-def failing_server(*failures: Failure, pieces_before_failure: int = 0) -> Iterator[FailingServer]:
-    script = FailingServer(list(failures), pieces_before_failure=pieces_before_failure)
+def failing_server(
+    *failures: Failure, pieces_before_failure: int = 0, is_silent: bool = False
+) -> Iterator[FailingServer]:
+    script = FailingServer(
+        list(failures), pieces_before_failure=pieces_before_failure, is_silent=is_silent
+    )
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Embed": grpc.unary_unary_rpc_method_handler(
             script.embed,

@@ -52,20 +52,20 @@ def test_texts_from_standard_input(run: Run) -> None:
 
 def test_flags_mirror_the_requests_fields(run: Run) -> None:
     flags = ["--max-new-tokens", "3", "--ignore-eos", "--token-ids", "--json"]
-    row = json.loads(run("generate", "--model", "counting", *flags, "7,").stdout)
+    row = json.loads(run("generate", "--model", "tiny-decoder", *flags, "7,").stdout)
     assert [len(ids) for ids in row["token_ids"]] == [3]
     assert row["usage"]["output_tokens"] == 3
 
 
 def test_streamed_text_is_the_text_of_json(run: Run) -> None:
-    command = ["generate", "--model", "counting", "7,", "98,"]
+    command = ["generate", "--model", "tiny-decoder", "7,", "98,"]
     streamed = run(*command).stdout
     assert streamed == "8,9,10,11.\n99,100,101,102.\n"
     assert streamed.splitlines() == json.loads(run(*command, "--json").stdout)["outputs"]
 
 
 def test_classify_and_tokenize_give_objects(run: Run) -> None:
-    classified = json.loads(run("classify", "--model", "majority", "12", "--json").stdout)
+    classified = json.loads(run("classify", "--model", "tiny-classifier", "12", "--json").stdout)
     labels = classified["outputs"][0]["labels"]
     assert sum(row["score"] for row in labels) == pytest.approx(1.0, abs=1e-5)
     tokenized = json.loads(run("tokenize", "--model", "dates", DATE, "--json").stdout)
@@ -92,7 +92,7 @@ def test_an_error_is_one_line_and_exit_code_1(run: Run) -> None:
 
 
 def test_a_bad_field_is_named(run: Run) -> None:
-    ran = run("generate", "--model", "counting", "--temperature", "nan", "7,")
+    ran = run("generate", "--model", "tiny-decoder", "--temperature", "nan", "7,")
     assert ran.returncode == 1
     assert "sampling.temperature" in ran.stderr
 
@@ -110,7 +110,7 @@ def test_no_server_is_an_error(run: Run) -> None:
         ["translate", "--max-new-tokens", "many", "text"],
         ["translate", "--model", "dates"],
         ["no-such-command"],
-        ["generate", "--model", "counting", "--raw", "--system", "Be brief.", "7,"],
+        ["generate", "--model", "tiny-decoder", "--raw", "--system", "Be brief.", "7,"],
     ],
 )
 def test_usage_errors_have_exit_code_2(run: Run, arguments: list[str]) -> None:

@@ -95,6 +95,16 @@ def test_details_that_are_no_status_leave_status_and_message() -> None:
         client.embed("m", "text")
 
 
+def test_a_deadline_that_passed() -> None:
+    with (
+        failing_server(is_silent=True) as server,
+        Client(server.target, timeout_seconds=0.05) as client,
+        pytest.raises(TriuneError) as caught,
+    ):
+        client.embed("m", "text")
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 def test_no_server() -> None:
     with failing_server() as server:
         gone = server.target

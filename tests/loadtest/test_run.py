@@ -27,7 +27,7 @@ def _figures(target: str, out: Path, *arguments: str) -> dict[str, Any]:
 
 
 def test_closed_loop(target: str, tmp_path: Path) -> None:
-    generate = ["--task", "generate", "--model", "counting", "--lengths", "4-8"]
+    generate = ["--task", "generate", "--model", "tiny-decoder", "--lengths", "4-8"]
     figures = _figures(
         target, tmp_path / "out.json", *generate, "--concurrency", "2", "--max-new-tokens", "8"
     )
@@ -46,7 +46,7 @@ def test_closed_loop(target: str, tmp_path: Path) -> None:
     assert first["p50"] < latency["p50"]
     assert figures["mode"] == "closed"
     assert figures["arguments"]["concurrency"] == 2
-    assert figures["model"]["name"] == "counting"
+    assert figures["model"]["name"] == "tiny-decoder"
     assert figures["machine"]["cores"] >= 1
     assert figures["versions"]["grpcio"]
 
