@@ -10,15 +10,10 @@ from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError
 from export.importers.renaming import Rename, per_layer, rename, stack_rows, transpose
 from export.importers.samples import ENGLISH_PROMPTS
-from export.importers.support import (
-    MAX_LAYERS,
-    bundle_name,
-    check_supported,
-    divide_heads,
-    lookup,
-)
+from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import check_supported, lookup
 from model.bundle import SpecialTokens, Task
 from model.config import (
     Activation,

@@ -9,9 +9,10 @@ from export.errors import SourceError, UnsupportedError, WeightsError
 from export.importers.llama import LlamaShape, llama_table
 from export.importers.renaming import rename
 from export.importers.samples import ENGLISH_PROMPTS
-from export.importers.support import MAX_LAYERS, bundle_name, check_supported, divide_heads
+from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
 from export.readers.fields import Fields
 from export.readers.gguf import GgufFile
+from export.supported import check_supported
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from model.bundle import SpecialTokens, Task
 

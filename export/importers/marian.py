@@ -12,15 +12,10 @@ import msgspec
 from export.checkpoint import Checkpoint, check_weights
 from export.importers.marian_weights import MIXERS, Mixer, marian_weights
 from export.importers.samples import source_sentences
-from export.importers.support import (
-    MAX_LAYERS,
-    bundle_name,
-    check_supported,
-    divide_heads,
-    lookup,
-)
+from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
 from export.readers.fields import Fields
 from export.readers.marian_folder import MarianFolder
+from export.supported import check_supported, lookup
 from model.bundle import SpecialTokens, Task
 from model.config import (
     Activation,

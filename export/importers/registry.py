@@ -4,17 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.importers.bert import import_bert
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import import_llama_gguf
 from export.importers.marian import import_marian
-from export.importers.support import lookup
 from export.readers.gguf import GgufFile, is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
 from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
+from export.supported import lookup
 
 # By ``model_type`` of config.json.
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
@@ -77,6 +79,21 @@ FORMATS = (
 )
 
 
+def _check_tokenizer(checkpoint: Checkpoint, path: Path) -> None:
+    """Every token has an embedding: a text cannot make an id that the model does not know."""
+    try:
+        tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+    except Exception as error:
+        # The library raises plain Exception.
+        raise SourceError(f"{path}: the tokenizer cannot be read: {error}") from error
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= checkpoint.config.vocabulary_size:
+        raise SourceError(
+            f"{path}: the tokenizer has the id {largest}, the model "
+            f"{checkpoint.config.vocabulary_size} tokens"
+        )
+
+
 def import_path(path: Path) -> Checkpoint:
     """The checkpoint in the folder or file ``path``, whatever its format.
 
@@ -89,7 +106,9 @@ def import_path(path: Path) -> Checkpoint:
             raise SourceError(f"{path}: no such file or folder")
         for format_ in FORMATS:
             if format_.matches(path):
-                return format_.load(path)
+                checkpoint = format_.load(path)
+                _check_tokenizer(checkpoint, path)
+                return checkpoint
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
     known = "\n".join(f"  {format_.description}" for format_ in FORMATS)

@@ -1,43 +1,12 @@
-"""What every importer needs: lookups that say what is supported, and names."""
+"""What every importer needs: limits, head sizes, names."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
-from export.errors import SourceError, UnsupportedError
-from export.readers.fields import Fields
-
-_T = TypeVar("_T")
+from export.errors import SourceError
 
 # A file that claims more is damaged or hostile, and would only cost memory.
 MAX_LAYERS = 1024
-
-
-def lookup(table: Mapping[str, _T], name: str, what: str) -> _T:
-    """``table[name]``.
-
-    Raises:
-        UnsupportedError: there is no such entry; the message lists those there are.
-    """
-    if name not in table:
-        raise UnsupportedError(f"{what} {name!r} is not supported; {', '.join(table)} are")
-    return table[name]
-
-
-def check_supported(config: Fields, **allowed: tuple[object, ...]) -> None:
-    """Checks that each field named is absent or has one of the values ``allowed``.
-
-    Raises:
-        UnsupportedError: lists every field that has another.
-    """
-    problems = [
-        f"{name} {config[name]!r} is not supported; {', '.join(map(repr, values))} is"
-        for name, values in allowed.items()
-        if config.get(name) is not None and config[name] not in values
-    ]
-    if problems:
-        raise UnsupportedError(f"{config.origin}: {'; '.join(problems)}")
 
 
 def divide_heads(origin: str, hidden_size: int, num_heads: int) -> int:

@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from export.errors import SourceError
-from export.importers.support import lookup
+from export.supported import lookup
 
 # What splits text before merging, by llama.cpp's name of it (``tokenizer.ggml.pre``).
 _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.pre_tokenizers import Metaspace
 
 from export.errors import SourceError, UnsupportedError
-from export.importers.support import lookup
+from export.supported import lookup
 
 SPACE = "\u2581"  # how the library writes a space
 

@@ -154,7 +154,7 @@ def test_smollm2_weights_and_logits_are_those_of_transformers() -> None:
     ids = torch.tensor([tokenizer("smollm2").encode("\n".join(PROMPTS)).ids])
     with torch.no_grad():
         expected = model(ids).logits
-    torch.testing.assert_close(logits(checkpoint("smollm2"), ids), expected, rtol=0, atol=1e-3)
+    torch.testing.assert_close(logits(checkpoint("smollm2"), ids), expected, rtol=0, atol=5e-4)
 
 
 def test_smollm2_tokens_are_those_of_transformers_but_for_single_digits() -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from export.errors import ExportError, SourceError, UnsupportedError
@@ -74,3 +75,17 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
     index = {"weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "model-00002-of-00002.safetensors" in message_of(folder, SourceError)
+
+
+def test_a_tokenizer_that_cannot_be_read(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text('{"model": {"type": "nonsense"}}')
+    assert "the tokenizer cannot be read" in message_of(folder, SourceError)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.add_tokens(["surplus"])
+    tokenizer.save(str(path))
+    message = message_of(folder, SourceError)
+    assert message.endswith(f"the tokenizer has the id {len(WORDS)}, the model {len(WORDS)} tokens")
