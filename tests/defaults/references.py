@@ -112,7 +112,8 @@ class Translator:
         """
         end = self._pieces.eos_id()
         logits = self._model.logits([*self._pieces.encode(text), end], list(ours[:-1]))
-        return logits.argmax(-1).tolist() == list(ours)
+        best: list[int] = logits.argmax(-1).tolist()
+        return best == list(ours)
 
 
 def translation_inputs() -> list[str]:

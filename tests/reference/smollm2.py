@@ -9,8 +9,9 @@ from transformers import modeling_gguf_pytorch_utils as gguf_model
 
 from export.sources import DEFAULT_SOURCES
 
+EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 CONFIG = LlamaConfig(
-    attn_implementation="eager",
+    **EAGER,
     vocab_size=49152,
     hidden_size=576,
     num_hidden_layers=30,
