@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from export.checkpoint import Checkpoint, check_weights
+from export.equalize import equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
-from export.parity import certificate, compare_fp32, min_cosine
+from export.parity import certificate, compare_fp32, min_cosine, tokenized_samples
 from export.quantize import quantize
 from model.bundle import (
     FORMAT_VERSION,
@@ -67,11 +68,15 @@ def write_bundle(
         raise BundleExistsError(f"{target} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
     with _scratch(root) as directory:
+        weights = checkpoint.weights
+        if precision == Precision.INT8:
+            progress("even out activations")
+            weights = equalized(checkpoint.config, weights, tokenized_samples(checkpoint))
         progress("trace the graphs")
-        graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
+        graphs = export_graphs(checkpoint.config, weights, directory)
         progress("check parity with the eager module")
         reference = compare_fp32(checkpoint, directory, graphs)
-        if precision != Precision.FP32:
+        if precision == Precision.INT8:
             progress(f"quantise to {precision}")
             quantize(graphs, directory)
         progress(f"check the {precision} graphs")

@@ -9,7 +9,7 @@ It is done to the weights, in fp32, before the graphs are traced: it costs nothi
 time, and the fp32 parity check sees its result.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,20 +17,21 @@ import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import Activation, AttentionConfig, ModelConfig, NormOrder, StackConfig
+from model.config import AttentionConfig, Kind, ModelConfig, NormOrder, StackConfig
+from model.kernels import Step
+from model.transformer import from_weights
 
 STRENGTH = 0.5  # a
-SMALLEST = 1e-5
+QUIETEST = 0.1  # of the mean channel
 
 Weights = dict[str, Tensor]
-Range = Tensor  # the largest magnitude of each channel
 
 
 class Ranges:
     """The largest magnitude of each input channel of every linear map, by name."""
 
     def __init__(self) -> None:
-        self.of: dict[str, Range] = {}
+        self.of: Weights = {}
 
     def see(self, name: str, x: Tensor) -> None:
         """Takes in ``x [..., channels]``."""
@@ -57,73 +58,85 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Link:
-    """Channels made by columns ``start:start + size`` of ``makers`` and read by ``readers``.
+    """Channels that ``maker`` gives and only ``reader``, a linear map, reads.
 
-    A maker is a name of a weight; its last dimension is divided. A channel is read
-    ``repeats`` times in a row of ``head_size``: by each query head of a group.
+    They are outputs ``start`` and on of ``maker``. With ``attention``, they are values, and
+    ``reader`` has each once for every query head of its group.
     """
 
-    makers: tuple[str, ...]
-    readers: tuple[str, ...]
+    maker: str
+    reader: str
     start: int = 0
     attention: AttentionConfig | None = None
 
 
-def equalized(config: ModelConfig, weights: Weights, ranges: Ranges) -> Weights:
-    """Weights that compute the same, with evened activations."""
+def equalized(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Weights:
+    """Weights that compute the same, with activations evened.
+
+    Args:
+        rows: token ids of ordinary text, on which activations are measured.
+    """
     result = dict(weights)
-    for link in links(config):
-        _equalize(result, link, ranges)
+    every = list(links(config))
+    if every and rows:
+        ranges = _measure(config, weights, rows)
+        for link in every:
+            _equalize(result, link, ranges)
     return result
 
 
-def links(config: ModelConfig) -> Iterable[Link]:
-    """Every place where a scale can move from one weight to the next."""
+def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Ranges:
+    model, ranges = from_weights(config, weights), Ranges()
+    with torch.inference_mode(), ranges.watch(model):
+        for row in rows:
+            ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
+            source_lengths, states = None, None
+            if config.encoder is not None:
+                segments = torch.zeros_like(ids) if config.embedding.num_segments else None
+                encoded = model.encode(ids, lengths, segments)
+            if config.kind == Kind.ENCODER_DECODER:
+                source_lengths, states = lengths, model.remember(encoded)
+            if config.decoder is not None:
+                model.decode(ids, Step.whole(lengths, source_lengths), states)
+    return ranges
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Every place where a scale can move from one weight to the next.
+
+    Pre-norm stacks only: a post-norm is read by the residual as well.
+    """
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        if stack is not None:
+        if stack is not None and stack.norm.order == NormOrder.PRE:
             for layer in range(stack.num_layers):
                 yield from _layer_links(f"{name}.layers.{layer}", stack)
 
 
 def _layer_links(layer: str, stack: StackConfig) -> Iterator[Link]:
-    attention, feed_forward = stack.attention, stack.feed_forward
+    attention = stack.attention
     if attention is not None:
+        yield Link(f"{layer}.mixer_norm", f"{layer}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
-        qkv = f"{layer}.mixer.qkv"
-        yield Link(_affine(qkv), (f"{layer}.mixer.output",), start, attention)
-        if stack.norm.order == NormOrder.PRE:
-            yield Link(_affine(f"{layer}.mixer_norm"), (qkv,))
-    if feed_forward.gated or feed_forward.activation == Activation.RELU:
-        # What is linear in its input: the gated half, or relu (of positive scales).
-        start = feed_forward.inner_size if feed_forward.gated else 0
-        yield Link(
-            _affine(f"{layer}.feed_forward.input"), (f"{layer}.feed_forward.output",), start
-        )
-    if stack.norm.order == NormOrder.PRE:
-        yield Link(
-            _affine(f"{layer}.feed_forward_norm"), (f"{layer}.feed_forward.input",)
-        )
-        if stack.cross_attention is not None:
-            yield Link(
-                _affine(f"{layer}.cross_attention_norm"), (f"{layer}.cross_attention.query",)
-            )
-
-
-def _affine(name: str) -> tuple[str, ...]:
-    return (f"{name}.weight", f"{name}.bias")
+        yield Link(f"{layer}.mixer.qkv", f"{layer}.mixer.output", start, attention)
+    if stack.cross_attention is not None:
+        yield Link(f"{layer}.cross_attention_norm", f"{layer}.cross_attention.query")
+    yield Link(f"{layer}.feed_forward_norm", f"{layer}.feed_forward.input")
+    if stack.feed_forward.gated:  # linear in the half that is not activated
+        start = stack.feed_forward.inner_size
+        yield Link(f"{layer}.feed_forward.input", f"{layer}.feed_forward.output", start)
 
 
 def _equalize(weights: Weights, link: Link, ranges: Ranges) -> None:
-    (reader,) = link.readers
-    matrix = weights[f"{reader}.weight"]  # [channels, outputs]
-    seen, weight_range = ranges.of[reader], matrix.abs().amax(1)
+    matrix = weights[f"{link.reader}.weight"]  # [channels, outputs]
+    seen, weight_range = ranges.of[link.reader], matrix.abs().amax(1)
     if link.attention is not None:
         seen, weight_range = (_over_group(x, link.attention) for x in (seen, weight_range))
-    scales = seen.clamp(min=SMALLEST) ** STRENGTH / weight_range.clamp(min=SMALLEST) ** (
-        1 - STRENGTH
-    )
+    # A channel that was quiet on the samples may be loud elsewhere.
+    seen = seen.clamp(min=QUIETEST * float(seen.mean()))
+    weight_range = weight_range.clamp(min=QUIETEST * float(weight_range.mean()))
+    scales = seen**STRENGTH / weight_range ** (1 - STRENGTH)
     stop = link.start + scales.numel()
-    for name in link.makers:
+    for name in (f"{link.maker}.weight", f"{link.maker}.bias"):
         if name in weights:
             weights[name] = weights[name].clone()
             weights[name][..., link.start : stop] /= scales
@@ -131,7 +144,7 @@ def _equalize(weights: Weights, link: Link, ranges: Ranges) -> None:
         group = link.attention.num_heads // link.attention.num_kv_heads
         heads = scales.view(link.attention.num_kv_heads, link.attention.head_size)
         scales = heads.repeat_interleave(group, 0).flatten()
-    weights[f"{reader}.weight"] = matrix * scales[:, None]
+    weights[f"{link.reader}.weight"] = matrix * scales[:, None]
 
 
 def _over_group(x: Tensor, attention: AttentionConfig) -> Tensor:

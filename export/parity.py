@@ -59,7 +59,7 @@ class Reference:
     tokens: NDArray[np.int64] | None = None
 
 
-def sample_ids(checkpoint: Checkpoint) -> list[list[int]]:
+def parity_rows(checkpoint: Checkpoint) -> list[list[int]]:
     """Random rows of several lengths, then the tokenised sample inputs."""
     rng = np.random.default_rng(SEED)
     limit = checkpoint.config.position.max_positions
@@ -68,12 +68,15 @@ def sample_ids(checkpoint: Checkpoint) -> list[list[int]]:
         rng.integers(0, vocabulary_size, min(length, max(1, limit // 2))).tolist()
         for length in RANDOM_LENGTHS
     ]
+    return rows + tokenized_samples(checkpoint)
+
+
+def tokenized_samples(checkpoint: Checkpoint) -> list[list[int]]:
+    """The sample inputs as rows of ids, as long as the model takes."""
     tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
-    for text in checkpoint.sample_inputs:
-        ids = tokenizer.encode(text).ids[:limit]
-        if ids:
-            rows.append(ids)
-    return rows
+    limit = checkpoint.config.position.max_positions
+    rows = [tokenizer.encode(text).ids[:limit] for text in checkpoint.sample_inputs]
+    return [row for row in rows if row]
 
 
 def compare_fp32(checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]) -> Reference:
@@ -86,7 +89,7 @@ def compare_fp32(checkpoint: Checkpoint, directory: Path, graphs: dict[str, Grap
     model = from_weights(checkpoint.config, checkpoint.weights).double()
     with torch.inference_mode():
         if checkpoint.config.kind == Kind.ENCODER:
-            reference = _compare_encoder(model, sample_ids(checkpoint), directory, graphs)
+            reference = _compare_encoder(model, parity_rows(checkpoint), directory, graphs)
         else:
             reference = _compare_decoder(model, _work(checkpoint), directory, graphs)
     if not reference.max_absolute_error <= TOLERANCE:
@@ -113,7 +116,9 @@ def min_cosine(reference: Reference, directory: Path, graphs: dict[str, Graph]) 
     else:
         sessions = _sessions(reference.work, directory, graphs)
         outputs = _run(sessions, reference.work, reference.tokens).logits
-    worst = float(_cosines(outputs, reference.outputs).min())
+    # A row is a whole sequence: all of its steps' logits.
+    rows = len(reference.outputs)
+    worst = float(_cosines(outputs.reshape(rows, -1), reference.outputs.reshape(rows, -1)).min())
     if not worst >= MIN_COSINE:
         raise ParityError(
             f"the worst cosine of the bundle's graphs to the eager module is {worst:.4f}, "
@@ -136,7 +141,7 @@ def certificate(reference: Reference, cosine: float) -> Parity:
 
 
 def _work(checkpoint: Checkpoint) -> Work:
-    rows, special = sample_ids(checkpoint), checkpoint.special_tokens
+    rows, special = parity_rows(checkpoint), checkpoint.special_tokens
     limit = checkpoint.config.position.max_positions
     suppressed = special.suppressed
     if checkpoint.config.kind == Kind.DECODER:

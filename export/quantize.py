@@ -1,10 +1,9 @@
-"""int8 weights, in the two forms that ONNX Runtime's CPU is fast at.
+"""int8 weights and activations, with standard operators.
 
-Both quantise activations row by row while the graph runs, so that a row's result does
-not depend on the rows it is batched with.
+Activations are quantised row by row while the graph runs, so that a row's result does not
+depend on the rows it is batched with. docs/decisions/0006-int8-by-rows.md has what was measured.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,41 +17,7 @@ from model.bundle import Graph
 
 Weight = NDArray[np.float32]  # [inputs, outputs]
 
-# 128 is faster than 32 (1.2 x on prefill); smaller where the inputs do not divide.
-BLOCK_SIZES = (128, 64, 32, 16)
-INT8_COMPUTE = 4  # accuracy_level: activations to int8 as well
 SMALLEST_SCALE = 1e-9
-
-
-def block_int8(tape: Tape, x: ir.Value, name: str, weight: Weight) -> ir.Value:
-    """``com.microsoft.MatMulNBits``: symmetric int8 in blocks along the inputs.
-
-    The operator stores ``[outputs, blocks, block_size]`` unsigned bytes around 128.
-    """
-    num_inputs, num_outputs = weight.shape
-    block_size = next((size for size in BLOCK_SIZES if num_inputs % size == 0), BLOCK_SIZES[-1])
-    num_blocks = -(-num_inputs // block_size)
-    blocks = np.pad(weight.T, ((0, 0), (0, num_blocks * block_size - num_inputs)))
-    blocks = blocks.reshape(num_outputs, num_blocks, block_size)
-    scales = np.maximum(np.abs(blocks).max(-1), SMALLEST_SCALE) / 127
-    quantized = np.clip(np.round(blocks / scales[..., None]), -127, 127) + 128
-    return tape.op(
-        "MatMulNBits",
-        [
-            x,
-            _initializer(tape, f"{name}.int8", quantized.astype(np.uint8)),
-            _initializer(tape, f"{name}.scales", scales.astype(np.float32)),
-        ],
-        {
-            "K": num_inputs,
-            "N": num_outputs,
-            "bits": 8,
-            "block_size": block_size,
-            "accuracy_level": INT8_COMPUTE,
-        },
-        domain="com.microsoft",
-        version=1,
-    )
 
 
 def row_int8(tape: Tape, x: ir.Value, name: str, weight: Weight) -> ir.Value:
@@ -82,12 +47,6 @@ def row_int8(tape: Tape, x: ir.Value, name: str, weight: Weight) -> ir.Value:
     return tape.op("Mul", [tape.op("Mul", [product, output_scales]), largest])
 
 
-Quantizer = Callable[[Tape, ir.Value, str, Weight], ir.Value]
-
-# Decoders run few rows, so that reading weights is what costs; encoders run many.
-QUANTIZERS: dict[str, Quantizer] = {"decode": block_int8, "encode": row_int8}
-
-
 def _weight(node: ir.Node) -> Weight | None:
     """The constant matrix that ``node`` multiplies with, if that is all it does.
 
@@ -111,7 +70,7 @@ def _name(node: ir.Node) -> str:
     return "weight" if matrix is None or matrix.name is None else matrix.name
 
 
-def quantize_graph(model: ir.Model, quantizer: Quantizer) -> None:
+def quantize_graph(model: ir.Model) -> None:
     """Replaces every product with a constant matrix, in place."""
     for node in list(model.graph):
         weight = _weight(node)
@@ -119,7 +78,7 @@ def quantize_graph(model: ir.Model, quantizer: Quantizer) -> None:
         if weight is None or x is None:
             continue
         tape = Tape()
-        product = quantizer(tape, x, _name(node), weight)
+        product = row_int8(tape, x, _name(node), weight)
         for value in tape.initializers:
             model.graph.register_initializer(value)
         model.graph.insert_before(node, tape.nodes)
@@ -127,16 +86,15 @@ def quantize_graph(model: ir.Model, quantizer: Quantizer) -> None:
         ir.convenience.replace_all_uses_with(node.outputs[0], product, replace_graph_outputs=True)
         model.graph.remove(node, safe=True)
         product.name = name
-    model.opset_imports.setdefault("com.microsoft", 1)
     DeduplicateInitializersPass(size_limit=16)(model)
     RemoveUnusedNodesPass()(model)
 
 
 def quantize(graphs: dict[str, Graph], directory: Path) -> None:
     """Rewrites the fp32 graphs in ``directory`` with int8 weights."""
-    for name, graph in graphs.items():
+    for graph in graphs.values():
         model = load_graph(directory / graph.file)
-        quantize_graph(model, QUANTIZERS[name])
+        quantize_graph(model)
         save_graph(model, directory / graph.file)
 
 
