@@ -78,7 +78,7 @@ def write_bundle(
         reference = compare_fp32(checkpoint, directory, graphs)
         if precision == Precision.INT8:
             progress(f"quantise to {precision}")
-            quantize(graphs, directory)
+            quantize(checkpoint.config, graphs, directory)
         progress(f"check the {precision} graphs")
         parity = certificate(reference, min_cosine(reference, directory, graphs))
         progress("hash and rename")
