@@ -1,0 +1,172 @@
+"""Bundles of every architecture: they verify, they agree with the eager module, or they are not."""
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+from export.bundle_writer import write_bundle
+from export.checkpoint import check_weights
+from export.errors import BundleExistsError, ExportError, ParityError, WeightsError
+from export.parity import compare_fp32
+from model.bundle import (
+    BundleError,
+    Precision,
+    StateRole,
+    read_manifest,
+    read_parity,
+    verify_files,
+)
+from model.config import Kind
+from tests.architectures import ARCHITECTURES, LLAMA, checkpoint, random_weights
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("bundles")
+    return {name: write_bundle(checkpoint(name), root) for name in ARCHITECTURES}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_bundle_verifies(bundles: dict[str, Path], name: str) -> None:
+    directory = bundles[name]
+    manifest = read_manifest(directory)
+    verify_files(directory, manifest)
+    assert manifest.name == f"random-{name}"
+    assert manifest.kind == ARCHITECTURES[name].kind
+    assert {record.path for record in manifest.files} == {
+        path.name for path in directory.iterdir()
+    } - {"bundle.json"}
+    assert [path.name for path in directory.parent.parent.iterdir() if path.name[0] == "."] == []
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_bundle_agrees_with_the_eager_module(bundles: dict[str, Path], name: str) -> None:
+    parity = read_parity(bundles[name])
+    assert parity.max_absolute_error <= 1e-5
+    assert parity.min_cosine > 0.999999
+    expected = 0 if ARCHITECTURES[name].kind == Kind.ENCODER else 32 * 7
+    assert parity.greedy_tokens_compared == parity.greedy_tokens_equal == expected
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_signatures_are_those_of_the_files(bundles: dict[str, Path], name: str) -> None:
+    manifest = read_manifest(bundles[name])
+    for graph in manifest.graphs.values():
+        model = onnx.load(str(bundles[name] / graph.file), load_external_data=False)
+        inputs = [spec.name for spec in graph.inputs] + [state.input for state in graph.states]
+        outputs = [spec.name for spec in graph.outputs] + [state.output for state in graph.states]
+        assert [value.name for value in model.graph.input] == inputs
+        assert [value.name for value in model.graph.output] == outputs
+        dimensions = {
+            value.name: [d.dim_value or None for d in value.type.tensor_type.shape.dim]
+            for value in model.graph.input
+        }
+        for spec in graph.inputs:
+            expected = [d if isinstance(d, int) else None for d in spec.shape]
+            assert dimensions[spec.name] == expected
+        for state in graph.states:
+            expected = [None, *(d if isinstance(d, int) else None for d in state.shape)]
+            assert dimensions[state.input] == expected
+
+
+def test_states_of_each_kind(bundles: dict[str, Path]) -> None:
+    roles = {
+        name: Counter(state.role for state in read_manifest(path).graphs["decode"].states)
+        for name, path in bundles.items()
+        if "decode" in read_manifest(path).graphs
+    }
+    assert roles["llama"] == {StateRole.KV: 4}
+    assert roles["vaswani"] == {StateRole.KV: 4, StateRole.CROSS: 4}
+    assert roles["ssru"] == {StateRole.RECURRENT: 2, StateRole.CROSS: 4}
+
+
+def test_a_decoder_layer_is_nothing_but_its_operators(bundles: dict[str, Path]) -> None:
+    """No transposed weight, no cast or shape arithmetic for each layer."""
+    model = onnx.load(str(bundles["llama"] / "decode.onnx"), load_external_data=False)
+    layer = model.graph.node[1:20]
+    operators = Counter(node.op_type for node in model.graph.node)
+    assert len(layer) == 19
+    assert operators["Transpose"] == operators["Shape"] == operators["Reshape"] == 0
+    assert operators["MatMul"] == 2 * 4
+    assert operators["GroupQueryAttention"] == 2
+    assert operators["RMSNormalization"] == 2 * 2 + 1
+    assert operators["Gemm"] == 1  # the tied head: the embedding, stored once
+    names = [tensor.name for tensor in model.graph.initializer]
+    assert sum("embedding" in name for name in names) == 1
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_int8(tmp_path: Path, name: str) -> None:
+    directory = write_bundle(checkpoint(name), tmp_path, precision=Precision.INT8)
+    assert read_manifest(directory).precision == Precision.INT8
+    parity = read_parity(directory)
+    assert parity.max_absolute_error <= 1e-5  # of the fp32 graph, with evened activations
+    assert 0.99 < parity.min_cosine < 0.999999
+    for graph in read_manifest(directory).graphs.values():
+        model = onnx.load(str(directory / graph.file), load_external_data=False)
+        operators = Counter(node.op_type for node in model.graph.node)
+        kept = 2 if ARCHITECTURES[name].kind == Kind.ENCODER else 0  # see kept_in_fp32
+        assert (operators["MatMul"], operators["Gemm"]) == (kept, 0)
+        assert operators["MatMulInteger"] >= 6
+
+
+def test_a_graph_of_other_weights_is_found_out(bundles: dict[str, Path]) -> None:
+    other = checkpoint("llama")
+    name = "decoder.layers.1.mixer.output.weight"
+    weights = other.weights | {name: other.weights[name].clone()}
+    weights[name][3, 5] += 0.01
+    other = dataclasses.replace(other, weights=weights)
+    with pytest.raises(ParityError, match="differs from the eager module"):
+        compare_fp32(other, bundles["llama"], read_manifest(bundles["llama"]).graphs)
+
+
+def test_a_failed_check_leaves_nothing(tmp_path: Path) -> None:
+    broken = checkpoint("classifier")
+    broken.weights["encoder.layers.0.mixer_norm.weight"][0] = torch.nan
+    with pytest.raises(ParityError, match="nan"):
+        write_bundle(broken, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_bundle_is_left_alone(bundles: dict[str, Path]) -> None:
+    directory = bundles["bert"]
+    before = (directory / "bundle.json").read_bytes()
+    with pytest.raises(BundleExistsError, match="random-bert"):
+        write_bundle(checkpoint("bert", seed=1), directory.parent.parent)
+    assert (directory / "bundle.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])
+def test_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ExportError, match="no name for a bundle"):
+        write_bundle(checkpoint("bert"), tmp_path, version=name)
+
+
+def test_weights_are_checked_all_at_once(tmp_path: Path) -> None:
+    weights = random_weights(LLAMA)
+    for name in ("embedding.tokens.weight", "decoder.layers.1.mixer.qkv.weight"):
+        del weights[name]
+    weights["decoder.extra"] = torch.zeros(3)
+    weights["other.extra"] = torch.zeros(3)
+    weights["decoder.final_norm.weight"] = torch.zeros(5)
+    with pytest.raises(WeightsError) as caught:
+        check_weights(LLAMA, weights)
+    message = str(caught.value)
+    assert message.count("missing:") == message.count("unexpected:") == 2
+    assert "wrong shape: decoder.final_norm.weight is [5], not [64]" in message
+    broken = dataclasses.replace(checkpoint("llama"), weights=weights)
+    with pytest.raises(WeightsError):
+        write_bundle(broken, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_changed_file_does_not_verify(tmp_path: Path) -> None:
+    directory = write_bundle(checkpoint("classifier"), tmp_path)
+    data = directory / "encode.onnx.data"
+    data.write_bytes(data.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(BundleError, match="does not have the listed hash"):
+        verify_files(directory, read_manifest(directory))

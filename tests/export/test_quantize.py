@@ -1,0 +1,87 @@
+"""int8: what it loses, and that rows stay apart."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from onnx_ir.tape import Tape
+
+from export.equalize import equalized
+from export.quantize import Weight, row_int8
+from model.config import ModelConfig
+from model.kernels import Step
+from model.transformer import from_weights
+from tests.architectures import GPT, LLAMA, VASWANI, random_weights
+
+
+def session_of(weight: Weight) -> ort.InferenceSession:
+    x = ir.val("x", ir.DataType.FLOAT, ["batch", "length", weight.shape[0]])
+    tape = Tape()
+    y = row_int8(tape, x, "w", weight)
+    y.name, y.dtype = "y", ir.DataType.FLOAT
+    y.shape = ir.Shape(["batch", "length", weight.shape[1]])
+    graph = ir.Graph(
+        [x], [y], nodes=tape.nodes, initializers=tape.initializers, opset_imports={"": 23}
+    )
+    proto = ir.serde.serialize_model(ir.Model(graph, ir_version=10))
+    return ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(scope="module")
+def weight() -> Weight:
+    return np.random.default_rng(0).normal(size=(96, 40)).astype(np.float32)
+
+
+def test_the_error_is_that_of_eight_bits(weight: Weight) -> None:
+    x = np.random.default_rng(1).normal(size=(3, 5, 96)).astype(np.float32)
+    (y,) = session_of(weight).run(None, {"x": x})
+    expected = x @ weight
+    assert np.linalg.norm(y - expected) < 0.015 * np.linalg.norm(expected)
+
+
+def test_the_largest_values_do_not_saturate() -> None:
+    """Sums of two products of 127 x 127 overflow 16 bits where one side is unsigned."""
+    weight = np.full((64, 8), 3.0, np.float32)
+    x = np.full((1, 2, 64), 5.0, np.float32)
+    (y,) = session_of(weight).run(None, {"x": x})
+    np.testing.assert_allclose(y, x @ weight, rtol=1e-5)
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it(weight: Weight) -> None:
+    session = session_of(weight)
+    x = np.random.default_rng(1).normal(size=(4, 3, 96)).astype(np.float32)
+    x[2] *= 1e4
+    x[3] = 0
+    (batched,) = session.run(None, {"x": x})
+    for row in range(4):
+        (alone,) = session.run(None, {"x": x[row : row + 1]})
+        np.testing.assert_array_equal(batched[row], alone[0])
+    np.testing.assert_array_equal(batched[3], 0)
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT])
+def test_evened_weights_compute_the_same(config: ModelConfig) -> None:
+    weights = random_weights(config)
+    # A loud channel in front of each kind of matrix.
+    norm = "decoder.layers.0.mixer_norm.weight"
+    weights[norm] = weights[norm].clone()
+    weights[norm][7] *= 50
+    rows = [[3, 1, 4, 1, 5, 9], [2, 6, 5]]
+    evened = equalized(config, weights, rows)
+    assert not torch.equal(evened[norm], weights[norm])
+    assert (evened[norm].abs().max() / evened[norm].abs().mean()) < 0.5 * (
+        weights[norm].abs().max() / weights[norm].abs().mean()
+    )
+    ids, step = torch.tensor([[8, 9, 7, 9, 3]]), Step.whole(torch.tensor([5]))
+    before, after = (
+        model.logits(model.decode(ids, step).hidden)
+        for model in (from_weights(config, weights), from_weights(config, evened))
+    )
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_post_norm_weights_are_left_alone() -> None:
+    weights = random_weights(VASWANI)
+    evened = equalized(VASWANI, weights, [[1, 2, 3]])
+    assert all(evened[name] is weights[name] for name in weights)

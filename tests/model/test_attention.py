@@ -1,0 +1,118 @@
+"""The eager attentions against formulas written out, and against PyTorch's own."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from model.basics import rotary_tables, sinusoids
+from model.config import AttentionConfig
+from model.eager import EagerKernels, attend, rotate
+from model.kernels import KeyValue, Step
+
+KERNELS = EagerKernels()
+CONFIG = AttentionConfig(
+    num_heads=4, num_kv_heads=2, head_size=8, input_bias=False, output_bias=False
+)
+PACKED = (CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_size
+
+
+def i32(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def test_attention_is_pytorchs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 5, 8, generator=generator)
+    key, value = torch.randn(2, 2, 2, 7, 8, generator=generator)
+    allowed = torch.rand(2, 1, 5, 7, generator=generator) < 0.7
+    allowed[..., 0] = True
+    expected = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=allowed, enable_gqa=True
+    )
+    torch.testing.assert_close(
+        attend(query, key, value, allowed), expected.transpose(1, 2).flatten(2)
+    )
+
+
+def test_rotation_keeps_length_and_depends_on_distance_only() -> None:
+    tables = rotary_tables(64, 8, 10_000.0)
+    query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
+
+    def score(query_position: int, key_position: int) -> float:
+        positions = (torch.tensor([[query_position]]), torch.tensor([[key_position]]))
+        rotated = [rotate(x, tables, p) for x, p in zip((query, key), positions, strict=True)]
+        assert rotated[0].norm().item() == pytest.approx(query.norm().item(), rel=1e-5)
+        return float((rotated[0] * rotated[1]).sum())
+
+    assert score(9, 4) == pytest.approx(score(40, 35), abs=1e-5)
+    assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-3)
+
+
+def test_sinusoids_by_the_formula() -> None:
+    table = sinusoids(10, 8)
+    for position in range(10):
+        for i in range(4):
+            angle = position * math.exp(-i * math.log(10_000) / 3)
+            assert table[position, i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, 4 + i].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_no_token_sees_a_later_one() -> None:
+    qkv = torch.randn(1, 6, PACKED, generator=torch.Generator().manual_seed(0))
+    step = Step.whole(i32(6))
+    before = KERNELS.causal(qkv, CONFIG, None, None, step).context
+    qkv[:, 4:] += 1
+    after = KERNELS.causal(qkv, CONFIG, None, None, step).context
+    torch.testing.assert_close(after[:, :4], before[:, :4])
+    assert not torch.allclose(after[:, 4:], before[:, 4:])
+
+
+def test_padding_is_never_seen() -> None:
+    qkv = torch.randn(2, 6, PACKED, generator=torch.Generator().manual_seed(0))
+    lengths = i32(6, 3)
+    before = KERNELS.bidirectional(qkv, CONFIG, None, lengths)
+    qkv[1, 3:] = 99.0
+    after = KERNELS.bidirectional(qkv, CONFIG, None, lengths)
+    torch.testing.assert_close(after[1, :3], before[1, :3])
+    alone = KERNELS.bidirectional(qkv[1:, :3], CONFIG, None, i32(3))
+    torch.testing.assert_close(after[1:, :3], alone)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
+    cuts=st.lists(st.floats(0, 0.99), min_size=4, max_size=4),
+    seed=st.integers(0, 99),
+)
+def test_cached_attention_is_that_over_the_whole(
+    lengths: list[int], cuts: list[float], seed: int
+) -> None:
+    """Ragged rows, split anywhere, over a cache with garbage in it."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, longest = len(lengths), max(lengths)
+    qkv = torch.randn(batch, longest, PACKED, generator=generator)
+    tables = rotary_tables(32, CONFIG.head_size, 10_000.0)
+    whole = KERNELS.causal(qkv, CONFIG, tables, None, Step.whole(i32(*lengths))).context
+
+    first = [int(cut * length) for cut, length in zip(cuts, lengths, strict=False)]
+    garbage = torch.full((batch, CONFIG.num_kv_heads, 12, CONFIG.head_size), 1e4)
+    memory = KeyValue(garbage, garbage.clone())
+    cached = [0] * batch
+    for new in (first, [n - f for n, f in zip(lengths, first, strict=True)]):
+        size = max(1, *new)
+        rows = torch.zeros(batch, size, PACKED)
+        for row, (start, count) in enumerate(zip(cached, new, strict=True)):
+            rows[row, :count] = qkv[row, start : start + count]
+        total = i32(*np.add(cached, new).tolist())
+        step = Step(i32(*cached), i32(*new), total.amax())
+        context, memory = KERNELS.causal(rows, CONFIG, tables, memory, step)
+        for row, (start, count) in enumerate(zip(cached, new, strict=True)):
+            torch.testing.assert_close(
+                context[row, :count], whole[row, start : start + count], rtol=1e-4, atol=1e-5
+            )
+        cached = total.tolist()

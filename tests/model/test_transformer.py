@@ -1,0 +1,107 @@
+"""The assembled model: parameters, states, and steps that add up to the whole."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from model.config import Kind, ModelConfig
+from model.kernels import Step
+from model.mixers import State
+from model.transformer import Transformer, from_weights, parameter_shapes
+from tests.architectures import ARCHITECTURES, BERT, LLAMA, SSRU, VASWANI, random_weights
+
+WITH_DECODER = [name for name, c in ARCHITECTURES.items() if c.kind != Kind.ENCODER]
+
+
+def i32(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def model_of(config: ModelConfig) -> Transformer:
+    return from_weights(config, random_weights(config))
+
+
+@pytest.mark.parametrize("name", WITH_DECODER)
+def test_steps_of_one_token_add_up_to_the_whole(name: str) -> None:
+    model = model_of(ARCHITECTURES[name])
+    ids = torch.tensor([[3, 14, 15, 9, 26, 5]])
+    source, source_lengths = torch.tensor([[2, 7, 18, 28]]), None
+    first: list[State] | None = None
+    if model.config.kind == Kind.ENCODER_DECODER:
+        source_lengths = i32(4)
+        first = model.remember(model.encode(source, source_lengths))
+    whole = model.logits(model.decode(ids, Step.whole(i32(6), source_lengths), first).hidden)
+
+    attention = model.config.decoder.attention if model.config.decoder else None
+    states = [dict(state) for state in first] if first else [{} for _ in range(2)]
+    for state in states:
+        if attention is None:
+            state["recurrent"] = torch.zeros(1, model.config.hidden_size)
+        else:
+            shape = (1, attention.num_kv_heads, 8, attention.head_size)
+            state |= {"key": torch.zeros(shape), "value": torch.zeros(shape)}
+    for position in range(6):
+        step = Step(i32(position), i32(1), i32(position + 1)[0], source_lengths, i32(4)[0])
+        if source_lengths is None:
+            step = Step(i32(position), i32(1), i32(position + 1)[0])
+        hidden, states = model.decode(ids[:, position : position + 1], step, states)
+        torch.testing.assert_close(
+            model.logits(hidden)[:, 0], whole[:, position], rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("config", [BERT, ARCHITECTURES["classifier"]])
+def test_an_encoders_row_does_not_depend_on_its_batch(config: ModelConfig) -> None:
+    model = model_of(config)
+    rows = [[5, 6, 7, 8, 9], [11, 12], [20]]
+    ids = torch.zeros(3, 5, dtype=torch.long)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor(row)
+    more = [torch.zeros_like(ids)] if config.embedding.num_segments else []
+    lengths = i32(5, 2, 1)
+    batched = model.pool(model.encode(ids, lengths, *more), lengths)
+    for index, row in enumerate(rows):
+        one, length = torch.tensor([row]), i32(len(row))
+        more = [torch.zeros_like(one)] if config.embedding.num_segments else []
+        alone = model.pool(model.encode(one, length, *more), length)[0]
+        torch.testing.assert_close(batched[index], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_embeddings_have_length_one() -> None:
+    model = model_of(BERT)
+    ids = torch.arange(12).view(3, 4)
+    lengths = i32(4, 2, 3)
+    vectors = model.pool(model.encode(ids, lengths, torch.zeros_like(ids)), lengths)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(3))
+
+
+def test_parameter_names_are_the_importers_contract() -> None:
+    shapes = parameter_shapes(LLAMA)
+    assert shapes["embedding.tokens.weight"] == (61, 64)
+    assert shapes["decoder.layers.1.mixer.qkv.weight"] == (64, (4 + 2 * 2) * 16)
+    assert shapes["decoder.layers.0.feed_forward.input.weight"] == (64, 2 * 96)
+    assert "head.output.weight" not in shapes  # tied
+    assert "decoder.layers.0.mixer_norm.bias" not in shapes  # RMSNorm
+    assert "decoder.final_norm.weight" in shapes
+    recurrent = parameter_shapes(SSRU)
+    assert recurrent["decoder.layers.0.mixer.forget.bias"] == (64,)
+    assert "decoder.layers.0.mixer.candidate.bias" not in recurrent
+    assert recurrent["head.output.bias"] == (61,)
+    assert parameter_shapes(VASWANI)["decoder.layers.1.cross_attention.key_value.weight"] == (
+        64,
+        128,
+    )
+
+
+def test_weights_are_held_not_copied() -> None:
+    weights = random_weights(LLAMA)
+    model = from_weights(LLAMA, weights)
+    held = model.state_dict()["embedding.tokens.weight"]
+    assert held.data_ptr() == weights["embedding.tokens.weight"].data_ptr()
+
+
+def test_the_manifest_needs_no_torch() -> None:
+    code = "import sys, model.bundle, model.config; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
