@@ -26,9 +26,11 @@ check: setup
 	$(VENV)/ruff check .
 	$(VENV)/mypy $(CODE)
 	$(VENV)/python -m scripts.check_readme
+	$(VENV)/python -m scripts.readme_figures --check
 
 bench: bundles
-	$(VENV)/python -m tests.benchmarks.engine --json build/engine.json
+	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
+	$(VENV)/python -m scripts.readme_figures
 
 protos: setup
 	$(VENV)/python -m scripts.generate_stubs

@@ -9,7 +9,6 @@ machine whose speed drifts harms all of them alike. Compare the ratios.
 import asyncio
 import json
 import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from client.aio import AsyncClient
+from loadtest.machine import machine
 from tests.benchmarks.bare_engine import BareEngine, newest_version
 from tests.serving import server_process
 
@@ -66,7 +66,7 @@ def main(
     report = {
         "model": manifest.name,
         "precision": manifest.precision,
-        "machine": platform.processor() or platform.machine(),
+        "machine": machine()["processor"],
         "cores": len(os.sched_getaffinity(0)),
         "threads": threads,
         "onnxruntime": onnxruntime.__version__,

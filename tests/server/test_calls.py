@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from client.errors import TriuneError
 from client.sync import Client
-from client.types import FinishReason, ModelState
+from client.types import FinishReason, GenerationOptions, ModelState
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
 from tests.serving import ServerProcess, server_process
@@ -85,7 +85,7 @@ def test_stopping(client: Client) -> None:
 
 
 def test_a_seed_reproduces_a_sample(client: Client) -> None:
-    options = {"temperature": 2.0, "max_new_tokens": 20, "ignore_eos": True}
+    options: GenerationOptions = {"temperature": 2.0, "max_new_tokens": 20, "ignore_eos": True}
     texts = {
         seed: [client.generate(DECODER, "1", seed=seed, **options).outputs[0].text for _ in "ab"]
         for seed in (1, 2)
@@ -160,7 +160,7 @@ def test_bad_prompts_name_their_field(client: Client, server: ServerProcess) -> 
         del request.inputs[:]
         with pytest.raises(grpc.RpcError) as caught:
             stub.Generate(request, timeout=60)
-        assert "messages: " in caught.value.details()
+        assert "messages: " in str(caught.value.details())
 
 
 def test_a_bad_request_harms_nobody(client: Client) -> None:
@@ -226,7 +226,7 @@ def one_slot(tiny_bundles: Path) -> Iterator[ServerProcess]:
 
 def test_a_full_queue_says_when_to_come_back(one_slot: ServerProcess) -> None:
     with Client(one_slot.target, timeout_seconds=120) as client:
-        long = {"max_new_tokens": 400, "ignore_eos": True, "token_ids": True}
+        long: GenerationOptions = {"max_new_tokens": 400, "ignore_eos": True, "token_ids": True}
         streams = [client.generate_stream(DECODER, "1", **long)]
         next(streams[0])
         error = refused(client.generate, DECODER, ["1", "1"])
