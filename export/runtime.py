@@ -24,6 +24,8 @@ class Session:
     def __init__(self, directory: Path, graph: Graph) -> None:
         options = ort.SessionOptions()
         options.log_severity_level = 3
+        # PyTorch runs in this process as well: threads that spin would take its cores.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = str(directory / graph.file)
         self.graph = graph
         self.session = ort.InferenceSession(

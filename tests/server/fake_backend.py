@@ -4,7 +4,7 @@ It stores token ids in its state and computes the next token from all that a row
 has stored, so a lost, swapped or stale row changes the output.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ VOCABULARY = 97
 EOS = 0
 
 
-def next_token(tokens: Sequence[int], source: Sequence[int] = ()) -> int:
+def next_token(tokens: Iterable[float], source: Iterable[float] = ()) -> int:
     """The reference: what the fake model generates after ``tokens``."""
     value = 7
     for token in (*source, *tokens):
@@ -101,7 +101,7 @@ class BoundFakeDecode:
             keys[row, 0, cached[row] : end, 0] = tokens[: new[row]]
             count[row] += new[row]
             assert count[row] == end, "the recurrent state is of another sequence"
-            source = ()
+            source: Iterable[float] = ()
             if "source_lengths" in inputs:
                 length = inputs["source_lengths"][row]
                 source = self._states["past.cross_key.0"][row, 0, :length, 0]

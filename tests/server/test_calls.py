@@ -85,14 +85,15 @@ def test_stopping(client: Client) -> None:
 
 
 def test_a_seed_reproduces_a_sample(client: Client) -> None:
-    options: GenerationOptions = {"temperature": 2.0, "max_new_tokens": 20, "ignore_eos": True}
-    texts = {
-        seed: [client.generate(DECODER, "1", seed=seed, **options).outputs[0].text for _ in "ab"]
-        for seed in (1, 2)
-    }
-    assert texts[1][0] == texts[1][1]
-    assert texts[2][0] == texts[2][1]
-    assert texts[1] != texts[2]
+    def sample(seed: int) -> str:
+        result = client.generate(
+            DECODER, "1", temperature=2.0, max_new_tokens=20, ignore_eos=True, seed=seed
+        )
+        return result.outputs[0].text
+
+    assert sample(1) == sample(1)
+    assert sample(2) == sample(2)
+    assert sample(1) != sample(2)
 
 
 def test_token_inputs_are_the_same_as_text(client: Client) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,15 @@ def _hard_link(bundle: Path) -> None:
     os.link(bundle / "tokenizer.json", bundle.parents[2] / "second-name.json")
 
 
-def _edit(change: Callable[[dict], None]) -> Callable[[Path], None]:
+def _rename(bundle: Path, name: str) -> None:
+    _edit(lambda manifest: manifest.update(name=name))(bundle)
+
+
+def _cut_the_manifest(bundle: Path) -> None:
+    (bundle / "bundle.json").write_text("{")
+
+
+def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     def damage(bundle: Path) -> None:
         path = bundle / "bundle.json"
         manifest = json.loads(path.read_text())
@@ -54,7 +63,9 @@ def _edit(change: Callable[[dict], None]) -> Callable[[Path], None]:
     return damage
 
 
-DAMAGES = {
+Damage = Callable[[Path], None]
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
     "hash": (_flip_a_byte, "decode.onnx"),
     "missing file": (_remove_the_tokenizer, "tokenizer.json"),
     "truncated": (_truncate_the_weights, ".data"),
@@ -76,7 +87,7 @@ DAMAGES = {
     "wrong type": (_edit(lambda m: m["dimensions"].update(num_layers="two")), "num_layers"),
     "future format": (_edit(lambda m: m.update(format_version=99)), "format_version 99"),
     "other name": (_edit(lambda m: m.update(name="../evil")), "'../evil'"),
-    "not JSON": (lambda bundle: (bundle / "bundle.json").write_text("{"), "bundle.json"),
+    "not JSON": (_cut_the_manifest, "bundle.json"),
 }
 
 
@@ -91,7 +102,7 @@ def test_damaged_bundles_are_refused_by_name_and_the_others_served(
         name = f"{VICTIM}-{index}"
         copy = root / name / version.name
         shutil.copytree(version, copy)
-        _edit(lambda manifest, name=name: manifest.update(name=name))(copy)
+        _rename(copy, name)
         damage(copy)
     with server_process(root, "--threads", "1") as running, Client(running.target) as client:
         models = {model.name: model for model in client.list_models()}
