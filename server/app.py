@@ -17,7 +17,6 @@ from protos.triune.v1 import inference_pb2, inference_pb2_grpc, models_pb2, mode
 from server.backend.ort import OrtBackend
 from server.config import ServerConfig
 from server.engine.build import build_engine
-from server.engine.engine import Engine
 from server.errors import StartupError
 from server.metrics import Metrics
 from server.registry import Registry, load_bundles
@@ -46,7 +45,6 @@ class RunningServer:
 
     port: int
     metrics_port: int
-    engine: Engine
     registry: Registry
     dead: "asyncio.Future[BaseException]"
 
@@ -82,7 +80,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
             await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
         dead.add_done_callback(lambda _: health_servicer.enter_graceful_shutdown())
         try:
-            yield RunningServer(port, metrics_server.port, engine, registry, dead)
+            yield RunningServer(port, metrics_server.port, registry, dead)
         finally:
             await health_servicer.enter_graceful_shutdown()
             # Refuses new calls at once, cancels what is left after the grace period.

@@ -68,7 +68,7 @@ class Engine:
         capacities: by model name, in the order of the workers: the jobs accepted
             at a time.
         observer: told of runs and steps.
-        on_death: called on the loop when a lane died.
+        on_death: called on the loop, once, when a lane died.
     """
 
     def __init__(
@@ -87,19 +87,13 @@ class Engine:
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
         self._is_closed = False
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._is_dead = False
         self._lanes = [
             Lane(index, make_workers(index), self._publish, self._report_death, observer)
             for index in range(num_lanes)
         ]
         for lane in self._lanes:
             lane.start()
-
-    @property
-    def num_in_flight(self) -> int:
-        """Accepted jobs that have not ended."""
-        return len(self._tickets)
 
     def submit(self, model: str, jobs: Rows[Job]) -> list[Ticket]:
         """Accepts all jobs of a request, or none.
@@ -120,7 +114,6 @@ class Engine:
         if admission.num_accepted + len(jobs) > admission.capacity:
             raise OverloadedError(admission.name, admission.retry_seconds())
         admission.num_accepted += len(jobs)
-        self._idle.clear()
         return [self._accept(index, job) for job in jobs]
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
@@ -128,11 +121,6 @@ class Engine:
         for ticket in tickets:
             if not ticket.is_done:
                 self._lanes[ticket.lane].send(Cancel(ticket.model, ticket.id))
-
-    async def drain(self) -> None:
-        """Refuses new jobs and waits until every accepted one has ended."""
-        self._is_closed = True
-        await self._idle.wait()
 
     def stop(self) -> None:
         """Ends the lanes after the steps they are in. Unfinished jobs get no more news."""
@@ -157,7 +145,9 @@ class Engine:
 
     def _deliver(self, news: list[Progress]) -> None:
         for progress in news:
-            ticket = self._tickets[progress.id]
+            ticket = self._tickets.get(progress.id)
+            if ticket is None:  # abandoned: the engine stops
+                continue
             if progress.end is not None:
                 self._close(ticket)
             ticket.news.put_nowait(progress)
@@ -170,21 +160,19 @@ class Engine:
         share = (self._loop.time() - ticket.submitted) / admission.num_accepted
         admission.seconds_per_job += _SMOOTHING * (share - admission.seconds_per_job)
         admission.num_accepted -= 1
-        if not self._tickets:
-            self._idle.set()
 
     def _report_death(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._die, error)
 
     def _die(self, error: BaseException) -> None:
         log.critical("a lane died", exc_info=error)
-        self._is_closed = True
         self._abandon()
-        self._on_death(error)
+        if not self._is_dead:
+            self._is_dead = self._is_closed = True
+            self._on_death(error)
 
     def _abandon(self) -> None:
         for ticket in self._tickets.values():
             ticket.is_done = True
             ticket.news.put_nowait(None)
         self._tickets.clear()
-        self._idle.set()
