@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from export.checkpoint import Checkpoint, check_weights
 from export.equalize import equalized
 from export.errors import BundleExistsError, ExportError
@@ -67,7 +69,7 @@ def write_bundle(
     if target.exists():
         raise BundleExistsError(f"{target} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
-    with _scratch(root) as directory:
+    with _one_thread(), _scratch(root) as directory:
         weights = checkpoint.weights
         if precision == Precision.INT8:
             progress("even out activations")
@@ -90,6 +92,21 @@ def write_bundle(
         except OSError as error:
             raise ExportError(f"cannot write {target}: {error.strerror}") from error
     return target
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keeps PyTorch to one thread.
+
+    Its matrices are small here, and where other work shares the cores, threads that wait for
+    each other made a check of 8 seconds one of 37.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 @contextmanager
