@@ -6,10 +6,12 @@ bound to the same memory. Its ``seqlens_k`` is the number of valid keys after th
 less one; it reads nothing behind them.
 """
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, onnx
 
 from model.config import AttentionConfig
-from model.eager import split_qkv
 from model.kernels import Attended, KeyValue, RotaryTables, Step
 
 DOMAIN = "com.microsoft"
@@ -21,19 +23,17 @@ class FusedKernels:
     def bidirectional(
         self, qkv: Tensor, config: AttentionConfig, rotary: RotaryTables | None, lengths: Tensor
     ) -> Tensor:
-        if rotary is not None or config.num_kv_heads != config.num_heads:
-            raise NotImplementedError(
-                "encoders with rotary positions or grouped heads have no fused attention yet"
-            )
-        query, key, value = split_qkv(qkv, config)
-        return onnx.ops.symbolic(
-            f"{DOMAIN}::MultiHeadAttention",
-            (query, key, value, None, lengths),
-            attrs={"num_heads": config.num_heads},
-            dtype=qkv.dtype,
-            shape=query.shape,
-            version=1,
+        length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
+        tables = () if rotary is None else tuple(rotary)
+        inputs = (qkv, None, None, None, None, lengths - 1, length, *tables)
+        attributes = {"causal": 0, "do_rotary": 0 if rotary is None else 1}
+        memory_shape = (
+            qkv.shape[0],
+            config.num_kv_heads,
+            qkv.shape[1],
+            config.head_size,
         )
+        return _group_query_attention(qkv, inputs, config, memory_shape, attributes).context
 
     def causal(
         self,
@@ -48,7 +48,7 @@ class FusedKernels:
         tables = () if rotary is None else tuple(rotary)
         inputs = (qkv, None, None, *past, step.last_positions, step.max_total_length, *tables)
         return _group_query_attention(
-            qkv, inputs, config, past, {"do_rotary": 0 if rotary is None else 1}
+            qkv, inputs, config, past.key.shape, {"do_rotary": 0 if rotary is None else 1}
         )
 
     def cross(
@@ -57,14 +57,14 @@ class FusedKernels:
         _, max_length = step.source()
         nothing = query[:, :0, : config.num_kv_heads * config.head_size]
         inputs = (query, nothing, nothing, *memory, step.last_source_positions, max_length)
-        return _group_query_attention(query, inputs, config, memory, {"causal": 0})
+        return _group_query_attention(query, inputs, config, memory.key.shape, {"causal": 0})
 
 
 def _group_query_attention(
     x: Tensor,
     inputs: tuple[Tensor | None, ...],
     config: AttentionConfig,
-    memory: KeyValue,
+    memory_shape: Sequence[int | torch.SymInt],
     attributes: dict[str, int],
 ) -> Attended:
     context, key, value = onnx.ops.symbolic_multi_out(
@@ -75,11 +75,11 @@ def _group_query_attention(
             "kv_num_heads": config.num_kv_heads,
             **attributes,
         },
-        dtypes=(x.dtype, memory.key.dtype, memory.value.dtype),
+        dtypes=(x.dtype, x.dtype, x.dtype),
         shapes=(
             (*x.shape[:2], config.num_heads * config.head_size),
-            memory.key.shape,
-            memory.value.shape,
+            memory_shape,
+            memory_shape,
         ),
         version=1,
     )

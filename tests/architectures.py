@@ -130,6 +130,21 @@ CLASSIFIER = ModelConfig(
         num_labels=3,
     ),
 )
+MODERN_BERT = ModelConfig(
+    kind=Kind.ENCODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.ROTARY),
+    embedding=EmbeddingConfig(),
+    encoder=stack(
+        norm=NormKind.RMS,
+        order=NormOrder.PRE,
+        activation=Activation.SILU,
+        num_kv_heads=2,
+        bias=False,
+    ),
+    head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.CLS, normalize=False),
+)
 ARCHITECTURES = {
     "llama": LLAMA,
     "gpt": GPT,
@@ -137,6 +152,7 @@ ARCHITECTURES = {
     "ssru": SSRU,
     "bert": BERT,
     "classifier": CLASSIFIER,
+    "modern-bert": MODERN_BERT,
 }
 
 
