@@ -36,11 +36,6 @@ class SlotCache:
             for state in states
         }
 
-    @property
-    def num_bytes(self) -> int:
-        """Of address space; what is resident grows with the tokens held."""
-        return sum(array.nbytes for array in self._arrays.values())
-
     def rows(self, first: int, count: int) -> dict[tuple[str, str], Array]:
         """Views of ``count`` rows from ``first``, by the graph's (input, output) names."""
         return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from model.bundle import Task
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.sequence import GenerationJob
+from server.engine.sequence import GenerationJob, Sampling
 from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.rpc import validation
@@ -29,29 +29,47 @@ class Prepared:
     tokenize_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What all outputs of a request share, checked once."""
+
+    model: Model
+    sampling: Sampling
+    max_new_tokens: int | None
+    stop_strings: tuple[str, ...]
+    eos: frozenset[int]
+    deadline: float | None
+
+    def job(
+        self, index: int, prompt: tuple[int, ...], source: tuple[int, ...], max_new_tokens: int
+    ) -> GenerationJob:
+        """One output's job. Of several, each draws from its own seed: ``seed + index``."""
+        seed = self.sampling.seed
+        return GenerationJob(
+            prompt=prompt,
+            max_new_tokens=max_new_tokens,
+            source=source,
+            eos=self.eos,
+            sampling=replace(self.sampling, seed=None if seed is None else seed + index),
+            deadline=self.deadline,
+        )
+
+
 async def prepare_generate(
     request: GenerateRequest, services: Services, deadline: float | None
 ) -> Prepared:
     """Jobs of a decoder. Raises ``InvalidArgumentError`` or ``ModelNotFoundError``."""
     started = time.monotonic()
-    model = services.registry.get(request.model, request.version)
-    validation.check_task(model, Task.GENERATE)
-    validation.sampling(request.sampling)
-    validation.max_new_tokens(request.stopping)
-    stops = validation.stop_strings(request.stopping)
+    options = _options(request, Task.GENERATE, services, deadline)
+    model = options.model
     field, prompts = await _prompts(request, model, services)
     validation.check_lengths(field, prompts, model.max_length - 1)
-    return Prepared(
-        model,
-        [
-            _job(request, model, index, prompt, (), model.max_length - len(prompt), deadline)
-            for index, prompt in enumerate(prompts)
-        ],
-        stops,
-        request.response.token_ids,
-        started,
-        time.monotonic() - started,
-    )
+    wanted = options.max_new_tokens or model.max_length
+    jobs = [
+        options.job(index, prompt, (), min(wanted, model.max_length - len(prompt)))
+        for index, prompt in enumerate(prompts)
+    ]
+    return _prepared(request, options, jobs, started)
 
 
 async def prepare_translate(
@@ -59,31 +77,53 @@ async def prepare_translate(
 ) -> Prepared:
     """Jobs of an encoder-decoder. Raises ``InvalidArgumentError`` or ``ModelNotFoundError``."""
     started = time.monotonic()
-    model = services.registry.get(request.model, request.version)
-    validation.check_task(model, Task.TRANSLATE)
-    validation.sampling(request.sampling)
-    validation.max_new_tokens(request.stopping)
-    stops = validation.stop_strings(request.stopping)
+    options = _options(request, Task.TRANSLATE, services, deadline)
+    model = options.model
     validation.check_texts(request.inputs, services.config.max_input_bytes)
     sources = await services.in_thread(lambda: model.tokenizer.encode(request.inputs))
     validation.check_lengths("inputs", sources, model.max_length)
     start = model.manifest.special_tokens.decoder_start
     if start is None:
         raise InvalidArgumentError("model", "its bundle names no decoder_start token")
-    factor = model.manifest.max_length_factor
-    limits = [
-        model.max_length - 1
-        if factor is None
-        else min(model.max_length - 1, math.ceil(factor * len(source)))
-        for source in sources
-    ]
+    # Without a bound of the caller's, a multiple of the source's length.
+    factor = model.manifest.max_length_factor or math.inf
+    jobs = []
+    for index, source in enumerate(sources):
+        wanted = options.max_new_tokens or factor * len(source)
+        limit = math.ceil(min(wanted, model.max_length - 1))
+        jobs.append(options.job(index, (start,), source, limit))
+    return _prepared(request, options, jobs, started)
+
+
+def _options(
+    request: GenerateRequest | TranslateRequest,
+    task: Task,
+    services: Services,
+    deadline: float | None,
+) -> _Options:
+    model = services.registry.get(request.model, request.version)
+    validation.check_task(model, task)
+    eos = () if request.stopping.ignore_eos else model.manifest.special_tokens.eos
+    return _Options(
+        model=model,
+        sampling=validation.sampling(request.sampling),
+        max_new_tokens=validation.max_new_tokens(request.stopping),
+        stop_strings=validation.stop_strings(request.stopping),
+        eos=frozenset(eos),
+        deadline=deadline,
+    )
+
+
+def _prepared(
+    request: GenerateRequest | TranslateRequest,
+    options: _Options,
+    jobs: list[GenerationJob],
+    started: float,
+) -> Prepared:
     return Prepared(
-        model,
-        [
-            _job(request, model, index, (start,), source, limit, deadline)
-            for index, (source, limit) in enumerate(zip(sources, limits, strict=True))
-        ],
-        stops,
+        options.model,
+        jobs,
+        options.stop_strings,
         request.response.token_ids,
         started,
         time.monotonic() - started,
@@ -116,30 +156,3 @@ async def _prompts(
         return model.tokenizer.encode([template.render(messages)], special_tokens=False)
 
     return "messages", await services.in_thread(render)
-
-
-def _job(
-    request: GenerateRequest | TranslateRequest,
-    model: Model,
-    index: int,
-    prompt: tuple[int, ...],
-    source: tuple[int, ...],
-    limit: int,
-    deadline: float | None,
-) -> GenerationJob:
-    """One output's job. Of several, each draws from its own seed: ``seed + index``."""
-    sampling = validation.sampling(request.sampling)
-    if sampling.seed is not None:
-        sampling = replace(sampling, seed=sampling.seed + index)
-    wanted = validation.max_new_tokens(request.stopping)
-    if source and wanted is not None:
-        limit = model.max_length - 1
-    eos = () if request.stopping.ignore_eos else model.manifest.special_tokens.eos
-    return GenerationJob(
-        prompt=prompt,
-        max_new_tokens=limit if wanted is None else min(wanted, limit),
-        source=source,
-        eos=frozenset(eos),
-        sampling=sampling,
-        deadline=deadline,
-    )

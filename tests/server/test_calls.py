@@ -228,13 +228,13 @@ def one_slot(tiny_bundles: Path) -> Iterator[ServerProcess]:
 def test_a_full_queue_says_when_to_come_back(one_slot: ServerProcess) -> None:
     with Client(one_slot.target, timeout_seconds=120) as client:
         long: GenerationOptions = {"max_new_tokens": 400, "ignore_eos": True, "token_ids": True}
-        streams = [client.generate_stream(DECODER, "1", **long)]
-        next(streams[0])
+        stream = client.generate_stream(DECODER, "1", **long)
+        next(stream)
         error = refused(client.generate, DECODER, ["1", "1"])
         assert error.code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error.retry_delay_seconds is not None
         assert error.retry_delay_seconds > 0
-        assert len(list(streams[0])) > 0
+        assert len(list(stream)) > 0
         assert client.generate(DECODER, "1", max_new_tokens=3).outputs
 
 
