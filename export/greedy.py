@@ -38,15 +38,6 @@ class Work:
     def source_capacity(self) -> int:
         return max((len(source) for source in self.sources or []), default=1)
 
-    def subset(self, row: int) -> "Work":
-        """The work of one row."""
-        return Work(
-            prompts=[self.prompts[row]],
-            num_steps=self.num_steps,
-            sources=None if self.sources is None else [self.sources[row]],
-            suppressed=self.suppressed,
-        )
-
 
 @dataclass(frozen=True)
 class Run:
