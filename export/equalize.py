@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import AttentionConfig, Kind, ModelConfig, NormOrder, StackConfig
+from model.config import AttentionConfig, Kind, LayerConfig, ModelConfig, NormOrder
 from model.kernels import Step
 from model.transformer import from_weights
 
@@ -104,26 +104,26 @@ def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Ra
 def links(config: ModelConfig) -> Iterator[Link]:
     """Every place where a scale can move from one weight to the next.
 
-    Pre-norm stacks only: a post-norm is read by the residual as well.
+    Pre-norm layers only: a post-norm is read by the residual as well.
     """
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        if stack is not None and stack.norm.order == NormOrder.PRE:
-            for layer in range(stack.num_layers):
-                yield from _layer_links(f"{name}.layers.{layer}", stack)
+        for index, layer in enumerate(() if stack is None else stack.layers):
+            if layer.norm_order == NormOrder.PRE:
+                yield from _layer_links(f"{name}.layers.{index}", layer)
 
 
-def _layer_links(layer: str, stack: StackConfig) -> Iterator[Link]:
-    attention = stack.attention
+def _layer_links(name: str, layer: LayerConfig) -> Iterator[Link]:
+    attention = layer.attention
     if attention is not None:
-        yield Link(f"{layer}.mixer_norm", f"{layer}.mixer.qkv")
+        yield Link(f"{name}.mixer_norm", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
-        yield Link(f"{layer}.mixer.qkv", f"{layer}.mixer.output", start, attention)
-    if stack.cross_attention is not None:
-        yield Link(f"{layer}.cross_attention_norm", f"{layer}.cross_attention.query")
-    yield Link(f"{layer}.feed_forward_norm", f"{layer}.feed_forward.input")
-    if stack.feed_forward.gated:  # linear in the half that is not activated
-        start = stack.feed_forward.inner_size
-        yield Link(f"{layer}.feed_forward.input", f"{layer}.feed_forward.output", start)
+        yield Link(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
+    if layer.cross_attention is not None:
+        yield Link(f"{name}.cross_attention_norm", f"{name}.cross_attention.query")
+    yield Link(f"{name}.feed_forward_norm", f"{name}.feed_forward.input")
+    if layer.feed_forward.gated:  # linear in the half that is not activated
+        start = layer.feed_forward.inner_size
+        yield Link(f"{name}.feed_forward.input", f"{name}.feed_forward.output", start)
 
 
 def _equalize(weights: Weights, link: Link, ranges: Ranges) -> None:

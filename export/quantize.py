@@ -79,7 +79,11 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
     speed, and raise the worst cosine of short texts from 0.982 to 0.991.
     """
     stack = config.encoder
-    if config.kind == Kind.ENCODER and stack is not None and stack.norm.order == NormOrder.POST:
+    if (
+        config.kind == Kind.ENCODER
+        and stack is not None
+        and any(layer.norm_order == NormOrder.POST for layer in stack.layers)
+    ):
         return ("mixer.qkv.weight",)
     return ()
 

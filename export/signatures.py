@@ -3,7 +3,15 @@
 from collections.abc import Callable
 
 from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
-from model.config import HeadKind, Kind, MixerKind, ModelConfig, StackConfig
+from model.config import (
+    AttentionConfig,
+    HeadKind,
+    Kind,
+    LayerConfig,
+    MixerKind,
+    ModelConfig,
+    StackConfig,
+)
 from model.mixers import required
 
 # ONNX Runtime's fused skip and layer norm loses precision: its error is about twice that
@@ -19,23 +27,25 @@ def _max_chunk(stack: StackConfig) -> int | None:
     GroupQueryAttention over a past takes several tokens of one row only, and not more
     than the past is long: fewer than a target may begin with.
     """
-    one = stack.mixer == MixerKind.SSRU or stack.cross_attention is not None
+    one = any(
+        layer.mixer == MixerKind.SSRU or layer.cross_attention is not None for layer in stack.layers
+    )
     return 1 if one else None
 
 
-def _attention_states(config: ModelConfig, stack: StackConfig, layer: int) -> list[StateSpec]:
+def _attention_states(config: ModelConfig, layer: LayerConfig, index: int) -> list[StateSpec]:
     del config
-    attention = required(stack.attention)
+    attention = required(layer.attention)
     shape = (attention.num_kv_heads, "length", attention.head_size)
-    return [_state(name, layer, StateRole.KV, shape) for name in ("key", "value")]
+    return [_state(name, index, StateRole.KV, shape) for name in ("key", "value")]
 
 
-def _ssru_states(config: ModelConfig, stack: StackConfig, layer: int) -> list[StateSpec]:
-    del stack
-    return [_state("recurrent", layer, StateRole.RECURRENT, (config.hidden_size,))]
+def _ssru_states(config: ModelConfig, layer: LayerConfig, index: int) -> list[StateSpec]:
+    del layer
+    return [_state("recurrent", index, StateRole.RECURRENT, (config.hidden_size,))]
 
 
-MIXER_STATES: dict[MixerKind, Callable[[ModelConfig, StackConfig, int], list[StateSpec]]] = {
+MIXER_STATES: dict[MixerKind, Callable[[ModelConfig, LayerConfig, int], list[StateSpec]]] = {
     MixerKind.ATTENTION: _attention_states,
     MixerKind.SSRU: _ssru_states,
 }
@@ -54,10 +64,9 @@ def _state(kind: str, layer: int, role: StateRole, shape: tuple[int | str, ...])
     )
 
 
-def _cross_states(stack: StackConfig, layer: int) -> list[StateSpec]:
-    attention = required(stack.cross_attention)
+def _cross_states(attention: AttentionConfig, index: int) -> list[StateSpec]:
     shape = (attention.num_kv_heads, "source_length", attention.head_size)
-    return [_state(name, layer, StateRole.CROSS, shape) for name in ("cross_key", "cross_value")]
+    return [_state(name, index, StateRole.CROSS, shape) for name in ("cross_key", "cross_value")]
 
 
 def decoder_states(config: ModelConfig) -> tuple[StateSpec, ...]:
@@ -66,10 +75,10 @@ def decoder_states(config: ModelConfig) -> tuple[StateSpec, ...]:
     if stack is None:
         return ()
     states: list[StateSpec] = []
-    for layer in range(stack.num_layers):
-        states += MIXER_STATES[stack.mixer](config, stack, layer)
-        if stack.cross_attention is not None:
-            states += _cross_states(stack, layer)
+    for index, layer in enumerate(stack.layers):
+        states += MIXER_STATES[layer.mixer](config, layer, index)
+        if layer.cross_attention is not None:
+            states += _cross_states(layer.cross_attention, index)
     return tuple(states)
 
 

@@ -18,12 +18,11 @@ class Kind(StrEnum):
 
 
 class PositionKind(StrEnum):
-    """How a token learns where it stands."""
+    """What is added to a token's embedding to say where it stands."""
 
-    NONE = "none"
+    NONE = "none"  # attention may still know: see AttentionConfig
     SINUSOIDAL = "sinusoidal"  # Vaswani et al. 2017, section 3.5; [sin | cos] halves
     LEARNED = "learned"  # Gehring et al. 2017; BERT
-    ROTARY = "rotary"  # Su et al. 2021 (RoFormer); half-split layout
 
 
 class NormKind(StrEnum):
@@ -71,23 +70,37 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class PositionConfig(_Config, frozen=True, kw_only=True):
     kind: PositionKind
     max_positions: int
-    rotary_base: float = 10_000.0
+
+
+class RotaryConfig(_Config, frozen=True, kw_only=True):
+    """Queries and keys turned by their positions (Su et al. 2021, RoFormer); half-split layout."""
+
+    base: float = 10_000.0
 
 
 class NormConfig(_Config, frozen=True, kw_only=True):
     kind: NormKind
-    order: NormOrder
     epsilon: float
 
 
 class AttentionConfig(_Config, frozen=True, kw_only=True):
-    """``num_kv_heads``: ``num_heads`` is multi-head, 1 multi-query, between grouped-query."""
+    """Who attends to whom, and how strongly.
+
+    ``num_kv_heads``: ``num_heads`` is multi-head, 1 multi-query, between grouped-query.
+    ``scale`` of the scores is ``head_size ** -0.5`` unless given. ``soft_cap``: scores become
+    ``cap * tanh(scores / cap)`` (Gemma 2). ``window``: a token sees itself and the
+    ``window - 1`` tokens before it (Mistral; Beltagy et al. 2020).
+    """
 
     num_heads: int
     num_kv_heads: int
     head_size: int
     input_bias: bool
     output_bias: bool
+    rotary: RotaryConfig | None = None
+    scale: float | None = None
+    soft_cap: float | None = None
+    window: int | None = None
 
 
 class FeedForwardConfig(_Config, frozen=True, kw_only=True):
@@ -97,21 +110,27 @@ class FeedForwardConfig(_Config, frozen=True, kw_only=True):
     bias: bool
 
 
-class StackConfig(_Config, frozen=True, kw_only=True):
-    """``num_layers`` equal layers: mixer, cross-attention if any, feed-forward."""
+class LayerConfig(_Config, frozen=True, kw_only=True):
+    """Mixer, cross-attention if any, feed-forward."""
 
-    num_layers: int
     mixer: MixerKind = MixerKind.ATTENTION
     attention: AttentionConfig | None = None  # None where the mixer is recurrent
     cross_attention: AttentionConfig | None = None
     feed_forward: FeedForwardConfig
     norm: NormConfig
-    final_norm: bool
+    norm_order: NormOrder
+
+
+class StackConfig(_Config, frozen=True, kw_only=True):
+    """Layers from the input to the output: equal ones, or as any pattern has it."""
+
+    layers: tuple[LayerConfig, ...]
+    final_norm: NormConfig | None = None
 
 
 class EmbeddingConfig(_Config, frozen=True, kw_only=True):
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
-    norm: bool = False  # BERT normalises the sum of its embeddings
+    norm: NormConfig | None = None  # BERT normalises the sum of its embeddings
     num_segments: int = 0  # BERT's token types
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from model.config import AttentionConfig
-from model.kernels import Attended, KeyValue, RotaryTables, Step
+from model.kernels import Attended, AttentionPositions, KeyValue, RotaryTables, Step
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -23,7 +23,15 @@ def split_qkv(qkv: Tensor, config: AttentionConfig) -> tuple[Tensor, Tensor, Ten
     return query, key, value
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor,
+    *,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Tensor:
     """Scaled dot-product attention, ``softmax(Q K^T / sqrt(d)) V`` (Vaswani et al. 2017, eq. 1).
 
     Args:
@@ -31,13 +39,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor
         key, value: ``[batch, kv_heads, key_length, size]``; each serves ``heads / kv_heads``
             consecutive query heads (Ainslie et al. 2023).
         allowed: bool, broadcast to ``[batch, 1, length, key_length]``.
+        scale: in place of ``1 / sqrt(size)``.
+        soft_cap: bounds the scores (Gemma Team 2024, section 2).
 
     Returns:
         ``[batch, length, heads * size]``
     """
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (key, value))
-    scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
+    scores = query @ key.transpose(2, 3)
+    scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
     weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
     return (weights @ value).transpose(1, 2).flatten(2)
 
@@ -64,46 +77,59 @@ def write(past: Tensor, new: Tensor, step: Step) -> Tensor:
     return torch.where(is_new[:, None, :, None], new.gather(2, index), past)
 
 
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, config: AttentionConfig
+) -> Tensor:
+    return attend(query, key, value, allowed, scale=config.scale, soft_cap=config.soft_cap)
+
+
 class EagerKernels:
     """Implements :class:`model.kernels.AttentionKernels`."""
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, rotary: RotaryTables | None, lengths: Tensor
+        self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
     ) -> Tensor:
-        query, key, value = self._heads(qkv, config, rotary, torch.arange(qkv.shape[1])[None])
+        places = torch.arange(qkv.shape[1])[None]
+        query, key, value = self._heads(qkv, config, positions, places)
+        if config.window is not None:
+            raise ValueError("a window of an attention that looks both ways is not implemented")
         allowed = torch.arange(qkv.shape[1]) < lengths[:, None, None, None]
-        return attend(query, key, value, allowed)
+        return _attend(query, key, value, allowed, config)
 
     def causal(
         self,
         qkv: Tensor,
         config: AttentionConfig,
-        rotary: RotaryTables | None,
+        positions: AttentionPositions,
         past: KeyValue | None,
         step: Step,
     ) -> Attended:
-        positions = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])
-        query, key, value = self._heads(qkv, config, rotary, positions)
+        places = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])
+        query, key, value = self._heads(qkv, config, positions, places)
         if past is not None:
             key, value = write(past.key, key, step), write(past.value, value, step)
-        allowed = torch.arange(key.shape[2]) <= positions[:, None, :, None]
-        return Attended(attend(query, key, value, allowed), KeyValue(key, value))
+        distances = places[:, None, :, None] - torch.arange(key.shape[2])
+        allowed = distances >= 0
+        if config.window is not None:
+            allowed &= distances < config.window
+        return Attended(_attend(query, key, value, allowed, config), KeyValue(key, value))
 
     def cross(
         self, query: Tensor, config: AttentionConfig, memory: KeyValue, step: Step
     ) -> Attended:
         lengths, _ = step.source()
         allowed = torch.arange(memory.key.shape[2]) < lengths[:, None, None, None]
-        context = attend(split_heads(query, config.num_heads), *memory, allowed)
+        context = _attend(split_heads(query, config.num_heads), *memory, allowed, config)
         return Attended(context, memory)
 
     @staticmethod
     def _heads(
-        qkv: Tensor, config: AttentionConfig, rotary: RotaryTables | None, positions: Tensor
+        qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, places: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = split_qkv(qkv, config)
         query = split_heads(query, config.num_heads)
         key = split_heads(key, config.num_kv_heads)
-        if rotary is not None:
-            query, key = rotate(query, rotary, positions), rotate(key, rotary, positions)
+        if positions.rotary is not None:
+            query = rotate(query, positions.rotary, places)
+            key = rotate(key, positions.rotary, places)
         return query, key, split_heads(value, config.num_kv_heads)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, onnx
 
 from model.config import AttentionConfig
-from model.kernels import Attended, KeyValue, RotaryTables, Step
+from model.kernels import Attended, AttentionPositions, KeyValue, Step
 
 DOMAIN = "com.microsoft"
 
@@ -21,12 +21,12 @@ class FusedKernels:
     """Implements :class:`model.kernels.AttentionKernels`."""
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, rotary: RotaryTables | None, lengths: Tensor
+        self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
     ) -> Tensor:
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
-        tables = () if rotary is None else tuple(rotary)
+        tables = () if positions.rotary is None else tuple(positions.rotary)
         inputs = (qkv, None, None, None, None, lengths - 1, length, *tables)
-        attributes = {"causal": 0, "do_rotary": 0 if rotary is None else 1}
+        attributes = {"causal": 0, "do_rotary": 0 if positions.rotary is None else 1}
         memory_shape = (
             qkv.shape[0],
             config.num_kv_heads,
@@ -39,16 +39,16 @@ class FusedKernels:
         self,
         qkv: Tensor,
         config: AttentionConfig,
-        rotary: RotaryTables | None,
+        positions: AttentionPositions,
         past: KeyValue | None,
         step: Step,
     ) -> Attended:
         if past is None:
             raise ValueError("the fused decoder runs over a cache")
-        tables = () if rotary is None else tuple(rotary)
+        tables = () if positions.rotary is None else tuple(positions.rotary)
         inputs = (qkv, None, None, *past, step.last_positions, step.max_total_length, *tables)
         return _group_query_attention(
-            qkv, inputs, config, past.key.shape, {"do_rotary": 0 if rotary is None else 1}
+            qkv, inputs, config, past.key.shape, {"do_rotary": 0 if positions.rotary is None else 1}
         )
 
     def cross(
@@ -67,13 +67,20 @@ def _group_query_attention(
     memory_shape: Sequence[int | torch.SymInt],
     attributes: dict[str, int],
 ) -> Attended:
+    more: dict[str, int | float] = {**attributes}
+    if config.scale is not None:
+        more["scale"] = config.scale
+    if config.soft_cap is not None:
+        more["softcap"] = config.soft_cap
+    if config.window is not None:
+        more["local_window_size"] = config.window
     context, key, value = onnx.ops.symbolic_multi_out(
         f"{DOMAIN}::GroupQueryAttention",
         inputs,
         attrs={
             "num_heads": config.num_heads,
             "kv_num_heads": config.num_kv_heads,
-            **attributes,
+            **more,
         },
         dtypes=(x.dtype, x.dtype, x.dtype),
         shapes=(

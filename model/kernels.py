@@ -32,6 +32,12 @@ class RotaryTables(NamedTuple):
     sin: Tensor
 
 
+class AttentionPositions(NamedTuple):
+    """What an attention knows of positions, shared by all layers of a stack that know the same."""
+
+    rotary: RotaryTables | None = None
+
+
 class Attended(NamedTuple):
     """``context [batch, length, heads * head_size]``, and the memory after it."""
 
@@ -94,7 +100,7 @@ class AttentionKernels(Protocol):
     """
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, rotary: RotaryTables | None, lengths: Tensor
+        self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
     ) -> Tensor:
         """Every token attends to its row's first ``lengths [batch]`` tokens.
 
@@ -106,7 +112,7 @@ class AttentionKernels(Protocol):
         self,
         qkv: Tensor,
         config: AttentionConfig,
-        rotary: RotaryTables | None,
+        positions: AttentionPositions,
         past: KeyValue | None,
         step: Step,
     ) -> Attended:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from model.basics import ACTIVATIONS, Linear, make_norm
-from model.config import FeedForwardConfig, NormOrder, StackConfig
-from model.kernels import AttentionKernels, KeyValue, RotaryTables, Step
+from model.config import FeedForwardConfig, LayerConfig, ModelConfig, NormOrder, StackConfig
+from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, Mixed, State
+from model.positions import PositionTables
 
 
 class Residual(NamedTuple):
@@ -49,39 +50,39 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__()
-        self.residual = RESIDUALS[stack.norm.order]
-        self.mixer = ENCODER_MIXERS[stack.mixer](hidden_size, stack, kernels)
-        self.mixer_norm = make_norm(hidden_size, stack.norm)
-        self.feed_forward = FeedForward(hidden_size, stack.feed_forward)
-        self.feed_forward_norm = make_norm(hidden_size, stack.norm)
+        self.residual = RESIDUALS[layer.norm_order]
+        self.mixer = ENCODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
+        self.mixer_norm = make_norm(hidden_size, layer.norm)
+        self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
+        self.feed_forward_norm = make_norm(hidden_size, layer.norm)
 
-    def forward(self, x: Tensor, lengths: Tensor, rotary: RotaryTables | None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
         enter, leave = self.residual
-        x = leave(self.mixer_norm, x, self.mixer(enter(self.mixer_norm, x), lengths, rotary))
+        x = leave(self.mixer_norm, x, self.mixer(enter(self.mixer_norm, x), lengths, positions))
         norm = self.feed_forward_norm
         return leave(norm, x, self.feed_forward(enter(norm, x)))
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__()
-        self.residual = RESIDUALS[stack.norm.order]
-        self.mixer = DECODER_MIXERS[stack.mixer](hidden_size, stack, kernels)
-        self.mixer_norm = make_norm(hidden_size, stack.norm)
+        self.residual = RESIDUALS[layer.norm_order]
+        self.mixer = DECODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
+        self.mixer_norm = make_norm(hidden_size, layer.norm)
         self.cross_attention: CrossAttention | None = None
-        if stack.cross_attention is not None:
-            self.cross_attention = CrossAttention(hidden_size, stack.cross_attention, kernels)
-            self.cross_attention_norm = make_norm(hidden_size, stack.norm)
-        self.feed_forward = FeedForward(hidden_size, stack.feed_forward)
-        self.feed_forward_norm = make_norm(hidden_size, stack.norm)
+        if layer.cross_attention is not None:
+            self.cross_attention = CrossAttention(hidden_size, layer.cross_attention, kernels)
+            self.cross_attention_norm = make_norm(hidden_size, layer.norm)
+        self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
+        self.feed_forward_norm = make_norm(hidden_size, layer.norm)
 
-    def forward(self, x: Tensor, step: Step, state: State, rotary: RotaryTables | None) -> Mixed:
+    def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
         """``state`` holds the mixer's state, and ``cross_key`` and ``cross_value`` of a source."""
         enter, leave = self.residual
         mixer_state = {name: x for name, x in state.items() if not name.startswith("cross_")}
-        mixed = self.mixer(enter(self.mixer_norm, x), step, mixer_state, rotary)
+        mixed = self.mixer(enter(self.mixer_norm, x), step, mixer_state, positions)
         x, after = leave(self.mixer_norm, x, mixed.output), dict(mixed.state)
         if self.cross_attention is not None:
             norm = self.cross_attention_norm
@@ -93,32 +94,34 @@ class DecoderLayer(nn.Module):
 
 
 class _Stack(nn.Module):
-    def __init__(self, hidden_size: int, stack: StackConfig, layers: list[nn.Module]) -> None:
+    """Layers, the positions that their attention shares, and a last norm."""
+
+    def __init__(self, config: ModelConfig, stack: StackConfig, layers: list[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        if stack.final_norm:
-            self.final_norm = make_norm(hidden_size, stack.norm)
-        else:
-            self.final_norm = nn.Identity()
+        self.positions = PositionTables(config.position.max_positions, stack)
+        self.final_norm: nn.Module = nn.Identity()
+        if stack.final_norm is not None:
+            self.final_norm = make_norm(config.hidden_size, stack.final_norm)
 
 
 class Encoder(_Stack):
-    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
-        layers = [EncoderLayer(hidden_size, stack, kernels) for _ in range(stack.num_layers)]
-        super().__init__(hidden_size, stack, [*layers])
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
+        layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
+        super().__init__(config, stack, [*layers])
 
-    def forward(self, x: Tensor, lengths: Tensor, rotary: RotaryTables | None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """``x [batch, length, hidden]``, of which each row's first ``lengths [batch]`` count."""
-        for layer in self.layers:
-            x = layer(x, lengths, rotary)
+        for layer, positions in zip(self.layers, self.positions(), strict=True):
+            x = layer(x, lengths, positions)
         normed: Tensor = self.final_norm(x)
         return normed
 
 
 class Decoder(_Stack):
-    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
-        layers = [DecoderLayer(hidden_size, stack, kernels) for _ in range(stack.num_layers)]
-        super().__init__(hidden_size, stack, [*layers])
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
+        layers = [DecoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
+        super().__init__(config, stack, [*layers])
 
     def remember(self, encoded: Tensor) -> list[State]:
         """Each layer's cross-attention memory of ``encoded [batch, source_length, hidden]``."""
@@ -130,12 +133,10 @@ class Decoder(_Stack):
             states.append({"cross_key": memory.key, "cross_value": memory.value})
         return states
 
-    def forward(
-        self, x: Tensor, step: Step, states: list[State], rotary: RotaryTables | None
-    ) -> tuple[Tensor, list[State]]:
+    def forward(self, x: Tensor, step: Step, states: list[State]) -> tuple[Tensor, list[State]]:
         """``x [batch, length, hidden]`` and one state for each layer, before and after."""
         after = []
-        for layer, state in zip(self.layers, states, strict=True):
-            x, state_after = layer(x, step, state, rotary)
+        for layer, state, positions in zip(self.layers, states, self.positions(), strict=True):
+            x, state_after = layer(x, step, state, positions)
             after.append(state_after)
         return self.final_norm(x), after

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import AttentionConfig, MixerKind, StackConfig
+from model.config import AttentionConfig, LayerConfig, MixerKind
 from model.eager import split_heads
-from model.kernels import AttentionKernels, KeyValue, RotaryTables, Step
+from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 
 State = dict[str, Tensor]
 
@@ -26,22 +26,22 @@ class Mixed(NamedTuple):
 
 
 def required(attention: AttentionConfig | None) -> AttentionConfig:
-    """``attention``, of a stack that must have it.
+    """``attention``, of a layer that must have it.
 
     Raises:
         ValueError: there is none.
     """
     if attention is None:
-        raise ValueError("this stack needs an attention configuration")
+        raise ValueError("this layer needs an attention configuration")
     return attention
 
 
 class SelfAttention(nn.Module):
     """Multi-head (or grouped-query, Ainslie et al. 2023) attention of a sequence to itself."""
 
-    def __init__(self, hidden_size: int, stack: StackConfig, kernels: AttentionKernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__()
-        self.config = config = required(stack.attention)
+        self.config = config = required(layer.attention)
         self.kernels = kernels
         packed_heads = config.num_heads + 2 * config.num_kv_heads
         self.qkv = Linear(hidden_size, packed_heads * config.head_size, bias=config.input_bias)
@@ -53,8 +53,8 @@ class SelfAttention(nn.Module):
 class BidirectionalAttention(SelfAttention):
     """Of an encoder."""
 
-    def forward(self, x: Tensor, lengths: Tensor, rotary: RotaryTables | None) -> Tensor:
-        context = self.kernels.bidirectional(self.qkv(x), self.config, rotary, lengths)
+    def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
+        context = self.kernels.bidirectional(self.qkv(x), self.config, positions, lengths)
         output: Tensor = self.output(context)
         return output
 
@@ -62,9 +62,9 @@ class BidirectionalAttention(SelfAttention):
 class CausalAttention(SelfAttention):
     """Of a decoder. State: ``key`` and ``value [batch, kv_heads, capacity, head_size]``."""
 
-    def forward(self, x: Tensor, step: Step, state: State, rotary: RotaryTables | None) -> Mixed:
+    def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
         past = KeyValue(state["key"], state["value"]) if state else None
-        attended = self.kernels.causal(self.qkv(x), self.config, rotary, past, step)
+        attended = self.kernels.causal(self.qkv(x), self.config, positions, past, step)
         return Mixed(self.output(attended.context), attended.memory._asdict())
 
 
@@ -102,12 +102,14 @@ class SimplerSimpleRecurrentUnit(nn.Module):
     output is ``relu(c_t)``.
     """
 
-    def __init__(self, hidden_size: int, _stack: StackConfig, _kernels: AttentionKernels) -> None:
+    def __init__(self, hidden_size: int, _layer: LayerConfig, _kernels: AttentionKernels) -> None:
         super().__init__()
         self.forget = Linear(hidden_size, hidden_size, bias=True)
         self.candidate = Linear(hidden_size, hidden_size, bias=False)
 
-    def forward(self, x: Tensor, _step: Step, state: State, _rotary: RotaryTables | None) -> Mixed:
+    def forward(
+        self, x: Tensor, _step: Step, state: State, _positions: AttentionPositions
+    ) -> Mixed:
         forget = torch.sigmoid(self.forget(x))
         update = (1 - forget) * self.candidate(x)
         memory = state["recurrent"] if state else torch.zeros_like(x[:, 0])
@@ -118,10 +120,10 @@ class SimplerSimpleRecurrentUnit(nn.Module):
         return Mixed(torch.stack(memories, 1).relu(), {"recurrent": memory})
 
 
-DECODER_MIXERS: dict[MixerKind, Callable[[int, StackConfig, AttentionKernels], nn.Module]] = {
+DECODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, AttentionKernels], nn.Module]] = {
     MixerKind.ATTENTION: CausalAttention,
     MixerKind.SSRU: SimplerSimpleRecurrentUnit,
 }
-ENCODER_MIXERS: dict[MixerKind, Callable[[int, StackConfig, AttentionKernels], nn.Module]] = {
+ENCODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, AttentionKernels], nn.Module]] = {
     MixerKind.ATTENTION: BidirectionalAttention,
 }

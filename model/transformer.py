@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.basics import POSITIONS, make_norm, rotary_tables
-from model.config import ModelConfig, PositionKind, StackConfig
+from model.basics import make_norm
+from model.config import ModelConfig
 from model.eager import EagerKernels
 from model.heads import HEADS
-from model.kernels import AttentionKernels, RotaryTables, Step
+from model.kernels import AttentionKernels, Step
 from model.layers import Decoder, Encoder
-from model.mixers import State, required
+from model.mixers import State
+from model.positions import POSITIONS
 
 EAGER = EagerKernels()
 
@@ -46,11 +47,8 @@ class Embedding(nn.Module):
         self.positions = POSITIONS[config.position.kind](config.position, size)
         self.segments = Table(embedding.num_segments, size) if embedding.num_segments else None
         self.norm: nn.Module = nn.Identity()
-        if embedding.norm:
-            stack = config.encoder or config.decoder
-            if stack is None:
-                raise ValueError("a model has an encoder or a decoder")
-            self.norm = make_norm(size, stack.norm)
+        if embedding.norm is not None:
+            self.norm = make_norm(size, embedding.norm)
 
     def forward(self, token_ids: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
         x = self.tokens(token_ids)  # [batch, length, size]
@@ -65,29 +63,6 @@ class Embedding(nn.Module):
         return normed
 
 
-class Rotary(nn.Module):
-    """Holds the tables that all layers of a stack share; none if positions are not rotary."""
-
-    def __init__(self, config: ModelConfig, stack: StackConfig) -> None:
-        super().__init__()
-        self.cos: Tensor | None
-        self.sin: Tensor | None
-        cos, sin = None, None
-        if config.position.kind == PositionKind.ROTARY:
-            cos, sin = rotary_tables(
-                config.position.max_positions,
-                required(stack.attention).head_size,
-                config.position.rotary_base,
-            )
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
-
-    def forward(self) -> RotaryTables | None:
-        if self.cos is None or self.sin is None:
-            return None
-        return RotaryTables(self.cos, self.sin)
-
-
 class Transformer(nn.Module):
     """An encoder, a decoder or both.
 
@@ -99,13 +74,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config)
-        size = config.hidden_size
         if config.encoder is not None:
-            self.encoder = Encoder(size, config.encoder, kernels)
-            self.encoder_rotary = Rotary(config, config.encoder)
+            self.encoder = Encoder(config, config.encoder, kernels)
         if config.decoder is not None:
-            self.decoder = Decoder(size, config.decoder, kernels)
-            self.decoder_rotary = Rotary(config, config.decoder)
+            self.decoder = Decoder(config, config.decoder, kernels)
         self.head = HEADS[config.head.kind](config)
 
     def encode(
@@ -118,7 +90,7 @@ class Transformer(nn.Module):
         """
         positions = torch.arange(token_ids.shape[1])
         x = self.embedding(token_ids, positions, segment_ids)
-        hidden: Tensor = self.encoder(x, lengths, self.encoder_rotary())
+        hidden: Tensor = self.encoder(x, lengths)
         return hidden
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -140,7 +112,7 @@ class Transformer(nn.Module):
             states = [{} for _ in self.decoder.layers]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
         x = self.embedding(token_ids, positions, None)
-        return Decoded(*self.decoder(x, step, states, self.decoder_rotary()))
+        return Decoded(*self.decoder(x, step, states))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """A decoder's head: ``[..., size]`` to ``[..., vocabulary]``."""

@@ -1,5 +1,6 @@
 """Small random models of every shape that the tests use."""
 
+import msgspec
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -14,6 +15,7 @@ from model.config import (
     HeadConfig,
     HeadKind,
     Kind,
+    LayerConfig,
     MixerKind,
     ModelConfig,
     NormConfig,
@@ -22,6 +24,7 @@ from model.config import (
     PoolingKind,
     PositionConfig,
     PositionKind,
+    RotaryConfig,
     StackConfig,
 )
 
@@ -29,9 +32,19 @@ VOCABULARY_SIZE = 61
 HIDDEN_SIZE = 64
 
 
-def attention(num_kv_heads: int = 4, *, bias: bool = True) -> AttentionConfig:
+NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
+
+
+def attention(
+    num_kv_heads: int = 4, *, bias: bool = True, rotary: RotaryConfig | None = None
+) -> AttentionConfig:
     return AttentionConfig(
-        num_heads=4, num_kv_heads=num_kv_heads, head_size=16, input_bias=bias, output_bias=bias
+        num_heads=4,
+        num_kv_heads=num_kv_heads,
+        head_size=16,
+        input_bias=bias,
+        output_bias=bias,
+        rotary=rotary,
     )
 
 
@@ -44,18 +57,21 @@ def stack(
     activation: Activation = Activation.RELU,
     num_kv_heads: int = 4,
     bias: bool = True,
+    rotary: RotaryConfig | None = None,
 ) -> StackConfig:
-    return StackConfig(
-        num_layers=2,
+    own = attention(num_kv_heads, bias=bias, rotary=rotary)
+    layer = LayerConfig(
         mixer=mixer,
-        attention=attention(num_kv_heads, bias=bias) if mixer == MixerKind.ATTENTION else None,
+        attention=own if mixer == MixerKind.ATTENTION else None,
         cross_attention=attention(bias=bias) if cross else None,
         feed_forward=FeedForwardConfig(
             inner_size=96, activation=activation, gated=activation == Activation.SILU, bias=bias
         ),
-        norm=NormConfig(kind=norm, order=order, epsilon=1e-5),
-        final_norm=order == NormOrder.PRE,
+        norm=NormConfig(kind=norm, epsilon=1e-5),
+        norm_order=order,
     )
+    final_norm = layer.norm if order == NormOrder.PRE else None
+    return StackConfig(layers=(layer,) * 2, final_norm=final_norm)
 
 
 def _positions(kind: PositionKind) -> PositionConfig:
@@ -66,7 +82,7 @@ LLAMA = ModelConfig(
     kind=Kind.DECODER,
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=HIDDEN_SIZE,
-    position=_positions(PositionKind.ROTARY),
+    position=_positions(PositionKind.NONE),
     embedding=EmbeddingConfig(),
     decoder=stack(
         norm=NormKind.RMS,
@@ -74,6 +90,7 @@ LLAMA = ModelConfig(
         activation=Activation.SILU,
         num_kv_heads=2,
         bias=False,
+        rotary=RotaryConfig(),
     ),
     head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True),
 )
@@ -111,7 +128,7 @@ BERT = ModelConfig(
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=HIDDEN_SIZE,
     position=_positions(PositionKind.LEARNED),
-    embedding=EmbeddingConfig(norm=True, num_segments=2),
+    embedding=EmbeddingConfig(norm=NORM, num_segments=2),
     encoder=stack(activation=Activation.GELU),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.MEAN, normalize=True),
 )
@@ -120,7 +137,7 @@ CLASSIFIER = ModelConfig(
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=HIDDEN_SIZE,
     position=_positions(PositionKind.LEARNED),
-    embedding=EmbeddingConfig(norm=True),
+    embedding=EmbeddingConfig(norm=NORM),
     encoder=stack(activation=Activation.GELU),
     head=HeadConfig(
         kind=HeadKind.CLASSIFICATION,
@@ -134,7 +151,7 @@ MODERN_BERT = ModelConfig(
     kind=Kind.ENCODER,
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=HIDDEN_SIZE,
-    position=_positions(PositionKind.ROTARY),
+    position=_positions(PositionKind.NONE),
     embedding=EmbeddingConfig(),
     encoder=stack(
         norm=NormKind.RMS,
@@ -142,11 +159,35 @@ MODERN_BERT = ModelConfig(
         activation=Activation.SILU,
         num_kv_heads=2,
         bias=False,
+        rotary=RotaryConfig(),
     ),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.CLS, normalize=False),
 )
+# Layers that differ: a windowed, capped one, and one that knows no positions.
+MIXED_LAYERS = msgspec.structs.replace(
+    LLAMA,
+    decoder=StackConfig(
+        layers=tuple(
+            msgspec.structs.replace(layer, attention=own)
+            for layer, own in zip(
+                stack(norm=NormKind.RMS, order=NormOrder.PRE).layers,
+                (
+                    msgspec.structs.replace(
+                        attention(2, rotary=RotaryConfig(base=500.0)),
+                        window=3,
+                        soft_cap=2.0,
+                        scale=0.4,
+                    ),
+                    attention(4),
+                ),
+                strict=True,
+            )
+        )
+    ),
+)
 ARCHITECTURES = {
     "llama": LLAMA,
+    "mixed-layers": MIXED_LAYERS,
     "gpt": GPT,
     "vaswani": VASWANI,
     "ssru": SSRU,

@@ -14,6 +14,7 @@ from model.config import (
     HeadConfig,
     HeadKind,
     Kind,
+    LayerConfig,
     ModelConfig,
     NormConfig,
     NormKind,
@@ -21,6 +22,7 @@ from model.config import (
     PoolingKind,
     PositionConfig,
     PositionKind,
+    RotaryConfig,
     StackConfig,
 )
 from model.train import (
@@ -52,17 +54,20 @@ def _attention(size: int, num_kv_heads: int = 4) -> AttentionConfig:
     )
 
 
+NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
+
+
 def _stack(size: int, num_layers: int, *, cross: bool = False) -> StackConfig:
-    return StackConfig(
-        num_layers=num_layers,
+    layer = LayerConfig(
         attention=_attention(size),
         cross_attention=_attention(size) if cross else None,
         feed_forward=FeedForwardConfig(
             inner_size=2 * size, activation=Activation.RELU, gated=False, bias=True
         ),
-        norm=NormConfig(kind=NormKind.LAYER, order=NormOrder.PRE, epsilon=1e-5),
-        final_norm=True,
+        norm=NORM,
+        norm_order=NormOrder.PRE,
     )
+    return StackConfig(layers=(layer,) * num_layers, final_norm=NORM)
 
 
 # --- dates: an encoder-decoder -------------------------------------------------------------
@@ -151,23 +156,28 @@ def dates() -> tuple[Checkpoint, list[tuple[str, str]]]:
 # --- counting: a decoder -------------------------------------------------------------------
 
 COUNTING_SIZE = 64
+COUNTING_LAYER = LayerConfig(
+    attention=AttentionConfig(
+        num_heads=4,
+        num_kv_heads=2,
+        head_size=16,
+        input_bias=False,
+        output_bias=False,
+        rotary=RotaryConfig(),
+    ),
+    feed_forward=FeedForwardConfig(
+        inner_size=128, activation=Activation.SILU, gated=True, bias=False
+    ),
+    norm=NormConfig(kind=NormKind.RMS, epsilon=1e-5),
+    norm_order=NormOrder.PRE,
+)
 COUNTING = ModelConfig(
     kind=Kind.DECODER,
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=COUNTING_SIZE,
-    position=PositionConfig(kind=PositionKind.ROTARY, max_positions=256),
+    position=PositionConfig(kind=PositionKind.NONE, max_positions=256),
     embedding=EmbeddingConfig(),
-    decoder=StackConfig(
-        num_layers=2,
-        attention=AttentionConfig(
-            num_heads=4, num_kv_heads=2, head_size=16, input_bias=False, output_bias=False
-        ),
-        feed_forward=FeedForwardConfig(
-            inner_size=128, activation=Activation.SILU, gated=True, bias=False
-        ),
-        norm=NormConfig(kind=NormKind.RMS, order=NormOrder.PRE, epsilon=1e-5),
-        final_norm=True,
-    ),
+    decoder=StackConfig(layers=(COUNTING_LAYER,) * 2, final_norm=COUNTING_LAYER.norm),
     head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True),
 )
 
@@ -212,7 +222,7 @@ MAJORITY = ModelConfig(
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=MAJORITY_SIZE,
     position=PositionConfig(kind=PositionKind.LEARNED, max_positions=64),
-    embedding=EmbeddingConfig(norm=True),
+    embedding=EmbeddingConfig(norm=NORM),
     encoder=_stack(MAJORITY_SIZE, 2),
     head=HeadConfig(
         kind=HeadKind.CLASSIFICATION,

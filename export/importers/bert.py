@@ -31,6 +31,7 @@ from model.config import (
     HeadConfig,
     HeadKind,
     Kind,
+    LayerConfig,
     ModelConfig,
     NormConfig,
     NormKind,
@@ -129,13 +130,15 @@ def import_bert(folder: HuggingFaceFolder) -> Checkpoint:
         position=PositionConfig(
             kind=PositionKind.LEARNED, max_positions=config.positive("max_position_embeddings", 512)
         ),
-        embedding=EmbeddingConfig(norm=True, num_segments=config.positive("type_vocab_size", 2)),
+        embedding=EmbeddingConfig(
+            norm=_norm(config), num_segments=config.positive("type_vocab_size", 2)
+        ),
         encoder=encoder,
         head=head.config,
     )
     # Classes with a head of their own hold BertModel as their member "bert".
     prefix = "bert." if any(name.startswith("bert.") for name in folder.weights) else ""
-    trunk = [*EMBEDDINGS, *per_layer(LAYER, encoder.num_layers), *head.trunk]
+    trunk = [*EMBEDDINGS, *per_layer(LAYER, len(encoder.layers)), *head.trunk]
     weights = rename(
         [*prefixed(trunk, prefix), *head.table],
         folder.weights,
@@ -166,8 +169,8 @@ def _encoder(config: Fields) -> StackConfig:
     hidden_size = config.positive("hidden_size")
     num_heads = config.positive("num_attention_heads")
     activation = config.text("hidden_act", "gelu")
-    return StackConfig(
-        num_layers=config.positive("num_hidden_layers", maximum=MAX_LAYERS),
+    num_layers = config.positive("num_hidden_layers", maximum=MAX_LAYERS)
+    layer = LayerConfig(
         attention=AttentionConfig(
             num_heads=num_heads,
             num_kv_heads=num_heads,
@@ -181,13 +184,14 @@ def _encoder(config: Fields) -> StackConfig:
             gated=False,
             bias=True,
         ),
-        norm=NormConfig(
-            kind=NormKind.LAYER,
-            order=NormOrder.POST,
-            epsilon=config.number("layer_norm_eps", 1e-12),
-        ),
-        final_norm=False,
+        norm=_norm(config),
+        norm_order=NormOrder.POST,
     )
+    return StackConfig(layers=(layer,) * num_layers)
+
+
+def _norm(config: Fields) -> NormConfig:
+    return NormConfig(kind=NormKind.LAYER, epsilon=config.number("layer_norm_eps", 1e-12))
 
 
 def _embedding_head(folder: HuggingFaceFolder) -> _Head:

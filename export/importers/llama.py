@@ -23,12 +23,14 @@ from model.config import (
     HeadConfig,
     HeadKind,
     Kind,
+    LayerConfig,
     ModelConfig,
     NormConfig,
     NormKind,
     NormOrder,
     PositionConfig,
     PositionKind,
+    RotaryConfig,
     StackConfig,
 )
 
@@ -56,34 +58,32 @@ class LlamaShape:
             raise SourceError(
                 f"{origin}: {self.num_kv_heads} key-value heads do not divide {self.num_heads}"
             )
+        norm = NormConfig(kind=NormKind.RMS, epsilon=self.epsilon)
+        layer = LayerConfig(
+            attention=AttentionConfig(
+                num_heads=self.num_heads,
+                num_kv_heads=self.num_kv_heads,
+                head_size=self.head_size,
+                input_bias=self.attention_bias,
+                output_bias=self.attention_bias,
+                rotary=RotaryConfig(base=self.rotary_base),
+            ),
+            feed_forward=FeedForwardConfig(
+                inner_size=self.inner_size,
+                activation=Activation.SILU,
+                gated=True,
+                bias=self.feed_forward_bias,
+            ),
+            norm=norm,
+            norm_order=NormOrder.PRE,
+        )
         return ModelConfig(
             kind=Kind.DECODER,
             vocabulary_size=self.vocabulary_size,
             hidden_size=self.hidden_size,
-            position=PositionConfig(
-                kind=PositionKind.ROTARY,
-                max_positions=self.max_positions,
-                rotary_base=self.rotary_base,
-            ),
+            position=PositionConfig(kind=PositionKind.NONE, max_positions=self.max_positions),
             embedding=EmbeddingConfig(),
-            decoder=StackConfig(
-                num_layers=self.num_layers,
-                attention=AttentionConfig(
-                    num_heads=self.num_heads,
-                    num_kv_heads=self.num_kv_heads,
-                    head_size=self.head_size,
-                    input_bias=self.attention_bias,
-                    output_bias=self.attention_bias,
-                ),
-                feed_forward=FeedForwardConfig(
-                    inner_size=self.inner_size,
-                    activation=Activation.SILU,
-                    gated=True,
-                    bias=self.feed_forward_bias,
-                ),
-                norm=NormConfig(kind=NormKind.RMS, order=NormOrder.PRE, epsilon=self.epsilon),
-                final_norm=True,
-            ),
+            decoder=StackConfig(layers=(layer,) * self.num_layers, final_norm=norm),
             head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=self.tied),
         )
 

@@ -25,6 +25,7 @@ from model.config import (
     HeadConfig,
     HeadKind,
     Kind,
+    LayerConfig,
     MixerKind,
     ModelConfig,
     NormConfig,
@@ -126,8 +127,7 @@ def _config(config: Fields, mixer: Mixer, vocabulary_size: int) -> ModelConfig:
         input_bias=True,
         output_bias=True,
     )
-    encoder = StackConfig(
-        num_layers=config.positive("enc-depth", maximum=MAX_LAYERS),
+    encoder = LayerConfig(
         attention=attention,
         feed_forward=FeedForwardConfig(
             inner_size=config.positive("transformer-dim-ffn"),
@@ -137,8 +137,14 @@ def _config(config: Fields, mixer: Mixer, vocabulary_size: int) -> ModelConfig:
             gated=False,
             bias=True,
         ),
-        norm=NormConfig(kind=NormKind.LAYER, order=NormOrder.POST, epsilon=EPSILON),
-        final_norm=False,
+        norm=NormConfig(kind=NormKind.LAYER, epsilon=EPSILON),
+        norm_order=NormOrder.POST,
+    )
+    decoder = msgspec.structs.replace(
+        encoder,
+        mixer=mixer.kind,
+        attention=attention if mixer.kind == MixerKind.ATTENTION else None,
+        cross_attention=attention,
     )
     tied = config.flag("tied-embeddings-all", False) or config.flag("tied-embeddings", False)
     return ModelConfig(
@@ -147,14 +153,8 @@ def _config(config: Fields, mixer: Mixer, vocabulary_size: int) -> ModelConfig:
         hidden_size=hidden_size,
         position=PositionConfig(kind=PositionKind.SINUSOIDAL, max_positions=MAX_POSITIONS),
         embedding=EmbeddingConfig(scale=math.sqrt(hidden_size)),
-        encoder=encoder,
-        decoder=msgspec.structs.replace(
-            encoder,
-            num_layers=config.positive("dec-depth", maximum=MAX_LAYERS),
-            mixer=mixer.kind,
-            attention=attention if mixer.kind == MixerKind.ATTENTION else None,
-            cross_attention=attention,
-        ),
+        encoder=StackConfig(layers=(encoder,) * config.positive("enc-depth", maximum=MAX_LAYERS)),
+        decoder=StackConfig(layers=(decoder,) * config.positive("dec-depth", maximum=MAX_LAYERS)),
         head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True, tied=tied),
     )
 

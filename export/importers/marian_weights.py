@@ -100,8 +100,8 @@ def marian_weights(file: MarianFile, model: ModelConfig, mixer: Mixer) -> dict[s
     decoder_layer = [*mixer.table, *CROSS_ATTENTION, *_feed_forward("decoder")]
     table = [
         _embedding(file),
-        *per_layer(ENCODER_LAYER, model.encoder.num_layers, first_source_layer=1),
-        *per_layer(decoder_layer, model.decoder.num_layers, first_source_layer=1),
+        *per_layer(ENCODER_LAYER, len(model.encoder.layers), first_source_layer=1),
+        *per_layer(decoder_layer, len(model.decoder.layers), first_source_layer=1),
     ]
     has_bias = not file.config.flag("output-omit-bias", False)
     if has_bias:

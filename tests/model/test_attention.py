@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from model.basics import rotary_tables, sinusoids
-from model.config import AttentionConfig
+from model.config import AttentionConfig, RotaryConfig
 from model.eager import EagerKernels, attend, rotate
-from model.kernels import KeyValue, Step
+from model.kernels import AttentionPositions, KeyValue, Step
+from model.positions import rotary_tables, sinusoids
 
 KERNELS = EagerKernels()
+NOWHERE = AttentionPositions()
 CONFIG = AttentionConfig(
     num_heads=4, num_kv_heads=2, head_size=8, input_bias=False, output_bias=False
 )
@@ -40,7 +41,7 @@ def test_attention_is_pytorchs() -> None:
 
 
 def test_rotation_keeps_length_and_depends_on_distance_only() -> None:
-    tables = rotary_tables(64, 8, 10_000.0)
+    tables = rotary_tables(64, 8, RotaryConfig())
     query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
 
     def score(query_position: int, key_position: int) -> float:
@@ -65,9 +66,9 @@ def test_sinusoids_by_the_formula() -> None:
 def test_no_token_sees_a_later_one() -> None:
     qkv = torch.randn(1, 6, PACKED, generator=torch.Generator().manual_seed(0))
     step = Step.whole(i32(6))
-    before = KERNELS.causal(qkv, CONFIG, None, None, step).context
+    before = KERNELS.causal(qkv, CONFIG, NOWHERE, None, step).context
     qkv[:, 4:] += 1
-    after = KERNELS.causal(qkv, CONFIG, None, None, step).context
+    after = KERNELS.causal(qkv, CONFIG, NOWHERE, None, step).context
     torch.testing.assert_close(after[:, :4], before[:, :4])
     assert not torch.allclose(after[:, 4:], before[:, 4:])
 
@@ -75,11 +76,11 @@ def test_no_token_sees_a_later_one() -> None:
 def test_padding_is_never_seen() -> None:
     qkv = torch.randn(2, 6, PACKED, generator=torch.Generator().manual_seed(0))
     lengths = i32(6, 3)
-    before = KERNELS.bidirectional(qkv, CONFIG, None, lengths)
+    before = KERNELS.bidirectional(qkv, CONFIG, NOWHERE, lengths)
     qkv[1, 3:] = 99.0
-    after = KERNELS.bidirectional(qkv, CONFIG, None, lengths)
+    after = KERNELS.bidirectional(qkv, CONFIG, NOWHERE, lengths)
     torch.testing.assert_close(after[1, :3], before[1, :3])
-    alone = KERNELS.bidirectional(qkv[1:, :3], CONFIG, None, i32(3))
+    alone = KERNELS.bidirectional(qkv[1:, :3], CONFIG, NOWHERE, i32(3))
     torch.testing.assert_close(after[1:, :3], alone)
 
 
@@ -96,8 +97,8 @@ def test_cached_attention_is_that_over_the_whole(
     generator = torch.Generator().manual_seed(seed)
     batch, longest = len(lengths), max(lengths)
     qkv = torch.randn(batch, longest, PACKED, generator=generator)
-    tables = rotary_tables(32, CONFIG.head_size, 10_000.0)
-    whole = KERNELS.causal(qkv, CONFIG, tables, None, Step.whole(i32(*lengths))).context
+    positions = AttentionPositions(rotary_tables(32, CONFIG.head_size, RotaryConfig()))
+    whole = KERNELS.causal(qkv, CONFIG, positions, None, Step.whole(i32(*lengths))).context
 
     first = [int(cut * length) for cut, length in zip(cuts, lengths, strict=False)]
     garbage = torch.full((batch, CONFIG.num_kv_heads, 12, CONFIG.head_size), 1e4)
@@ -110,7 +111,7 @@ def test_cached_attention_is_that_over_the_whole(
             rows[row, :count] = qkv[row, start : start + count]
         total = i32(*np.add(cached, new).tolist())
         step = Step(i32(*cached), i32(*new), total.amax())
-        context, memory = KERNELS.causal(rows, CONFIG, tables, memory, step)
+        context, memory = KERNELS.causal(rows, CONFIG, positions, memory, step)
         for row, (start, count) in enumerate(zip(cached, new, strict=True)):
             torch.testing.assert_close(
                 context[row, :count], whole[row, start : start + count], rtol=1e-4, atol=1e-5

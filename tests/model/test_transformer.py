@@ -34,13 +34,13 @@ def test_steps_of_one_token_add_up_to_the_whole(name: str) -> None:
         first = model.remember(model.encode(source, source_lengths))
     whole = model.logits(model.decode(ids, Step.whole(i32(6), source_lengths), first).hidden)
 
-    attention = model.config.decoder.attention if model.config.decoder else None
-    states = [dict(state) for state in first] if first else [{} for _ in range(2)]
-    for state in states:
-        if attention is None:
+    layers = model.config.decoder.layers if model.config.decoder else ()
+    states = [dict(state) for state in first] if first else [{} for _ in layers]
+    for state, layer in zip(states, layers, strict=True):
+        if layer.attention is None:
             state["recurrent"] = torch.zeros(1, model.config.hidden_size)
         else:
-            shape = (1, attention.num_kv_heads, 8, attention.head_size)
+            shape = (1, layer.attention.num_kv_heads, 8, layer.attention.head_size)
             state |= {"key": torch.zeros(shape), "value": torch.zeros(shape)}
     for position in range(6):
         step = Step(i32(position), i32(1), i32(position + 1)[0], source_lengths, i32(4)[0])
