@@ -27,6 +27,7 @@ check: setup
 	$(VENV)/mypy $(CODE)
 	$(VENV)/python -m scripts.check_readme
 	$(VENV)/python -m scripts.readme_figures --check
+	$(VENV)/python -m scripts.families --check
 
 bench: bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json

@@ -61,5 +61,6 @@ def make_norm(size: int, config: NormConfig) -> nn.Module:
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.RELU: functional.relu,
     Activation.GELU: functional.gelu,
+    Activation.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
     Activation.SILU: functional.silu,
 }

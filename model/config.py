@@ -40,6 +40,7 @@ class NormOrder(StrEnum):
 class Activation(StrEnum):
     RELU = "relu"
     GELU = "gelu"  # Hendrycks and Gimpel 2016, exact (erf)
+    GELU_TANH = "gelu_tanh"  # the same paper's approximation; GPT-2
     SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)
 
 

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.importers.bert import import_bert
+from export.importers.gpt2 import import_gpt2
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import import_llama_gguf
 from export.importers.marian import import_marian
@@ -21,6 +22,7 @@ from export.supported import lookup
 # By ``model_type`` of config.json.
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "bert": import_bert,
+    "gpt2": import_gpt2,
     "llama": import_llama,
 }
 # By ``general.architecture`` of the metadata.

@@ -47,6 +47,22 @@ class Rename:
         )
 
 
+def linear(target: str, *sources: str, bias: bool) -> list[Rename]:
+    """Our linear layer from one or more ``torch.nn.Linear``, packed on the output axis."""
+    weights = tuple(f"{source}.weight" for source in sources)
+    table = [Rename(f"{target}.weight", weights, transpose)]
+    if bias:
+        biases = tuple(f"{source}.bias" for source in sources)
+        table.append(Rename(f"{target}.bias", biases, stack_rows))
+    return table
+
+
+def affine(target: str, source: str, transform: Transform = same) -> list[Rename]:
+    """Weight and bias of a layer that both sides hold alike: a layer norm, say."""
+    names = ("weight", "bias")
+    return [Rename(f"{target}.{name}", (f"{source}.{name}",), transform) for name in names]
+
+
 def per_layer(
     table: Iterable[Rename], num_layers: int, *, first_source_layer: int = 0
 ) -> list[Rename]:

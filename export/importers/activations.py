@@ -1,0 +1,24 @@
+"""What ``transformers`` calls an activation."""
+
+from export.readers.fields import Fields
+from export.supported import lookup
+from model.config import Activation
+
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_fast": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+}
+
+
+def activation(config: Fields, name: str, default: str | None = None) -> Activation:
+    """The activation that the field ``name`` of ``config`` names.
+
+    Raises:
+        UnsupportedError: it names another.
+    """
+    return lookup(ACTIVATIONS, config.text(name, default), f"{config.origin}: {name}")

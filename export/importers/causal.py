@@ -1,0 +1,66 @@
+"""What the decoders in ``transformers`` folders have in common, whatever their layers."""
+
+from collections.abc import Collection, Iterable
+
+from export.checkpoint import Checkpoint, check_weights
+from export.importers.renaming import Rename, rename
+from export.importers.samples import ENGLISH_PROMPTS
+from export.importers.support import bundle_name
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import lookup
+from model.bundle import SpecialTokens, Task
+from model.config import ModelConfig
+
+OUTPUT_MATRIX = "lm_head.weight"
+
+
+def architecture_of(config: Fields, supported: str) -> str:
+    """The class that ``config`` names, which is ``supported`` or absent.
+
+    Raises:
+        UnsupportedError: it is another.
+    """
+    name = next(iter(config.texts("architectures")), supported)
+    lookup({supported: None}, name, f"{config.origin}: architectures")
+    return name
+
+
+def causal_checkpoint(
+    folder: HuggingFaceFolder,
+    model: ModelConfig,
+    architecture: str,
+    table: Iterable[Rename],
+    *,
+    ignored: Collection[str] = (),
+) -> Checkpoint:
+    """The language model in ``folder``, of which ``table`` names every weight.
+
+    Args:
+        ignored: as for :func:`export.importers.renaming.rename`. A tied output matrix that was
+            saved all the same is ignored anyway.
+
+    Raises:
+        SourceError, WeightsError: as their names say.
+    """
+    config = folder.config
+    tied = (OUTPUT_MATRIX,) if model.head.tied else ()
+    weights = rename(table, folder.weights, ignored=[*ignored, *tied])
+    check_weights(model, weights)
+    eos = folder.generation_config.integers("eos_token_id") or config.integers("eos_token_id")
+    return Checkpoint(
+        config=model,
+        weights=weights,
+        tokenizer_json=folder.tokenizer_json,
+        architecture=architecture,
+        tasks=(Task.GENERATE,),
+        special_tokens=SpecialTokens(
+            eos=eos,
+            pad=config.integer("pad_token_id", next(iter(eos), 0)),
+            bos=config.optional_integer("bos_token_id"),
+        ),
+        license=folder.license,
+        name=bundle_name(folder.path),
+        chat_template=folder.chat_template,
+        sample_inputs=ENGLISH_PROMPTS,
+    )

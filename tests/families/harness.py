@@ -1,0 +1,341 @@
+"""Parity of a family with ``transformers``: from a configuration class to a row of the README.
+
+A family's test is a few lines; ``tests/families/test_gpt2.py`` is one to copy::
+
+    SMALL = {"vocab_size": VOCABULARY_SIZE, "n_embd": 64, ...}     # at least 96 positions
+
+    @settings(max_examples=8, deadline=None)
+    @given(st.fixed_dictionaries({...one strategy for each axis...}))
+    def test_eager(changes):                       # many configurations: milliseconds each
+        check_eager(GPT2LMHeadModel(GPT2Config(**SMALL | changes)))
+
+    def test_graphs():                             # one or two: each export takes 2 seconds
+        check_graphs("GPT-2", GPT2LMHeadModel(GPT2Config(**SMALL)))
+
+Both write the model with random weights (norms and biases too) as ``save_pretrained`` does, with
+a small ``tokenizer.json``, import it, and compare with ``transformers`` run row by row, without
+padding or cache. Decoders and encoder-decoders are compared on logits, encoders on hidden
+vectors (``check_eager``) and on what their graph gives (``check_graphs``; ``expected`` says what
+that is if it is not the mean of the hidden vectors).
+
+:func:`check_graphs` runs the exported fp32 graphs in ONNX Runtime: 64 greedy tokens in a padded
+batch, which then decodes ragged rows over the cache; every row alone; prompts in three chunks.
+With ``precisions`` it also writes bundles, and notes how large their graphs are. Each passing
+check notes its row in ``build/families``; ``python -m scripts.families`` makes them the table.
+"""
+
+import dataclasses
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx_ir
+import torch
+from torch import Tensor
+
+from export.bundle_writer import write_bundle
+from export.checkpoint import Checkpoint
+from export.equalize import equalized
+from export.graph_files import load_graph
+from export.graphs import export_graphs
+from export.greedy import (
+    Run,
+    Work,
+    best,
+    decode_in_graph,
+    lengths_of,
+    padded,
+    remember_source,
+)
+from export.parity import TIE, TOLERANCE
+from export.runtime import DecodeSession, Floats, Session
+from export.sources import load_checkpoint
+from model.bundle import Graph, Precision
+from model.config import Kind
+from model.kernels import Step
+from model.transformer import Transformer, from_weights
+from scripts.families import ROWS, Family
+from tests.export.importers.support import WORDS, randomise, save
+
+VOCABULARY_SIZE = len(WORDS)  # what the small tokenizer has; a model may have more
+NUM_STEPS = 64
+NUM_CHUNKED_STEPS = 2
+LENGTHS = (13, 1, 7)  # of prompts, sources and texts
+ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
+
+Expected = Callable[[Any, Tensor], Tensor]
+_seen: dict[str, Family] = {}  # what this process has noted
+
+
+@contextmanager
+def imported(model: Any, seed: int = 0, **options: Any) -> Iterator[Checkpoint]:
+    """``model`` of transformers with random weights, and what the importer makes of its folder.
+
+    Args:
+        options: for ``save_pretrained``.
+    """
+    randomise(model, seed)
+    model.set_attn_implementation("eager")
+    with tempfile.TemporaryDirectory() as folder, _one_thread(), torch.no_grad():
+        yield load_checkpoint(str(save(model, Path(folder), **options)))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def _rows(checkpoint: Checkpoint, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    size = checkpoint.config.vocabulary_size
+    return [rng.integers(0, size, length).tolist() for length in LENGTHS]
+
+
+def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) -> float:
+    """Holds the eager module to ``model``, padded and unpadded, plain and equalised for int8.
+
+    Args:
+        expected: for encoders: hidden vectors ``[1, length, size]`` of ids ``[1, length]``.
+
+    Returns:
+        the largest absolute error
+    """
+    with imported(model, seed) as checkpoint:
+        rows = _rows(checkpoint, seed)
+        evened = equalized(checkpoint.config, checkpoint.weights, rows)
+        theirs = [_their_outputs(model, checkpoint, row, expected) for row in rows]
+        errors = []
+        for weights in (checkpoint.weights, evened):
+            ours = _our_outputs(from_weights(checkpoint.config, weights), checkpoint, rows)
+            pairs = zip(ours, theirs, strict=True)
+            errors += [float((actual - wanted).abs().max()) for actual, wanted in pairs]
+        assert max(errors) <= TOLERANCE, f"{max(errors):.2e} from transformers"
+        return max(errors)
+
+
+def _their_outputs(
+    model: Any, checkpoint: Checkpoint, row: list[int], expected: Expected | None
+) -> Tensor:
+    ids = torch.tensor([row])
+    kind = checkpoint.config.kind
+    outputs: Tensor
+    if expected is not None:
+        outputs = expected(model, ids)
+    elif kind == Kind.ENCODER:
+        outputs = model.base_model(ids).last_hidden_state
+    elif kind == Kind.DECODER:
+        outputs = model(ids).logits
+    else:
+        outputs = model(input_ids=ids, decoder_input_ids=ids).logits
+    return outputs[0]
+
+
+def _our_outputs(
+    module: Transformer, checkpoint: Checkpoint, rows: list[list[int]]
+) -> list[Tensor]:
+    """Of one padded batch; an encoder-decoder's targets are its sources."""
+    ids, lengths = torch.from_numpy(padded(rows)), torch.from_numpy(lengths_of(rows))
+    if checkpoint.config.kind == Kind.ENCODER:
+        segments = torch.zeros_like(ids) if checkpoint.config.embedding.num_segments else None
+        outputs = module.encode(ids, lengths, segments)
+    elif checkpoint.config.kind == Kind.DECODER:
+        outputs = module.logits(module.decode(ids, Step.whole(lengths)).hidden)
+    else:
+        states = module.remember(module.encode(ids, lengths))
+        outputs = module.logits(module.decode(ids, Step.whole(lengths, lengths), states).hidden)
+    return [output[: len(row)] for output, row in zip(outputs, rows, strict=True)]
+
+
+def check_graphs(
+    family: str,
+    model: Any,
+    seed: int = 0,
+    *,
+    expected: Expected | None = None,
+    precisions: tuple[Precision, ...] = (),
+) -> Family:
+    """Holds the exported fp32 graphs to ``model``, and notes the row of ``family``.
+
+    Args:
+        expected: for encoders: what the graph gives for ids ``[1, length]``, with the 1 in front.
+        precisions: of bundles to write as well, whose sizes are noted.
+    """
+    with imported(model, seed) as checkpoint, tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
+        if checkpoint.config.kind == Kind.ENCODER:
+            row = _check_encoder(model, checkpoint, directory, graphs, expected)
+        else:
+            row = _check_decoder(model, checkpoint, directory, graphs)
+        sizes = {"fp32": _graph_bytes(directory)}
+        for precision in precisions:
+            bundle = write_bundle(checkpoint, directory / "bundles", precision=precision)
+            sizes[str(precision)] = _graph_bytes(bundle)
+        row = msgspec.structs.replace(
+            row, family=family, operators=_operators(directory, graphs), bytes_by_precision=sizes
+        )
+        return _note(row)
+
+
+def _check_encoder(
+    model: Any,
+    checkpoint: Checkpoint,
+    directory: Path,
+    graphs: dict[str, Graph],
+    expected: Expected | None,
+) -> Family:
+    rows = _rows(checkpoint)
+    session = Session(directory, graphs["encode"])
+
+    def run(rows: list[list[int]]) -> list[Floats]:
+        segments = {}
+        if checkpoint.config.embedding.num_segments:
+            segments = {"segment_ids": np.zeros_like(padded(rows))}
+        outputs = session.run(token_ids=padded(rows), lengths=lengths_of(rows), **segments)
+        (output,) = outputs.values()
+        # Of one vector a row there is no padding to cut off.
+        return [x[: len(row)] if x.ndim > 1 else x for x, row in zip(output, rows, strict=True)]
+
+    theirs = [
+        _their_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
+    ]
+    together, alone = run(rows), [run([row])[0] for row in rows]
+    error = max(_errors(together, theirs))
+    assert error <= TOLERANCE, f"{error:.2e} from transformers"
+    assert max(_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
+    return Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
+
+
+def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
+    mean: Tensor = model.base_model(ids).last_hidden_state.mean(1)
+    return mean
+
+
+def _check_decoder(
+    model: Any, checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]
+) -> Family:
+    rows, special = _rows(checkpoint), checkpoint.special_tokens
+    work = Work(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
+    if checkpoint.config.kind == Kind.ENCODER_DECODER:
+        assert special.decoder_start is not None
+        # Forced prefixes of different lengths.
+        prompts = [[special.decoder_start, *row[:index]] for index, row in enumerate(rows)]
+        work = dataclasses.replace(work, prompts=prompts, sources=rows)
+    longest = max(map(len, work.prompts)) + NUM_STEPS
+    assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
+
+    together = _decode(directory, graphs, work)
+    theirs = _their_logits(model, work, together)
+    error = max(_errors([together.logits], [theirs]))
+    assert error <= TOLERANCE, f"{error:.2e} from transformers"
+
+    for index in range(len(rows)):  # alone, and fed the same tokens
+        one = dataclasses.replace(
+            work,
+            prompts=[work.prompts[index]],
+            sources=None if work.sources is None else [work.sources[index]],
+        )
+        alone = _decode(directory, graphs, one, together.tokens[index : index + 1])
+        assert np.abs(alone.logits[0] - together.logits[index]).max() <= ROW_TOLERANCE
+    short = dataclasses.replace(work, num_steps=NUM_CHUNKED_STEPS)
+    chunked = _decode(directory, graphs, short, together.tokens, chunks=3)
+    difference = np.abs(chunked.logits - together.logits[:, :NUM_CHUNKED_STEPS]).max()
+    assert difference <= ROW_TOLERANCE, "a prompt depends on its chunks"
+
+    equal = best(theirs, work.suppressed) == together.tokens
+    chosen = np.take_along_axis(theirs, together.tokens[..., None], -1)
+    allowed = np.array(theirs)
+    allowed[..., list(work.suppressed)] = -np.inf
+    tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
+    assert (equal | tied).all(), "greedy tokens differ"
+    return Family(
+        family="",
+        kind=checkpoint.config.kind,
+        max_absolute_error=error,
+        tokens_compared=int(equal.size),
+        tokens_equal=int(equal.sum()),
+        tokens_tied=int((tied & ~equal).sum()),
+    )
+
+
+def _decode(
+    directory: Path,
+    graphs: dict[str, Graph],
+    work: Work,
+    tokens: Any = None,
+    chunks: int = 1,
+) -> Run:
+    decoder = DecodeSession(
+        directory,
+        graphs["decode"],
+        num_slots=len(work.prompts),
+        capacity=work.capacity,
+        source_capacity=work.source_capacity,
+    )
+    if work.sources is not None:
+        remember_source(Session(directory, graphs["encode"]), decoder, work.sources)
+    return decode_in_graph(decoder, work, tokens, chunks)
+
+
+def _their_logits(model: Any, work: Work, run: Run) -> Floats:
+    """``[rows, steps, vocabulary]``: after the same tokens, each row in one pass."""
+    rows = []
+    for index, prompt in enumerate(work.prompts):
+        ids = torch.tensor([[*prompt, *run.tokens[index, :-1].tolist()]])
+        if work.sources is None:
+            logits = model(ids).logits
+        else:
+            source = torch.tensor([work.sources[index]])
+            logits = model(input_ids=source, decoder_input_ids=ids).logits
+        rows.append(logits[0, len(prompt) - 1 :].numpy())
+    return np.stack(rows)
+
+
+def _errors(actual: list[Floats], wanted: list[Floats]) -> list[float]:
+    return [float(np.abs(x - y).max()) for x, y in zip(actual, wanted, strict=True)]
+
+
+def _operators(directory: Path, graphs: dict[str, Graph]) -> tuple[str, ...]:
+    """Those that attention and experts became: ONNX Runtime's own, or plain ones."""
+    used: Counter[str] = Counter()
+    for graph in graphs.values():
+        model: onnx_ir.Model = load_graph(directory / graph.file)
+        used.update(
+            node.op_type
+            for node in model.graph
+            if node.domain == "com.microsoft" or node.op_type in ("Attention", "Softmax")
+        )
+    return tuple(sorted(used))
+
+
+def _graph_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.onnx*"))
+
+
+def _note(row: Family) -> Family:
+    """Adds ``row`` to what this process knows of its family, and writes that."""
+    known = _seen.get(row.family)
+    if known is not None:
+        row = msgspec.structs.replace(
+            row,
+            operators=tuple(sorted({*row.operators, *known.operators})),
+            max_absolute_error=max(row.max_absolute_error, known.max_absolute_error),
+            tokens_compared=row.tokens_compared + known.tokens_compared,
+            tokens_equal=row.tokens_equal + known.tokens_equal,
+            tokens_tied=row.tokens_tied + known.tokens_tied,
+            bytes_by_precision=known.bytes_by_precision | row.bytes_by_precision,
+        )
+    _seen[row.family] = row
+    ROWS.mkdir(parents=True, exist_ok=True)
+    name = "".join(c if c.isalnum() else "-" for c in row.family.lower())
+    (ROWS / f"{name}.json").write_text(json.dumps(msgspec.to_builtins(row), indent=2) + "\n")
+    return row
