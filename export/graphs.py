@@ -28,7 +28,7 @@ DTYPES = {
     Dtype.INT32: torch.int32,
 }
 # Sizes of the example that is traced: all different, none 1.
-EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5}
+EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
 EXAMPLE_CAPACITY = 7
 
 
@@ -57,7 +57,7 @@ class SourceEncoder(nn.Module):
 
 
 class CachedDecoder(nn.Module):
-    """``decode``: logits after the last valid token of each row, and every state."""
+    """``decode``: logits after the tokens that are asked for, and every state."""
 
     def __init__(self, model: Transformer, states: tuple[StateSpec, ...]) -> None:
         super().__init__()
@@ -65,19 +65,16 @@ class CachedDecoder(nn.Module):
         self.names = [state.name for state in states]
 
     def forward(self, token_ids: Tensor, *rest: Tensor) -> list[Tensor]:
-        lengths, tensors = rest[: -len(self.names)], rest[-len(self.names) :]
+        (positions, *lengths), tensors = rest[: -len(self.names)], rest[-len(self.names) :]
         step = Step(*lengths)
         past: list[State] = [{} for _ in self.model.decoder.layers]
         for name, tensor in zip(self.names, tensors, strict=True):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor
         hidden, present = self.model.decode(token_ids, step, past)
-        if token_ids.shape[1] == 1:
-            last = hidden[:, 0]
-        else:  # only the last position meets the vocabulary
-            index = (step.num_new_tokens - 1).long()[:, None, None]
-            last = hidden.gather(1, index.expand(-1, 1, hidden.shape[2]))[:, 0]
-        outputs = [self.model.logits(last)]
+        # Only these positions meet the vocabulary.
+        chosen = hidden.reshape(-1, hidden.shape[2]).index_select(0, positions)
+        outputs = [self.model.logits(chosen)]
         for name in self.names:
             kind, layer = name.split(".")
             outputs.append(present[int(layer)][kind])

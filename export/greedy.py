@@ -92,6 +92,7 @@ def decode_in_graph(
         return decoder.step(
             row,
             token_ids=ids,
+            logit_positions=np.arange(len(ids)) * ids.shape[1] + new - 1,
             num_cached_tokens=cached,
             num_new_tokens=new,
             max_total_length=(cached + new).max(),

@@ -124,13 +124,16 @@ def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
     max_chunk = _max_chunk(stack)
     inputs = [
         _ids("token_ids", max_chunk or "length"),
+        TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",)),
         _lengths("num_cached_tokens"),
         _lengths("num_new_tokens"),
         _scalar("max_total_length"),
     ]
     if config.kind == Kind.ENCODER_DECODER:
         inputs += [_lengths("source_lengths"), _scalar("max_source_length")]
-    logits = TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("batch", config.vocabulary_size))
+    logits = TensorSpec(
+        name="logits", dtype=Dtype.FLOAT32, shape=("chosen", config.vocabulary_size)
+    )
     return Graph(
         file="decode.onnx",
         inputs=tuple(inputs),

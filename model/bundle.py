@@ -17,13 +17,15 @@ Graph signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids i
                           labels]``.
 ``encode`` of an          in: ``token_ids``, ``lengths``. out: one tensor for every
 encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``.
-``decode``                in: ``token_ids [batch, length]``, ``num_cached_tokens
-                          [batch]``, ``num_new_tokens [batch]`` (valid ids of each
-                          right-padded row), ``max_total_length []`` (the largest sum
+``decode``                in: ``token_ids [batch, length]``, ``logit_positions
+                          [chosen]`` (int32; ``row * length + index``, those after
+                          which logits are wanted), ``num_cached_tokens [batch]``,
+                          ``num_new_tokens [batch]`` (valid ids of each right-padded
+                          row), ``max_total_length []`` (the largest sum
                           of the two), for encoder-decoders ``source_lengths
                           [batch]`` and ``max_source_length []``, and every state.
-                          out: ``logits [batch, vocabulary]`` after each row's last
-                          valid token, and every state, updated.
+                          out: ``logits [chosen, vocabulary]``, and every state,
+                          updated.
 ========================  =========================================================
 
 ``decode`` accepts any lengths where nothing is cached, length 1 where rows have
@@ -44,7 +46,7 @@ import msgspec
 
 from model.config import Kind
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_FILE = "bundle.json"
 PARITY_FILE = "parity.json"
 TOKENIZER_FILE = "tokenizer.json"

@@ -16,7 +16,9 @@ class BoundGraph(Protocol):
         """Runs the graph; the bound states are read and updated in place.
 
         Returns:
-            The outputs that are not states. They are valid until the next run.
+            The outputs that are not states. They are valid until the next run. An output
+            ``[rows, n]`` has a row for each of ``logit_positions`` if the graph takes them,
+            else for each row of the batch.
         """
         ...
 

@@ -120,7 +120,7 @@ class OrtBoundGraph:
             self._binding.bind_input(
                 name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
             )
-        batch = next(iter(inputs.values())).shape[0]
+        batch = inputs.get("logit_positions", next(iter(inputs.values()))).shape[0]
         for name, (dtype, shape) in self._outputs.items():
             if len(shape) == 2 and isinstance(shape[1], int):
                 self._bind_fixed(name, dtype, (batch, shape[1]))

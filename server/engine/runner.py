@@ -49,17 +49,25 @@ class Runner:
         for index, (row, slot) in enumerate(zip(rows, slots, strict=True)):
             self.cache.write_cross(slot, memory, index, row.num_source_tokens)
 
-    def decode(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:
+    def decode(
+        self,
+        rows: Rows[Sequence],
+        first_slot: int,
+        sizes: Rows[int],
+        *,
+        all_positions: bool = False,
+    ) -> Floats:
         """Reads the next ``sizes[i]`` tokens of each row into its slot.
 
         Args:
             rows: in neighbouring slots.
             first_slot: the slot of ``rows[0]``.
             sizes: new tokens per row.
+            all_positions: logits after every new token, not only after each row's last.
 
         Returns:
-            Logits ``[rows, vocabulary]`` after each row's last new token; valid until
-            the next run.
+            Logits ``[rows, vocabulary]``, or ``[sum(sizes), vocabulary]`` for all
+            positions; valid until the next run.
         """
         cached = [row.num_cached_tokens for row in rows]
         ids, num_new = pad(
@@ -69,8 +77,15 @@ class Runner:
             ]
         )
         num_cached = np.array(cached, np.int32)
+        starts = np.arange(len(rows)) * ids.shape[1]
+        positions = starts + num_new - 1
+        if all_positions:
+            positions = np.concatenate(
+                [start + np.arange(size) for start, size in zip(starts, sizes, strict=True)]
+            )
         inputs: dict[str, Array] = {
             "token_ids": ids,
+            "logit_positions": positions.astype(np.int32),
             "num_cached_tokens": num_cached,
             "num_new_tokens": num_new,
             "max_total_length": np.array((num_cached + num_new).max(), np.int32),

@@ -95,7 +95,7 @@ class BoundFakeDecode:
         assert int(inputs["max_total_length"]) == int((cached + new).max())
         if (ids == self._graph.fail).any():
             raise RuntimeError("the run fails")
-        logits = np.zeros((len(ids), VOCABULARY), np.float32)
+        logits = np.zeros((*ids.shape, VOCABULARY), np.float32)
         for row, tokens in enumerate(ids):
             end = cached[row] + new[row]
             keys[row, 0, cached[row] : end, 0] = tokens[: new[row]]
@@ -105,10 +105,12 @@ class BoundFakeDecode:
             if "source_lengths" in inputs:
                 length = inputs["source_lengths"][row]
                 source = self._states["past.cross_key.0"][row, 0, :length, 0]
-            logits[row, next_token(keys[row, 0, :end, 0], source)] = 1.0
+            for index in range(new[row]):
+                seen = keys[row, 0, : cached[row] + index + 1, 0]
+                logits[row, index, next_token(seen, source)] = 1.0
             if self._graph.poison in tokens[: new[row]]:
                 logits[row] = np.nan
-        return {"logits": logits}
+        return {"logits": logits.reshape(-1, VOCABULARY)[inputs["logit_positions"]]}
 
 
 class FakeEncode:
