@@ -147,7 +147,7 @@ def _write_records(
         license=checkpoint.license,
         dimensions=Dimensions(
             hidden_size=config.hidden_size,
-            num_layers=sum(len(s.layers) for s in (config.encoder, config.decoder) if s),
+            num_layers=sum(len(s.applied) for s in (config.encoder, config.decoder) if s),
             vocabulary_size=config.vocabulary_size,
             max_positions=config.position.max_positions,
             num_parameters=sum(math.prod(w.shape) for w in checkpoint.weights.values()),

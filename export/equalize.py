@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import AttentionConfig, Kind, LayerConfig, ModelConfig, NormOrder
+from model.config import AttentionConfig, Kind, LayerConfig, ModelConfig, NormKind, NormOrder
 from model.kernels import Step
 from model.transformer import from_weights
 
@@ -115,7 +115,8 @@ def links(config: ModelConfig) -> Iterator[Link]:
 def _layer_links(name: str, layer: LayerConfig) -> Iterator[Link]:
     attention = layer.attention
     if attention is not None:
-        yield Link(f"{name}.mixer_norm", f"{name}.mixer.qkv")
+        if (layer.mixer_norm or layer.norm).kind != NormKind.NONE:
+            yield Link(f"{name}.mixer_norm", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
         yield Link(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
     if layer.cross_attention is not None:

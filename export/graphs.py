@@ -67,7 +67,7 @@ class CachedDecoder(nn.Module):
     def forward(self, token_ids: Tensor, *rest: Tensor) -> list[Tensor]:
         (positions, *lengths), tensors = rest[: -len(self.names)], rest[-len(self.names) :]
         step = Step(*lengths)
-        past: list[State] = [{} for _ in self.model.decoder.layers]
+        past: list[State] = [{} for _ in self.model.decoder.order]
         for name, tensor in zip(self.names, tensors, strict=True):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor

@@ -98,7 +98,11 @@ def quantize_graph(model: ir.Model, kept: tuple[str, ...] = ()) -> None:
         tape = Tape()
         product = row_int8(tape, x, _name(node), weight)
         for value in tape.initializers:
-            model.graph.register_initializer(value)
+            held = model.graph.initializers.get(value.name or "")
+            if held is None:
+                model.graph.register_initializer(value)
+            else:  # a matrix that layers share
+                ir.convenience.replace_all_uses_with(value, held)
         model.graph.insert_before(node, tape.nodes)
         name = node.outputs[0].name
         ir.convenience.replace_all_uses_with(node.outputs[0], product, replace_graph_outputs=True)

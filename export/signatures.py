@@ -75,7 +75,7 @@ def decoder_states(config: ModelConfig) -> tuple[StateSpec, ...]:
     if stack is None:
         return ()
     states: list[StateSpec] = []
-    for index, layer in enumerate(stack.layers):
+    for index, layer in enumerate(stack.layers[held] for held in stack.applied):
         states += MIXER_STATES[layer.mixer](config, layer, index)
         if layer.cross_attention is not None:
             states += _cross_states(layer.cross_attention, index)

@@ -25,11 +25,11 @@ class Linear(nn.Module):
 class LayerNorm(nn.Module):
     """Ba et al. 2016, over the last dimension."""
 
-    def __init__(self, size: int, epsilon: float) -> None:
+    def __init__(self, size: int, config: NormConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
-        self.bias = nn.Parameter(torch.empty(size))
-        self.epsilon = epsilon
+        self.bias = nn.Parameter(torch.empty(size)) if config.bias else None
+        self.epsilon = config.epsilon
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
@@ -38,16 +38,17 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """Zhang and Sennrich 2019: ``x / sqrt(mean(x^2) + epsilon) * weight``."""
 
-    def __init__(self, size: int, epsilon: float) -> None:
+    def __init__(self, size: int, config: NormConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
-        self.epsilon = epsilon
+        self.epsilon = config.epsilon
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
-NORMS: dict[NormKind, Callable[[int, float], nn.Module]] = {
+NORMS: dict[NormKind, Callable[[int, NormConfig], nn.Module]] = {
+    NormKind.NONE: lambda _size, _config: nn.Identity(),
     NormKind.LAYER: LayerNorm,
     NormKind.RMS: RMSNorm,
 }
@@ -55,7 +56,7 @@ NORMS: dict[NormKind, Callable[[int, float], nn.Module]] = {
 
 def make_norm(size: int, config: NormConfig) -> nn.Module:
     """The norm of ``config`` over ``size`` features."""
-    return NORMS[config.kind](size, config.epsilon)
+    return NORMS[config.kind](size, config)
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {

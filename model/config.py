@@ -26,6 +26,7 @@ class PositionKind(StrEnum):
 
 
 class NormKind(StrEnum):
+    NONE = "none"
     LAYER = "layer_norm"  # Ba et al. 2016
     RMS = "rms_norm"  # Zhang and Sennrich 2019
 
@@ -82,6 +83,7 @@ class RotaryConfig(_Config, frozen=True, kw_only=True):
 class NormConfig(_Config, frozen=True, kw_only=True):
     kind: NormKind
     epsilon: float
+    bias: bool = True  # of a layer norm
 
 
 class AttentionConfig(_Config, frozen=True, kw_only=True):
@@ -90,7 +92,8 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     ``num_kv_heads``: ``num_heads`` is multi-head, 1 multi-query, between grouped-query.
     ``scale`` of the scores is ``head_size ** -0.5`` unless given. ``soft_cap``: scores become
     ``cap * tanh(scores / cap)`` (Gemma 2). ``window``: a token sees itself and the
-    ``window - 1`` tokens before it (Mistral; Beltagy et al. 2020).
+    ``window - 1`` tokens before it (Mistral; Beltagy et al. 2020), in an encoder also those
+    after it.
     """
 
     num_heads: int
@@ -120,19 +123,33 @@ class LayerConfig(_Config, frozen=True, kw_only=True):
     feed_forward: FeedForwardConfig
     norm: NormConfig
     norm_order: NormOrder
+    mixer_norm: NormConfig | None = None  # where the mixer's is another than ``norm``
 
 
 class StackConfig(_Config, frozen=True, kw_only=True):
-    """Layers from the input to the output: equal ones, or as any pattern has it."""
+    """Layers from the input to the output: equal ones, or as any pattern has it.
+
+    ``order``, for layers that are applied more than once with the same weights (ALBERT;
+    Dehghani et al. 2018): the index in ``layers`` of each one applied. Without it, each is
+    applied once.
+    """
 
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
+    order: tuple[int, ...] | None = None
+
+    @property
+    def applied(self) -> tuple[int, ...]:
+        """The index in ``layers`` of each layer applied, from the input to the output."""
+        return tuple(range(len(self.layers))) if self.order is None else self.order
 
 
 class EmbeddingConfig(_Config, frozen=True, kw_only=True):
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
     norm: NormConfig | None = None  # BERT normalises the sum of its embeddings
     num_segments: int = 0  # BERT's token types
+    # Of the embeddings, where a linear map leads from it to the hidden size (Lan et al. 2019).
+    size: int | None = None
 
 
 class HeadConfig(_Config, frozen=True, kw_only=True):

@@ -91,9 +91,9 @@ class EagerKernels:
     ) -> Tensor:
         places = torch.arange(qkv.shape[1])[None]
         query, key, value = self._heads(qkv, config, positions, places)
+        allowed = places < lengths[:, None, None, None]  # [batch, 1, 1, length]
         if config.window is not None:
-            raise ValueError("a window of an attention that looks both ways is not implemented")
-        allowed = torch.arange(qkv.shape[1]) < lengths[:, None, None, None]
+            allowed = allowed & ((places.T - places).abs() < config.window)
         return _attend(query, key, value, allowed, config)
 
     def causal(

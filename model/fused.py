@@ -13,6 +13,7 @@ from torch import Tensor, onnx
 
 from model.config import AttentionConfig
 from model.kernels import Attended, AttentionPositions, KeyValue, Step
+from model.windows import attend_in_blocks
 
 DOMAIN = "com.microsoft"
 
@@ -23,6 +24,8 @@ class FusedKernels:
     def bidirectional(
         self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
     ) -> Tensor:
+        if config.window is not None:
+            return attend_in_blocks(qkv, config, positions, lengths, config.window)
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
         tables = () if positions.rotary is None else tuple(positions.rotary)
         inputs = (qkv, None, None, None, None, lengths - 1, length, *tables)

@@ -54,7 +54,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
         self.mixer = ENCODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-        self.mixer_norm = make_norm(hidden_size, layer.norm)
+        self.mixer_norm = make_norm(hidden_size, layer.mixer_norm or layer.norm)
         self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
         self.feed_forward_norm = make_norm(hidden_size, layer.norm)
 
@@ -70,7 +70,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
         self.mixer = DECODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-        self.mixer_norm = make_norm(hidden_size, layer.norm)
+        self.mixer_norm = make_norm(hidden_size, layer.mixer_norm or layer.norm)
         self.cross_attention: CrossAttention | None = None
         if layer.cross_attention is not None:
             self.cross_attention = CrossAttention(hidden_size, layer.cross_attention, kernels)
@@ -99,10 +99,16 @@ class _Stack(nn.Module):
     def __init__(self, config: ModelConfig, stack: StackConfig, layers: list[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        self.order = stack.applied
         self.positions = PositionTables(config.position.max_positions, stack)
         self.final_norm: nn.Module = nn.Identity()
         if stack.final_norm is not None:
             self.final_norm = make_norm(config.hidden_size, stack.final_norm)
+
+    @property
+    def applied(self) -> list[nn.Module]:
+        """The layers in the order in which they are applied; shared ones several times."""
+        return [self.layers[index] for index in self.order]
 
 
 class Encoder(_Stack):
@@ -112,7 +118,7 @@ class Encoder(_Stack):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """``x [batch, length, hidden]``, of which each row's first ``lengths [batch]`` count."""
-        for layer, positions in zip(self.layers, self.positions(), strict=True):
+        for layer, positions in zip(self.applied, self.positions(), strict=True):
             x = layer(x, lengths, positions)
         normed: Tensor = self.final_norm(x)
         return normed
@@ -126,7 +132,7 @@ class Decoder(_Stack):
     def remember(self, encoded: Tensor) -> list[State]:
         """Each layer's cross-attention memory of ``encoded [batch, source_length, hidden]``."""
         states: list[State] = []
-        for layer in self.layers:
+        for layer in self.applied:
             if not isinstance(layer, DecoderLayer) or layer.cross_attention is None:
                 raise ValueError("this decoder has no cross-attention")
             memory = layer.cross_attention.remember(encoded)
@@ -136,7 +142,7 @@ class Decoder(_Stack):
     def forward(self, x: Tensor, step: Step, states: list[State]) -> tuple[Tensor, list[State]]:
         """``x [batch, length, hidden]`` and one state for each layer, before and after."""
         after = []
-        for layer, state, positions in zip(self.layers, states, self.positions(), strict=True):
+        for layer, state, positions in zip(self.applied, states, self.positions(), strict=True):
             x, state_after = layer(x, step, state, positions)
             after.append(state_after)
         return self.final_norm(x), after

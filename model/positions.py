@@ -79,7 +79,7 @@ class PositionTables(nn.Module):
 
     def __init__(self, max_positions: int, stack: StackConfig) -> None:
         super().__init__()
-        self.attentions = [layer.attention for layer in stack.layers]
+        self.attentions = [stack.layers[index].attention for index in stack.applied]
         self.rotaries = list(dict.fromkeys(filter(None, map(_rotary_of, self.attentions))))
         for index, rotary in enumerate(self.rotaries):
             tables = rotary_tables(max_positions, rotary.head_size, rotary.config)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.basics import make_norm
+from model.basics import Linear, make_norm
 from model.config import ModelConfig
 from model.eager import EagerKernels
 from model.heads import HEADS
@@ -37,11 +37,12 @@ class Table(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens, scaled, plus positions and segments."""
+    """Tokens, scaled, plus positions and segments; projected if they are of another size."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        embedding, size = config.embedding, config.hidden_size
+        embedding = config.embedding
+        size = embedding.size or config.hidden_size
         self.scale = embedding.scale
         self.tokens = Table(config.vocabulary_size, size)
         self.positions = POSITIONS[config.position.kind](config.position, size)
@@ -49,6 +50,9 @@ class Embedding(nn.Module):
         self.norm: nn.Module = nn.Identity()
         if embedding.norm is not None:
             self.norm = make_norm(size, embedding.norm)
+        self.projection: nn.Module = nn.Identity()
+        if embedding.size is not None:
+            self.projection = Linear(size, config.hidden_size, bias=True)
 
     def forward(self, token_ids: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
         x = self.tokens(token_ids)  # [batch, length, size]
@@ -59,8 +63,8 @@ class Embedding(nn.Module):
             if segment_ids is None:
                 raise ValueError("this model needs segment_ids")
             x = x + self.segments(segment_ids)
-        normed: Tensor = self.norm(x)
-        return normed
+        projected: Tensor = self.projection(self.norm(x))
+        return projected
 
 
 class Transformer(nn.Module):
@@ -109,7 +113,7 @@ class Transformer(nn.Module):
         the step before returned, those of :meth:`remember`, or None for empty ones.
         """
         if states is None:
-            states = [{} for _ in self.decoder.layers]
+            states = [{} for _ in self.decoder.order]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
         x = self.embedding(token_ids, positions, None)
         return Decoded(*self.decoder(x, step, states))

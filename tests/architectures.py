@@ -132,13 +132,14 @@ BERT = ModelConfig(
     encoder=stack(activation=Activation.GELU),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.MEAN, normalize=True),
 )
+# ALBERT's savings: one layer applied twice, and embeddings of a smaller size.
 CLASSIFIER = ModelConfig(
     kind=Kind.ENCODER,
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=HIDDEN_SIZE,
     position=_positions(PositionKind.LEARNED),
-    embedding=EmbeddingConfig(norm=NORM),
-    encoder=stack(activation=Activation.GELU),
+    embedding=EmbeddingConfig(norm=NORM, size=24),
+    encoder=StackConfig(layers=stack(activation=Activation.GELU).layers[:1], order=(0, 0)),
     head=HeadConfig(
         kind=HeadKind.CLASSIFICATION,
         pooling=PoolingKind.CLS,
@@ -147,19 +148,34 @@ CLASSIFIER = ModelConfig(
         num_labels=3,
     ),
 )
+_MODERN = stack(
+    norm=NormKind.RMS,
+    order=NormOrder.PRE,
+    activation=Activation.SILU,
+    num_kv_heads=2,
+    bias=False,
+    rotary=RotaryConfig(),
+)
+# A first layer without a norm before its attention, then one that sees two tokens on each side.
 MODERN_BERT = ModelConfig(
     kind=Kind.ENCODER,
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=HIDDEN_SIZE,
     position=_positions(PositionKind.NONE),
-    embedding=EmbeddingConfig(),
-    encoder=stack(
-        norm=NormKind.RMS,
-        order=NormOrder.PRE,
-        activation=Activation.SILU,
-        num_kv_heads=2,
-        bias=False,
-        rotary=RotaryConfig(),
+    embedding=EmbeddingConfig(norm=NormConfig(kind=NormKind.LAYER, epsilon=1e-5, bias=False)),
+    encoder=StackConfig(
+        layers=(
+            msgspec.structs.replace(
+                _MODERN.layers[0], mixer_norm=NormConfig(kind=NormKind.NONE, epsilon=0.0)
+            ),
+            msgspec.structs.replace(
+                _MODERN.layers[1],
+                attention=msgspec.structs.replace(
+                    attention(2, bias=False, rotary=RotaryConfig(base=500.0)), window=3
+                ),
+            ),
+        ),
+        final_norm=_MODERN.final_norm,
     ),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.CLS, normalize=False),
 )

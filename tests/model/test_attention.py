@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -82,6 +83,20 @@ def test_padding_is_never_seen() -> None:
     torch.testing.assert_close(after[1, :3], before[1, :3])
     alone = KERNELS.bidirectional(qkv[1:, :3], CONFIG, NOWHERE, i32(3))
     torch.testing.assert_close(after[1:, :3], alone)
+
+
+@settings(max_examples=30, deadline=None)
+@given(window=st.integers(1, 8), length=st.integers(1, 8), place=st.integers(0, 7))
+def test_a_window_that_looks_both_ways(window: int, length: int, place: int) -> None:
+    """Who notices that token ``place`` has another value: those nearer than ``window``."""
+    place %= length
+    config = msgspec.structs.replace(CONFIG, window=window)
+    qkv = torch.randn(1, length, PACKED, generator=torch.Generator().manual_seed(0))
+    before = KERNELS.bidirectional(qkv, config, NOWHERE, i32(length))
+    qkv[:, place, -CONFIG.num_kv_heads * CONFIG.head_size :] += 1  # its values alone
+    after = KERNELS.bidirectional(qkv, config, NOWHERE, i32(length))
+    changed = [bool((after - before)[0, i].abs().max() > 1e-3) for i in range(length)]
+    assert changed == [abs(i - place) < window for i in range(length)]
 
 
 @settings(max_examples=30, deadline=None)

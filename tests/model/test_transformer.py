@@ -3,11 +3,12 @@
 import subprocess
 import sys
 
+import msgspec
 import pytest
 import torch
 
 from model.config import Kind, ModelConfig
-from model.kernels import Step
+from model.kernels import AttentionPositions, Step
 from model.mixers import State
 from model.transformer import Transformer, from_weights, parameter_shapes
 from tests.architectures import ARCHITECTURES, BERT, LLAMA, SSRU, VASWANI, random_weights
@@ -93,6 +94,24 @@ def test_parameter_names_are_the_importers_contract() -> None:
         64,
         128,
     )
+
+
+def test_a_layer_that_is_applied_twice_is_held_once() -> None:
+    config = ARCHITECTURES["classifier"]
+    shapes = parameter_shapes(config)
+    assert not any(name.startswith("encoder.layers.1") for name in shapes)
+    assert shapes["embedding.tokens.weight"] == (61, 24)
+    assert shapes["embedding.projection.weight"] == (24, 64)
+    assert config.encoder is not None
+    once = msgspec.structs.replace(
+        config, encoder=msgspec.structs.replace(config.encoder, order=(0,))
+    )
+    layer = from_weights(once, random_weights(once)).encoder.layers[0]
+    ids, lengths = torch.arange(12).view(2, 6), i32(6, 4)
+    twice = layer(
+        from_weights(once, random_weights(once)).encode(ids, lengths), lengths, AttentionPositions()
+    )
+    torch.testing.assert_close(model_of(config).encode(ids, lengths), twice)
 
 
 def test_weights_are_held_not_copied() -> None:
