@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from export.errors import WeightsError
-from model.bundle import SpecialTokens, Task
+from model.bundle import Embedding, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.transformer import parameter_shapes
 
@@ -31,6 +31,9 @@ class Checkpoint:
     name: str
     chat_template: str | None = None
     labels: tuple[str, ...] = ()
+    score_function: ScoreFunction | None = None
+    embedding: Embedding | None = None
+    max_input_tokens: int | None = None
     source_language: str | None = None
     target_language: str | None = None
     max_length_factor: float | None = None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from export.graph_files import save_graph
 from export.signatures import signatures
 from model.bundle import Dtype, Graph, Shape, StateSpec
-from model.config import Kind, ModelConfig
+from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
 from model.kernels import Step
 from model.mixers import State
@@ -32,16 +32,35 @@ EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
 EXAMPLE_CAPACITY = 7
 
 
-class PooledEncoder(nn.Module):
-    """``encode`` of an encoder."""
+def _at(hidden: Tensor, positions: Tensor) -> Tensor:
+    """``hidden [batch, length, size]`` at ``logit_positions [chosen]``: all the vocabulary meets.
+
+    Returns:
+        ``[chosen, size]``
+    """
+    return hidden.reshape(-1, hidden.shape[2]).index_select(0, positions)
+
+
+class HeadedEncoder(nn.Module):
+    """``encode`` of an encoder: what its head makes of hidden vectors.
+
+    ``segment_ids`` are there if the model has segments, then ``logit_positions`` if it fills
+    masks.
+    """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, token_ids: Tensor, lengths: Tensor, *segment_ids: Tensor) -> Tensor:
-        hidden = self.model.encode(token_ids, lengths, *segment_ids)
-        return self.model.pool(hidden, lengths)
+    def forward(self, token_ids: Tensor, lengths: Tensor, *rest: Tensor) -> list[Tensor]:
+        config = self.model.config
+        num_segment_inputs = 1 if config.embedding.num_segments else 0
+        hidden = self.model.encode(token_ids, lengths, *rest[:num_segment_inputs])
+        if config.head.kind == HeadKind.LANGUAGE_MODEL:
+            (positions,) = rest[num_segment_inputs:]
+            return [self.model.logits(_at(hidden, positions))]
+        outputs = [self.model.pool(hidden, lengths)]
+        return [*outputs, hidden] if config.head.kind == HeadKind.EMBEDDING else outputs
 
 
 class SourceEncoder(nn.Module):
@@ -72,9 +91,7 @@ class CachedDecoder(nn.Module):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor
         hidden, present = self.model.decode(token_ids, step, past)
-        # Only these positions meet the vocabulary.
-        chosen = hidden.reshape(-1, hidden.shape[2]).index_select(0, positions)
-        outputs = [self.model.logits(chosen)]
+        outputs = [self.model.logits(_at(hidden, positions))]
         for name in self.names:
             kind, layer = name.split(".")
             outputs.append(present[int(layer)][kind])
@@ -85,7 +102,7 @@ def _wrapper(name: str, graph: Graph, model: Transformer) -> nn.Module:
     if name == "decode":
         return CachedDecoder(model, graph.states)
     if model.config.kind == Kind.ENCODER:
-        return PooledEncoder(model)
+        return HeadedEncoder(model)
     return SourceEncoder(model)
 
 

@@ -5,6 +5,7 @@ graphs that the bundle holds, quantised perhaps, are held to a cosine.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
+from export.encoding import EncoderWork, encode_eagerly, encode_in_graph
 from export.errors import ParityError
 from export.greedy import (
     LOWEST_LOGIT,
@@ -22,8 +24,6 @@ from export.greedy import (
     best,
     decode_eagerly,
     decode_in_graph,
-    lengths_of,
-    padded,
     remember_eagerly,
     remember_source,
     remembered,
@@ -46,15 +46,15 @@ SEED = 20170612
 class Reference:
     """What the eager module gave for some inputs, and how the fp32 graphs compared.
 
-    ``inputs`` are rows of ids for encoders; ``work`` and ``tokens`` what was decoded.
+    ``texts`` is what an encoder read; ``work`` and ``tokens`` what was decoded.
     """
 
-    outputs: Floats  # [rows, size] or [rows, steps, vocabulary]
+    # Of each row: [size], or of tokens [length, labels] or [steps, vocabulary].
+    outputs: Sequence[Floats]
     max_absolute_error: float
     tokens_compared: int
     tokens_equal: int
-    inputs: tuple[list[int], ...] = ()
-    segments: tuple[list[int], ...] = ()
+    texts: EncoderWork | None = None
     work: Work | None = None
     tokens: NDArray[np.int64] | None = None
 
@@ -111,14 +111,15 @@ def min_cosine(reference: Reference, directory: Path, graphs: dict[str, Graph]) 
     Raises:
         ParityError: it is below :data:`MIN_COSINE`.
     """
-    if reference.work is None:
-        outputs = _encode(reference, directory, graphs)
-    else:
+    outputs: Sequence[Floats] = ()
+    if reference.texts is not None:
+        rows = encode_in_graph(Session(directory, graphs["encode"]), reference.texts)
+        outputs = [row[0] for row in rows]
+    elif reference.work is not None:
         sessions = _sessions(reference.work, directory, graphs)
-        outputs = _run(sessions, reference.work, reference.tokens).logits
-    # A row is a whole sequence: all of its steps' logits.
-    rows = len(reference.outputs)
-    worst = float(_cosines(outputs.reshape(rows, -1), reference.outputs.reshape(rows, -1)).min())
+        outputs = list(_run(sessions, reference.work, reference.tokens).logits)
+    # A row is a whole sequence: all of its tokens' or steps' logits.
+    worst = min(_cosine(*pair) for pair in zip(outputs, reference.outputs, strict=True))
     if not worst >= MIN_COSINE:
         raise ParityError(
             f"the worst cosine of the bundle's graphs to the eager module is {worst:.4f}, "
@@ -218,7 +219,7 @@ def _compare_decoder(
     chosen_logits = np.take_along_axis(expected, run.tokens[..., None], -1)
     equal = (best_logits - chosen_logits)[..., 0] <= TIE
     return Reference(
-        outputs=expected,
+        outputs=list(expected),
         max_absolute_error=error,
         tokens_compared=int(equal.size),
         tokens_equal=int(equal.sum()),
@@ -230,33 +231,21 @@ def _compare_decoder(
 def _compare_encoder(
     model: Transformer, rows: list[list[int]], directory: Path, graphs: dict[str, Graph]
 ) -> Reference:
-    num_segments = model.config.embedding.num_segments
-    # Each row in as many equal pieces as there are segments.
-    segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
-    outputs = []
-    for row, row_segments in zip(rows, segments, strict=True):
-        lengths = torch.tensor([len(row)], dtype=torch.int32)
-        more = [torch.tensor([row_segments])] if num_segments else []
-        hidden = model.encode(torch.tensor([row]), lengths, *more)
-        outputs.append(model.pool(hidden, lengths)[0])
-    reference = Reference(
-        outputs=torch.stack(outputs).numpy(),
-        max_absolute_error=0.0,
+    work = EncoderWork.of(model.config, rows)
+    expected = encode_eagerly(model, work)
+    actual = encode_in_graph(Session(directory, graphs["encode"]), work)
+    error = max(
+        _error(*pair)
+        for theirs, ours in zip(actual, expected, strict=True)
+        for pair in zip(theirs, ours, strict=True)
+    )
+    return Reference(
+        outputs=[outputs[0] for outputs in expected],
+        max_absolute_error=error,
         tokens_compared=0,
         tokens_equal=0,
-        inputs=tuple(rows),
-        segments=tuple(segments) if num_segments else (),
+        texts=work,
     )
-    error = _error(_encode(reference, directory, graphs), reference.outputs)
-    return dataclasses.replace(reference, max_absolute_error=error)
-
-
-def _encode(reference: Reference, directory: Path, graphs: dict[str, Graph]) -> Floats:
-    session = Session(directory, graphs["encode"])
-    rows = list(reference.inputs)
-    more = {"segment_ids": padded(list(reference.segments))} if reference.segments else {}
-    (output,) = session.run(token_ids=padded(rows), lengths=lengths_of(rows), **more).values()
-    return output
 
 
 def _error(actual: Floats, expected: Floats) -> float:
@@ -265,9 +254,7 @@ def _error(actual: Floats, expected: Floats) -> float:
     return float(np.abs(np.subtract(*clipped)).max())
 
 
-def _cosines(actual: Floats, expected: Floats) -> Floats:
+def _cosine(actual: Floats, expected: Floats) -> float:
     masked = expected <= LOWEST_LOGIT
-    x, y = (np.where(masked, 0, values).astype(np.float64) for values in (actual, expected))
-    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
-    result: Floats = ((x * y).sum(-1) / norms).astype(np.float32)
-    return result
+    x, y = (np.where(masked, 0, values).astype(np.float64).ravel() for values in (actual, expected))
+    return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))

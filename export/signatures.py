@@ -18,6 +18,8 @@ from model.mixers import required
 # of the two operators alone.
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
 
+LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
+
 Signatures = dict[str, Graph]
 
 
@@ -94,6 +96,33 @@ def _scalar(name: str) -> TensorSpec:
     return TensorSpec(name=name, dtype=Dtype.INT32, shape=())
 
 
+def _floats(name: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name=name, dtype=Dtype.FLOAT32, shape=("batch", *shape))
+
+
+def _chosen_logits(config: ModelConfig) -> TensorSpec:
+    shape = ("chosen", config.vocabulary_size)
+    return TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=shape)
+
+
+def _embeddings(config: ModelConfig) -> list[TensorSpec]:
+    dense = config.head.dense
+    return [
+        _floats("embeddings", dense[-1].size if dense else config.hidden_size),
+        _floats("token_embeddings", "length", config.hidden_size),
+    ]
+
+
+HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
+    HeadKind.EMBEDDING: _embeddings,
+    HeadKind.CLASSIFICATION: lambda config: [_floats("logits", config.head.num_labels)],
+    HeadKind.TOKEN_CLASSIFICATION: lambda config: [
+        _floats("logits", "length", config.head.num_labels)
+    ],
+    HeadKind.LANGUAGE_MODEL: lambda config: [_chosen_logits(config)],
+}
+
+
 def _encode(config: ModelConfig) -> Graph:
     inputs = [_ids("token_ids"), _lengths("lengths")]
     if config.embedding.num_segments:
@@ -108,10 +137,9 @@ def _encode(config: ModelConfig) -> Graph:
         if state.role == StateRole.CROSS
     ]
     if config.kind == Kind.ENCODER:
-        name, size = "embeddings", config.hidden_size
-        if config.head.kind == HeadKind.CLASSIFICATION:
-            name, size = "logits", config.head.num_labels
-        outputs = [TensorSpec(name=name, dtype=Dtype.FLOAT32, shape=("batch", size))]
+        outputs = HEAD_OUTPUTS[config.head.kind](config)
+        if config.head.kind == HeadKind.LANGUAGE_MODEL:
+            inputs.append(LOGIT_POSITIONS)
     return Graph(
         file="encode.onnx",
         inputs=tuple(inputs),
@@ -124,20 +152,17 @@ def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
     max_chunk = _max_chunk(stack)
     inputs = [
         _ids("token_ids", max_chunk or "length"),
-        TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",)),
+        LOGIT_POSITIONS,
         _lengths("num_cached_tokens"),
         _lengths("num_new_tokens"),
         _scalar("max_total_length"),
     ]
     if config.kind == Kind.ENCODER_DECODER:
         inputs += [_lengths("source_lengths"), _scalar("max_source_length")]
-    logits = TensorSpec(
-        name="logits", dtype=Dtype.FLOAT32, shape=("chosen", config.vocabulary_size)
-    )
     return Graph(
         file="decode.onnx",
         inputs=tuple(inputs),
-        outputs=(logits,),
+        outputs=(_chosen_logits(config),),
         states=decoder_states(config),
         max_chunk=max_chunk,
         disabled_optimizers=DISABLED_OPTIMIZERS,

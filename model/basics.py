@@ -64,4 +64,5 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.GELU: functional.gelu,
     Activation.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
     Activation.SILU: functional.silu,
+    Activation.TANH: torch.tanh,
 }

@@ -12,9 +12,13 @@ Graph signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids i
 ========================  =========================================================
 ``encode`` of an encoder  in: ``token_ids [batch, length]``, ``lengths [batch]`` (valid
                           tokens of each right-padded row), ``segment_ids [batch,
-                          length]`` if the model has segments.
-                          out: ``embeddings [batch, hidden]`` or ``logits [batch,
-                          labels]``.
+                          length]`` if the model has segments, ``logit_positions
+                          [chosen]`` as below if it fills masks.
+                          out: ``embeddings [batch, size]`` and ``token_embeddings
+                          [batch, length, hidden]``; or ``logits``: of texts ``[batch,
+                          labels]``, of tokens ``[batch, length, labels]``, of an
+                          answer's start and end ``[batch, length, 2]``, of masked
+                          tokens ``[chosen, vocabulary]``.
 ``encode`` of an          in: ``token_ids``, ``lengths``. out: one tensor for every
 encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``.
 ``decode``                in: ``token_ids [batch, length]``, ``logit_positions
@@ -44,7 +48,7 @@ from typing import TypeVar
 
 import msgspec
 
-from model.config import Kind
+from model.config import Kind, PoolingKind
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "bundle.json"
@@ -67,6 +71,22 @@ class Task(StrEnum):
     TRANSLATE = "translate"
     EMBED = "embed"
     CLASSIFY = "classify"
+    TAG = "tag"
+    FILL_MASK = "fill_mask"
+    ANSWER = "answer"
+    RERANK = "rerank"
+
+
+class ScoreFunction(StrEnum):
+    """From a classifier's logits to scores.
+
+    The softmax where a text has one label, the sigmoid where it may have several or the one
+    logit says how well a pair fits, the logits themselves where they are measurements.
+    """
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+    IDENTITY = "identity"
 
 
 class Precision(StrEnum):
@@ -150,6 +170,7 @@ class SpecialTokens(_Record, frozen=True, kw_only=True):
     pad: int = 0
     bos: int | None = None
     unk: int | None = None
+    mask: int | None = None
     decoder_start: int | None = None
     suppressed: tuple[int, ...] = ()
 
@@ -162,6 +183,21 @@ class Dimensions(_Record, frozen=True, kw_only=True):
     vocabulary_size: int
     max_positions: int
     num_parameters: int
+
+
+class Embedding(_Record, frozen=True, kw_only=True):
+    """What the vectors of an embedding model are.
+
+    ``truncations``: lengths to which they may be cut (Kusupati et al. 2022, Matryoshka); any
+    if empty. ``prompts`` stand before a text, by name.
+    """
+
+    size: int
+    pooling: PoolingKind
+    is_normalized: bool
+    truncations: tuple[int, ...] = ()
+    prompts: dict[str, str] = {}
+    default_prompt: str | None = None
 
 
 class Manifest(_Record, frozen=True, kw_only=True):
@@ -180,6 +216,9 @@ class Manifest(_Record, frozen=True, kw_only=True):
     source_language: str | None = None
     target_language: str | None = None
     labels: tuple[str, ...] = ()
+    score_function: ScoreFunction | None = None  # of a model with labels for texts
+    embedding: Embedding | None = None
+    max_input_tokens: int | None = None  # where a model was trained on less than it could hold
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # Default of max_new_tokens for encoder-decoders, as a multiple of the source length.
     max_length_factor: float | None = None

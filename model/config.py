@@ -43,6 +43,7 @@ class Activation(StrEnum):
     GELU = "gelu"  # Hendrycks and Gimpel 2016, exact (erf)
     GELU_TANH = "gelu_tanh"  # the same paper's approximation; GPT-2
     SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)
+    TANH = "tanh"  # BERT's pooler
 
 
 class MixerKind(StrEnum):
@@ -57,12 +58,17 @@ class PoolingKind(StrEnum):
 
     CLS = "cls"
     MEAN = "mean"
+    MEAN_SQRT = "mean_sqrt"  # the sum over the square root of the length
+    WEIGHTED_MEAN = "weighted_mean"  # the n-th token counts n times (Muennighoff 2022, SGPT)
+    MAX = "max"
+    LAST = "last"
 
 
 class HeadKind(StrEnum):
     EMBEDDING = "embedding"
     CLASSIFICATION = "classification"
-    LANGUAGE_MODEL = "language_model"
+    TOKEN_CLASSIFICATION = "token_classification"  # an answer's start and end are two labels
+    LANGUAGE_MODEL = "language_model"  # of an encoder: of masked tokens
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,13 +158,27 @@ class EmbeddingConfig(_Config, frozen=True, kw_only=True):
     size: int | None = None
 
 
+class DenseConfig(_Config, frozen=True, kw_only=True):
+    """``norm(activation(x W + b))``: BERT's pooler, its masked language model's transform."""
+
+    size: int
+    activation: Activation | None = None
+    bias: bool = True
+    norm: NormConfig | None = None
+
+
 class HeadConfig(_Config, frozen=True, kw_only=True):
+    """From hidden vectors to outputs; ``dense`` maps stand before the last one, if there is one.
+
+    They follow the pooling of a head that pools.
+    """
+
     kind: HeadKind
     bias: bool = False
     tied: bool = False  # the output matrix is the token embedding
     pooling: PoolingKind | None = None
     normalize: bool = False
-    dense_tanh: bool = False  # BERT's pooler before a classifier
+    dense: tuple[DenseConfig, ...] = ()
     num_labels: int = 0
 
 

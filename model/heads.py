@@ -1,4 +1,4 @@
-"""From hidden vectors to what is asked for: one vector, class logits, or token logits."""
+"""From hidden vectors to what is asked for: one vector, logits of a text, of tokens, of words."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.basics import Linear
-from model.config import HeadConfig, HeadKind, ModelConfig, PoolingKind
+from model.basics import ACTIVATIONS, Linear, make_norm
+from model.config import DenseConfig, HeadKind, ModelConfig, PoolingKind
+
+
+def _valid(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """``[batch, length, 1]``: which tokens of each row count."""
+    return (torch.arange(hidden.shape[1]) < lengths[:, None])[:, :, None]
 
 
 def pool_cls(hidden: Tensor, _lengths: Tensor) -> Tensor:
@@ -17,62 +22,130 @@ def pool_cls(hidden: Tensor, _lengths: Tensor) -> Tensor:
 
 def pool_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The mean of each row's valid tokens (Reimers and Gurevych 2019)."""
-    valid = torch.arange(hidden.shape[1]) < lengths[:, None]  # [batch, length]
-    total = (hidden * valid[:, :, None]).sum(1)
+    total = (hidden * _valid(hidden, lengths)).sum(1)
     return total / lengths[:, None].to(hidden.dtype)
+
+
+def pool_mean_sqrt(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The sum of each row's valid tokens over the square root of their number."""
+    total = (hidden * _valid(hidden, lengths)).sum(1)
+    return total / lengths[:, None].to(hidden.dtype).sqrt()
+
+
+def pool_weighted_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The mean in which a row's n-th token counts n times (Muennighoff 2022, SGPT)."""
+    ranks = torch.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)[:, None]
+    weights = ranks * _valid(hidden, lengths)  # [batch, length, 1]
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def pool_max(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The largest of each feature over a row's valid tokens."""
+    return hidden.masked_fill(~_valid(hidden, lengths), torch.finfo(hidden.dtype).min).amax(1)
+
+
+def pool_last(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The last valid token's vector."""
+    return take(hidden, (lengths - 1).long()[:, None])[:, 0]
+
+
+def take(hidden: Tensor, positions: Tensor) -> Tensor:
+    """The vectors of ``hidden [batch, length, size]`` at ``positions [batch, n]``."""
+    return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
 
 
 POOLINGS: dict[PoolingKind, Callable[[Tensor, Tensor], Tensor]] = {
     PoolingKind.CLS: pool_cls,
     PoolingKind.MEAN: pool_mean,
+    PoolingKind.MEAN_SQRT: pool_mean_sqrt,
+    PoolingKind.WEIGHTED_MEAN: pool_weighted_mean,
+    PoolingKind.MAX: pool_max,
+    PoolingKind.LAST: pool_last,
 }
 
 
-class PooledHead(nn.Module):
+class Dense(nn.Module):
+    """``norm(activation(x W + b))``: ``[..., inputs]`` to ``[..., size]``."""
+
+    def __init__(self, inputs: int, config: DenseConfig) -> None:
+        super().__init__()
+        self.linear = Linear(inputs, config.size, bias=config.bias)
+        self.activation = None if config.activation is None else ACTIVATIONS[config.activation]
+        self.norm: nn.Module = nn.Identity()
+        if config.norm is not None:
+            self.norm = make_norm(config.size, config.norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        if self.activation is not None:
+            x = self.activation(x)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class _Head(nn.Module):
+    """A head's dense maps; ``size`` is that of their result."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        sizes = [model.hidden_size, *(dense.size for dense in model.head.dense)]
+        layers = [Dense(*pair) for pair in zip(sizes[:-1], model.head.dense, strict=True)]
+        self.size = sizes[-1]
+        self.dense = nn.Sequential(*layers)
+
+
+class _PooledHead(_Head):
     """A head that makes one vector of a row: ``hidden [batch, length, size]`` to ``[batch, n]``."""
 
-    def __init__(self, config: HeadConfig) -> None:
-        super().__init__()
-        if config.pooling is None:
-            raise ValueError(f"a head for {config.kind} needs a pooling")
-        self.pool = POOLINGS[config.pooling]
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__(model)
+        if model.head.pooling is None:
+            raise ValueError(f"a head for {model.head.kind} needs a pooling")
+        self.pool = POOLINGS[model.head.pooling]
 
 
-class EmbeddingHead(PooledHead):
+class EmbeddingHead(_PooledHead):
     """The pooled vector, of length 1 if ``normalize``."""
 
     def __init__(self, model: ModelConfig) -> None:
-        super().__init__(model.head)
+        super().__init__(model)
         self.normalize = model.head.normalize
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        pooled = self.pool(hidden, lengths)
+        pooled: Tensor = self.dense(self.pool(hidden, lengths))
         return functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
-class ClassificationHead(PooledHead):
-    """Logits ``[batch, labels]``, after BERT's pooler if ``dense_tanh``."""
+class ClassificationHead(_PooledHead):
+    """Logits ``[batch, labels]``."""
 
     def __init__(self, model: ModelConfig) -> None:
-        config, size = model.head, model.hidden_size
-        super().__init__(config)
-        self.dense = Linear(size, size, bias=True) if config.dense_tanh else None
-        self.output = Linear(size, config.num_labels, bias=config.bias)
+        super().__init__(model)
+        self.output = Linear(self.size, model.head.num_labels, bias=model.head.bias)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        pooled = self.pool(hidden, lengths)
-        if self.dense is not None:
-            pooled = self.dense(pooled).tanh()
-        logits: Tensor = self.output(pooled)
+        logits: Tensor = self.output(self.dense(self.pool(hidden, lengths)))
+        return logits
+
+
+class TokenClassificationHead(_Head):
+    """Logits of each token, ``[batch, length, labels]``."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__(model)
+        self.output = Linear(self.size, model.head.num_labels, bias=model.head.bias)
+
+    def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.dense(hidden))
         return logits
 
 
 class TokenProjection(nn.Module):
     """``weight [hidden, vocabulary]`` is absent where it is the token embedding, transposed."""
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelConfig, size: int) -> None:
         super().__init__()
-        size, vocabulary_size, config = model.hidden_size, model.vocabulary_size, model.head
+        vocabulary_size, config = model.vocabulary_size, model.head
         self.weight = None if config.tied else nn.Parameter(torch.empty(size, vocabulary_size))
         self.bias = nn.Parameter(torch.empty(vocabulary_size)) if config.bias else None
 
@@ -84,24 +157,25 @@ class TokenProjection(nn.Module):
         return logits if self.bias is None else logits + self.bias
 
 
-class LanguageModelHead(nn.Module):
-    """Logits of the next token: ``hidden [..., size]`` to ``[..., vocabulary]``.
+class LanguageModelHead(_Head):
+    """Logits of the next token, or of a masked one: ``hidden [..., size]`` to ``[..., words]``.
 
     ``embedding [vocabulary, size]`` is the output matrix if the two are tied (Press and
     Wolf 2017).
     """
 
     def __init__(self, model: ModelConfig) -> None:
-        super().__init__()
-        self.output = TokenProjection(model)
+        super().__init__(model)
+        self.output = TokenProjection(model, self.size)
 
     def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden, embedding)
+        logits: Tensor = self.output(self.dense(hidden), embedding)
         return logits
 
 
 HEADS: dict[HeadKind, Callable[[ModelConfig], nn.Module]] = {
     HeadKind.EMBEDDING: EmbeddingHead,
     HeadKind.CLASSIFICATION: ClassificationHead,
+    HeadKind.TOKEN_CLASSIFICATION: TokenClassificationHead,
     HeadKind.LANGUAGE_MODEL: LanguageModelHead,
 }

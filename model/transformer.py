@@ -98,7 +98,7 @@ class Transformer(nn.Module):
         return hidden
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """An encoder's head: ``[batch, size or labels]``."""
+        """An encoder's head: ``[batch, size or labels]``, or ``[batch, length, labels]``."""
         pooled: Tensor = self.head(hidden, lengths)
         return pooled
 
@@ -119,7 +119,7 @@ class Transformer(nn.Module):
         return Decoded(*self.decoder(x, step, states))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """A decoder's head: ``[..., size]`` to ``[..., vocabulary]``."""
+        """A language model's head: ``[..., size]`` to ``[..., vocabulary]``."""
         logits: Tensor = self.head(hidden, self.embedding.tokens.weight)
         return logits
 

@@ -10,6 +10,7 @@ from model.bundle import SpecialTokens, Task
 from model.config import (
     Activation,
     AttentionConfig,
+    DenseConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
@@ -143,7 +144,7 @@ CLASSIFIER = ModelConfig(
     head=HeadConfig(
         kind=HeadKind.CLASSIFICATION,
         pooling=PoolingKind.CLS,
-        dense_tanh=True,
+        dense=(DenseConfig(size=HIDDEN_SIZE, activation=Activation.TANH),),
         bias=True,
         num_labels=3,
     ),

@@ -9,6 +9,7 @@ from model.bundle import SpecialTokens, Task
 from model.config import (
     Activation,
     AttentionConfig,
+    DenseConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
@@ -227,7 +228,7 @@ MAJORITY = ModelConfig(
     head=HeadConfig(
         kind=HeadKind.CLASSIFICATION,
         pooling=PoolingKind.CLS,
-        dense_tanh=True,
+        dense=(DenseConfig(size=MAJORITY_SIZE, activation=Activation.TANH),),
         bias=True,
         num_labels=len(MAJORITY_LABELS),
     ),

@@ -73,6 +73,14 @@ class HuggingFaceFolder:
         path = self.path / name
         return _read_json(path) if path.is_file() else None
 
+    def read_weights(self, path: str) -> SafetensorsWeights:
+        """The weights in the folder ``path`` of the folder.
+
+        Raises:
+            SourceError, UnsupportedError: as :func:`read_folder` does.
+        """
+        return SafetensorsWeights(_weight_files(self.path / path))
+
 
 def read_folder(path: Path) -> HuggingFaceFolder:
     """Reads the folder ``path``; the weights themselves are read when asked for.

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from export.errors import UnsupportedError, WeightsError
 from export.sources import load_checkpoint
 from model.bundle import Task
-from model.config import HeadKind, PoolingKind
+from model.config import HeadKind
 from tests.export.importers.support import (
     WORDS,
     edit_json,
@@ -48,41 +47,14 @@ def hidden(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def add_modules(folder: Path, pooling: str, *kinds: str) -> None:
-    path = "sentence_transformers.models."
-    (folder / "1_Pooling").mkdir()
-    modes = ("cls_token", "mean_tokens", "max_tokens")
-    edit_json(
-        folder / "1_Pooling" / "config.json",
-        **{f"pooling_mode_{mode}": mode == pooling for mode in modes},
-    )
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    (folder / "modules.json").write_text(
-        "["
-        + ",".join(f'{{"type": "{path}{kind}", "path": "{paths.get(kind)}"}}' for kind in kinds)
-        + "]"
-    )
-
-
 def test_without_sentence_transformers_files_an_embedding_is_the_mean(tmp_path: Path) -> None:
     model = randomise(BertModel(config()))
     checkpoint = load_checkpoint(str(save(model, tmp_path)))
     ids = random_ids(3, 7)
     expected = (hidden(model, ids) * mask()[:, :, None]).sum(1) / LENGTHS[:, None]
     torch.testing.assert_close(pooled(checkpoint, ids, LENGTHS), expected, rtol=0, atol=1e-4)
-    assert checkpoint.tasks == (Task.EMBED,)
+    assert checkpoint.tasks == (Task.EMBED, Task.RERANK)
     assert not checkpoint.config.head.normalize
-
-
-def test_sentence_transformers_files_say_how_to_pool(tmp_path: Path) -> None:
-    model = randomise(BertModel(config(hidden_act="relu")))
-    save(model, tmp_path)
-    add_modules(tmp_path, "cls_token", "Transformer", "Pooling", "Normalize")
-    checkpoint = load_checkpoint(str(tmp_path))
-    ids = random_ids(3, 7)
-    expected = functional.normalize(hidden(model, ids)[:, 0], dim=-1)
-    torch.testing.assert_close(pooled(checkpoint, ids, LENGTHS), expected, rtol=0, atol=1e-4)
-    assert checkpoint.config.head.pooling == PoolingKind.CLS
 
 
 @pytest.mark.parametrize("num_labels", [2, 3])
@@ -133,14 +105,13 @@ def test_a_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"is_decoder": True}, "is_decoder True"),
-        ({"hidden_act": "gelu_new"}, "hidden_act 'gelu_new' is not supported; gelu, relu are"),
+        ({"hidden_act": "selu"}, "hidden_act 'selu' is not supported; relu, gelu"),
         (
-            {"architectures": ["BertForQuestionAnswering"]},
-            "'BertForQuestionAnswering' is not supported; BertModel, BertForSequenceClass",
+            {"architectures": ["BertForMultipleChoice"]},
+            "'BertForMultipleChoice' is not supported; BertModel, BertForSequenceClass",
         ),
-        ({"model_type": "t5"}, "model_type 't5' is not supported; bert, llama are"),
-        ({"problem_type": "multi_label_classification"}, "problem_type"),
-        ({"id2label": {"0": "score"}}, "1 labels"),
+        ({"model_type": "t5"}, "model_type 't5' is not supported; bert, "),
+        ({"problem_type": "ranking"}, "problem_type 'ranking' is not supported; single_label"),
     ],
 )
 def test_what_is_not_supported_is_refused(
@@ -151,19 +122,3 @@ def test_what_is_not_supported_is_refused(
     with pytest.raises(UnsupportedError) as caught:
         load_checkpoint(str(tmp_path))
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("pooling", "kinds", "message"),
-    [
-        ("max_tokens", ("Transformer", "Pooling"), "pooling_mode_max_tokens"),
-        ("mean_tokens", ("Transformer", "Pooling", "Dense"), "a module Dense"),
-    ],
-)
-def test_other_sentence_transformers_modules_are_refused(
-    tmp_path: Path, pooling: str, kinds: tuple[str, ...], message: str
-) -> None:
-    save(randomise(BertModel(config())), tmp_path)
-    add_modules(tmp_path, pooling, *kinds)
-    with pytest.raises(UnsupportedError, match=message):
-        load_checkpoint(str(tmp_path))

@@ -1,0 +1,144 @@
+"""An encoder from its two parts: a body, which families differ in, and a head.
+
+A family's importer makes the :class:`Body` and has a table of heads by class.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from export.checkpoint import Checkpoint, check_weights
+from export.errors import SourceError
+from export.importers.heads import Head, HeadReader
+from export.importers.renaming import Rename, prefixed, rename
+from export.importers.samples import ENGLISH_TEXTS
+from export.importers.sentence_transformers import embedder, is_embedder
+from export.importers.support import bundle_name
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import lookup
+from model.bundle import SpecialTokens, Task
+from model.config import EmbeddingConfig, Kind, ModelConfig, PositionConfig, StackConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """An encoder without its head.
+
+    Classes with a head of their own hold it as the member ``base``, with which the names of
+    its weights then begin; ``table`` and ``ignored`` have the names without it.
+    """
+
+    base: str
+    hidden_size: int
+    position: PositionConfig
+    embedding: EmbeddingConfig
+    encoder: StackConfig
+    table: tuple[Rename, ...]
+    ignored: tuple[str, ...] = ()
+
+
+def read_head(
+    folder: HuggingFaceFolder, heads: Mapping[str, HeadReader], default: str
+) -> tuple[str, Head]:
+    """The class of the model in ``folder``, and its head.
+
+    Raises:
+        UnsupportedError: the class is not in ``heads``.
+    """
+    architecture = next(iter(folder.config.texts("architectures")), default)
+    read = lookup(heads, architecture, f"{folder.config.origin}: architectures")
+    return architecture, (embedder if is_embedder(folder) else read)(folder)
+
+
+def assemble(
+    folder: HuggingFaceFolder, body: Body, heads: Mapping[str, HeadReader], default: str
+) -> Checkpoint:
+    """The model in ``folder``, ready for a bundle.
+
+    Args:
+        folder: of the checkpoint.
+        body: what the family's importer made of it.
+        heads: by class.
+        default: the class where the configuration names none.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    architecture, head = read_head(folder, heads, default)
+    model = ModelConfig(
+        kind=Kind.ENCODER,
+        vocabulary_size=config.positive("vocab_size"),
+        hidden_size=body.hidden_size,
+        position=body.position,
+        embedding=body.embedding,
+        encoder=body.encoder,
+        head=head.config,
+    )
+    start = f"{body.base}."
+    prefix = start if any(name.startswith(start) for name in folder.weights) else ""
+    used = {source for entry in head.table for source in entry.sources}
+    ignored = {*(prefix + name for name in body.ignored), *head.ignored} - used
+    weights = rename(
+        [*prefixed(body.table, prefix), *head.table],
+        _Layered(head.weights, folder.weights),
+        ignored=ignored,
+    )
+    check_weights(model, weights)
+    return Checkpoint(
+        config=model,
+        weights=weights,
+        tokenizer_json=folder.tokenizer_json,
+        architecture=architecture,
+        tasks=head.tasks,
+        special_tokens=SpecialTokens(
+            pad=config.integer("pad_token_id", 0),
+            mask=mask_token(folder) if Task.FILL_MASK in head.tasks else None,
+        ),
+        license=folder.license,
+        name=bundle_name(folder.path),
+        labels=head.labels,
+        score_function=head.score_function,
+        embedding=head.embedding,
+        max_input_tokens=head.max_input_tokens,
+        sample_inputs=ENGLISH_TEXTS,
+    )
+
+
+class _Layered(Mapping[str, Tensor]):
+    """The weights of several files as one mapping; each is read when it is asked for."""
+
+    def __init__(self, *parts: Mapping[str, Tensor]) -> None:
+        self._parts = {name: part for part in parts for name in part}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._parts[name][name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+def mask_token(folder: HuggingFaceFolder) -> int:
+    """The id of the token that stands for a word to be found.
+
+    Raises:
+        SourceError: no file names it, or the tokenizer does not have it.
+    """
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        value = folder.read_json(name)
+        token = value.get("mask_token") if isinstance(value, dict) else None
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str):
+            id_ = Tokenizer.from_str(folder.tokenizer_json).token_to_id(content)
+            if id_ is None:
+                raise SourceError(f"{name}: the tokenizer has no mask_token {content!r}")
+            return int(id_)
+    raise SourceError(f"{folder.path}: neither file of the tokenizer's names a mask_token")

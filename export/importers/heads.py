@@ -1,0 +1,187 @@
+"""The heads that transformers puts on its encoders, for the importers of all families.
+
+Families differ in the dense maps before the output and in the names of the weights; an
+importer's table says, for each class, which function here reads it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from export.errors import UnsupportedError
+from export.importers.renaming import Rename, affine, linear
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import lookup
+from model.bundle import Embedding, ScoreFunction, Task
+from model.config import DenseConfig, HeadConfig, HeadKind, PoolingKind
+
+# What transformers has where a configuration does not say.
+DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
+SCORE_FUNCTIONS = {
+    "single_label_classification": ScoreFunction.SOFTMAX,
+    "multi_label_classification": ScoreFunction.SIGMOID,
+    "regression": ScoreFunction.IDENTITY,
+}
+# CrossEncoder of sentence-transformers, by the last part of a class's name.
+ACTIVATION_FUNCTIONS = {
+    "Sigmoid": ScoreFunction.SIGMOID,
+    "Softmax": ScoreFunction.SOFTMAX,
+    "Identity": ScoreFunction.IDENTITY,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What a class has on top of its encoder, and what can be asked of it.
+
+    ``weights`` lie in files of their own; ``ignored`` are those that a checkpoint may have but
+    no model needs.
+    """
+
+    config: HeadConfig
+    tasks: tuple[Task, ...]
+    table: tuple[Rename, ...] = ()
+    ignored: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    score_function: ScoreFunction | None = None
+    embedding: Embedding | None = None
+    max_input_tokens: int | None = None
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+HeadReader = Callable[[HuggingFaceFolder], Head]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDense:
+    """A dense map before the output; ``linear`` and ``norm`` begin its weights' names."""
+
+    linear: str
+    config: DenseConfig
+    norm: str | None = None
+
+    def table(self, index: int) -> tuple[Rename, ...]:
+        """Its weights as those of the head's ``index``-th dense map."""
+        ours = f"head.dense.{index}"
+        entries = linear(f"{ours}.linear", self.linear, bias=self.config.bias)
+        if self.norm is not None:
+            entries += affine(f"{ours}.norm", self.norm)
+        return tuple(entries)
+
+
+def _tables(dense: tuple[NamedDense, ...]) -> tuple[Rename, ...]:
+    return tuple(entry for index, map_ in enumerate(dense) for entry in map_.table(index))
+
+
+def _configs(dense: tuple[NamedDense, ...]) -> tuple[DenseConfig, ...]:
+    return tuple(map_.config for map_ in dense)
+
+
+def sequence_classifier(
+    folder: HuggingFaceFolder,
+    *dense: NamedDense,
+    output: str = "classifier",
+    pooling: PoolingKind = PoolingKind.CLS,
+) -> Head:
+    """Labels of a text or a pair; with one logit, a score of how well a pair fits."""
+    labels = read_labels(folder.config)
+    config = HeadConfig(
+        kind=HeadKind.CLASSIFICATION,
+        bias=True,
+        pooling=pooling,
+        dense=_configs(dense),
+        num_labels=len(labels),
+    )
+    return Head(
+        config=config,
+        tasks=(Task.CLASSIFY, Task.RERANK) if len(labels) == 1 else (Task.CLASSIFY,),
+        table=(*_tables(dense), *linear("head.output", output, bias=True)),
+        labels=labels,
+        score_function=_score_function(folder.config, len(labels)),
+    )
+
+
+def token_classifier(
+    folder: HuggingFaceFolder, *dense: NamedDense, output: str = "classifier"
+) -> Head:
+    """A label of each token."""
+    labels = read_labels(folder.config)
+    return _token_head(dense, output, labels, Task.TAG)
+
+
+def question_answerer(
+    folder: HuggingFaceFolder, *dense: NamedDense, output: str = "qa_outputs"
+) -> Head:
+    """Where an answer starts and where it ends: two labels of each token."""
+    labels = read_labels(folder.config)
+    if len(labels) != 2:
+        raise UnsupportedError(
+            f"{folder.config.origin}: {len(labels)} labels; an answer has a start and an end"
+        )
+    return _token_head(dense, output, ("start", "end"), Task.ANSWER)
+
+
+def _token_head(
+    dense: tuple[NamedDense, ...], output: str, labels: tuple[str, ...], task: Task
+) -> Head:
+    config = HeadConfig(
+        kind=HeadKind.TOKEN_CLASSIFICATION,
+        bias=True,
+        dense=_configs(dense),
+        num_labels=len(labels),
+    )
+    table = (*_tables(dense), *linear("head.output", output, bias=True))
+    return Head(config=config, tasks=(task,), table=table, labels=labels)
+
+
+def masked_language_model(
+    folder: HuggingFaceFolder,
+    *dense: NamedDense,
+    decoder: str,
+    bias: str | None,
+    ignored: tuple[str, ...] = (),
+) -> Head:
+    """Words for masked tokens.
+
+    Args:
+        folder: of the checkpoint.
+        dense: the transform before the output.
+        decoder: begins the names of the output's weights, which are used if it is not tied.
+        bias: of an output that is tied to the embedding; None if there is none.
+        ignored: weights of the class that have no use.
+    """
+    tied = folder.config.flag("tie_word_embeddings", True)
+    config = HeadConfig(
+        kind=HeadKind.LANGUAGE_MODEL, bias=bias is not None, tied=tied, dense=_configs(dense)
+    )
+    table = _tables(dense)
+    if not tied:
+        table += tuple(linear("head.output", decoder, bias=bias is not None))
+    elif bias is not None:
+        table += (Rename("head.output.bias", (bias,)),)
+    # Where the output is tied, or its bias has two names, a checkpoint may hold copies.
+    copies = [f"{decoder}.weight", f"{decoder}.bias", bias or ""]
+    return Head(config=config, tasks=(Task.FILL_MASK,), table=table, ignored=(*ignored, *copies))
+
+
+def read_labels(config: Fields) -> tuple[str, ...]:
+    """The names of ``id2label``, in order."""
+    names = config.fields("id2label")
+    return tuple(names.text(str(index)) for index in range(len(names))) or DEFAULT_LABELS
+
+
+def _score_function(config: Fields, num_labels: int) -> ScoreFunction:
+    """As transformers' pipeline and sentence-transformers' CrossEncoder choose it."""
+    encoder = config.fields("sentence_transformers")
+    name = encoder.text("activation_fn", config.text("sbert_ce_default_activation_function", ""))
+    if name:
+        return lookup(
+            ACTIVATION_FUNCTIONS, name.rpartition(".")[2], f"{config.origin}: activation_fn"
+        )
+    default = ScoreFunction.SIGMOID if num_labels == 1 else ScoreFunction.SOFTMAX
+    problem = config.text("problem_type", "")
+    if not problem:
+        return default
+    return lookup(SCORE_FUNCTIONS, problem, f"{config.origin}: problem_type")
