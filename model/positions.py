@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from model.config import AttentionConfig, PositionConfig, PositionKind, RotaryConfig, StackConfig
 from model.kernels import AttentionPositions, RotaryTables
+from model.rotary import rotary_frequencies
 
 
 def sinusoids(max_positions: int, size: int) -> Tensor:
@@ -26,10 +27,15 @@ def sinusoids(max_positions: int, size: int) -> Tensor:
 
 
 def rotary_tables(max_positions: int, head_size: int, config: RotaryConfig) -> RotaryTables:
-    """Cosines and sines of ``position * base^(-2i / head_size)`` (Su et al. 2021, eq. 15)."""
-    exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
-    angles = torch.arange(max_positions, dtype=torch.float32)[:, None] / config.base**exponents
-    return RotaryTables(angles.cos(), angles.sin())
+    """Cosines and sines of ``position * base^(-2i / size)`` (Su et al. 2021, eq. 15), scaled.
+
+    Dimensions beyond ``config.size`` have the angle 0: they stay as they are.
+    """
+    frequencies = rotary_frequencies(head_size, config)
+    angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
+    cos, sin = config.magnitude * angles.cos(), config.magnitude * angles.sin()
+    rest = (0, head_size // 2 - len(frequencies))
+    return RotaryTables(functional.pad(cos, rest, value=1.0), functional.pad(sin, rest))
 
 
 class PositionTable(nn.Module):
