@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from model.bundle import Task
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.sequence import GenerationJob, Sampling
+from server.engine.options import Sampling
+from server.engine.sequence import GenerationJob
 from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.rpc import validation

@@ -7,7 +7,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from model.bundle import Task
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.sequence import Sampling
+from server.engine.options import Sampling
 from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.text.chat import ROLES, Message
