@@ -120,11 +120,11 @@ class Engine:
         admission.num_accepted += num_rows
         return [self._accept(index, job) for job in jobs]
 
-    def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Ends jobs early. Those that are done are left as they are."""
+    def cancel(self, tickets: Iterable[Ticket], output: int | None = None) -> None:
+        """Ends jobs, or one output of each, early. Those that are done are left as they are."""
         for ticket in tickets:
             if not ticket.is_done:
-                self._lanes[ticket.lane].send(Cancel(ticket.model, ticket.id))
+                self._lanes[ticket.lane].send(Cancel(ticket.model, ticket.id, output))
 
     def stop(self) -> None:
         """Ends the lanes after the steps they are in. Unfinished jobs get no more news."""

@@ -78,19 +78,25 @@ class Generator:
         self._groups[id_] = self._group_of[row.id] = group
         self._waiting.add(row, now)
 
-    def cancel(self, id_: int) -> None:
-        """The job leaves at the next step; one that ended already is no error."""
+    def cancel(self, id_: int, output: int | None = None) -> None:
+        """The job, or one output of it, leaves at the next step.
+
+        One that ended already is no error. An output that depends on others (of a beam
+        search) goes on with them.
+        """
         group = self._groups.get(id_)
-        for row in () if group is None else group.rows:
-            row.is_cancelled = True
+        if group is None:
+            return
+        for row in group.rows:
+            if output is None or (group.is_plain and row.output == output):
+                row.is_cancelled = True
 
     def step(self) -> list[Progress]:
         """One step. Returns what happened to each job, in order."""
         self._news = []
         now = self._clock()
         for id_ in overdue((*self._waiting.items, *self._rows.running), now):
-            if id_ in self._group_of:  # not yet gone with a row of the same job
-                self._drop(self._group_of[id_])
+            self._drop(self._group_of[id_], id_, now)
         self._release_ended()
         waiting = self._waiting.items
         self._rows.match(waiting)
@@ -263,9 +269,16 @@ class Generator:
         for row, token in zip(rows, tokens, strict=True):
             self._take(row, token, logits, now)
 
-    def _drop(self, group: Group) -> None:
-        cancelled = any(row.is_cancelled for row in group.rows)
-        self._end_all(group, Outcome.CANCELLED if cancelled else Outcome.DEADLINE)
+    def _drop(self, group: Group, id_: int, now: float) -> None:
+        """Ends what is overdue: a plain row alone, any other with its whole job."""
+        row = next((row for row in group.rows if row.id == id_), None)
+        if row is None:  # gone already, with another row of its job
+            return
+        outcome = Outcome.CANCELLED if row.is_cancelled else Outcome.DEADLINE
+        if group.is_plain:
+            self._end(row, outcome, now)
+        else:
+            self._end_all(group, outcome)
 
     def _fail(self, rows: Rows[Sequence]) -> None:
         log.exception("a run of %s failed for %d sequences", self.model, len(rows))
