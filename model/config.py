@@ -25,6 +25,12 @@ class PositionKind(StrEnum):
     LEARNED = "learned"  # Gehring et al. 2017; BERT
 
 
+class RelativeBiasKind(StrEnum):
+    """What attention adds to the score of a query and a key, by how far apart they stand."""
+
+    BUCKETS = "buckets"  # Raffel et al. 2020 (T5), section 2.1
+
+
 class NormKind(StrEnum):
     NONE = "none"
     LAYER = "layer_norm"  # Ba et al. 2016
@@ -142,6 +148,18 @@ class RotaryConfig(_Config, frozen=True, kw_only=True):
     magnitude: float = 1.0
 
 
+class RelativeBiasConfig(_Config, frozen=True, kw_only=True):
+    """A number for each head and distance. Layers whose configurations are equal share it.
+
+    ``num_buckets`` and ``max_distance`` are of :attr:`RelativeBiasKind.BUCKETS`: distances
+    from ``max_distance`` on share the last bucket.
+    """
+
+    kind: RelativeBiasKind
+    num_buckets: int = 0
+    max_distance: int = 0
+
+
 class NormConfig(_Config, frozen=True, kw_only=True):
     kind: NormKind
     epsilon: float
@@ -156,7 +174,7 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     ``cap * tanh(scores / cap)`` (Gemma 2). ``window``: a token sees itself and the
     ``window - 1`` tokens before it (Mistral; Beltagy et al. 2020), in an encoder also those
     after it. ``head_norm`` normalises each head's query and key, before they are turned (Henry
-    et al. 2020; Qwen3).
+    et al. 2020; Qwen3). ``bias`` is added to the scaled scores.
     """
 
     num_heads: int
@@ -169,6 +187,7 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     soft_cap: float | None = None
     window: int | None = None
     head_norm: NormConfig | None = None
+    bias: RelativeBiasConfig | None = None
 
 
 class FeedForwardConfig(_Config, frozen=True, kw_only=True):

@@ -142,11 +142,13 @@ class DecoderLayer(nn.Module):
 class _Stack(nn.Module):
     """Layers, the positions that their attention shares, and a last norm."""
 
-    def __init__(self, config: ModelConfig, stack: StackConfig, layers: list[nn.Module]) -> None:
+    def __init__(
+        self, config: ModelConfig, stack: StackConfig, layers: list[nn.Module], *, both_ways: bool
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.order = stack.applied
-        self.positions = PositionTables(config.position.max_positions, stack)
+        self.positions = PositionTables(config.position.max_positions, stack, both_ways=both_ways)
         self.final_norm: nn.Module = nn.Identity()
         if stack.final_norm is not None:
             self.final_norm = make_norm(config.hidden_size, stack.final_norm)
@@ -160,11 +162,12 @@ class _Stack(nn.Module):
 class Encoder(_Stack):
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
-        super().__init__(config, stack, [*layers])
+        super().__init__(config, stack, [*layers], both_ways=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """``x [batch, length, hidden]``, of which each row's first ``lengths [batch]`` count."""
-        for layer, positions in zip(self.applied, self.positions(), strict=True):
+        shared = self.positions.of_sequence(x.shape[1])
+        for layer, positions in zip(self.applied, shared, strict=True):
             x = layer(x, lengths, positions)
         normed: Tensor = self.final_norm(x)
         return normed
@@ -173,7 +176,7 @@ class Encoder(_Stack):
 class Decoder(_Stack):
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
         layers = [DecoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
-        super().__init__(config, stack, [*layers])
+        super().__init__(config, stack, [*layers], both_ways=False)
 
     def remember(self, encoded: Tensor) -> list[State]:
         """Each layer's cross-attention memory of ``encoded [batch, source_length, hidden]``."""
@@ -188,7 +191,8 @@ class Decoder(_Stack):
     def forward(self, x: Tensor, step: Step, states: list[State]) -> tuple[Tensor, list[State]]:
         """``x [batch, length, hidden]`` and one state for each layer, before and after."""
         after = []
-        for layer, state, positions in zip(self.applied, states, self.positions(), strict=True):
+        shared = self.positions.of_step(x.shape[1], step)
+        for layer, state, positions in zip(self.applied, states, shared, strict=True):
             x, state_after = layer(x, step, state, positions)
             after.append(state_after)
         return self.final_norm(x), after

@@ -8,8 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import AttentionConfig, PositionConfig, PositionKind, RotaryConfig, StackConfig
-from model.kernels import AttentionPositions, RotaryTables
+from model.config import (
+    AttentionConfig,
+    PositionConfig,
+    PositionKind,
+    RelativeBiasConfig,
+    RotaryConfig,
+    StackConfig,
+)
+from model.kernels import AttentionPositions, RotaryTables, Step
+from model.relative_bias import RELATIVE_BIASES
 from model.rotary import rotary_frequencies
 
 
@@ -80,29 +88,56 @@ POSITIONS: dict[PositionKind, Callable[[PositionConfig, int], nn.Module]] = {
 class PositionTables(nn.Module):
     """What the attentions of a stack know of positions: one table for all that know the same.
 
-    Called, it gives every layer's :class:`AttentionPositions`, in order.
+    Both methods give every layer's :class:`AttentionPositions`, in order. ``both_ways``: a
+    token may see those after it.
     """
 
-    def __init__(self, max_positions: int, stack: StackConfig) -> None:
+    def __init__(self, max_positions: int, stack: StackConfig, *, both_ways: bool) -> None:
         super().__init__()
-        self.attentions = [stack.layers[index].attention for index in stack.applied]
-        self.rotaries = list(dict.fromkeys(filter(None, map(_rotary_of, self.attentions))))
+        attentions = [stack.layers[index].attention for index in stack.applied]
+        self.rotary_of = [_rotary_of(attention) for attention in attentions]
+        self.rotaries = list(dict.fromkeys(filter(None, self.rotary_of)))
         for index, rotary in enumerate(self.rotaries):
             tables = rotary_tables(max_positions, rotary.head_size, rotary.config)
             for name, table in tables._asdict().items():
                 self.register_buffer(f"rotary_{index}_{name}", table, persistent=False)
+        self.bias_of = [_bias_of(attention) for attention in attentions]
+        self.bias_configs = list(dict.fromkeys(filter(None, self.bias_of)))
+        self.biases = nn.ModuleList(
+            RELATIVE_BIASES[bias.config.kind](bias.config, bias.num_heads, both_ways)
+            for bias in self.bias_configs
+        )
 
-    def forward(self) -> list[AttentionPositions]:
+    def of_sequence(self, length: int) -> list[AttentionPositions]:
+        """Where queries and keys are the ``length`` tokens of a whole sequence."""
+        places = torch.arange(length)
+        return self._of(places - places[None, :, None])
+
+    def of_step(self, length: int, step: Step) -> list[AttentionPositions]:
+        """Where ``length`` new tokens see themselves and those cached."""
+        if not self.bias_configs:
+            return self._of(None)
+        queries = step.num_cached_tokens[:, None] + torch.arange(length)
+        return self._of(torch.arange(step.max_total_length.item()) - queries[:, :, None])
+
+    def _of(self, distances: Tensor | None) -> list[AttentionPositions]:
+        """``distances [rows, length, total]``, key less query; None where no bias needs them."""
         tables = {
             rotary: RotaryTables(
                 self.get_buffer(f"rotary_{index}_cos"), self.get_buffer(f"rotary_{index}_sin")
             )
             for index, rotary in enumerate(self.rotaries)
         }
-        rotaries = [_rotary_of(attention) for attention in self.attentions]
+        biases = {}
+        if distances is not None:
+            for config, bias in zip(self.bias_configs, self.biases, strict=True):
+                biases[config] = bias(distances)
         return [
-            AttentionPositions(rotary=None if rotary is None else tables[rotary])
-            for rotary in rotaries
+            AttentionPositions(
+                rotary=None if rotary is None else tables[rotary],
+                bias=None if bias is None else biases[bias],
+            )
+            for rotary, bias in zip(self.rotary_of, self.bias_of, strict=True)
         ]
 
 
@@ -117,3 +152,16 @@ def _rotary_of(attention: AttentionConfig | None) -> _Rotary | None:
     if attention is None or attention.rotary is None:
         return None
     return _Rotary(attention.rotary, attention.head_size)
+
+
+class _Bias(NamedTuple):
+    """What a relative bias depends on."""
+
+    config: RelativeBiasConfig
+    num_heads: int
+
+
+def _bias_of(attention: AttentionConfig | None) -> _Bias | None:
+    if attention is None or attention.bias is None:
+        return None
+    return _Bias(attention.bias, attention.num_heads)
