@@ -110,6 +110,8 @@ class PositionTables(nn.Module):
 
     def of_sequence(self, length: int) -> list[AttentionPositions]:
         """Where queries and keys are the ``length`` tokens of a whole sequence."""
+        if not self.bias_configs:
+            return self._of(None)
         places = torch.arange(length)
         return self._of(places - places[None, :, None])
 
