@@ -25,6 +25,8 @@ class FusedKernels:
         self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
     ) -> Tensor:
         if config.window is not None:
+            if positions.bias is not None:
+                raise ValueError("a window both ways with a relative bias is not implemented")
             return attend_in_blocks(qkv, config, positions, lengths, config.window)
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
         inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions))
