@@ -206,7 +206,7 @@ def _check_encoder(
         if checkpoint.config.embedding.num_segments:
             segments = {"segment_ids": np.zeros_like(padded(rows))}
         outputs = session.run(token_ids=padded(rows), lengths=lengths_of(rows), **segments)
-        (output,) = outputs.values()
+        output = next(iter(outputs.values()))
         # Of one vector a row there is no padding to cut off.
         return [x[: len(row)] if x.ndim > 1 else x for x, row in zip(output, rows, strict=True)]
 
