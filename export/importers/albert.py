@@ -12,21 +12,20 @@ from export.importers.bert_tables import (
     LayerNames,
     embeddings,
     learned_positions,
-    linear,
     normed_embedding,
     num_layers,
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
 from export.importers.heads import HeadReader
-from export.importers.renaming import Rename
+from export.importers.renaming import Rename, linear
 from export.importers.sentence_transformers import embedder
 from export.importers.support import MAX_LAYERS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import StackConfig
 
-PROJECTION = linear("embedding.projection", "encoder.embedding_hidden_mapping_in")
+PROJECTION = linear("embedding.projection", "encoder.embedding_hidden_mapping_in", bias=True)
 _LAYER = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
 NAMES = LayerNames(
     query=f"{_LAYER}.attention.query",

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from export.errors import SourceError
 from export.importers.activations import activation
-from export.importers.renaming import Rename, stack_rows, transpose
+from export.importers.renaming import Rename, affine, linear
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from export.supported import check_supported
@@ -40,35 +40,19 @@ class LayerNames:
         """The weights of a layer, for :func:`export.importers.renaming.per_layer`."""
         ours = "encoder.layers.{n}"
         return (
-            *linear(f"{ours}.mixer.qkv", self.query, self.key, self.value),
-            *linear(f"{ours}.mixer.output", self.attention_output),
-            *norm(f"{ours}.mixer_norm", self.attention_norm),
-            *linear(f"{ours}.feed_forward.input", self.feed_forward_input),
-            *linear(f"{ours}.feed_forward.output", self.feed_forward_output),
-            *norm(f"{ours}.feed_forward_norm", self.feed_forward_norm),
+            *linear(f"{ours}.mixer.qkv", self.query, self.key, self.value, bias=True),
+            *linear(f"{ours}.mixer.output", self.attention_output, bias=True),
+            *affine(f"{ours}.mixer_norm", self.attention_norm),
+            *linear(f"{ours}.feed_forward.input", self.feed_forward_input, bias=True),
+            *linear(f"{ours}.feed_forward.output", self.feed_forward_output, bias=True),
+            *affine(f"{ours}.feed_forward_norm", self.feed_forward_norm),
         )
-
-
-def linear(target: str, *sources: str) -> tuple[Rename, Rename]:
-    """Linear maps with biases, packed on the output axis."""
-    return (
-        Rename(f"{target}.weight", tuple(f"{name}.weight" for name in sources), transpose),
-        Rename(f"{target}.bias", tuple(f"{name}.bias" for name in sources), stack_rows),
-    )
-
-
-def norm(target: str, source: str) -> tuple[Rename, Rename]:
-    """A layer norm with its bias."""
-    return (
-        Rename(f"{target}.weight", (f"{source}.weight",)),
-        Rename(f"{target}.bias", (f"{source}.bias",)),
-    )
 
 
 TOKENS = Rename("embedding.tokens.weight", ("embeddings.word_embeddings.weight",))
 POSITIONS = Rename("embedding.positions.weight", ("embeddings.position_embeddings.weight",))
 SEGMENTS = Rename("embedding.segments.weight", ("embeddings.token_type_embeddings.weight",))
-EMBEDDING_NORM = norm("embedding.norm", "embeddings.LayerNorm")
+EMBEDDING_NORM = affine("embedding.norm", "embeddings.LayerNorm")
 
 # Buffers of old transformers versions, and a pooler where no head uses it.
 UNUSED = (
@@ -105,11 +89,6 @@ def num_segments(config: Fields) -> int:
     """Token types that a text can choose from: 0 where there is one only."""
     number = config.positive("type_vocab_size", 2)
     return 0 if number == 1 else number
-
-
-def projection(source: str) -> tuple[Rename, Rename]:
-    """From embeddings of a smaller size to the hidden size."""
-    return linear("embedding.projection", source)
 
 
 def layer_norm(config: Fields, name: str = "layer_norm_eps", default: float = 1e-12) -> NormConfig:

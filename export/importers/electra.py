@@ -9,19 +9,18 @@ from export.importers.bert_tables import (
     LayerNames,
     embeddings,
     learned_positions,
-    linear,
     normed_embedding,
     num_layers,
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
 from export.importers.heads import HeadReader
-from export.importers.renaming import per_layer
+from export.importers.renaming import linear, per_layer
 from export.importers.sentence_transformers import embedder
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import StackConfig
 
-PROJECTION = linear("embedding.projection", "embeddings_project")
+PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
 
 
 def import_electra(folder: HuggingFaceFolder) -> Checkpoint:

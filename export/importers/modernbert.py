@@ -11,7 +11,7 @@ from export.errors import SourceError
 from export.importers.activations import activation
 from export.importers.encoders import Body, assemble
 from export.importers.heads import HeadReader
-from export.importers.renaming import Rename, per_layer, same, transpose
+from export.importers.renaming import Rename, affine, linear, per_layer
 from export.importers.sentence_transformers import embedder
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
@@ -138,35 +138,28 @@ def _attention(config: Fields, kind: str) -> AttentionConfig:
 
 
 def _table(config: Fields) -> tuple[Rename, ...]:
-    number = config.positive("num_hidden_layers", maximum=MAX_LAYERS)
-    matrices = [
-        Rename(f"{ours}.weight", (f"{theirs}.weight",), transpose)
-        for ours, theirs in MATRICES.items()
-    ]
-    biased = {
+    biases = {
         "mixer": config.flag("attention_bias", False),
         "feed_forward": config.flag("mlp_bias", False),
     }
-    biases = [
-        Rename(f"{ours}.bias", (f"{theirs}.bias",), same)
+    layer = [
+        entry
         for ours, theirs in MATRICES.items()
-        if biased[ours.split(".")[-2]]
+        for entry in linear(ours, theirs, bias=biases[ours.split(".")[-2]])
     ]
-    parts = ("weight", "bias") if config.flag("norm_bias", False) else ("weight",)
-
-    def norms(names: dict[str, str]) -> list[Rename]:
-        return [
-            Rename(f"{ours}.{part}", (f"{theirs}.{part}",))
-            for ours, theirs in names.items()
-            for part in parts
-        ]
-
-    first = f"{_OURS}.mixer_norm".replace("{n}", "0")
-    layers = per_layer([*matrices, *biases, *norms(LAYER_NORMS)], number)
+    norms = [entry for names in NORMS.items() for entry in affine(*names)]
+    layer += [entry for names in LAYER_NORMS.items() for entry in affine(*names)]
+    layers = per_layer(layer, config.positive("num_hidden_layers", maximum=MAX_LAYERS))
+    first_norm = f"{_OURS}.mixer_norm.".replace("{n}", "0")
+    with_bias = config.flag("norm_bias", False)
     return (
         Rename("embedding.tokens.weight", ("embeddings.tok_embeddings.weight",)),
-        *norms(NORMS),
-        *(entry for entry in layers if not entry.target.startswith(f"{first}.")),
+        *(
+            entry
+            for entry in (*norms, *layers)
+            if not entry.target.startswith(first_norm)
+            and (with_bias or not entry.target.endswith("norm.bias"))
+        ),
     )
 
 

@@ -14,14 +14,13 @@ from export.importers.bert_tables import (
     TOKENS,
     UNUSED,
     LayerNames,
-    linear,
     normed_embedding,
     num_layers,
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
 from export.importers.heads import HeadReader
-from export.importers.renaming import Rename, Transform, per_layer
+from export.importers.renaming import Rename, Transform, linear, per_layer
 from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -29,7 +28,7 @@ from export.supported import check_supported
 from model.config import LayerConfig, PositionConfig, PositionKind, RotaryConfig, StackConfig
 from model.mixers import required
 
-PROJECTION = linear("embedding.projection", "embeddings_project")
+PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
 SINUSOIDS = "encoder.embed_positions.weight"
 
 

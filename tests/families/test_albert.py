@@ -26,8 +26,6 @@ def test_graphs_hold_shared_weights_once() -> None:
     model = AlbertModel(AlbertConfig(**SMALL | {"num_hidden_layers": 6, "embedding_size": 24}))
     size = check_graphs("ALBERT", model).bytes_by_precision["fp32"]
     held = 4 * sum(weight.numel() for weight in model.parameters())
-    one_more_layer = 4 * sum(
-        weight.numel() for weight in model.encoder.albert_layer_groups.parameters()
-    )
-    nodes = 4096 * model.config.num_hidden_layers
-    assert size < held + nodes < held + one_more_layer
+    layer = 4 * sum(weight.numel() for weight in model.encoder.albert_layer_groups.parameters())
+    # Nodes weigh less than a layer; five more copies of it would not fit.
+    assert size < held + 2 * layer
