@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from export.bundle_writer import write_bundle
-from export.errors import ExportError
+from export.errors import ExportError, UnsupportedError
+from export.recipes import AUTO, choose
 from export.sources import DEFAULT_SOURCES, load_checkpoint
-from model.bundle import Precision, read_parity
+from model.bundle import Device, Precision, read_parity
 
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)
@@ -26,11 +27,22 @@ def export(
         Path,
         typer.Option(metavar="DIR/NAME", help="The bundle becomes NAME, in DIR/NAME/VERSION."),
     ],
-    precision: Annotated[Precision, typer.Option(help="Of the weights.")] = Precision.FP32,
+    precision: Annotated[
+        str,
+        typer.Option(metavar="|".join([*Precision, AUTO]), help="Of the weights."),
+    ] = AUTO,
+    device: Annotated[
+        Device, typer.Option(help="That will run it: it decides what a precision means.")
+    ] = Device.CPU,
     version: Annotated[str, typer.Option(help="Of the bundle.")] = "1",
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
     out = out.absolute()
+    try:
+        choice = choose(precision, device)
+    except UnsupportedError as error:
+        raise typer.BadParameter(str(error), param_hint="--precision") from error
+    console.print(f"precision {choice.precision} for {device}: {choice.reason}", highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console) as progress:
@@ -45,7 +57,8 @@ def export(
                 out.parent,
                 name=out.name,
                 version=version,
-                precision=precision,
+                precision=choice.precision,
+                device=device,
                 progress=report,
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import torch
 
+from export.apply_recipe import apply_recipe, runnable
 from export.checkpoint import Checkpoint, check_weights
 from export.equalize import equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
 from export.parity import certificate, compare_fp32, min_cosine, tokenized_samples
-from export.quantize import quantize
+from export.recipes import RECIPES
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,
     NAME_PATTERN,
     PARITY_FILE,
     TOKENIZER_FILE,
+    Device,
     Dimensions,
     FileRecord,
     Graph,
@@ -46,6 +48,7 @@ def write_bundle(
     name: str | None = None,
     version: str = "1",
     precision: Precision = Precision.FP32,
+    device: Device = Device.CPU,
     progress: Progress = _no_progress,
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
@@ -54,6 +57,7 @@ def write_bundle(
 
     Args:
         name: default: the checkpoint's own.
+        device: that the graphs are for.
         progress: is told the name of each stage as it begins.
 
     Raises:
@@ -69,23 +73,25 @@ def write_bundle(
     if target.exists():
         raise BundleExistsError(f"{target} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
+    recipe = RECIPES[precision, device]
     with _one_thread(), _scratch(root) as directory:
         weights = checkpoint.weights
-        if precision == Precision.INT8:
+        if recipe.evened:
             progress("even out activations")
             weights = equalized(checkpoint.config, weights, tokenized_samples(checkpoint))
         progress("trace the graphs")
         graphs = export_graphs(checkpoint.config, weights, directory)
         progress("check parity with the eager module")
         reference = compare_fp32(checkpoint, directory, graphs)
-        if precision == Precision.INT8:
-            progress(f"quantise to {precision}")
-            quantize(checkpoint.config, graphs, directory)
+        progress(f"turn into {precision} for {device}")
+        graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
         progress(f"check the {precision} graphs")
-        parity = certificate(reference, min_cosine(reference, directory, graphs))
+        with runnable(recipe, graphs, directory) as folder:
+            cosine = min_cosine(reference, folder, graphs, recipe.min_cosine)
+        parity = certificate(reference, cosine)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
-        _write_records(checkpoint, directory, graphs, parity, name, version, precision)
+        _write_records(checkpoint, directory, graphs, parity, name, version, precision, device)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             directory.rename(target)
@@ -129,6 +135,7 @@ def _write_records(
     name: str,
     version: str,
     precision: Precision,
+    device: Device,
 ) -> None:
     config = checkpoint.config
     (directory / PARITY_FILE).write_bytes(to_json(parity))
@@ -144,6 +151,7 @@ def _write_records(
         tasks=checkpoint.tasks,
         architecture=checkpoint.architecture,
         precision=precision,
+        device=device,
         license=checkpoint.license,
         dimensions=Dimensions(
             hidden_size=config.hidden_size,

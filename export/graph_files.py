@@ -1,5 +1,6 @@
 """ONNX files: the graph in one, its weights in another next to it."""
 
+import tempfile
 from pathlib import Path
 
 import onnx_ir as ir
@@ -9,17 +10,29 @@ EXTERNAL_THRESHOLD_BYTES = 1024
 
 
 def load_graph(path: Path) -> ir.Model:
-    """The graph in ``path``, with its weights in memory, so that the files may be rewritten."""
-    model = ir.load(path)
-    ir.external_data.load_to_model(model)
-    return model
+    """The graph in ``path``. Its weights are read from their file when they are asked for."""
+    return ir.load(path)
 
 
 def save_graph(model: ir.Model, path: Path) -> None:
-    """Writes ``path`` and ``<path>.data``, in place of those that are there."""
-    ir.save(
-        model,
-        path,
-        external_data=f"{path.name}.data",
-        size_threshold_bytes=EXTERNAL_THRESHOLD_BYTES,
-    )
+    """Writes ``path`` and ``<path>.data``, in place of those that are there.
+
+    Whoever still reads the old files, as ``model`` may, keeps them until it lets go.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".graph-") as name:
+        directory = Path(name)
+        ir.save(
+            model,
+            directory / path.name,
+            external_data=f"{path.name}.data",
+            size_threshold_bytes=EXTERNAL_THRESHOLD_BYTES,
+        )
+        for file in (path, data_file(path)):
+            file.unlink(missing_ok=True)
+        for file in directory.iterdir():
+            file.replace(path.parent / file.name)
+
+
+def data_file(path: Path) -> Path:
+    """Where the weights of the graph ``path`` are."""
+    return path.with_name(f"{path.name}.data")

@@ -24,6 +24,7 @@ OPSET = 23
 DTYPES = {
     Dtype.FLOAT32: torch.float32,
     Dtype.FLOAT16: torch.float16,
+    Dtype.BFLOAT16: torch.bfloat16,
     Dtype.INT64: torch.int64,
     Dtype.INT32: torch.int32,
 }

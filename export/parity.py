@@ -35,7 +35,6 @@ from model.transformer import Transformer, from_weights
 
 TOLERANCE = 1e-4  # of a logit or of a component of an embedding, absolute
 TIE = 1e-3  # two logits this close may change places
-MIN_COSINE = 0.95  # of the bundle's own graphs, the worst row
 NUM_STEPS = 32
 NUM_CHUNKED_STEPS = 4  # decoded after a prefill in chunks
 RANDOM_LENGTHS = (13, 1, 7, 4)
@@ -105,11 +104,13 @@ def compare_fp32(checkpoint: Checkpoint, directory: Path, graphs: dict[str, Grap
     return reference
 
 
-def min_cosine(reference: Reference, directory: Path, graphs: dict[str, Graph]) -> float:
+def min_cosine(
+    reference: Reference, directory: Path, graphs: dict[str, Graph], floor: float
+) -> float:
     """The worst row's cosine between the graphs in ``directory`` and ``reference``.
 
     Raises:
-        ParityError: it is below :data:`MIN_COSINE`.
+        ParityError: it is below ``floor``.
     """
     outputs: Sequence[Floats] = ()
     if reference.texts is not None:
@@ -120,10 +121,10 @@ def min_cosine(reference: Reference, directory: Path, graphs: dict[str, Graph]) 
         outputs = list(_run(sessions, reference.work, reference.tokens).logits)
     # A row is a whole sequence: all of its tokens' or steps' logits.
     worst = min(_cosine(*pair) for pair in zip(outputs, reference.outputs, strict=True))
-    if not worst >= MIN_COSINE:
+    if not worst >= floor:
         raise ParityError(
             f"the worst cosine of the bundle's graphs to the eager module is {worst:.4f}, "
-            f"below {MIN_COSINE}"
+            f"below {floor}"
         )
     return worst
 

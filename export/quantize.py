@@ -1,10 +1,7 @@
-"""int8 weights and activations, with standard operators.
+"""Graphs with quantised weights: which matrices there are, and which form each takes."""
 
-Activations are quantised row by row while the graph runs, so that a row's result does not
-depend on the rows it is batched with. docs/decisions/0006-int8-by-rows.md has what was measured.
-"""
-
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,63 +9,89 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from export.graph_files import load_graph, save_graph
-from model.bundle import Graph
+from export.matrices import (
+    CONTRIB,
+    Int8Rows,
+    Weight,
+    block_matmul,
+    constant,
+    gather_rows,
+    matmul_rows,
+    row_int8,
+)
+from export.recipes import MatrixForm, Recipe
 from model.config import Kind, ModelConfig, NormOrder
 
-Weight = NDArray[np.float32]  # [inputs, outputs]
+# Of 4-bit bundles: what they lose, measured on SmolLM2 (docs/decisions/0011).
+SENSITIVE = ("feed_forward.output.weight", "head.output.weight")
+TOKEN_IDS = "token_ids"
 
-SMALLEST_SCALE = 1e-9
+FORMS: dict[MatrixForm, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {
+    MatrixForm.ROW_INT8: row_int8,
+    MatrixForm.BLOCK_INT8: lambda tape, x, name, weight: block_matmul(tape, x, name, weight, 8),
+    MatrixForm.BLOCK_INT4: lambda tape, x, name, weight: block_matmul(tape, x, name, weight, 4),
+}
 
 
-def row_int8(tape: Tape, x: ir.Value, name: str, weight: Weight) -> ir.Value:
-    """``MatMulInteger`` with a scale for each output and, at run time, for each row.
+@dataclass(frozen=True)
+class Product:
+    """``node`` multiplies ``x`` with the constant ``matrix``, and does nothing else.
 
-    Standard operators. Both sides are unsigned bytes around 128: with signed weights, CPUs
-    that lack VNNI saturate the sum of two products (twice the error was measured), and
-    those that have it run the two forms alike.
+    ``is_transposed``: the matrix is ``[outputs, inputs]``, as a tied embedding is.
     """
 
-    def constant(label: str, value: NDArray[np.generic]) -> ir.Value:
-        return _initializer(tape, f"{name}.{label}", value)
+    node: ir.Node
+    x: ir.Value
+    matrix: ir.Value
+    is_transposed: bool
 
-    scales = np.maximum(np.abs(weight).max(0), SMALLEST_SCALE) / 127
-    quantized = np.clip(np.round(weight / scales), -127, 127) + 128
-    zero = constant("zero", np.array(128, np.uint8))
-    last_axis = constant("axis", np.array([-1], np.int64))
-    magnitude = tape.op("ReduceMax", [tape.op("Abs", [x]), last_axis], {"keepdims": 1})
-    floor = constant("floor", np.array(SMALLEST_SCALE, np.float32))
-    largest = tape.op("Max", [magnitude, floor])  # [batch, length, 1]
-    step = constant("step", np.array(1 / 127, np.float32))
-    integers = tape.op("QuantizeLinear", [tape.op("Div", [x, largest]), step, zero])
-    matrix = constant("int8", quantized.astype(np.uint8))
-    product = tape.op("MatMulInteger", [integers, matrix, zero, zero])
-    product = tape.op("Cast", [product], {"to": ir.DataType.FLOAT})
-    output_scales = constant("scales", (scales / 127).astype(np.float32))
-    return tape.op("Mul", [tape.op("Mul", [product, output_scales]), largest])
+    @property
+    def name(self) -> str:
+        return self.matrix.name or "weight"
+
+    def weight(self) -> Weight:
+        """``[inputs, outputs]``"""
+        matrix = _array(self.matrix)
+        return matrix.T if self.is_transposed else matrix
 
 
-def _weight(node: ir.Node) -> Weight | None:
-    """The constant matrix that ``node`` multiplies with, if that is all it does.
+def products(graph: ir.Graph) -> Iterator[Product]:
+    """Every product with a constant matrix.
 
-    Either ``MatMul``, or ``Gemm(transB=1)`` with a tied embedding.
+    ``MatMul``, over a transposed constant perhaps, and ``Gemm(transB=1)`` without a bias.
     """
-    if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) != 2:
-        return None
-    matrix = node.inputs[1]
-    if matrix is None or matrix.const_value is None or len(matrix.const_value.shape) != 2:
-        return None
-    weight: Weight = matrix.const_value.numpy()
-    if node.op_type == "MatMul":
-        return weight
+    for node in list(graph):
+        if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) != 2:
+            continue
+        x, matrix = node.inputs
+        if x is None or matrix is None:
+            continue
+        is_transposed = node.op_type == "Gemm"
+        if is_transposed and not _is_plain_gemm(node):
+            continue
+        producer = matrix.producer()
+        if producer is not None and producer.op_type == "Transpose" and producer.inputs[0]:
+            is_transposed, matrix = not is_transposed, producer.inputs[0]
+        if _is_matrix(matrix):
+            yield Product(node, x, matrix, is_transposed)
+
+
+def _is_plain_gemm(node: ir.Node) -> bool:
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
-    return weight.T if plain | attributes == plain and "transB" in attributes else None
+    return plain | attributes == plain and "transB" in attributes
 
 
-def _name(node: ir.Node) -> str:
-    matrix = node.inputs[1]
-    return "weight" if matrix is None or matrix.name is None else matrix.name
+def _is_matrix(value: ir.Value) -> bool:
+    tensor = value.const_value
+    return tensor is not None and len(tensor.shape) == 2 and tensor.dtype == ir.DataType.FLOAT
+
+
+def _array(value: ir.Value) -> NDArray[np.float32]:
+    if value.const_value is None:
+        raise ValueError(f"{value.name} is not a constant")
+    array: NDArray[np.float32] = value.const_value.numpy()
+    return array
 
 
 def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
@@ -88,38 +111,80 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
     return ()
 
 
-def quantize_graph(model: ir.Model, kept: tuple[str, ...] = ()) -> None:
+def quantize_graph(model: ir.Model, recipe: Recipe, kept: tuple[str, ...] = ()) -> None:
     """Replaces every product with a constant matrix, in place, but for those ``kept``."""
-    for node in list(model.graph):
-        weight = _weight(node)
-        x = node.inputs[0] if node.inputs else None
-        if weight is None or x is None or _name(node).endswith(kept):
+    if recipe.matrices == MatrixForm.FLOAT:
+        return
+    model.graph.opset_imports[CONTRIB] = 1
+    shared = _quantize_embeddings(model.graph) if recipe.embedding != MatrixForm.FLOAT else {}
+    for product in list(products(model.graph)):
+        if product.name.endswith(kept):
             continue
         tape = Tape()
-        product = row_int8(tape, x, _name(node), weight)
-        for value in tape.initializers:
-            held = model.graph.initializers.get(value.name or "")
-            if held is None:
-                model.graph.register_initializer(value)
-            else:  # a matrix that layers share
-                ir.convenience.replace_all_uses_with(value, held)
-        model.graph.insert_before(node, tape.nodes)
-        name = node.outputs[0].name
-        ir.convenience.replace_all_uses_with(node.outputs[0], product, replace_graph_outputs=True)
-        model.graph.remove(node, safe=True)
-        product.name = name
+        if product.name in shared and product.is_transposed:
+            rows, stored = shared[product.name]
+            result = matmul_rows(tape, product.x, rows, stored)
+        elif recipe.embedding == MatrixForm.FLOAT and _is_embedding(product.matrix):
+            continue
+        else:
+            form = recipe.sensitive if product.name.endswith(SENSITIVE) else recipe.matrices
+            result = FORMS[form](tape, product.x, product.name, product.weight())
+        _replace(model.graph, product.node, result, tape)
     DeduplicateInitializersPass(size_limit=16)(model)
     RemoveUnusedNodesPass()(model)
 
 
-def quantize(config: ModelConfig, graphs: dict[str, Graph], directory: Path) -> None:
-    """Rewrites the fp32 graphs in ``directory`` with int8 weights."""
-    kept = kept_in_fp32(config)
-    for graph in graphs.values():
-        model = load_graph(directory / graph.file)
-        quantize_graph(model, kept)
-        save_graph(model, directory / graph.file)
+Shared = dict[str, tuple[Int8Rows, ir.Value]]
 
 
-def _initializer(tape: Tape, name: str, array: NDArray[np.generic]) -> ir.Value:
-    return tape.initializer(ir.tensor(array, name=name))
+def _quantize_embeddings(graph: ir.Graph) -> Shared:
+    """Stores each token embedding as bytes; returns them by name, for outputs that are tied."""
+    shared: Shared = {}
+    for node in list(graph):
+        matrix = node.inputs[0] if node.inputs else None
+        if matrix is None or not _is_lookup(node):
+            continue
+        name, tape = matrix.name or "embedding", Tape()
+        if name not in shared:
+            rows = Int8Rows.of(name, _array(matrix))
+            shared[name] = rows, constant(tape, f"{name}.int8", rows.integers)
+        rows, stored = shared[name]
+        ids = node.inputs[1]
+        if ids is not None:
+            _replace(graph, node, gather_rows(tape, ids, rows, stored), tape)
+    return shared
+
+
+def _is_lookup(node: ir.Node) -> bool:
+    """Rows of a constant matrix, by token."""
+    if node.domain or node.op_type != "Gather" or len(node.inputs) != 2:
+        return False
+    matrix, ids = node.inputs
+    axis = node.attributes["axis"].value if "axis" in node.attributes else 0
+    return (
+        axis == 0
+        and matrix is not None
+        and _is_matrix(matrix)
+        and ids is not None
+        and ids.name == TOKEN_IDS
+    )
+
+
+def _is_embedding(matrix: ir.Value) -> bool:
+    return any(_is_lookup(use.node) for use in matrix.uses())
+
+
+def _replace(graph: ir.Graph, node: ir.Node, result: ir.Value, tape: Tape) -> None:
+    """Puts the nodes of ``tape`` in the place of ``node``."""
+    for value in tape.initializers:
+        held = graph.initializers.get(value.name or "")
+        if held is None:
+            graph.register_initializer(value)
+        else:  # a matrix that layers share
+            ir.convenience.replace_all_uses_with(value, held)
+    graph.insert_before(node, tape.nodes)
+    name = node.outputs[0].name
+    ir.convenience.replace_all_uses_with(node.outputs[0], result, replace_graph_outputs=True)
+    result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
+    graph.remove(node, safe=True)
+    result.name = name

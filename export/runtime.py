@@ -1,12 +1,17 @@
 """ONNX Runtime, for the parity check: the only file of ``export`` that imports it."""
 
+import ctypes
+import math
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes  # teaches numpy the name bfloat16, too
 import numpy as np
+import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.bundle import Graph
+from model.bundle import Dtype, Graph
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -16,6 +21,23 @@ PROVIDERS = ["CPUExecutionProvider"]
 def onnxruntime_version() -> str:
     """As written into ``parity.json``."""
     return str(ort.__version__)
+
+
+def _element_type(dtype: Dtype) -> type[np.generic] | int:
+    """What a binding calls ``dtype``: it knows bf16 by ONNX's number alone."""
+    if dtype == Dtype.BFLOAT16:
+        return int(onnx.TensorProto.BFLOAT16)
+    return np.dtype(dtype.value).type
+
+
+def _to_array(value: Any) -> Floats:
+    """An output as an array; one of bf16, which the runtime cannot give, copied and widened."""
+    if value.data_type() != "tensor(bfloat16)":
+        array: Floats = value.numpy()
+        return array
+    shape = tuple(value.shape())
+    data = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
+    return np.frombuffer(data, ml_dtypes.bfloat16).reshape(shape).astype(np.float32)
 
 
 class Session:
@@ -39,8 +61,14 @@ class Session:
         """Inputs and outputs by name, each in the dtype that the signature says."""
         specs = {spec.name: spec for spec in self.graph.inputs}
         feed = {name: np.asarray(x, specs[name].dtype.value) for name, x in inputs.items()}
+        binding = self.session.io_binding()
+        for name, array in feed.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
         names = [spec.name for spec in self.graph.outputs]
-        return dict(zip(names, self.session.run(names, feed), strict=True))
+        for name in names:
+            binding.bind_output(name, "cpu")
+        self.session.run_with_iobinding(binding)
+        return dict(zip(names, map(_to_array, binding.get_outputs()), strict=True))
 
 
 class DecodeSession(Session):
@@ -75,7 +103,7 @@ class DecodeSession(Session):
         batch = inputs["token_ids"].shape[0]
         for state in self.graph.states:
             rows = self.states[state.name][first_slot : first_slot + batch]
-            where = ("cpu", 0, rows.dtype.type, rows.shape, rows.ctypes.data)
+            where = ("cpu", 0, _element_type(state.dtype), rows.shape, rows.ctypes.data)
             binding.bind_input(state.input, *where)
             binding.bind_output(state.output, *where)
         self.session.run_with_iobinding(binding)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
 from model.config import (
     AttentionConfig,
@@ -177,3 +179,18 @@ def signatures(config: ModelConfig) -> Signatures:
     if config.decoder is not None:
         graphs["decode"] = _decode(config, config.decoder)
     return graphs
+
+
+def with_float_states(graphs: Signatures, dtype: Dtype) -> Signatures:
+    """``graphs`` with states, and what fills them, in ``dtype``; other outputs stay fp32."""
+    sources = {state.source for graph in graphs.values() for state in graph.states}
+
+    def changed(graph: Graph) -> Graph:
+        states = tuple(msgspec.structs.replace(state, dtype=dtype) for state in graph.states)
+        outputs = tuple(
+            msgspec.structs.replace(output, dtype=dtype) if output.name in sources else output
+            for output in graph.outputs
+        )
+        return msgspec.structs.replace(graph, states=states, outputs=outputs)
+
+    return {name: changed(graph) for name, graph in graphs.items()}

@@ -90,8 +90,20 @@ class ScoreFunction(StrEnum):
 
 
 class Precision(StrEnum):
+    """Of the weights; what it means for all else depends on the :class:`Device`."""
+
     FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
     INT8 = "int8"
+    INT4 = "int4"
+
+
+class Device(StrEnum):
+    """What a bundle's graphs were made for."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class StateRole(StrEnum):
@@ -103,10 +115,11 @@ class StateRole(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Named as numpy names them."""
+    """Named as numpy names them, and ``ml_dtypes``."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
     INT64 = "int64"
     INT32 = "int32"
 
@@ -210,6 +223,7 @@ class Manifest(_Record, frozen=True, kw_only=True):
     tasks: tuple[Task, ...]
     architecture: str  # for people; the server has no code for an architecture
     precision: Precision
+    device: Device = Device.CPU
     license: str
     dimensions: Dimensions
     special_tokens: SpecialTokens

@@ -9,15 +9,10 @@ import onnxruntime
 
 from model.bundle import BundleError
 from server.backend.base import Array
+from server.backend.dtypes import TYPES, element_type, to_array
 from server.errors import StartupError
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_TYPES: dict[str, type[np.generic]] = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-}
 
 
 class OrtBackend:
@@ -83,7 +78,7 @@ class OrtGraph:
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._session = session
         self._outputs = {
-            node.name: (_TYPES[node.type], tuple(node.shape)) for node in session.get_outputs()
+            node.name: (TYPES[node.type], tuple(node.shape)) for node in session.get_outputs()
         }
 
     def bind(self, states: Mapping[tuple[str, str], Array]) -> "OrtBoundGraph":
@@ -91,7 +86,7 @@ class OrtGraph:
         for (input_name, output_name), array in states.items():
             if not array.flags.c_contiguous:
                 raise ValueError(f"state {input_name!r} is not contiguous")
-            where = ("cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+            where = ("cpu", 0, element_type(array.dtype), array.shape, array.ctypes.data)
             binding.bind_input(input_name, *where)
             binding.bind_output(output_name, *where)
         state_outputs = {output for _, output in states}
@@ -106,7 +101,7 @@ class OrtBoundGraph:
         self,
         session: onnxruntime.InferenceSession,
         binding: Any,
-        outputs: Mapping[str, tuple[type[np.generic], tuple[int | str, ...]]],
+        outputs: Mapping[str, tuple[np.dtype[Any], tuple[int | str, ...]]],
         keep_alive: tuple[Array, ...],
     ) -> None:
         self._session = session
@@ -118,7 +113,7 @@ class OrtBoundGraph:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         for name, array in inputs.items():
             self._binding.bind_input(
-                name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
+                name, "cpu", 0, element_type(array.dtype), array.shape, array.ctypes.data
             )
         batch = inputs.get("logit_positions", next(iter(inputs.values()))).shape[0]
         for name, (dtype, shape) in self._outputs.items():
@@ -131,11 +126,11 @@ class OrtBoundGraph:
             return dict(self._fixed)
         # Outputs come in the order they were bound: states first, then the rest.
         values = self._binding.get_outputs()[-len(self._outputs) :]
-        return {name: value.numpy() for name, value in zip(self._outputs, values, strict=True)}
+        return {name: to_array(value) for name, value in zip(self._outputs, values, strict=True)}
 
-    def _bind_fixed(self, name: str, dtype: type[np.generic], shape: tuple[int, int]) -> None:
+    def _bind_fixed(self, name: str, dtype: np.dtype[Any], shape: tuple[int, int]) -> None:
         """Binds an output ``[batch, width]`` to memory that is kept from run to run."""
         array = self._fixed.get(name)
         if array is None or array.shape != shape:
             array = self._fixed[name] = np.empty(shape, dtype)
-        self._binding.bind_output(name, "cpu", 0, dtype, shape, array.ctypes.data)
+        self._binding.bind_output(name, "cpu", 0, element_type(dtype), shape, array.ctypes.data)

@@ -8,7 +8,7 @@ import torch
 from onnx_ir.tape import Tape
 
 from export.equalize import equalized
-from export.quantize import Weight, row_int8
+from export.matrices import Weight, row_int8
 from model.config import ModelConfig
 from model.kernels import Step
 from model.transformer import from_weights

@@ -1,0 +1,46 @@
+"""From the fp32 graphs of a bundle to those of its precision."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from export.graph_files import load_graph, save_graph
+from export.narrow import compute_in, emulate_on_cpu, store_as
+from export.quantize import kept_in_fp32, quantize_graph
+from export.recipes import Recipe
+from export.signatures import Signatures, with_float_states
+from model.bundle import Dtype
+from model.config import ModelConfig
+
+
+def apply_recipe(
+    config: ModelConfig, recipe: Recipe, graphs: Signatures, directory: Path
+) -> Signatures:
+    """Rewrites the fp32 graphs in ``directory`` and returns their new signatures."""
+    changed = with_float_states(graphs, recipe.computed)
+    kept = kept_in_fp32(config)
+    for graph in changed.values():
+        model = load_graph(directory / graph.file)
+        quantize_graph(model, recipe, kept)
+        if recipe.computed != Dtype.FLOAT32:
+            outputs = {spec.name for spec in graph.outputs if spec.dtype == Dtype.FLOAT32}
+            compute_in(model, recipe.computed, frozenset(outputs))
+        elif recipe.stored != Dtype.FLOAT32:
+            store_as(model, recipe.stored)
+        save_graph(model, directory / graph.file)
+    return changed
+
+
+@contextmanager
+def runnable(recipe: Recipe, graphs: Signatures, directory: Path) -> Iterator[Path]:
+    """A folder with graphs that compute what those in ``directory`` do, for the CPU to run."""
+    if recipe.computed != Dtype.BFLOAT16:
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".check-") as name:
+        for graph in graphs.values():
+            model = load_graph(directory / graph.file)
+            emulate_on_cpu(model)
+            save_graph(model, Path(name) / graph.file)
+        yield Path(name)

@@ -1,0 +1,150 @@
+"""Every precision on every device: what the graphs hold, and how near they stay to fp32."""
+
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from export.apply_recipe import apply_recipe, runnable
+from export.errors import ParityError, UnsupportedError
+from export.graph_files import data_file
+from export.graphs import export_graphs
+from export.matrices import Int8Rows
+from export.parity import Reference, compare_fp32, min_cosine
+from export.recipes import AUTO, RECIPES, choose
+from export.signatures import Signatures
+from model.bundle import Device, Dtype, Precision
+from tests.architectures import ARCHITECTURES, checkpoint
+
+# One of each kind; SSRU has recurrent states and a bias behind a tied matrix.
+NAMES = ("llama", "ssru", "bert")
+TYPES = {
+    Dtype.FLOAT32: TensorProto.FLOAT,
+    Dtype.FLOAT16: TensorProto.FLOAT16,
+    Dtype.BFLOAT16: TensorProto.BFLOAT16,
+}
+# Against fp32, random weights: the worst row of logits or embeddings.
+COSINES = {
+    Precision.FP32: 0.999999,
+    Precision.FP16: 0.99999,
+    Precision.BF16: 0.995,
+    Precision.INT8: 0.99,
+    Precision.INT4: 0.9,
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """fp32 graphs in a folder, and what the eager module says of them."""
+
+    name: str
+    directory: Path
+    graphs: Signatures
+    reference: Reference
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    source = checkpoint(request.param)
+    directory = tmp_path_factory.mktemp(request.param)
+    graphs = export_graphs(source.config, source.weights, directory)
+    reference = compare_fp32(source, directory, graphs)
+    return Exported(request.param, directory, graphs, reference)
+
+
+@pytest.mark.parametrize(("precision", "device"), RECIPES)
+def test_a_recipe(exported: Exported, tmp_path: Path, precision: Precision, device: Device) -> None:
+    directory = tmp_path / "graphs"
+    shutil.copytree(exported.directory, directory)
+    recipe = RECIPES[precision, device]
+    graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
+    with runnable(recipe, graphs, directory) as folder:
+        cosine = min_cosine(exported.reference, folder, graphs, COSINES[precision])
+    assert (1 - cosine > 1e-10) == (precision != Precision.FP32)
+    for name, graph in graphs.items():
+        proto = onnx.load(str(directory / graph.file), load_external_data=False).graph
+        types = {v.name: v.type.tensor_type.elem_type for v in [*proto.input, *proto.output]}
+        for state in graph.states:
+            assert types[state.input] == types[state.output] == TYPES[state.dtype]
+            assert state.dtype == recipe.computed
+        for output in graph.outputs:
+            assert types[output.name] == TYPES[output.dtype]
+            fills_state = exported.name == "ssru" and name == "encode"
+            assert output.dtype == (recipe.computed if fills_state else Dtype.FLOAT32)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
+def test_sixteen_bits_are_half_the_file(
+    exported: Exported, tmp_path: Path, precision: Precision
+) -> None:
+    for device in Device:
+        directory = tmp_path / device
+        shutil.copytree(exported.directory, directory)
+        config = ARCHITECTURES[exported.name]
+        graphs = apply_recipe(config, RECIPES[precision, device], exported.graphs, directory)
+        for graph in graphs.values():
+            before, after = (
+                data_file(folder / graph.file).stat().st_size
+                for folder in (exported.directory, directory)
+            )
+            assert 0.49 < after / before < 0.56  # tables of positions stay fp32 on a CPU
+
+
+def operators(exported: Exported, tmp_path: Path, precision: Precision) -> Counter[str]:
+    directory = tmp_path / "graphs"
+    shutil.copytree(exported.directory, directory)
+    recipe = RECIPES[precision, Device.CPU]
+    graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
+    return Counter(
+        node.op_type
+        for graph in graphs.values()
+        for node in onnx.load(str(directory / graph.file), load_external_data=False).graph.node
+    )
+
+
+@pytest.mark.parametrize("exported", ["llama"], indirect=True)
+def test_a_tied_embedding_is_stored_once_as_bytes(exported: Exported, tmp_path: Path) -> None:
+    found = operators(exported, tmp_path, Precision.INT8)
+    assert (found["Gather"], found["Gemm"], found["MatMul"]) == (1, 0, 0)  # logit_positions
+    assert found["GatherBlockQuantized"] == found["Transpose"] == 1
+    proto = onnx.load(str(tmp_path / "graphs" / "decode.onnx"), load_external_data=False)
+    shape = [61, 64]
+    tables = [t for t in proto.graph.initializer if list(t.dims) in (shape, shape[::-1])]
+    assert [tensor.data_type for tensor in tables] == [TensorProto.UINT8]
+
+
+def test_int4_keeps_the_sensitive_matrices_in_int8(exported: Exported, tmp_path: Path) -> None:
+    found = operators(exported, tmp_path, Precision.INT4)
+    blocks, rows = {"llama": (6, 3), "ssru": (18, 5), "bert": (4, 2)}[exported.name]
+    assert (found["MatMulNBits"], found["MatMulInteger"]) == (blocks, rows)
+
+
+def test_a_cosine_below_the_floor_fails(exported: Exported) -> None:
+    with pytest.raises(ParityError, match=r"below 1\.1"):
+        min_cosine(exported.reference, exported.directory, exported.graphs, 1.1)
+
+
+def test_rows_of_bytes_are_within_half_a_step() -> None:
+    matrix = np.random.default_rng(0).normal(size=(7, 33)).astype(np.float32)
+    matrix[3] = 0
+    rows = Int8Rows.of("x", matrix)
+    back = (rows.integers.astype(np.float32) - 128) * rows.scales[:, None]
+    assert (np.abs(back - matrix) <= rows.scales[:, None] * 0.5001).all()
+    assert rows.integers.min() >= 1
+
+
+def test_auto_follows_the_device() -> None:
+    assert choose(AUTO, Device.CPU).precision == Precision.INT8
+    assert choose(AUTO, Device.CUDA).precision == Precision.FP16
+    assert choose("bf16", Device.CPU).precision == Precision.BF16
+    with pytest.raises(UnsupportedError, match="'int3' is not supported; fp32, fp16, bf16, int8"):
+        choose("int3", Device.CPU)
+
+
+def test_every_precision_has_a_recipe_on_every_device() -> None:
+    assert set(RECIPES) == {(p, d) for p in Precision for d in Device}
