@@ -104,24 +104,25 @@ def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Ra
 def links(config: ModelConfig) -> Iterator[Link]:
     """Every place where a scale can move from one weight to the next.
 
-    Pre-norm layers only: a post-norm is read by the residual as well.
+    Not of post-norm layers: there, the residual reads the norm as well.
     """
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         for index, layer in enumerate(() if stack is None else stack.layers):
-            if layer.norm_order == NormOrder.PRE:
+            if layer.norm_order != NormOrder.POST:
                 yield from _layer_links(f"{name}.layers.{index}", layer)
 
 
 def _layer_links(name: str, layer: LayerConfig) -> Iterator[Link]:
     attention = layer.attention
+    suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
     if attention is not None:
         if (layer.mixer_norm or layer.norm).kind != NormKind.NONE:
-            yield Link(f"{name}.mixer_norm", f"{name}.mixer.qkv")
+            yield Link(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
         yield Link(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
     if layer.cross_attention is not None:
-        yield Link(f"{name}.cross_attention_norm", f"{name}.cross_attention.query")
-    yield Link(f"{name}.feed_forward_norm", f"{name}.feed_forward.input")
+        yield Link(f"{name}.cross_attention_norm{suffix}", f"{name}.cross_attention.query")
+    yield Link(f"{name}.feed_forward_norm{suffix}", f"{name}.feed_forward.input")
     if layer.feed_forward.gated:  # linear in the half that is not activated
         start = layer.feed_forward.inner_size
         yield Link(f"{name}.feed_forward.input", f"{name}.feed_forward.output", start)

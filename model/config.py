@@ -25,6 +25,12 @@ class PositionKind(StrEnum):
     LEARNED = "learned"  # Gehring et al. 2017; BERT
 
 
+class RelativeBiasKind(StrEnum):
+    """What attention adds to the score of a query and a key, by how far apart they stand."""
+
+    BUCKETS = "buckets"  # Raffel et al. 2020 (T5), section 2.1
+
+
 class NormKind(StrEnum):
     NONE = "none"
     LAYER = "layer_norm"  # Ba et al. 2016
@@ -32,10 +38,18 @@ class NormKind(StrEnum):
 
 
 class NormOrder(StrEnum):
-    """Where a block normalises: ``LN(x + f(x))`` or ``x + f(LN(x))``."""
+    """Where a block normalises: ``LN(x + f(x))``, ``x + f(LN(x))`` or ``x + LN'(f(LN(x)))``."""
 
     POST = "post"
     PRE = "pre"
+    SANDWICH = "sandwich"  # Ding et al. 2021, CogView; Gemma 2
+
+
+class Branches(StrEnum):
+    """What the feed-forward reads: the sum that the mixer left, or what the mixer read."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"  # Wang and Komatsuzaki 2021, GPT-J
 
 
 class Activation(StrEnum):
@@ -80,10 +94,70 @@ class PositionConfig(_Config, frozen=True, kw_only=True):
     max_positions: int
 
 
+class LinearScaling(_Config, frozen=True, kw_only=True, tag=True):
+    """Positions divided by ``factor`` (Chen et al. 2023)."""
+
+    factor: float
+
+
+class Llama3Scaling(_Config, frozen=True, kw_only=True, tag=True):
+    """Long wavelengths divided by ``factor``, short ones kept (Llama Team 2024).
+
+    A wavelength is long or short by how often it fits into ``original_positions``.
+    """
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_positions: int
+
+
+class YarnScaling(_Config, frozen=True, kw_only=True, tag=True):
+    """YaRN (Peng et al. 2023, section 3.2): a ramp between kept and divided frequencies.
+
+    The ramp runs from the dimension that turns ``fast`` times within ``original_positions``
+    to the one that turns ``slow`` times; ``whole`` rounds both outwards.
+    """
+
+    factor: float
+    original_positions: int
+    fast: float = 32.0
+    slow: float = 1.0
+    whole: bool = True
+
+
+class ListedScaling(_Config, frozen=True, kw_only=True, tag=True):
+    """Each frequency divided by a factor of its own (Ding et al. 2024, LongRoPE)."""
+
+    factors: tuple[float, ...]
+
+
+RotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | ListedScaling
+
+
 class RotaryConfig(_Config, frozen=True, kw_only=True):
-    """Queries and keys turned by their positions (Su et al. 2021, RoFormer); half-split layout."""
+    """Queries and keys turned by their positions (Su et al. 2021, RoFormer); half-split layout.
+
+    ``size``: how many dimensions of a head turn, in pairs ``(i, i + head_size / 2)`` from
+    ``i = 0`` on; all of them unless given. ``magnitude`` multiplies what is turned.
+    """
 
     base: float = 10_000.0
+    size: int | None = None
+    scaling: RotaryScaling | None = None
+    magnitude: float = 1.0
+
+
+class RelativeBiasConfig(_Config, frozen=True, kw_only=True):
+    """A number for each head and distance. Layers whose configurations are equal share it.
+
+    ``num_buckets`` and ``max_distance`` are of :attr:`RelativeBiasKind.BUCKETS`: distances
+    from ``max_distance`` on share the last bucket.
+    """
+
+    kind: RelativeBiasKind
+    num_buckets: int = 0
+    max_distance: int = 0
 
 
 class NormConfig(_Config, frozen=True, kw_only=True):
@@ -99,7 +173,8 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     ``scale`` of the scores is ``head_size ** -0.5`` unless given. ``soft_cap``: scores become
     ``cap * tanh(scores / cap)`` (Gemma 2). ``window``: a token sees itself and the
     ``window - 1`` tokens before it (Mistral; Beltagy et al. 2020), in an encoder also those
-    after it.
+    after it. ``head_norm`` normalises each head's query and key, before they are turned (Henry
+    et al. 2020; Qwen3). ``bias`` is added to the scaled scores.
     """
 
     num_heads: int
@@ -111,6 +186,8 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     scale: float | None = None
     soft_cap: float | None = None
     window: int | None = None
+    head_norm: NormConfig | None = None
+    bias: RelativeBiasConfig | None = None
 
 
 class FeedForwardConfig(_Config, frozen=True, kw_only=True):
@@ -130,6 +207,7 @@ class LayerConfig(_Config, frozen=True, kw_only=True):
     norm: NormConfig
     norm_order: NormOrder
     mixer_norm: NormConfig | None = None  # where the mixer's is another than ``norm``
+    branches: Branches = Branches.SEQUENTIAL
 
 
 class StackConfig(_Config, frozen=True, kw_only=True):
@@ -180,6 +258,7 @@ class HeadConfig(_Config, frozen=True, kw_only=True):
     normalize: bool = False
     dense: tuple[DenseConfig, ...] = ()
     num_labels: int = 0
+    soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)
 
 
 class ModelConfig(_Config, frozen=True, kw_only=True):

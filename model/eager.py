@@ -31,6 +31,7 @@ def attend(
     *,
     scale: float | None = None,
     soft_cap: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Scaled dot-product attention, ``softmax(Q K^T / sqrt(d)) V`` (Vaswani et al. 2017, eq. 1).
 
@@ -41,6 +42,7 @@ def attend(
         allowed: bool, broadcast to ``[batch, 1, length, key_length]``.
         scale: in place of ``1 / sqrt(size)``.
         soft_cap: bounds the scores (Gemma Team 2024, section 2).
+        bias: added to the scores, broadcast to ``[batch, heads, length, key_length]``.
 
     Returns:
         ``[batch, length, heads * size]``
@@ -51,6 +53,8 @@ def attend(
     scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
     if soft_cap is not None:
         scores = soft_cap * torch.tanh(scores / soft_cap)
+    if bias is not None:
+        scores = scores + bias
     weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
     return (weights @ value).transpose(1, 2).flatten(2)
 
@@ -78,9 +82,22 @@ def write(past: Tensor, new: Tensor, step: Step) -> Tensor:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, config: AttentionConfig
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor,
+    config: AttentionConfig,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    return attend(query, key, value, allowed, scale=config.scale, soft_cap=config.soft_cap)
+    if bias is not None:  # nothing behind the keys that it knows is allowed
+        key, value, allowed = (
+            key[:, :, : bias.shape[3]],
+            value[:, :, : bias.shape[3]],
+            allowed[..., : bias.shape[3]],
+        )
+    return attend(
+        query, key, value, allowed, scale=config.scale, soft_cap=config.soft_cap, bias=bias
+    )
 
 
 class EagerKernels:
@@ -94,7 +111,7 @@ class EagerKernels:
         allowed = places < lengths[:, None, None, None]  # [batch, 1, 1, length]
         if config.window is not None:
             allowed = allowed & ((places.T - places).abs() < config.window)
-        return _attend(query, key, value, allowed, config)
+        return _attend(query, key, value, allowed, config, positions.bias)
 
     def causal(
         self,
@@ -112,7 +129,8 @@ class EagerKernels:
         allowed = distances >= 0
         if config.window is not None:
             allowed &= distances < config.window
-        return Attended(_attend(query, key, value, allowed, config), KeyValue(key, value))
+        context = _attend(query, key, value, allowed, config, positions.bias)
+        return Attended(context, KeyValue(key, value))
 
     def cross(
         self, query: Tensor, config: AttentionConfig, memory: KeyValue, step: Step

@@ -25,10 +25,11 @@ class FusedKernels:
         self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
     ) -> Tensor:
         if config.window is not None:
+            if positions.bias is not None:
+                raise ValueError("a window both ways with a relative bias is not implemented")
             return attend_in_blocks(qkv, config, positions, lengths, config.window)
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
-        tables = () if positions.rotary is None else tuple(positions.rotary)
-        inputs = (qkv, None, None, None, None, lengths - 1, length, *tables)
+        inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions))
         attributes = {"causal": 0, "do_rotary": 0 if positions.rotary is None else 1}
         memory_shape = (
             qkv.shape[0],
@@ -48,8 +49,8 @@ class FusedKernels:
     ) -> Attended:
         if past is None:
             raise ValueError("the fused decoder runs over a cache")
-        tables = () if positions.rotary is None else tuple(positions.rotary)
-        inputs = (qkv, None, None, *past, step.last_positions, step.max_total_length, *tables)
+        lengths = (step.last_positions, step.max_total_length)
+        inputs = (qkv, None, None, *past, *lengths, *_inputs_of(positions))
         return _group_query_attention(
             qkv, inputs, config, past.key.shape, {"do_rotary": 0 if positions.rotary is None else 1}
         )
@@ -61,6 +62,11 @@ class FusedKernels:
         nothing = query[:, :0, : config.num_kv_heads * config.head_size]
         inputs = (query, nothing, nothing, *memory, step.last_source_positions, max_length)
         return _group_query_attention(query, inputs, config, memory.key.shape, {"causal": 0})
+
+
+def _inputs_of(positions: AttentionPositions) -> tuple[Tensor | None, ...]:
+    """``cos_cache``, ``sin_cache``, ``position_ids`` (which nothing needs), ``attention_bias``."""
+    return (*(positions.rotary or (None, None)), None, positions.bias)
 
 
 def _group_query_attention(

@@ -167,9 +167,12 @@ class LanguageModelHead(_Head):
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
         self.output = TokenProjection(model, self.size)
+        self.soft_cap = model.head.soft_cap
 
     def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
         logits: Tensor = self.output(self.dense(hidden), embedding)
+        if self.soft_cap is not None:
+            logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
         return logits
 
 

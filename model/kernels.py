@@ -33,9 +33,15 @@ class RotaryTables(NamedTuple):
 
 
 class AttentionPositions(NamedTuple):
-    """What an attention knows of positions, shared by all layers of a stack that know the same."""
+    """What an attention knows of positions, shared by all layers of a stack that know the same.
+
+    ``bias [batch or 1, heads, length, total]`` is added to the scaled scores, where ``total``
+    is the number of keys that any row may see: ``length`` in an encoder, ``max_total_length``
+    in a decoder, whose rows differ where their caches do.
+    """
 
     rotary: RotaryTables | None = None
+    bias: Tensor | None = None
 
 
 class Attended(NamedTuple):

@@ -6,7 +6,15 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from model.basics import ACTIVATIONS, Linear, make_norm
-from model.config import FeedForwardConfig, LayerConfig, ModelConfig, NormOrder, StackConfig
+from model.config import (
+    Branches,
+    FeedForwardConfig,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormOrder,
+    StackConfig,
+)
 from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, Mixed, State
 from model.positions import PositionTables
@@ -19,12 +27,45 @@ class Residual(NamedTuple):
     leave: Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
+class Sandwich(nn.Module):
+    """Two norms: of what a block reads and of what it gives."""
+
+    def __init__(self, size: int, config: NormConfig) -> None:
+        super().__init__()
+        self.before = make_norm(size, config)
+        self.after = make_norm(size, config)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """``x`` plus what the block gives for it, ``y``."""
+        total: Tensor = x + self.after(y)
+        return total
+
+
 RESIDUALS: dict[NormOrder, Residual] = {
     # Vaswani et al. 2017: norm(x + f(x))
     NormOrder.POST: Residual(lambda _, x: x, lambda norm, x, y: norm(x + y)),
     # Xiong et al. 2020: x + f(norm(x))
     NormOrder.PRE: Residual(lambda norm, x: norm(x), lambda _, x, y: x + y),
+    # Ding et al. 2021, section 2.3: x + norm'(f(norm(x)))
+    NormOrder.SANDWICH: Residual(
+        lambda norm, x: norm.get_submodule("before")(x), lambda norm, x, y: norm(x, y)
+    ),
 }
+BLOCK_NORMS: dict[NormOrder, Callable[[int, NormConfig], nn.Module]] = {
+    NormOrder.POST: make_norm,
+    NormOrder.PRE: make_norm,
+    NormOrder.SANDWICH: Sandwich,
+}
+# What the feed-forward reads, of the stream before the mixer and after it.
+BRANCHES: dict[Branches, Callable[[Tensor, Tensor], Tensor]] = {
+    Branches.SEQUENTIAL: lambda _, after: after,
+    Branches.PARALLEL: lambda before, _: before,
+}
+
+
+def block_norm(size: int, layer: LayerConfig, own: NormConfig | None = None) -> nn.Module:
+    """What the :class:`Residual` of ``layer`` normalises with: ``own``, or the layer's."""
+    return BLOCK_NORMS[layer.norm_order](size, own or layer.norm)
 
 
 class FeedForward(nn.Module):
@@ -53,36 +94,40 @@ class EncoderLayer(nn.Module):
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
+        self.feed_forward_reads = BRANCHES[layer.branches]
         self.mixer = ENCODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-        self.mixer_norm = make_norm(hidden_size, layer.mixer_norm or layer.norm)
+        self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
         self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
-        self.feed_forward_norm = make_norm(hidden_size, layer.norm)
+        self.feed_forward_norm = block_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
         enter, leave = self.residual
-        x = leave(self.mixer_norm, x, self.mixer(enter(self.mixer_norm, x), lengths, positions))
+        before, norm = x, self.mixer_norm
+        x = leave(norm, x, self.mixer(enter(norm, x), lengths, positions))
         norm = self.feed_forward_norm
-        return leave(norm, x, self.feed_forward(enter(norm, x)))
+        return leave(norm, x, self.feed_forward(enter(norm, self.feed_forward_reads(before, x))))
 
 
 class DecoderLayer(nn.Module):
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
+        self.feed_forward_reads = BRANCHES[layer.branches]
         self.mixer = DECODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-        self.mixer_norm = make_norm(hidden_size, layer.mixer_norm or layer.norm)
+        self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
         self.cross_attention: CrossAttention | None = None
         if layer.cross_attention is not None:
             self.cross_attention = CrossAttention(hidden_size, layer.cross_attention, kernels)
-            self.cross_attention_norm = make_norm(hidden_size, layer.norm)
+            self.cross_attention_norm = block_norm(hidden_size, layer)
         self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
-        self.feed_forward_norm = make_norm(hidden_size, layer.norm)
+        self.feed_forward_norm = block_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
         """``state`` holds the mixer's state, and ``cross_key`` and ``cross_value`` of a source."""
         enter, leave = self.residual
         mixer_state = {name: x for name, x in state.items() if not name.startswith("cross_")}
         mixed = self.mixer(enter(self.mixer_norm, x), step, mixer_state, positions)
+        before = x
         x, after = leave(self.mixer_norm, x, mixed.output), dict(mixed.state)
         if self.cross_attention is not None:
             norm = self.cross_attention_norm
@@ -90,17 +135,20 @@ class DecoderLayer(nn.Module):
             mixed = self.cross_attention(enter(norm, x), step, memory)
             x, after = leave(norm, x, mixed.output), after | mixed.state
         norm = self.feed_forward_norm
-        return Mixed(leave(norm, x, self.feed_forward(enter(norm, x))), after)
+        read = enter(norm, self.feed_forward_reads(before, x))
+        return Mixed(leave(norm, x, self.feed_forward(read)), after)
 
 
 class _Stack(nn.Module):
     """Layers, the positions that their attention shares, and a last norm."""
 
-    def __init__(self, config: ModelConfig, stack: StackConfig, layers: list[nn.Module]) -> None:
+    def __init__(
+        self, config: ModelConfig, stack: StackConfig, layers: list[nn.Module], *, both_ways: bool
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.order = stack.applied
-        self.positions = PositionTables(config.position.max_positions, stack)
+        self.positions = PositionTables(config.position.max_positions, stack, both_ways=both_ways)
         self.final_norm: nn.Module = nn.Identity()
         if stack.final_norm is not None:
             self.final_norm = make_norm(config.hidden_size, stack.final_norm)
@@ -114,11 +162,12 @@ class _Stack(nn.Module):
 class Encoder(_Stack):
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
-        super().__init__(config, stack, [*layers])
+        super().__init__(config, stack, [*layers], both_ways=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """``x [batch, length, hidden]``, of which each row's first ``lengths [batch]`` count."""
-        for layer, positions in zip(self.applied, self.positions(), strict=True):
+        shared = self.positions.of_sequence(x.shape[1])
+        for layer, positions in zip(self.applied, shared, strict=True):
             x = layer(x, lengths, positions)
         normed: Tensor = self.final_norm(x)
         return normed
@@ -127,7 +176,7 @@ class Encoder(_Stack):
 class Decoder(_Stack):
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
         layers = [DecoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
-        super().__init__(config, stack, [*layers])
+        super().__init__(config, stack, [*layers], both_ways=False)
 
     def remember(self, encoded: Tensor) -> list[State]:
         """Each layer's cross-attention memory of ``encoded [batch, source_length, hidden]``."""
@@ -142,7 +191,8 @@ class Decoder(_Stack):
     def forward(self, x: Tensor, step: Step, states: list[State]) -> tuple[Tensor, list[State]]:
         """``x [batch, length, hidden]`` and one state for each layer, before and after."""
         after = []
-        for layer, state, positions in zip(self.applied, states, self.positions(), strict=True):
+        shared = self.positions.of_step(x.shape[1], step)
+        for layer, state, positions in zip(self.applied, states, shared, strict=True):
             x, state_after = layer(x, step, state, positions)
             after.append(state_after)
         return self.final_norm(x), after

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.basics import Linear
+from model.basics import Linear, make_norm
 from model.config import AttentionConfig, LayerConfig, MixerKind
-from model.eager import split_heads
+from model.eager import split_heads, split_qkv
 from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 
 State = dict[str, Tensor]
@@ -48,13 +48,27 @@ class SelfAttention(nn.Module):
         self.output = Linear(
             config.num_heads * config.head_size, hidden_size, bias=config.output_bias
         )
+        if config.head_norm is not None:
+            self.query_norm = make_norm(config.head_size, config.head_norm)
+            self.key_norm = make_norm(config.head_size, config.head_norm)
+
+    def packed(self, x: Tensor) -> Tensor:
+        """``x [batch, length, hidden]`` as what the kernels take: queries, keys and values."""
+        qkv: Tensor = self.qkv(x)
+        if self.config.head_norm is None:
+            return qkv
+        query, key, value = split_qkv(qkv, self.config)
+        heads = (query.shape[0], query.shape[1], -1, self.config.head_size)
+        query = self.query_norm(query.reshape(heads)).flatten(2)
+        key = self.key_norm(key.reshape(heads)).flatten(2)
+        return torch.cat([query, key, value], -1)
 
 
 class BidirectionalAttention(SelfAttention):
     """Of an encoder."""
 
     def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
-        context = self.kernels.bidirectional(self.qkv(x), self.config, positions, lengths)
+        context = self.kernels.bidirectional(self.packed(x), self.config, positions, lengths)
         output: Tensor = self.output(context)
         return output
 
@@ -64,7 +78,7 @@ class CausalAttention(SelfAttention):
 
     def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
         past = KeyValue(state["key"], state["value"]) if state else None
-        attended = self.kernels.causal(self.qkv(x), self.config, positions, past, step)
+        attended = self.kernels.causal(self.packed(x), self.config, positions, past, step)
         return Mixed(self.output(attended.context), attended.memory._asdict())
 
 

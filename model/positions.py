@@ -8,8 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import AttentionConfig, PositionConfig, PositionKind, RotaryConfig, StackConfig
-from model.kernels import AttentionPositions, RotaryTables
+from model.config import (
+    AttentionConfig,
+    PositionConfig,
+    PositionKind,
+    RelativeBiasConfig,
+    RotaryConfig,
+    StackConfig,
+)
+from model.kernels import AttentionPositions, RotaryTables, Step
+from model.relative_bias import RELATIVE_BIASES
+from model.rotary import rotary_frequencies
 
 
 def sinusoids(max_positions: int, size: int) -> Tensor:
@@ -26,10 +35,15 @@ def sinusoids(max_positions: int, size: int) -> Tensor:
 
 
 def rotary_tables(max_positions: int, head_size: int, config: RotaryConfig) -> RotaryTables:
-    """Cosines and sines of ``position * base^(-2i / head_size)`` (Su et al. 2021, eq. 15)."""
-    exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
-    angles = torch.arange(max_positions, dtype=torch.float32)[:, None] / config.base**exponents
-    return RotaryTables(angles.cos(), angles.sin())
+    """Cosines and sines of ``position * base^(-2i / size)`` (Su et al. 2021, eq. 15), scaled.
+
+    Dimensions beyond ``config.size`` have the angle 0: they stay as they are.
+    """
+    frequencies = rotary_frequencies(head_size, config)
+    angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
+    cos, sin = config.magnitude * angles.cos(), config.magnitude * angles.sin()
+    rest = (0, head_size // 2 - len(frequencies))
+    return RotaryTables(functional.pad(cos, rest, value=1.0), functional.pad(sin, rest))
 
 
 class PositionTable(nn.Module):
@@ -74,29 +88,58 @@ POSITIONS: dict[PositionKind, Callable[[PositionConfig, int], nn.Module]] = {
 class PositionTables(nn.Module):
     """What the attentions of a stack know of positions: one table for all that know the same.
 
-    Called, it gives every layer's :class:`AttentionPositions`, in order.
+    Both methods give every layer's :class:`AttentionPositions`, in order. ``both_ways``: a
+    token may see those after it.
     """
 
-    def __init__(self, max_positions: int, stack: StackConfig) -> None:
+    def __init__(self, max_positions: int, stack: StackConfig, *, both_ways: bool) -> None:
         super().__init__()
-        self.attentions = [stack.layers[index].attention for index in stack.applied]
-        self.rotaries = list(dict.fromkeys(filter(None, map(_rotary_of, self.attentions))))
+        attentions = [stack.layers[index].attention for index in stack.applied]
+        self.rotary_of = [_rotary_of(attention) for attention in attentions]
+        self.rotaries = list(dict.fromkeys(filter(None, self.rotary_of)))
         for index, rotary in enumerate(self.rotaries):
             tables = rotary_tables(max_positions, rotary.head_size, rotary.config)
             for name, table in tables._asdict().items():
                 self.register_buffer(f"rotary_{index}_{name}", table, persistent=False)
+        self.bias_of = [_bias_of(attention) for attention in attentions]
+        self.bias_configs = list(dict.fromkeys(filter(None, self.bias_of)))
+        self.biases = nn.ModuleList(
+            RELATIVE_BIASES[bias.config.kind](bias.config, bias.num_heads, both_ways)
+            for bias in self.bias_configs
+        )
 
-    def forward(self) -> list[AttentionPositions]:
+    def of_sequence(self, length: int) -> list[AttentionPositions]:
+        """Where queries and keys are the ``length`` tokens of a whole sequence."""
+        if not self.bias_configs:
+            return self._of(None)
+        places = torch.arange(length)
+        return self._of(places - places[None, :, None])
+
+    def of_step(self, length: int, step: Step) -> list[AttentionPositions]:
+        """Where ``length`` new tokens see themselves and those cached."""
+        if not self.bias_configs:
+            return self._of(None)
+        queries = step.num_cached_tokens[:, None] + torch.arange(length)
+        return self._of(torch.arange(step.max_total_length.item()) - queries[:, :, None])
+
+    def _of(self, distances: Tensor | None) -> list[AttentionPositions]:
+        """``distances [rows, length, total]``, key less query; None where no bias needs them."""
         tables = {
             rotary: RotaryTables(
                 self.get_buffer(f"rotary_{index}_cos"), self.get_buffer(f"rotary_{index}_sin")
             )
             for index, rotary in enumerate(self.rotaries)
         }
-        rotaries = [_rotary_of(attention) for attention in self.attentions]
+        biases = {}
+        if distances is not None:
+            for config, bias in zip(self.bias_configs, self.biases, strict=True):
+                biases[config] = bias(distances)
         return [
-            AttentionPositions(rotary=None if rotary is None else tables[rotary])
-            for rotary in rotaries
+            AttentionPositions(
+                rotary=None if rotary is None else tables[rotary],
+                bias=None if bias is None else biases[bias],
+            )
+            for rotary, bias in zip(self.rotary_of, self.bias_of, strict=True)
         ]
 
 
@@ -111,3 +154,16 @@ def _rotary_of(attention: AttentionConfig | None) -> _Rotary | None:
     if attention is None or attention.rotary is None:
         return None
     return _Rotary(attention.rotary, attention.head_size)
+
+
+class _Bias(NamedTuple):
+    """What a relative bias depends on."""
+
+    config: RelativeBiasConfig
+    num_heads: int
+
+
+def _bias_of(attention: AttentionConfig | None) -> _Bias | None:
+    if attention is None or attention.bias is None:
+        return None
+    return _Bias(attention.bias, attention.num_heads)

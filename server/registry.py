@@ -21,6 +21,7 @@ from server.backend.base import Backend, Graph
 from server.backend.external_data import check_external_data
 from server.errors import ModelNotFoundError
 from server.text.chat import ChatTemplate
+from server.text.grammar import GrammarCompiler
 from server.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Model:
     parity: Parity
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    grammars: GrammarCompiler
     graphs: dict[str, Graph]
     max_length: int
     directory: Path
@@ -117,6 +119,11 @@ def load_bundle(directory: Path, backend: Backend, max_length: int) -> Model:
         parity=read_parity(directory),
         tokenizer=tokenizer,
         chat_template=_chat_template(manifest, tokenizer),
+        grammars=GrammarCompiler(
+            directory / TOKENIZER_FILE,
+            manifest.dimensions.vocabulary_size,
+            manifest.special_tokens.eos,
+        ),
         graphs=graphs,
         max_length=min(max_length, manifest.dimensions.max_positions),
         directory=directory,

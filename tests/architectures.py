@@ -25,6 +25,8 @@ from model.config import (
     PoolingKind,
     PositionConfig,
     PositionKind,
+    RelativeBiasConfig,
+    RelativeBiasKind,
     RotaryConfig,
     StackConfig,
 )
@@ -36,8 +38,16 @@ HIDDEN_SIZE = 64
 NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
 
 
+BUCKETS = RelativeBiasConfig(kind=RelativeBiasKind.BUCKETS, num_buckets=8, max_distance=12)
+
+
 def attention(
-    num_kv_heads: int = 4, *, bias: bool = True, rotary: RotaryConfig | None = None
+    num_kv_heads: int = 4,
+    *,
+    bias: bool = True,
+    rotary: RotaryConfig | None = None,
+    scale: float | None = None,
+    relative: RelativeBiasConfig | None = None,
 ) -> AttentionConfig:
     return AttentionConfig(
         num_heads=4,
@@ -46,6 +56,8 @@ def attention(
         input_bias=bias,
         output_bias=bias,
         rotary=rotary,
+        scale=scale,
+        bias=relative,
     )
 
 
@@ -59,12 +71,14 @@ def stack(
     num_kv_heads: int = 4,
     bias: bool = True,
     rotary: RotaryConfig | None = None,
+    scale: float | None = None,
+    relative: RelativeBiasConfig | None = None,
 ) -> StackConfig:
-    own = attention(num_kv_heads, bias=bias, rotary=rotary)
+    own = attention(num_kv_heads, bias=bias, rotary=rotary, scale=scale, relative=relative)
     layer = LayerConfig(
         mixer=mixer,
         attention=own if mixer == MixerKind.ATTENTION else None,
-        cross_attention=attention(bias=bias) if cross else None,
+        cross_attention=attention(bias=bias, scale=scale) if cross else None,
         feed_forward=FeedForwardConfig(
             inner_size=96, activation=activation, gated=activation == Activation.SILU, bias=bias
         ),
@@ -180,7 +194,19 @@ MODERN_BERT = ModelConfig(
     ),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.CLS, normalize=False),
 )
-# Layers that differ: a windowed, capped one, and one that knows no positions.
+T5 = ModelConfig(
+    kind=Kind.ENCODER_DECODER,
+    vocabulary_size=VOCABULARY_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    position=_positions(PositionKind.NONE),
+    embedding=EmbeddingConfig(),
+    encoder=stack(norm=NormKind.RMS, order=NormOrder.PRE, bias=False, scale=1.0, relative=BUCKETS),
+    decoder=stack(
+        norm=NormKind.RMS, order=NormOrder.PRE, bias=False, scale=1.0, relative=BUCKETS, cross=True
+    ),
+    head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=False),
+)
+# Layers that differ: a windowed, capped one, and one whose scores have a relative bias.
 MIXED_LAYERS = msgspec.structs.replace(
     LLAMA,
     decoder=StackConfig(
@@ -195,7 +221,7 @@ MIXED_LAYERS = msgspec.structs.replace(
                         soft_cap=2.0,
                         scale=0.4,
                     ),
-                    attention(4),
+                    attention(4, relative=BUCKETS),
                 ),
                 strict=True,
             )
@@ -208,6 +234,7 @@ ARCHITECTURES = {
     "gpt": GPT,
     "vaswani": VASWANI,
     "ssru": SSRU,
+    "t5": T5,
     "bert": BERT,
     "classifier": CLASSIFIER,
     "modern-bert": MODERN_BERT,

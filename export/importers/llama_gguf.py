@@ -6,7 +6,7 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError, UnsupportedError, WeightsError
-from export.importers.llama import LlamaShape, llama_table
+from export.importers.gated_decoder import OURS, Names, Shape, gated_table
 from export.importers.renaming import rename
 from export.importers.samples import ENGLISH_PROMPTS
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
@@ -15,21 +15,19 @@ from export.readers.gguf import GgufFile
 from export.supported import check_supported
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from model.bundle import SpecialTokens, Task
+from model.config import RotaryConfig
 
-# What this form calls the weights that ``llama_table`` names; ``{n}`` is the layer.
-GGUF = {
-    "tokens": "token_embd",
-    "attention_norm": "blk.{n}.attn_norm",
-    "query": "blk.{n}.attn_q",
-    "key": "blk.{n}.attn_k",
-    "value": "blk.{n}.attn_v",
-    "attention_output": "blk.{n}.attn_output",
-    "feed_forward_norm": "blk.{n}.ffn_norm",
-    "gate": "blk.{n}.ffn_gate",
-    "up": "blk.{n}.ffn_up",
-    "down": "blk.{n}.ffn_down",
-    "final_norm": "output_norm",
-    "output": "output",
+_THEIRS = "blk.{n}"
+GGUF: Names = {
+    "embedding.tokens": ("token_embd",),
+    "decoder.final_norm": ("output_norm",),
+    "head.output": ("output",),
+    f"{OURS}.mixer_norm": (f"{_THEIRS}.attn_norm",),
+    f"{OURS}.mixer.qkv": tuple(f"{_THEIRS}.attn_{name}" for name in "qkv"),
+    f"{OURS}.mixer.output": (f"{_THEIRS}.attn_output",),
+    f"{OURS}.feed_forward_norm": (f"{_THEIRS}.ffn_norm",),
+    f"{OURS}.feed_forward.input": (f"{_THEIRS}.ffn_gate", f"{_THEIRS}.ffn_up"),
+    f"{OURS}.feed_forward.output": (f"{_THEIRS}.ffn_down",),
 }
 
 
@@ -41,8 +39,13 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
     """
     metadata = file.metadata
     shape = _gguf_shape(file)
-    model = shape.config(metadata.origin)
-    weights = rename(llama_table(GGUF, shape), _Unpermuted(file.weights, shape))
+    bias = "blk.0.attn_q.bias" in file.weights
+    base = metadata.number("llama.rope.freq_base", 10_000.0)
+    attention = shape.attention(input_bias=bias, output_bias=bias, rotary=RotaryConfig(base=base))
+    layer = shape.layer(attention, bias="blk.0.ffn_gate.bias" in file.weights)
+    max_positions = metadata.positive("llama.context_length")
+    model = shape.model((layer,) * shape.num_layers, max_positions)
+    weights = rename(gated_table(model, GGUF), _Unpermuted(file.weights, shape))
     check_weights(model, weights)
     ids = metadata.integers("tokenizer.ggml.eos_token_id")
     turn_end = metadata.integers("tokenizer.ggml.eot_token_id")
@@ -65,7 +68,7 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
     )
 
 
-def _gguf_shape(file: GgufFile) -> LlamaShape:
+def _gguf_shape(file: GgufFile) -> Shape:
     metadata, weights = file.metadata, file.weights
     hidden_size = metadata.positive("llama.embedding_length")
     num_heads = metadata.positive("llama.attention.head_count")
@@ -81,7 +84,8 @@ def _gguf_shape(file: GgufFile) -> LlamaShape:
     check_supported(metadata, **values)
     if "rope_freqs.weight" in weights:
         raise UnsupportedError(f"{metadata.origin}: scaled rotary frequencies are not supported")
-    return LlamaShape(
+    return Shape(
+        origin=metadata.origin,
         vocabulary_size=len(metadata.texts("tokenizer.ggml.tokens")),
         hidden_size=hidden_size,
         inner_size=metadata.positive("llama.feed_forward_length"),
@@ -89,12 +93,8 @@ def _gguf_shape(file: GgufFile) -> LlamaShape:
         num_heads=num_heads,
         num_kv_heads=metadata.positive("llama.attention.head_count_kv", num_heads),
         head_size=head_size,
-        max_positions=metadata.positive("llama.context_length"),
-        rotary_base=metadata.number("llama.rope.freq_base", 10_000.0),
         epsilon=metadata.number("llama.attention.layer_norm_rms_epsilon"),
-        tied=f"{GGUF['output']}.weight" not in weights,
-        attention_bias="blk.0.attn_q.bias" in weights,
-        feed_forward_bias="blk.0.ffn_gate.bias" in weights,
+        tied="output.weight" not in weights,
     )
 
 
@@ -105,7 +105,7 @@ class _Unpermuted(Mapping[str, Tensor]):
     (``convert_hf_to_gguf.py``, ``LlamaModel.permute``); rotary positions here are half-split.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], shape: LlamaShape) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], shape: Shape) -> None:
         self._weights = weights
         self._num_heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads}
 

@@ -8,11 +8,22 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
+from export.importers.albert import import_albert
 from export.importers.bert import import_bert
+from export.importers.distilbert import import_distilbert
+from export.importers.electra import import_electra
+from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import import_llama_gguf
 from export.importers.marian import import_marian
+from export.importers.mistral import import_mistral
+from export.importers.modernbert import import_modernbert
+from export.importers.phi3 import import_phi3
+from export.importers.qwen import import_qwen2, import_qwen3
+from export.importers.roberta import import_roberta
+from export.importers.roformer import import_roformer
+from export.importers.smollm3 import import_smollm3
 from export.readers.gguf import GgufFile, is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
@@ -21,9 +32,24 @@ from export.supported import lookup
 
 # By ``model_type`` of config.json.
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
+    "albert": import_albert,
     "bert": import_bert,
+    "distilbert": import_distilbert,
+    "electra": import_electra,
+    "gemma": import_gemma,
+    "gemma2": import_gemma2,
+    "gemma3_text": import_gemma3,
     "gpt2": import_gpt2,
     "llama": import_llama,
+    "mistral": import_mistral,
+    "modernbert": import_modernbert,
+    "phi3": import_phi3,
+    "qwen2": import_qwen2,
+    "qwen3": import_qwen3,
+    "roberta": import_roberta,
+    "roformer": import_roformer,
+    "smollm3": import_smollm3,
+    "xlm-roberta": import_roberta,
 }
 # By ``general.architecture`` of the metadata.
 GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {"llama": import_llama_gguf}

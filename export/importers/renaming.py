@@ -47,14 +47,30 @@ class Rename:
         )
 
 
-def linear(target: str, *sources: str, bias: bool) -> list[Rename]:
-    """Our linear layer from one or more ``torch.nn.Linear``, packed on the output axis."""
-    weights = tuple(f"{source}.weight" for source in sources)
-    table = [Rename(f"{target}.weight", weights, transpose)]
-    if bias:
-        biases = tuple(f"{source}.bias" for source in sources)
-        table.append(Rename(f"{target}.bias", biases, stack_rows))
-    return table
+def picked(rows: Tensor) -> Transform:
+    """Those rows of what is stacked: outputs in another order."""
+
+    def pick(*weights: Tensor) -> Tensor:
+        stacked = torch.cat(weights)
+        if len(stacked) != len(rows):
+            raise RuntimeError(f"{len(stacked)} rows, not {len(rows)}")
+        return stacked[rows]
+
+    return pick
+
+
+def linear(target: str, *sources: str, bias: bool, rows: Transform = stack_rows) -> list[Rename]:
+    """Our linear layer from one or more ``torch.nn.Linear``, packed on the output axis.
+
+    Args:
+        rows: makes one of several weights ``[outputs, inputs]`` or biases ``[outputs]``.
+    """
+    names = {"weight": lambda *weights: rows(*weights).T, "bias": rows}
+    return [
+        Rename(f"{target}.{name}", tuple(f"{source}.{name}" for source in sources), transform)
+        for name, transform in names.items()
+        if bias or name == "weight"
+    ]
 
 
 def affine(target: str, source: str, transform: Transform = same) -> list[Rename]:

@@ -72,6 +72,16 @@ class Fields(Mapping[str, object]):
             raise SourceError(f"{self.origin}: {name} is not an id or a list of ids")
         return tuple(values)
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of numbers; empty if absent."""
+        values = self._read(name, list, [])
+        if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
+            raise SourceError(f"{self.origin}: {name} is not a list of numbers")
+        return tuple(float(value) for value in values)
+
+    def optional_number(self, name: str) -> float | None:
+        return None if self.get(name) is None else self.number(name)
+
     def texts(self, name: str) -> list[str]:
         """A list of strings; empty if absent."""
         values = self._read(name, list, [])

@@ -46,7 +46,7 @@ def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worke
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
     runner = Runner(spec, model.graphs["decode"], model.graphs.get("encode"), capacity)
-    step = Limits(config.num_slots, config.max_step_tokens, max_chunk=spec.max_chunk)
+    step = Limits(config.num_slots, config.max_step_tokens)
     return Generator(manifest.name, runner, capacity, step, clock, observer)
 
 

@@ -1,10 +1,21 @@
 """The arrays behind the slots: allocated once, bound by pointer, updated in place."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from model.bundle import StateRole, StateSpec
 from server.backend.base import Array
-from server.engine.slots import Move
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Part of a row: tokens ``first_token … num_tokens-1`` of ``KV``, and the source's."""
+
+    num_tokens: int
+    num_source_tokens: int = 0
+    first_token: int = 0
 
 
 class SlotCache:
@@ -36,6 +47,11 @@ class SlotCache:
             for state in states
         }
 
+    @property
+    def holds_prefixes(self) -> bool:
+        """Whether a row's first tokens are of use to another sequence that begins with them."""
+        return all(state.role == StateRole.KV for state in self._states)
+
     def rows(self, first: int, count: int) -> dict[tuple[str, str], Array]:
         """Views of ``count`` rows from ``first``, by the graph's (input, output) names."""
         return {
@@ -62,12 +78,44 @@ class SlotCache:
             if state.role == StateRole.RECURRENT:
                 self._arrays[state.name][row] = 0
 
-    def move(self, move: Move, num_tokens: int, num_source_tokens: int) -> None:
-        """Copies what a row holds: ``num_tokens`` of ``KV``, ``num_source_tokens`` of ``CROSS``."""
+    def copy(self, source: int, target: int, span: Span) -> None:
+        """Copies a span of row ``source`` to row ``target``, and the recurrent states whole."""
         for state in self._states:
             array = self._arrays[state.name]
             if state.role == StateRole.RECURRENT:
-                array[move.target] = array[move.source]
-            else:
-                valid = num_tokens if state.role == StateRole.KV else num_source_tokens
-                array[move.target, :, :valid] = array[move.source, :, :valid]
+                array[target] = array[source]
+                continue
+            start, stop = span.first_token, span.num_tokens
+            if state.role == StateRole.CROSS:
+                start, stop = 0, span.num_source_tokens
+            if start < stop:
+                array[target, :, start:stop] = array[source, :, start:stop]
+
+    def rotate(self, rows: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:
+        """Moves what each row holds to the row before it.
+
+        Args:
+            rows: the content of ``rows[i + 1]`` goes to ``rows[i]``.
+            spans: what each row holds.
+            keep_first: the first row's content goes to the last, else it is lost.
+        """
+        kept = None
+        if keep_first and len(rows) > 1:
+            kept = self._content(rows[0], spans[0])
+        for target, source, span in zip(rows, rows[1:], spans[1:], strict=False):
+            self.copy(source, target, span)
+        if kept is not None:
+            for name, content in kept.items():
+                array = self._arrays[name]
+                array[rows[-1]][tuple(map(slice, content.shape))] = content
+
+    def _content(self, row: int, span: Span) -> dict[str, Array]:
+        content = {}
+        for state in self._states:
+            array = self._arrays[state.name][row]
+            if state.role == StateRole.KV:
+                array = array[:, : span.num_tokens]
+            elif state.role == StateRole.CROSS:
+                array = array[:, : span.num_source_tokens]
+            content[state.name] = array.copy()
+        return content

@@ -105,8 +105,9 @@ class Encoder:
     def submit(self, id_: int, job: EncodingJob) -> None:
         self._waiting[id_] = _Text(id_, job, Times(self._clock()))
 
-    def cancel(self, id_: int) -> None:
-        """The text leaves at the next step; one that ended already is no error."""
+    def cancel(self, id_: int, output: int | None = None) -> None:
+        """The text, which has one output, leaves at the next step; an ended one is no error."""
+        del output
         text = self._waiting.get(id_)
         if text is not None:
             text.is_cancelled = True

@@ -27,12 +27,13 @@ _SMOOTHING = 0.1
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One accepted job. Await its news until one has an ``end``; then it is done."""
+    """One accepted job. Await its news until one ``is_last``; then it is done."""
 
     id: int
     lane: int
     model: int
     submitted: float
+    num_rows: int
     news: "asyncio.Queue[Progress | None]" = field(default_factory=asyncio.Queue)
     is_done: bool = False
 
@@ -46,7 +47,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Admission:
-    """Counts of one model. ``capacity``: jobs accepted at a time, running or queued."""
+    """Counts of one model. ``capacity``: rows accepted at a time, running or queued."""
 
     name: str
     capacity: int
@@ -107,20 +108,23 @@ class Engine:
             raise ShuttingDownError
         index = self._index[model]
         admission = self._admission[index]
-        if len(jobs) > admission.capacity:
+        num_rows = sum(job.num_rows for job in jobs)
+        if num_rows > admission.capacity:
             raise InvalidArgumentError(
-                "inputs", f"{len(jobs)} given, at most {admission.capacity} in one request"
+                "inputs",
+                f"{len(jobs)} given, which need {num_rows} places, at most "
+                f"{admission.capacity} in one request",
             )
-        if admission.num_accepted + len(jobs) > admission.capacity:
+        if admission.num_accepted + num_rows > admission.capacity:
             raise OverloadedError(admission.name, admission.retry_seconds())
-        admission.num_accepted += len(jobs)
+        admission.num_accepted += num_rows
         return [self._accept(index, job) for job in jobs]
 
-    def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Ends jobs early. Those that are done are left as they are."""
+    def cancel(self, tickets: Iterable[Ticket], output: int | None = None) -> None:
+        """Ends jobs, or one output of each, early. Those that are done are left as they are."""
         for ticket in tickets:
             if not ticket.is_done:
-                self._lanes[ticket.lane].send(Cancel(ticket.model, ticket.id))
+                self._lanes[ticket.lane].send(Cancel(ticket.model, ticket.id, output))
 
     def stop(self) -> None:
         """Ends the lanes after the steps they are in. Unfinished jobs get no more news."""
@@ -133,8 +137,8 @@ class Engine:
 
     def _accept(self, model: int, job: Job) -> Ticket:
         lane = self._lane_load.index(min(self._lane_load))
-        self._lane_load[lane] += 1
-        ticket = Ticket(next(self._ids), lane, model, self._loop.time())
+        self._lane_load[lane] += job.num_rows
+        ticket = Ticket(next(self._ids), lane, model, self._loop.time(), job.num_rows)
         self._tickets[ticket.id] = ticket
         self._lanes[lane].send(Submit(model, ticket.id, job))
         return ticket
@@ -148,18 +152,18 @@ class Engine:
             ticket = self._tickets.get(progress.id)
             if ticket is None:  # abandoned: the engine stops
                 continue
-            if progress.end is not None:
+            if progress.is_last:
                 self._close(ticket)
             ticket.news.put_nowait(progress)
 
     def _close(self, ticket: Ticket) -> None:
         ticket.is_done = True
         del self._tickets[ticket.id]
-        self._lane_load[ticket.lane] -= 1
+        self._lane_load[ticket.lane] -= ticket.num_rows
         admission = self._admission[ticket.model]
-        share = (self._loop.time() - ticket.submitted) / admission.num_accepted
+        share = (self._loop.time() - ticket.submitted) * ticket.num_rows / admission.num_accepted
         admission.seconds_per_job += _SMOOTHING * (share - admission.seconds_per_job)
-        admission.num_accepted -= 1
+        admission.num_accepted -= ticket.num_rows
 
     def _report_death(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._die, error)

@@ -23,7 +23,7 @@ class Worker(Protocol[JobT_contra]):
     @property
     def load(self) -> Load: ...
     def submit(self, id_: int, job: JobT_contra) -> None: ...
-    def cancel(self, id_: int) -> None: ...
+    def cancel(self, id_: int, output: int | None = None) -> None: ...
     def step(self) -> list[Progress]: ...
 
 
@@ -36,8 +36,11 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
+    """``output``: only this one of the job's; None is all of them."""
+
     worker: int
     id: int
+    output: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Lane(threading.Thread):
             match command:
                 case Submit(worker, id_, job):
                     self._workers[worker].submit(id_, job)
-                case Cancel(worker, id_):
-                    self._workers[worker].cancel(id_)
+                case Cancel(worker, id_, output):
+                    self._workers[worker].cancel(id_, output)
                 case Stop():
                     return False

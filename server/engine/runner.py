@@ -1,7 +1,9 @@
 """Turns rows of sequences into graph inputs, and runs them over the cache."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,18 @@ class Capacity:
     max_source_length: int
 
 
+# Tokens whose logits over the whole vocabulary are held at once.
+SCORED_CHUNK = 64
+
+
+class _Read(NamedTuple):
+    """The ``size`` tokens of ``row`` from index ``start`` on, which is what it has cached."""
+
+    row: Sequence
+    start: int
+    size: int
+
+
 class Runner:
     """One model's graphs over one lane's slots.
 
@@ -36,6 +50,7 @@ class Runner:
         self.cache = SlotCache(
             spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length
         )
+        self._max_chunk = spec.max_chunk
         self._decode = decode
         self._encode = None if encode is None else encode.bind({})
         self._bound: dict[tuple[int, int], BoundGraph] = {}
@@ -49,55 +64,70 @@ class Runner:
         for index, (row, slot) in enumerate(zip(rows, slots, strict=True)):
             self.cache.write_cross(slot, memory, index, row.num_source_tokens)
 
-    def decode(
-        self,
-        rows: Rows[Sequence],
-        first_slot: int,
-        sizes: Rows[int],
-        *,
-        all_positions: bool = False,
-    ) -> Floats:
+    def decode(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:
         """Reads the next ``sizes[i]`` tokens of each row into its slot.
 
         Args:
             rows: in neighbouring slots.
             first_slot: the slot of ``rows[0]``.
             sizes: new tokens per row.
-            all_positions: logits after every new token, not only after each row's last.
 
         Returns:
-            Logits ``[rows, vocabulary]``, or ``[sum(sizes), vocabulary]`` for all
-            positions; valid until the next run.
+            Logits ``[rows, vocabulary]`` after each row's last new token; valid until
+            the next run.
         """
-        cached = [row.num_cached_tokens for row in rows]
-        ids, num_new = pad(
-            [
-                row.tokens[start : start + size]
-                for row, start, size in zip(rows, cached, sizes, strict=True)
+        if self._max_chunk is None or max(sizes) <= self._max_chunk:
+            reads = [
+                _Read(row, row.num_cached_tokens, size)
+                for row, size in zip(rows, sizes, strict=True)
             ]
-        )
-        num_cached = np.array(cached, np.int32)
-        starts = np.arange(len(rows)) * ids.shape[1]
-        positions = starts + num_new - 1
+            return self._run(reads, first_slot)
+        last = []
+        for slot, (row, size) in enumerate(zip(rows, sizes, strict=True), first_slot):
+            for read in _pieces(row, size, self._max_chunk):
+                logits = self._run([read], slot)
+            last.append(logits.copy())
+        return np.concatenate(last)
+
+    def decode_all(self, row: Sequence, slot: int, size: int) -> Iterator[Floats]:
+        """Reads the next ``size`` tokens of a row.
+
+        Yields:
+            Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens; valid until
+            the next.
+        """
+        for read in _pieces(row, size, min(self._max_chunk or SCORED_CHUNK, SCORED_CHUNK)):
+            yield self._run([read], slot, all_positions=True)
+
+    def _run(self, reads: Rows[_Read], first_slot: int, *, all_positions: bool = False) -> Floats:
+        """One run: logits after each row's last new token, or after every one of one row."""
+        ids, num_new = pad([read.row.tokens[read.start : read.start + read.size] for read in reads])
+        num_cached = np.array([read.start for read in reads], np.int32)
+        positions = np.arange(len(reads), dtype=np.int32) * ids.shape[1] + num_new - 1
         if all_positions:
-            positions = np.concatenate(
-                [start + np.arange(size) for start, size in zip(starts, sizes, strict=True)]
-            )
+            positions = np.arange(ids.shape[1], dtype=np.int32)
         inputs: dict[str, Array] = {
             "token_ids": ids,
-            "logit_positions": positions.astype(np.int32),
+            "logit_positions": positions,
             "num_cached_tokens": num_cached,
             "num_new_tokens": num_new,
             "max_total_length": np.array((num_cached + num_new).max(), np.int32),
         }
         if self._encode is not None:
-            lengths = np.array([row.num_source_tokens for row in rows], np.int32)
+            lengths = np.array([read.row.num_source_tokens for read in reads], np.int32)
             inputs["source_lengths"] = lengths
             inputs["max_source_length"] = np.array(lengths.max(), np.int32)
-        key = (first_slot, len(rows))
+        key = (first_slot, len(reads))
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
-        return self._bound[key].run(inputs)["logits"]
+        logits: Floats = self._bound[key].run(inputs)["logits"]
+        return logits
+
+
+def _pieces(row: Sequence, size: int, longest: int) -> Iterator[_Read]:
+    stop = row.num_cached_tokens + size
+    for start in range(row.num_cached_tokens, stop, longest):
+        yield _Read(row, start, min(longest, stop - start))
 
 
 def pad(rows: Rows[Rows[int]]) -> tuple[Array, Array]:

@@ -1,70 +1,131 @@
-"""Choosing the next token from logits."""
+"""Choosing tokens from logits, row by row: no row's choice depends on its neighbours."""
 
-from collections.abc import Sequence as Rows
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from server.engine.sequence import Floats, Sampling, Sequence
+from server.engine.beam import top_indices
+from server.engine.options import Sampling
+
+Floats = npt.NDArray[np.float32]
+
+# Tokens whose logits (after the temperature) lie further below the best one hold at most
+# exp(-25) of its probability each: they are looked at only where a rule needs them.
+_NEAR = 25.0
 
 
-def choose(logits: Floats, rows: Rows[Sequence]) -> list[int | None]:
-    """The next token of each row.
+class TokenLogprob(NamedTuple):
+    """A token's log-probability in the model's own distribution, and the likeliest tokens'."""
 
-    Args:
-        logits: ``[rows, vocabulary]``.
-        rows: their sequences; a sampled row draws from its own generator, so its
-            tokens do not depend on its neighbours.
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
-    Returns:
-        A token id per row; ``None`` where the row has no finite maximum (NaN or
-        infinity: numpy's argmax finds either).
+
+def greedy(logits: Floats) -> list[int | None]:
+    """The likeliest token of each row of ``[rows, vocabulary]``; None where a row is not finite.
+
+    numpy's argmax finds a NaN or an infinity, so its value tells.
     """
     best = logits.argmax(axis=-1)
-    peaks = logits[np.arange(len(rows)), best]
-    finite = np.isfinite(peaks)
-    return [
-        None
-        if not finite[index]
-        else int(best[index])
-        if row.job.sampling.is_greedy
-        else _sample(logits[index], row.job.sampling, row.generator)
-        for index, row in enumerate(rows)
-    ]
+    finite = np.isfinite(logits[np.arange(len(best)), best])
+    return [int(token) if good else None for token, good in zip(best, finite, strict=True)]
 
 
-def probabilities(logits: Floats, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """The distribution to draw from.
-
-    Temperature, then the ``top_k`` likeliest, then nucleus sampling (Holtzman et
-    al. 2020): the smallest set whose probability reaches ``top_p``.
-
-    Args:
-        logits: ``[vocabulary]``.
-        sampling: with a temperature above 0.
-
-    Returns:
-        Token ids by falling probability, and their probabilities (float64, sum 1).
-    """
-    size = logits.shape[0]
-    if 0 < sampling.top_k < size:
-        ids = np.argpartition(logits, size - sampling.top_k)[size - sampling.top_k :]
-    else:
-        ids = np.arange(size)
-    scaled = logits[ids].astype(np.float64) / sampling.temperature
-    order = np.argsort(-scaled, kind="stable")
-    ids, scaled = ids[order], scaled[order]
-    weights = np.exp(scaled - scaled[0])
-    weights /= weights.sum()
-    if sampling.top_p < 1.0:
-        keep = int(np.searchsorted(np.cumsum(weights), sampling.top_p)) + 1
-        ids, weights = ids[:keep], weights[:keep]
-        weights /= weights.sum()
-    return ids, weights
-
-
-def _sample(logits: Floats, sampling: Sampling, generator: np.random.Generator | None) -> int:
-    if generator is None:
-        raise ValueError("a sampled sequence needs a generator")
+def sample(logits: Floats, sampling: Sampling, generator: np.random.Generator) -> int:
+    """A token of ``logits [vocabulary]``, drawn from :func:`probabilities`."""
     ids, weights = probabilities(logits, sampling)
     drawn = np.searchsorted(np.cumsum(weights), generator.random(), side="right")
     return int(ids[min(int(drawn), len(ids) - 1)])
+
+
+def probabilities(
+    logits: Floats, sampling: Sampling
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+    """The distribution to draw from.
+
+    Temperature, the ``top_k`` likeliest, nucleus sampling (Holtzman et al. 2020: the smallest
+    set whose probability reaches ``top_p``), at least ``min_p`` of the likeliest token's
+    probability (Nguyen et al. 2024), locally typical sampling (Meister et al. 2023: the
+    tokens whose information is nearest to the entropy, until they hold ``typical_p``).
+
+    Args:
+        logits: ``[vocabulary]``, some of them finite.
+        sampling: with a temperature above 0.
+
+    Returns:
+        Token ids and their probabilities (float64, sum 1); likeliest first wherever a rule
+        restricts them.
+    """
+    if sampling == _only_temperature(sampling):
+        weights = np.exp((logits - logits.max()).astype(np.float64) / sampling.temperature)
+        return np.arange(len(logits)), weights / weights.sum()
+    ids = _kept_by_rank(logits, sampling)
+    weights = np.exp(
+        (logits[ids].astype(np.float64) - float(logits[ids[0]])) / sampling.temperature
+    )
+    if sampling.top_k:
+        weights /= weights.sum()
+    else:
+        rest = np.exp((logits - logits[ids[0]]) / np.float32(sampling.temperature))
+        weights /= float(rest.sum(dtype=np.float64))
+    if sampling.top_p < 1.0:
+        keep = int(np.searchsorted(np.cumsum(weights), sampling.top_p)) + 1
+        ids, weights = ids[:keep], weights[:keep]
+        weights = weights / weights.sum()
+    if sampling.min_p > 0.0:
+        keep = int((weights >= sampling.min_p * weights[0]).sum())
+        ids, weights = ids[:keep], weights[:keep]
+        weights = weights / weights.sum()
+    if sampling.typical_p < 1.0:
+        ids, weights = _typical(ids, weights, sampling.typical_p)
+    return ids, weights / weights.sum()
+
+
+def _only_temperature(sampling: Sampling) -> Sampling:
+    return Sampling(temperature=sampling.temperature, seed=sampling.seed)
+
+
+def _kept_by_rank(logits: Floats, sampling: Sampling) -> npt.NDArray[np.intp]:
+    """The tokens that ``top_k``, ``top_p`` or ``min_p`` can keep, likeliest first.
+
+    Sorting a whole vocabulary costs milliseconds; nearly always, few tokens can be kept.
+    """
+    if 0 < sampling.top_k < len(logits):
+        return top_indices(logits, sampling.top_k)
+    if sampling.typical_p == 1.0:
+        near = np.flatnonzero(logits >= logits.max() - _NEAR * sampling.temperature)
+        lost = np.exp(-_NEAR) * len(logits)  # of the best token's weight, at most
+        if lost < min(1.0 - sampling.top_p, 1e-3) or sampling.min_p > np.exp(-_NEAR):
+            return near[np.argsort(-logits[near], kind="stable")]
+    return np.argsort(-logits, kind="stable")
+
+
+def _typical(
+    ids: npt.NDArray[np.intp], weights: npt.NDArray[np.float64], mass: float
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+    possible = weights > 0
+    ids, weights = ids[possible], weights[possible]
+    information = -np.log(weights)
+    entropy = float((weights * information).sum())
+    order = np.argsort(np.abs(information - entropy), kind="stable")
+    keep = int(np.searchsorted(np.cumsum(weights[order]), mass)) + 1
+    chosen = np.sort(order[:keep])  # likeliest first again
+    return ids[chosen], weights[chosen]
+
+
+def log_probabilities(logits: Floats) -> Floats:
+    """``log softmax`` of each row of ``[..., vocabulary]``."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    result: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return result
+
+
+def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
+    """Of ``token`` in the distribution of ``logits [vocabulary]``, and of the likeliest tokens."""
+    best = float(logits.max())
+    total = best + float(np.log(np.exp(logits - best).sum(dtype=np.float64)))
+    top = top_indices(logits, num_top) if num_top else ()
+    return TokenLogprob(
+        float(logits[token]) - total, tuple((int(id_), float(logits[id_]) - total) for id_ in top)
+    )

@@ -10,7 +10,6 @@ in the middle of its prompt, and it stands in row ``d``, the last.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol
 
 
@@ -26,6 +25,8 @@ class Schedulable(Protocol):
     @property
     def num_source_tokens(self) -> int: ...
     @property
+    def num_reserved_rows(self) -> int: ...
+    @property
     def is_encoded(self) -> bool: ...
     @property
     def is_cancelled(self) -> bool: ...
@@ -38,14 +39,13 @@ class Limits:
     """``max_step_tokens``: tokens that one step may read, decoded rows included.
 
     ``min_chunk``: prompts get at least this many tokens of a step, whatever decodes;
-    a prompt is not split off with fewer. ``max_chunk``: the graph's own limit.
-    ``max_padding``: padded over real tokens of a batch of prompts.
+    a prompt is not split off with fewer. ``max_padding``: padded over real tokens of a
+    batch of prompts.
     """
 
     num_slots: int
     max_step_tokens: int
     min_chunk: int = 16
-    max_chunk: int | None = None
     max_padding: float = 1.25
 
 
@@ -61,58 +61,63 @@ class Chunk:
 class Plan:
     """One step.
 
-    ``drop`` leaves first (cancelled or expired); then ``admit`` takes rows at the
-    end, in order; then each batch of ``encode`` and of ``prefill`` is one run
-    (the rows of a prefill batch are neighbours); then the rows ``decode`` run.
+    First ``admit`` takes rows at the end, in order; then each batch of ``encode`` and of
+    ``prefill`` is one run (the rows of a prefill batch are neighbours); then the rows
+    ``decode`` run.
     """
 
-    drop: tuple[int, ...] = ()
     admit: tuple[int, ...] = ()
     encode: tuple[tuple[int, ...], ...] = ()
     prefill: tuple[tuple[Chunk, ...], ...] = ()
     decode: tuple[int, ...] = ()
 
 
+def overdue(items: Iterable[Schedulable], now: float) -> tuple[int, ...]:
+    """What leaves before anything is planned: cancelled, or past its deadline (seconds)."""
+    return tuple(
+        item.id
+        for item in items
+        if item.is_cancelled or (item.deadline is not None and item.deadline <= now)
+    )
+
+
 def schedule(
-    waiting: Sequence[Schedulable],
-    running: Sequence[Schedulable],
-    now: float,
-    limits: Limits,
+    waiting: Sequence[Schedulable], running: Sequence[Schedulable], limits: Limits
 ) -> Plan:
     """Plans one step.
 
+    Neither side starves: every decodable row decodes in every step, and prompts get
+    ``min_chunk`` tokens of it whatever decodes. What waits is admitted strictly in its order.
+
     Args:
-        waiting: in order of arrival.
+        waiting: in the order to serve; of a prompt whose first tokens will be copied from
+            another row, those count as cached.
         running: in order of rows.
-        now: seconds, in the clock of the deadlines.
         limits: of the model's slots and of a step.
     """
-    drop = tuple(item.id for item in chain(waiting, running) if _is_over(item, now))
-    gone = set(drop)
-    rows = [item for item in running if item.id not in gone]
+    rows = list(running)
     decode = tuple(item.id for item in rows if is_decodable(item))
     budget = max(limits.max_step_tokens - len(decode), limits.min_chunk)
 
     chunks: list[tuple[Schedulable, int]] = []
     for item in rows[len(decode) :]:
-        size = _chunk_size(item, budget, limits)
+        size = _chunk_size(item, budget)
         chunks.append((item, size))
         budget -= size
     is_blocked = any(size < item.num_remaining_tokens for item, size in chunks)
 
     admit: list[Schedulable] = []
-    num_free = limits.num_slots - len(rows)
+    num_free = limits.num_slots - sum(1 + item.num_reserved_rows for item in rows)
     for item in waiting:
-        if is_blocked or budget <= 0 or len(admit) == num_free:
+        num_free -= 1 + item.num_reserved_rows
+        if is_blocked or budget <= 0 or num_free < 0:
             break
-        if item.id in gone:
-            continue
         # A fresh one-token prompt has nothing to prefill: it decodes from the next step on.
         cost = item.num_source_tokens
         if not item.is_encoded and cost > budget and (admit or chunks):
             break
         if item.num_remaining_tokens > 1:
-            size = _chunk_size(item, budget - cost, limits)
+            size = _chunk_size(item, budget - cost)
             is_blocked = size < item.num_remaining_tokens
             if is_blocked and size < limits.min_chunk and (admit or chunks or decode):
                 break
@@ -122,7 +127,6 @@ def schedule(
         budget -= cost
 
     return Plan(
-        drop=drop,
         admit=tuple(item.id for item in admit),
         encode=_encode_batches([item for item in admit if not item.is_encoded], limits),
         prefill=_prefill_batches(chunks, [item.id for item in admit], limits),
@@ -135,13 +139,8 @@ def is_decodable(item: Schedulable) -> bool:
     return item.is_encoded and item.num_remaining_tokens == 1
 
 
-def _is_over(item: Schedulable, now: float) -> bool:
-    return item.is_cancelled or (item.deadline is not None and item.deadline <= now)
-
-
-def _chunk_size(item: Schedulable, budget: int, limits: Limits) -> int:
-    size = min(item.num_remaining_tokens, max(budget, 1))
-    return size if limits.max_chunk is None else min(size, limits.max_chunk)
+def _chunk_size(item: Schedulable, budget: int) -> int:
+    return min(item.num_remaining_tokens, max(budget, 1))
 
 
 def _encode_batches(items: list[Schedulable], limits: Limits) -> tuple[tuple[int, ...], ...]:

@@ -5,40 +5,54 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from server.engine.adjust import Adjust, Constraint, Tokens, adjusters
 from server.engine.lifecycle import Event, Outcome, Phase, advance
+from server.engine.options import (
+    GREEDY,
+    SILENT,
+    UNADJUSTED,
+    Adjustments,
+    Beams,
+    Reporting,
+    Sampling,
+)
+from server.engine.sampling import TokenLogprob
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the next token is chosen. ``temperature`` 0 is greedy, ``top_k`` 0 keeps all tokens."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class GenerationJob:
-    """One sequence to generate.
+    """One prompt or source, and what to generate after it.
 
     ``prompt`` holds the decoder's first token ids (at least one), ``source`` the
     encoder's (empty for a decoder-only model). ``deadline`` is in the engine's
-    clock, in seconds.
+    clock, in seconds. ``max_new_tokens`` 0 only reads the prompt.
+
+    ``num_outputs`` sequences are generated after one prompt: samples, each with its own
+    generator (``seed + index``); with ``alternatives``, one for each of the likeliest first
+    tokens; with ``beams``, the best hypotheses of one search. A higher ``priority`` is
+    served earlier.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
     source: tuple[int, ...] = ()
     eos: frozenset[int] = frozenset()
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
+    adjustments: Adjustments = UNADJUSTED
+    beams: Beams | None = None
+    num_outputs: int = 1
+    alternatives: bool = False
+    constraint: Constraint | None = None
+    reporting: Reporting = SILENT
+    priority: int = 0
     deadline: float | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Slots that it needs at most."""
+        return self.num_outputs if self.beams is None else self.beams.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +62,49 @@ class EncodingJob:
     token_ids: tuple[int, ...]
     deadline: float | None = None
 
+    @property
+    def num_rows(self) -> int:
+        return 1
+
 
 Job = GenerationJob | EncodingJob
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a sequence ended, and its times in seconds. ``failure`` only where it FAILED."""
+    """How an output ended, and its times in seconds. ``failure`` only where it FAILED."""
 
     outcome: Outcome
     queue_seconds: float
     prefill_seconds: float
     decode_seconds: float
     failure: str = ""
+    num_reused_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """News of one sequence: new token ids, or an encoder's vector ``[width]``; its end."""
+    """News of a job: of one output, new token ids or an encoder's vector ``[width]``; its end.
+
+    ``logprobs`` are those of ``tokens``, if the job wants them. ``prompt_logprobs`` come
+    once: those of the prompt's tokens but the first. ``score`` is a beam search's.
+    ``has_more``: other outputs of the job go on after this one's end.
+    """
 
     id: int
     tokens: tuple[int, ...] = ()
     vector: Floats | None = None
     end: End | None = None
+    output: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    score: float | None = None
+    has_more: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing more will be said of the job."""
+        return self.end is not None and not self.has_more
 
 
 @dataclass(slots=True)
@@ -81,7 +115,9 @@ class Times:
     started: float | None = None
     first_token: float | None = None
 
-    def end(self, outcome: Outcome, now: float, failure: str = "") -> End:
+    def end(
+        self, outcome: Outcome, now: float, failure: str = "", num_reused_tokens: int = 0
+    ) -> End:
         started = now if self.started is None else self.started
         first = now if self.first_token is None else self.first_token
         return End(
@@ -90,12 +126,13 @@ class Times:
             prefill_seconds=first - started,
             decode_seconds=now - first,
             failure=failure,
+            num_reused_tokens=num_reused_tokens,
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
-    """A generation job with its state. Owned by one lane's thread.
+    """A row of the cache: one hypothesis of a job. Owned by one lane's thread.
 
     ``tokens`` are the decoder's: the prompt, then what was generated. The first
     ``num_cached_tokens`` of them are in the slot.
@@ -103,17 +140,46 @@ class Sequence:
 
     id: int
     job: GenerationJob
-    times: Times
+    output: int = 0
     generator: np.random.Generator | None = None
+    constraint: Constraint | None = None
+    adjusters: tuple[Adjust, ...] = ()
     phase: Phase = Phase.WAITING
     tokens: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
+    num_reserved_rows: int = 0
     is_encoded: bool = False
     is_cancelled: bool = False
 
-    def __post_init__(self) -> None:
-        self.tokens = list(self.job.prompt)
-        self.is_encoded = not self.job.source
+    @classmethod
+    def first_of(cls, id_: int, job: GenerationJob) -> "Sequence":
+        """The row that reads the prompt; it reserves those that will come of it."""
+        return cls(
+            id_,
+            job,
+            generator=_generator(job, 0),
+            constraint=None if job.constraint is None else job.constraint.fork(),
+            adjusters=adjusters(job.adjustments, job.eos),
+            tokens=list(job.prompt),
+            num_reserved_rows=job.num_rows - 1,
+            is_encoded=not job.source,
+        )
+
+    def fork(self, id_: int, output: int) -> "Sequence":
+        """Another row with the same content, for output ``output`` of the job."""
+        return Sequence(
+            id_,
+            self.job,
+            output=output,
+            generator=_generator(self.job, output),
+            constraint=None if self.constraint is None else self.constraint.fork(),
+            adjusters=self.adjusters,
+            phase=self.phase,
+            tokens=list(self.tokens),
+            num_cached_tokens=self.num_cached_tokens,
+            is_encoded=True,
+            is_cancelled=self.is_cancelled,
+        )
 
     @property
     def deadline(self) -> float | None:
@@ -132,8 +198,21 @@ class Sequence:
     def num_generated_tokens(self) -> int:
         return len(self.tokens) - len(self.job.prompt)
 
+    @property
+    def is_plainly_greedy(self) -> bool:
+        """Whether the likeliest token comes next, whatever was before."""
+        return self.job.sampling.is_greedy and not self.adjusters and self.constraint is None
+
     def on(self, event: Event) -> None:
         self.phase = advance(self.phase, event)
+
+    def adjust(self, logits: Floats) -> None:
+        """Applies everything that changes the logits ``[vocabulary]`` of the next token."""
+        tokens = Tokens(self.tokens, len(self.job.prompt))
+        for adjust in self.adjusters:
+            adjust(logits, tokens)
+        if self.constraint is not None:
+            self.constraint.mask(logits)
 
     def append(self, token: int) -> Outcome | None:
         """Takes the next token; returns the outcome if the sequence ends with it."""
@@ -141,6 +220,15 @@ class Sequence:
         self.tokens.append(token)
         if token in self.job.eos:
             return Outcome.STOP
+        if self.constraint is not None:
+            self.constraint.advance(token)
         if self.num_generated_tokens >= self.job.max_new_tokens:
             return Outcome.LENGTH
         return None
+
+
+def _generator(job: GenerationJob, output: int) -> np.random.Generator | None:
+    if job.sampling.is_greedy:
+        return None
+    seed = job.sampling.seed
+    return np.random.default_rng(None if seed is None else seed + output)

@@ -1,5 +1,6 @@
 """Which sequence owns which row of the cache: integers only."""
 
+import itertools
 from dataclasses import dataclass
 
 
@@ -39,17 +40,35 @@ class SlotTable:
         """The row that ``id_`` owns. Raises ``KeyError`` if it owns none."""
         return self._row_of[id_]
 
-    def acquire(self, id_: int) -> int:
-        """Gives ``id_`` the next row. Raises ``ValueError`` if there is none, or it has one."""
+    def acquire(self, id_: int, *, before_last: bool = False) -> Move | None:
+        """Gives ``id_`` a row. Raises ``ValueError`` if there is none, or it has one.
+
+        Args:
+            id_: the new owner.
+            before_last: it gets the last owner's row (which is not decodable), and that
+                one the next.
+
+        Returns:
+            The copy to make, if any. The table already shows its result.
+        """
         if not self.num_free:
             raise ValueError("no free slot")
         if id_ in self._row_of:
             raise ValueError(f"sequence {id_} has a slot already")
-        self._row_of[id_] = len(self._ids)
-        self._ids.append(id_)
-        return self._row_of[id_]
+        row = len(self._ids)
+        move = None
+        if before_last and row:
+            last = self._ids[-1]
+            self._row_of[last] = row
+            self._ids.insert(row - 1, id_)
+            row, move = row - 1, Move(row - 1, row)
+        else:
+            self._ids.append(id_)
+        self._row_of[id_] = row
+        self.check()
+        return move
 
-    def release(self, id_: int, *, keep_last: bool = False) -> tuple[Move, ...]:
+    def release(self, id_: int, *, keep_last: bool = False) -> tuple[int, ...]:
         """Frees the row of ``id_`` and closes the hole.
 
         Args:
@@ -57,22 +76,22 @@ class SlotTable:
             keep_last: the last row's owner stays the last (it is not decodable).
 
         Returns:
-            The copies to make, in order. The table already shows their result.
+            Rows, the first that of ``id_``, the last the one that is free now: the content
+            of each goes to the one before it. The table already shows the result.
         """
         row = self._row_of.pop(id_)
         last = len(self._ids) - 1
-        hole, moves = row, []
+        cycle = [row]
         if keep_last and row < last - 1:
-            moves.append(Move(last - 1, row))
-            hole = last - 1
-        if hole < last:
-            moves.append(Move(last, hole))
-        for move in moves:
-            self._ids[move.target] = self._ids[move.source]
-            self._row_of[self._ids[move.target]] = move.target
+            cycle.append(last - 1)
+        if cycle[-1] < last:
+            cycle.append(last)
+        for target, source in itertools.pairwise(cycle):
+            self._ids[target] = self._ids[source]
+            self._row_of[self._ids[target]] = target
         self._ids.pop()
         self.check()
-        return tuple(moves)
+        return tuple(cycle)
 
     def check(self) -> None:
         """Raises ``RuntimeError`` unless every used row has exactly one owner."""

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from protos.triune.v1 import common_pb2
-from server.engine.engine import Engine, Ticket
+from server.engine.engine import Ticket
 from server.engine.lifecycle import Outcome
-from server.engine.sequence import End
+from server.engine.sampling import TokenLogprob
+from server.engine.sequence import End, Progress
 from server.errors import DeadlineError, InternalError, ServeError
 from server.metrics import Metrics
 from server.rpc.context import Services
@@ -30,15 +31,22 @@ class Finish:
     reason: "common_pb2.FinishReason.ValueType"
     usage: common_pb2.Usage
     end: End
+    score: float | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of one output; ``finish`` on its last."""
+    """Part of output ``hypothesis`` of input ``index``; ``finish`` on its last.
+
+    ``logprobs`` are those of the generated ones among ``token_ids``, which come last.
+    """
 
     index: int
+    hypothesis: int
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish: Finish | None = None
 
 
@@ -93,60 +101,82 @@ def failure_of(end: End) -> ServeError | None:
 async def _pieces(
     prepared: Prepared, index: int, ticket: Ticket, services: Services
 ) -> AsyncGenerator[Piece, None]:
-    """One output: token ids to text, up to the end or a stop string."""
-    clock = _TokenClock(prepared, services.metrics)
-    stream = prepared.model.tokenizer.stream()
-    stops = StopStrings(prepared.stop_strings)
+    """The outputs of one job: token ids to text, each up to its end or a stop string."""
+    outputs: dict[int, _Output] = {}
     while True:
         progress = await ticket.next()
-        text = ""
-        for token in progress.tokens:
-            clock.tick()
-            text += stops.push(stream.push(token))
-        end = progress.end
-        if stops.is_matched:
-            end = end or await _cancel(services.engine, ticket)
-        elif end is not None:
-            failure = failure_of(end)
-            if failure is not None:
-                raise failure
-            text += stops.push(stream.finish())
-            text += stops.finish()
-        if end is not None:
-            yield Piece(
-                index,
-                text,
-                progress.tokens,
-                _finish(prepared, index, clock.num_tokens, end, stops, services.metrics),
-            )
+        number = progress.output
+        if number not in outputs:
+            outputs[number] = _Output(prepared, index, number, services.metrics)
+        output = outputs[number]
+        piece = output.push(progress)
+        if output.is_matched and progress.end is None:
+            services.engine.cancel([ticket], number)
+        if piece is not None:
+            yield piece
+        if progress.is_last:
             return
-        if text or prepared.wants_token_ids:
-            yield Piece(index, text, progress.tokens)
 
 
-async def _cancel(engine: Engine, ticket: Ticket) -> End:
-    """Ends a sequence whose text is complete; what it still generates is dropped."""
-    engine.cancel([ticket])
-    while True:
-        progress = await ticket.next()
+class _Output:
+    """One text as it grows."""
+
+    def __init__(self, prepared: Prepared, index: int, hypothesis: int, metrics: Metrics) -> None:
+        self._prepared = prepared
+        self._index = index
+        self._hypothesis = hypothesis
+        self._metrics = metrics
+        self._clock = _TokenClock(prepared, metrics)
+        self._stream = prepared.model.tokenizer.stream()
+        self._stops = StopStrings(prepared.stop_strings)
+        self._is_open = False  # whether its opening was told
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether its text ended with a stop string; what is still generated is dropped."""
+        return self._stops.is_matched
+
+    def push(self, progress: Progress) -> Piece | None:
+        """The next piece, unless there is nothing to tell. Raises ``ServeError``."""
+        text, token_ids, logprobs = "", progress.tokens, progress.logprobs
+        if self.is_matched:
+            token_ids, logprobs = (), ()
+        if not self._is_open:
+            self._is_open = True
+            opening = self._prepared.openings[self._index]
+            text += opening.echo + "".join(map(self._stream.push, opening.prefix))
+            token_ids = opening.prefix + token_ids
+        for token in progress.tokens if logprobs or token_ids else ():
+            self._clock.tick()
+            text += self._stops.push(self._stream.push(token))
+        finish = None
         if progress.end is not None:
-            return progress.end
+            if not self.is_matched:
+                failure = failure_of(progress.end)
+                if failure is not None:
+                    raise failure
+                text += self._stops.push(self._stream.finish())
+                text += self._stops.finish()
+            finish = self._finish(progress, progress.end)
+        elif not text and not (token_ids and self._prepared.wants_tokens):
+            return None
+        return Piece(self._index, self._hypothesis, text, token_ids, logprobs, finish)
 
-
-def _finish(
-    prepared: Prepared, index: int, num_tokens: int, end: End, stops: StopStrings, metrics: Metrics
-) -> Finish:
-    name = prepared.model.manifest.name
-    job = prepared.jobs[index]
-    usage = common_pb2.Usage(
-        input_tokens=len(job.source) or len(job.prompt), output_tokens=num_tokens
-    )
-    metrics.on_phases(name, end.queue_seconds, end.prefill_seconds, end.decode_seconds)
-    metrics.on_tokens(name, usage.input_tokens, usage.output_tokens)
-    reason = (
-        common_pb2.FINISH_REASON_STOP_STRING if stops.is_matched else FINISH_REASONS[end.outcome]
-    )
-    return Finish(reason, usage, end)
+    def _finish(self, progress: Progress, end: End) -> Finish:
+        name = self._prepared.model.manifest.name
+        job = self._prepared.jobs[self._index]
+        usage = common_pb2.Usage(output_tokens=self._clock.num_tokens)
+        if self._hypothesis == 0:  # the outputs of a job share its input
+            usage.input_tokens = len(job.source) or len(job.prompt)
+            usage.reused_tokens = end.num_reused_tokens
+            self._metrics.on_phases(
+                name, end.queue_seconds, end.prefill_seconds, end.decode_seconds
+            )
+        self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens)
+        reason = common_pb2.FINISH_REASON_STOP_STRING
+        if not self.is_matched:
+            reason = FINISH_REASONS[end.outcome]
+        return Finish(reason, usage, end, progress.score, progress.prompt_logprobs)
 
 
 class _TokenClock:

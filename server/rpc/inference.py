@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
-from server.rpc import encoding, generation
+from server.rpc import encoding, generation, messages, scoring
 from server.rpc.calls import Context, deadline_of, guarded
 from server.rpc.context import Services
-from server.rpc.generation import Finish, Piece
+from server.rpc.generation import Piece
 from server.rpc.prepare import Prepared, prepare_generate, prepare_translate
 
 Unary = TypeVar("Unary", pb.GenerateResponse, pb.TranslateResponse)
@@ -60,6 +60,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         async with self._guarded("Classify", request.model, context):
             return await encoding.classify(request, self._services, deadline_of(context))
 
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
+        async with self._guarded("Score", request.model, context):
+            return await scoring.score(request, self._services, deadline_of(context))
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async with self._guarded("Tokenize", request.model, context):
             return await encoding.tokenize(request, self._services)
@@ -72,28 +76,22 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def _collect(self, prepared: Prepared, response: type[Unary]) -> Unary:
         """All outputs of a request, in the order of its inputs."""
-        texts = ["" for _ in prepared.jobs]
-        token_ids: list[list[int]] = [[] for _ in prepared.jobs]
-        finishes: list[Finish | None] = [None for _ in prepared.jobs]
+        outputs: list[dict[int, list[Piece]]] = [{} for _ in prepared.jobs]
         async with aclosing(generation.generate(prepared, self._services)) as pieces:
             async for piece in pieces:
-                texts[piece.index] += piece.text
-                token_ids[piece.index].extend(piece.token_ids)
-                finishes[piece.index] = piece.finish
-        done = [finish for finish in finishes if finish is not None]
+                outputs[piece.index].setdefault(piece.hypothesis, []).append(piece)
+        ends = [
+            piece.finish
+            for hypotheses in outputs
+            for hypothesis in hypotheses.values()
+            for piece in hypothesis
+            if piece.finish is not None
+        ]
         return response(
             model=prepared.model.manifest.name,
-            outputs=[
-                pb.GeneratedOutput(
-                    text=text,
-                    token_ids=ids if prepared.wants_token_ids else (),
-                    finish_reason=finish.reason,
-                    usage=finish.usage,
-                )
-                for text, ids, finish in zip(texts, token_ids, done, strict=True)
-            ],
-            usage=generation.total_usage([finish.usage for finish in done]),
-            timing=generation.timing(prepared, [finish.end for finish in done]),
+            outputs=[messages.output(prepared, hypotheses) for hypotheses in outputs],
+            usage=generation.total_usage([end.usage for end in ends]),
+            timing=generation.timing(prepared, [end.end for end in ends]),
         )
 
 
@@ -101,11 +99,16 @@ def _streamed(prepared: Prepared, piece: Piece, response: type[Streamed]) -> Str
     message = response(
         model=prepared.model.manifest.name,
         index=piece.index,
+        hypothesis=piece.hypothesis,
         text=piece.text,
         token_ids=piece.token_ids if prepared.wants_token_ids else (),
+        logprobs=messages.logprobs(prepared, piece.token_ids, piece.logprobs),
     )
     if piece.finish is not None:
         message.finish_reason = piece.finish.reason
         message.usage.CopyFrom(piece.finish.usage)
         message.timing.CopyFrom(generation.timing(prepared, [piece.finish.end]))
+        message.prompt_logprobs.extend(messages.prompt_logprobs(prepared, piece))
+        if piece.finish.score is not None:
+            message.score = piece.finish.score
     return message

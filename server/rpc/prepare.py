@@ -7,26 +7,49 @@ from dataclasses import dataclass, replace
 
 from model.bundle import Task
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.sequence import GenerationJob, Sampling
+from server.engine.adjust import Constraint
+from server.engine.options import Adjustments, Beams, Reporting, Sampling
+from server.engine.sequence import GenerationJob
 from server.errors import InvalidArgumentError
 from server.registry import Model
+from server.rpc import options as checked
 from server.rpc import validation
 from server.rpc.context import Services
+from server.text.grammar import GrammarError
 
 GenerateRequest = pb.GenerateRequest | pb.GenerateStreamRequest
 TranslateRequest = pb.TranslateRequest | pb.TranslateStreamRequest
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """What an output begins with before anything is generated: ``echo``, then a forced prefix."""
+
+    echo: str = ""
+    prefix: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """A checked request: one job per output, and how its text ends."""
+    """A checked request: one job per input, how its text begins, and how it ends."""
 
     model: Model
     jobs: list[GenerationJob]
+    openings: list[Opening]
     stop_strings: tuple[str, ...]
     wants_token_ids: bool
+    wants_logprobs: bool
     started: float  # seconds, of time.monotonic
     tokenize_seconds: float
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether a piece without text, but with tokens, is worth sending."""
+        return self.wants_token_ids or self.wants_logprobs
+
+    @property
+    def num_hypotheses(self) -> int:
+        return self.jobs[0].num_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +58,37 @@ class _Options:
 
     model: Model
     sampling: Sampling
+    adjustments: Adjustments
+    beams: Beams | None
+    num_outputs: int
+    alternatives: bool
+    constraint: Constraint | None
+    reporting: Reporting
     max_new_tokens: int | None
     stop_strings: tuple[str, ...]
     eos: frozenset[int]
+    priority: int
     deadline: float | None
 
     def job(
         self, index: int, prompt: tuple[int, ...], source: tuple[int, ...], max_new_tokens: int
     ) -> GenerationJob:
-        """One output's job. Of several, each draws from its own seed: ``seed + index``."""
+        """One input's job. Each output draws from its own seed, counted from the request's."""
         seed = self.sampling.seed
+        first = None if seed is None else seed + index * self.num_outputs
         return GenerationJob(
             prompt=prompt,
             max_new_tokens=max_new_tokens,
             source=source,
             eos=self.eos,
-            sampling=replace(self.sampling, seed=None if seed is None else seed + index),
+            sampling=replace(self.sampling, seed=first),
+            adjustments=self.adjustments,
+            beams=self.beams,
+            num_outputs=self.num_outputs,
+            alternatives=self.alternatives,
+            constraint=self.constraint,
+            reporting=self.reporting,
+            priority=self.priority,
             deadline=self.deadline,
         )
 
@@ -60,16 +98,23 @@ async def prepare_generate(
 ) -> Prepared:
     """Jobs of a decoder. Raises ``InvalidArgumentError`` or ``ModelNotFoundError``."""
     started = time.monotonic()
-    options = _options(request, Task.GENERATE, services, deadline)
+    options = await _options(request, Task.GENERATE, services, deadline)
     model = options.model
     field, prompts = await _prompts(request, model, services)
-    validation.check_lengths(field, prompts, model.max_length - 1)
+    if request.response.echo and field == "messages":
+        raise InvalidArgumentError("response.echo", "is not available with messages")
+    prefixes = await _prefixes(request, model, len(prompts), services)
+    whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
+    validation.check_lengths(field, whole, model.max_length - 1)
     wanted = options.max_new_tokens or model.max_length
     jobs = [
         options.job(index, prompt, (), min(wanted, model.max_length - len(prompt)))
-        for index, prompt in enumerate(prompts)
+        for index, prompt in enumerate(whole)
     ]
-    return _prepared(request, options, jobs, started)
+    echoes = [""] * len(jobs)
+    if request.response.echo:
+        echoes = list(request.inputs) or [model.tokenizer.decode(prompt) for prompt in prompts]
+    return _prepared(request, options, jobs, echoes, prefixes, started)
 
 
 async def prepare_translate(
@@ -77,25 +122,36 @@ async def prepare_translate(
 ) -> Prepared:
     """Jobs of an encoder-decoder. Raises ``InvalidArgumentError`` or ``ModelNotFoundError``."""
     started = time.monotonic()
-    options = _options(request, Task.TRANSLATE, services, deadline)
+    options = await _options(request, Task.TRANSLATE, services, deadline)
     model = options.model
+    if request.response.echo:
+        raise InvalidArgumentError("response.echo", "is not available for translations")
     validation.check_texts(request.inputs, services.config.max_input_bytes)
     sources = await services.in_thread(lambda: model.tokenizer.encode(request.inputs))
     validation.check_lengths("inputs", sources, model.max_length)
-    start = model.manifest.special_tokens.decoder_start
-    if start is None:
-        raise InvalidArgumentError("model", "its bundle names no decoder_start token")
+    prefixes = await _prefixes(request, model, len(sources), services)
+    start = target_start(model)
     # Without a bound of the caller's, a multiple of the source's length.
     factor = model.manifest.max_length_factor or math.inf
     jobs = []
-    for index, source in enumerate(sources):
+    for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+        prompt = (*start, *prefix)
+        validation.check_lengths("decoding.target_prefix", [prompt], model.max_length - 1)
         wanted = options.max_new_tokens or factor * len(source)
-        limit = math.ceil(min(wanted, model.max_length - 1))
-        jobs.append(options.job(index, (start,), source, limit))
-    return _prepared(request, options, jobs, started)
+        limit = math.ceil(min(wanted, model.max_length - len(prompt)))
+        jobs.append(options.job(index, prompt, source, limit))
+    return _prepared(request, options, jobs, [""] * len(jobs), prefixes, started)
 
 
-def _options(
+def target_start(model: Model) -> tuple[int, ...]:
+    """The tokens that every target of an encoder-decoder begins with."""
+    start = model.manifest.special_tokens.decoder_start
+    if start is None:
+        raise InvalidArgumentError("model", "its bundle names no decoder_start token")
+    return (start,)
+
+
+async def _options(
     request: GenerateRequest | TranslateRequest,
     task: Task,
     services: Services,
@@ -103,28 +159,76 @@ def _options(
 ) -> _Options:
     model = services.registry.get(request.model, request.version)
     validation.check_task(model, task)
-    eos = () if request.stopping.ignore_eos else model.manifest.special_tokens.eos
+    sampling, decoding, stopping = request.sampling, request.decoding, request.stopping
+    vocabulary_size = model.manifest.dimensions.vocabulary_size
+    drawing = checked.sampling(sampling)
+    beams = checked.beams(drawing, decoding)
+    num_outputs = checked.num_outputs(drawing, beams, decoding, services.config.num_slots)
+    max_new_tokens = checked.max_new_tokens(stopping)
+    eos = checked.end_tokens(stopping, model.manifest.special_tokens.eos, vocabulary_size)
+
+    def adjust() -> Adjustments:
+        return checked.adjustments(
+            sampling,
+            decoding,
+            stopping,
+            vocabulary_size,
+            lambda texts: model.tokenizer.encode(texts, special_tokens=False),
+        )
+
     return _Options(
         model=model,
-        sampling=validation.sampling(request.sampling),
-        max_new_tokens=validation.max_new_tokens(request.stopping),
-        stop_strings=validation.stop_strings(request.stopping),
-        eos=frozenset(eos),
+        sampling=drawing,
+        adjustments=await services.in_thread(adjust) if decoding.bad_words else adjust(),
+        beams=beams,
+        num_outputs=num_outputs,
+        alternatives=decoding.alternatives and num_outputs > 1,
+        constraint=await _constraint(request, model, services),
+        reporting=checked.reporting(request.response, beams),
+        max_new_tokens=max_new_tokens,
+        stop_strings=checked.stop_strings(stopping),
+        eos=eos,
+        priority=checked.priority(request.priority),
         deadline=deadline,
     )
+
+
+async def _constraint(
+    request: GenerateRequest | TranslateRequest, model: Model, services: Services
+) -> Constraint | None:
+    grammar = checked.grammar(request.decoding, request.stopping)
+    if grammar is None:
+        return None
+    try:
+        return await services.in_thread(lambda: model.grammars.compile(grammar))
+    except GrammarError as error:
+        raise InvalidArgumentError(f"decoding.grammar.{grammar.kind}", str(error)) from error
+
+
+async def _prefixes(
+    request: GenerateRequest | TranslateRequest, model: Model, count: int, services: Services
+) -> list[tuple[int, ...]]:
+    texts = checked.target_prefixes(request.decoding, count)
+    if not any(texts):
+        return [()] * count
+    return await services.in_thread(lambda: model.tokenizer.encode(texts, special_tokens=False))
 
 
 def _prepared(
     request: GenerateRequest | TranslateRequest,
     options: _Options,
     jobs: list[GenerationJob],
+    echoes: list[str],
+    prefixes: Sequence[tuple[int, ...]],
     started: float,
 ) -> Prepared:
     return Prepared(
         options.model,
         jobs,
+        [Opening(echo, prefix) for echo, prefix in zip(echoes, prefixes, strict=True)],
         options.stop_strings,
         request.response.token_ids,
+        request.response.logprobs,
         started,
         time.monotonic() - started,
     )

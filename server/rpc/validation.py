@@ -1,26 +1,13 @@
 """Checks of request fields. Each names the field that it refuses."""
 
-import math
 from collections.abc import Sequence
-
-from google.protobuf.message import Message as ProtoMessage
 
 from model.bundle import Task
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.sequence import Sampling
 from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.text.chat import ROLES, Message
 
-# Inclusive bounds. A number outside, NaN included, is refused.
-BOUNDS: dict[str, tuple[float, float]] = {
-    "sampling.temperature": (0.0, 100.0),
-    "sampling.top_k": (0, 2**31 - 1),
-    "sampling.top_p": (0.0, 1.0),
-    "stopping.max_new_tokens": (1, 2**31 - 1),
-}
-MAX_STOP_STRINGS = 16
-MAX_STOP_STRING_CHARACTERS = 256
 _TASK_CALLS = {
     Task.GENERATE: "Generate",
     Task.TRANSLATE: "Translate",
@@ -89,51 +76,3 @@ def messages(rows: Sequence[pb.ChatMessage], max_bytes: int) -> list[Message]:
     if sum(len(row.content.encode()) for row in rows) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
     return [Message(row.role, row.content) for row in rows]
-
-
-def sampling(options: pb.SamplingOptions) -> Sampling:
-    """Options as the engine takes them; what is not set keeps its default."""
-    given = _checked("sampling", options, ("temperature", "top_k", "top_p"))
-    if given.get("top_p") == 0.0:
-        raise InvalidArgumentError("sampling.top_p", "0.0 is not in (0, 1]")
-    return Sampling(
-        temperature=float(given.get("temperature", 0.0)),
-        top_k=int(given.get("top_k", 0)),
-        top_p=float(given.get("top_p", 1.0)),
-        seed=options.seed if options.HasField("seed") else None,
-    )
-
-
-def max_new_tokens(options: pb.StoppingOptions) -> int | None:
-    """The caller's bound, if there is one."""
-    given = _checked("stopping", options, ("max_new_tokens",))
-    return int(given["max_new_tokens"]) if given else None
-
-
-def stop_strings(options: pb.StoppingOptions) -> tuple[str, ...]:
-    """Refuses empty ones, too many and too long ones."""
-    stops = tuple(options.stop_strings)
-    if len(stops) > MAX_STOP_STRINGS:
-        raise InvalidArgumentError(
-            "stopping.stop_strings", f"{len(stops)} given, at most {MAX_STOP_STRINGS}"
-        )
-    for index, stop in enumerate(stops):
-        if not 0 < len(stop) <= MAX_STOP_STRING_CHARACTERS:
-            raise InvalidArgumentError(
-                f"stopping.stop_strings[{index}]",
-                f"needs 1 … {MAX_STOP_STRING_CHARACTERS} characters",
-            )
-    return stops
-
-
-def _checked(group: str, options: ProtoMessage, names: Sequence[str]) -> dict[str, "int | float"]:
-    """The fields that are set, each within its bounds."""
-    given = {}
-    for name in names:
-        if options.HasField(name):
-            value = getattr(options, name)
-            low, high = BOUNDS[f"{group}.{name}"]
-            if math.isnan(value) or not low <= value <= high:
-                raise InvalidArgumentError(f"{group}.{name}", f"{value} is not in {low} … {high}")
-            given[name] = value
-    return given

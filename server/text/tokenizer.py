@@ -33,6 +33,21 @@ class Tokenizer:
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)
         return [tuple(encoding.ids) for encoding in batch]
 
+    def encode_after(self, context: str, text: str) -> tuple[tuple[int, ...], int]:
+        """Token ids of ``context + text``, and how many of them are before ``text``.
+
+        A token that spans the border belongs to ``text``.
+        """
+        encoding = self._tokenizer.encode(context + text)
+        inside = (
+            index
+            for index, ((_, end), special) in enumerate(
+                zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+            )
+            if not special and end > len(context)
+        )
+        return tuple(encoding.ids), next(inside, len(encoding.ids))
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own spelling of each id."""
         return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]

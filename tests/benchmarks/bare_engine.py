@@ -15,7 +15,7 @@ from server.engine.generator import Generator
 from server.engine.observer import Load, RunReport
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
-from server.engine.sequence import GenerationJob, Sequence, Times
+from server.engine.sequence import GenerationJob, Sequence
 from server.registry import Model, load_bundle
 
 MAX_LENGTH = 1200
@@ -135,7 +135,7 @@ class BareEngine:
     def prefill_seconds(self, length: int) -> float:
         """One run over a whole prompt, from an empty slot."""
         prompt = self.prompts(1, length)[0]
-        row = Sequence(0, GenerationJob(prompt, 1), Times(0.0))
+        row = Sequence.first_of(0, GenerationJob(prompt, 1))
         started = time.perf_counter()
         self._runner.decode([row], 0, [length])
         return time.perf_counter() - started

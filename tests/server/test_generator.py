@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from server.engine.generator import Generator
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, RunReport
+from server.engine.options import Sampling
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
-from server.engine.sequence import GenerationJob, Progress, Sampling
+from server.engine.sequence import GenerationJob, Progress
 from tests.server.fake_backend import EOS, FakeDecode, FakeEncode, decode_spec, reference
 
 MAX_LENGTH = 64

@@ -2,16 +2,20 @@
 
 import numpy as np
 import pytest
+import torch
+from transformers import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from server.engine import sampling
-from server.engine.sequence import GenerationJob, Sampling, Sequence, Times
+from server.engine.options import Sampling
 
 LOGITS = np.log(np.array([0.4, 0.05, 0.3, 0.15, 0.1], np.float32))
-
-
-def row(options: Sampling) -> Sequence:
-    generator = None if options.is_greedy else np.random.default_rng(options.seed)
-    return Sequence(1, GenerationJob((1,), 1, sampling=options), Times(0.0), generator)
 
 
 @pytest.mark.parametrize(
@@ -30,29 +34,72 @@ def test_probabilities(options: Sampling, expected: dict[int, float]) -> None:
     assert dict(zip(ids.tolist(), weights.tolist(), strict=True)) == pytest.approx(expected, 1e-5)
 
 
-def test_draws_follow_the_probabilities() -> None:
-    options = Sampling(1.0, top_p=0.94, seed=7)
-    sequence = row(options)
-    draws = [sampling.choose(LOGITS[None], [sequence])[0] for _ in range(20_000)]
-    ids, weights = sampling.probabilities(LOGITS, options)
-    counts = np.array([draws.count(int(id_)) for id_ in ids])
-    assert counts.sum() == len(draws)
-    statistic = ((counts - len(draws) * weights) ** 2 / (len(draws) * weights)).sum()
-    # 99.99 % quantile of chi-square with 3 degrees of freedom: one false alarm in 10,000 seeds.
-    assert len(ids) == 4
-    assert statistic < 21.1
+@pytest.mark.parametrize(
+    "options",
+    [
+        Sampling(1.0),
+        Sampling(0.7, top_k=40),
+        Sampling(1.3, top_p=0.9),
+        Sampling(1.0, top_k=30, top_p=0.8),
+        Sampling(1.0, min_p=0.05),
+        Sampling(0.9, typical_p=0.6),
+        Sampling(2.0, top_k=100, top_p=0.95, min_p=0.01, typical_p=0.9),
+    ],
+    ids=str,
+)
+def test_draws_follow_transformers_distribution(options: Sampling) -> None:
+    """A chi-square test of 20,000 draws against the reference's probabilities."""
+    logits = np.random.default_rng(5).normal(0, 3, 500).astype(np.float32)
+    scores = torch.from_numpy(logits)[None]
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    warpers: list[LogitsProcessor] = [TemperatureLogitsWarper(options.temperature)]
+    if options.top_k:
+        warpers.append(TopKLogitsWarper(options.top_k))
+    if options.top_p < 1:
+        warpers.append(TopPLogitsWarper(options.top_p))
+    if options.min_p:
+        warpers.append(MinPLogitsWarper(options.min_p))
+    if options.typical_p < 1:
+        warpers.append(TypicalLogitsWarper(options.typical_p))
+    for warper in warpers:
+        scores = warper(ids, scores)
+    expected = scores.softmax(-1)[0].double().numpy()
+    kept, weights = sampling.probabilities(logits, options)
+    dense = np.zeros_like(expected)
+    dense[kept] = weights
+    np.testing.assert_allclose(dense, expected, atol=1e-6)
+
+    generator = np.random.default_rng(7)
+    draws = np.array([sampling.sample(logits, options, generator) for _ in range(20_000)])
+    counts = np.bincount(draws, minlength=len(logits))
+    common = expected * len(draws) >= 5  # the rest share one class
+    seen = np.append(counts[common], counts[~common].sum())
+    wanted = np.append(expected[common], expected[~common].sum()) * len(draws)
+    seen, wanted = seen[wanted > 0], wanted[wanted > 0]
+    assert not counts[expected == 0].any()
+    statistic = float(((seen - wanted) ** 2 / wanted).sum())
+    # One false alarm in 10,000 seeds; this seed is fixed.
+    assert statistic < chi_square_quantile(len(wanted) - 1)
 
 
-def test_greedy_and_sampled_rows_share_a_batch() -> None:
-    logits = np.stack([LOGITS, LOGITS, LOGITS])
-    rows = [row(Sampling()), row(Sampling(1.0, seed=3)), row(Sampling())]
-    chosen = sampling.choose(logits, rows)
-    assert chosen[0] == chosen[2] == 0
-    assert chosen[1] == sampling.choose(LOGITS[None], [row(Sampling(1.0, seed=3))])[0]
+def chi_square_quantile(freedom: int) -> float:
+    """Of 0.9999, after Wilson and Hilferty 1931."""
+    if freedom == 0:
+        return 1e-9
+    third = 2 / (9 * freedom)
+    return float(freedom * (1 - third + 3.719 * third**0.5) ** 3)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_row_that_is_not_finite_has_no_token(bad: float) -> None:
     logits = np.stack([LOGITS, LOGITS])
     logits[1, 2] = bad
-    assert sampling.choose(logits, [row(Sampling()), row(Sampling())]) == [0, None]
+    assert sampling.greedy(logits) == [0, None]
+
+
+def test_log_probabilities_of_tokens() -> None:
+    told = sampling.token_logprob(LOGITS, 3, 2)
+    assert told.logprob == pytest.approx(np.log(0.15), abs=1e-6)
+    assert [id_ for id_, _ in told.top] == [0, 2]
+    assert told.top[1][1] == pytest.approx(np.log(0.3), abs=1e-6)
+    np.testing.assert_allclose(sampling.log_probabilities(LOGITS + 7), LOGITS, atol=1e-6)

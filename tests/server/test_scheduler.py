@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from server.engine.scheduler import Limits, is_decodable, schedule
+from server.engine.scheduler import Limits, is_decodable, overdue, schedule
 from server.engine.slots import SlotTable
 
 
@@ -16,6 +16,7 @@ class Item:
     num_remaining_tokens: int
     num_cached_tokens: int = 0
     num_source_tokens: int = 0
+    num_reserved_rows: int = 0
     is_encoded: bool = True
     is_cancelled: bool = False
     deadline: float | None = None
@@ -25,6 +26,7 @@ items = st.builds(
     Item,
     id=st.just(0),
     num_remaining_tokens=st.integers(1, 60),
+    num_reserved_rows=st.integers(0, 3),
     is_cancelled=st.booleans(),
     deadline=st.none() | st.floats(0, 10),
 )
@@ -47,16 +49,11 @@ def situations(draw):
 @given(situations())
 def test_a_plan_keeps_its_promises(situation) -> None:
     waiting, running, bounds = situation
-    plan = schedule(waiting, running, 5.0, bounds)
+    plan = schedule(waiting, running, bounds)
     by_id = {item.id: item for item in (*waiting, *running)}
-    over = {
-        item.id
-        for item in by_id.values()
-        if item.is_cancelled or (item.deadline is not None and item.deadline <= 5.0)
-    }
-    assert set(plan.drop) == over
-    kept = [item for item in running if item.id not in over]
-    assert len(kept) + len(plan.admit) <= bounds.num_slots
+    kept = running
+    admitted = [by_id[id_] for id_ in plan.admit]
+    assert sum(1 + item.num_reserved_rows for item in (*kept, *admitted)) <= bounds.num_slots
     assert set(plan.decode) == {item.id for item in kept if is_decodable(item)}
     chunks = [chunk for batch in plan.prefill for chunk in batch]
     assert not {chunk.id for chunk in chunks} & set(plan.decode)
@@ -71,22 +68,30 @@ def test_a_plan_keeps_its_promises(situation) -> None:
     for batch in plan.prefill:
         rows = [order.index(chunk.id) for chunk in batch]
         assert rows == list(range(rows[0], rows[0] + len(rows)))
-    alive = [item.id for item in waiting if item.id not in over]
-    assert list(plan.admit) == alive[: len(plan.admit)]
+    assert list(plan.admit) == [item.id for item in waiting[: len(plan.admit)]]
+
+
+@given(st.lists(items))
+def test_what_is_cancelled_or_late_is_overdue(listed) -> None:
+    numbered = [replace(item, id=index) for index, item in enumerate(listed)]
+    for item in numbered:
+        is_late = item.deadline is not None and item.deadline <= 5.0
+        assert (item.id in overdue(numbered, 5.0)) == (item.is_cancelled or is_late)
 
 
 @given(situations())
 def test_a_step_with_work_does_something(situation) -> None:
     waiting, running, bounds = situation
-    plan = schedule(waiting, running, 5.0, bounds)
+    waiting = [item for item in waiting if item.num_reserved_rows < bounds.num_slots]
+    plan = schedule(waiting, running, bounds)
     if waiting or running:
-        assert plan.drop or plan.admit or plan.prefill or plan.decode
+        assert plan.admit or plan.prefill or plan.decode
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
 def test_sources_of_similar_length_share_an_encoder_run(lengths) -> None:
     waiting = [Item(i, 1, 0, length, is_encoded=False) for i, length in enumerate(lengths)]
-    plan = schedule(waiting, (), 0.0, Limits(num_slots=64, max_step_tokens=10_000))
+    plan = schedule(waiting, (), Limits(num_slots=64, max_step_tokens=10_000))
     assert sorted(id_ for batch in plan.encode for id_ in batch) == sorted(plan.admit)
     for batch in plan.encode:
         sizes = [lengths[id_] for id_ in batch]
@@ -103,9 +108,15 @@ class Slots(RuleBasedStateMachine):
         self.next_id = 0
 
     @precondition(lambda self: self.table.num_free)
-    @rule()
-    def acquire(self) -> None:
-        self.rows[self.table.acquire(self.next_id)] = self.next_id
+    @rule(before_last=st.booleans())
+    def acquire(self, before_last) -> None:
+        last = self.table.ids[-1] if self.table.ids else None
+        move = self.table.acquire(self.next_id, before_last=before_last)
+        if move is not None:
+            self.rows[move.target] = self.rows[move.source]
+        self.rows[self.table.row_of(self.next_id)] = self.next_id
+        if before_last and last is not None:
+            assert self.table.ids[-1] == last
         self.next_id += 1
 
     @precondition(lambda self: self.table.num_used)
@@ -113,8 +124,12 @@ class Slots(RuleBasedStateMachine):
     def release(self, data, keep_last) -> None:
         last = self.table.ids[-1]
         id_ = data.draw(st.sampled_from(self.table.ids))
-        for move in self.table.release(id_, keep_last=keep_last):
-            self.rows[move.target] = self.rows[move.source]
+        cycle = self.table.release(id_, keep_last=keep_last)
+        assert self.rows[cycle[0]] == id_
+        contents = [self.rows[row] for row in cycle]
+        for row, content in zip(cycle, contents[1:], strict=False):
+            self.rows[row] = content
+        assert cycle[-1] == self.table.num_used
         if keep_last and id_ != last:
             assert self.table.ids[-1] == last
 

@@ -64,6 +64,11 @@ class InferenceServiceStub:
                 request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
                 response_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/triune.v1.InferenceService/Score',
+                request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/triune.v1.InferenceService/Tokenize',
                 request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -115,6 +120,13 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Score(self, request, context):
+        """Tells how likely given texts are, to a decoder or an encoder-decoder.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Splits texts as the model would.
         """
@@ -154,6 +166,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Classify,
                     request_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyRequest.FromString,
                     response_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -323,6 +340,33 @@ class InferenceService:
             '/triune.v1.InferenceService/Classify',
             protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
             protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/Score',
+            protos_dot_triune_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,8 @@ class InferenceServiceStub:
     """Maps texts to vectors with an encoder."""
     Classify: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ClassifyRequest, _inference_pb2.ClassifyResponse]
     """Maps texts to labels with scores, with an encoder."""
+    Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
+    """Tells how likely given texts are, to a decoder or an encoder-decoder."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Splits texts as the model would."""
 
@@ -63,6 +65,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Maps texts to vectors with an encoder."""
     Classify: _aio.UnaryUnaryMultiCallable[_inference_pb2.ClassifyRequest, _inference_pb2.ClassifyResponse]  # type: ignore[assignment]
     """Maps texts to labels with scores, with an encoder."""
+    Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
+    """Tells how likely given texts are, to a decoder or an encoder-decoder."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Splits texts as the model would."""
 
@@ -113,6 +117,14 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ClassifyResponse, _abc.Awaitable[_inference_pb2.ClassifyResponse]]:
         """Maps texts to labels with scores, with an encoder."""
+
+    @_abc_1.abstractmethod
+    def Score(
+        self,
+        request: _inference_pb2.ScoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
+        """Tells how likely given texts are, to a decoder or an encoder-decoder."""
 
     @_abc_1.abstractmethod
     def Tokenize(

@@ -110,8 +110,8 @@ def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_type 'llama3'"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "type 'linear'"),
+        ({"rope_parameters": {"rope_type": "proportional"}}, "rope_type 'proportional'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "x"}}, "rope_type 'x' is not"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; 'silu' is"),
         ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM are"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported; bert, "),

@@ -1,0 +1,96 @@
+"""ALBERT (Lan et al. 2019), as ``transformers`` saves it.
+
+BERT with two savings: embeddings of a smaller size, and layers that share one set of weights.
+"""
+
+import msgspec
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError
+from export.importers.bert_tables import (
+    UNUSED,
+    LayerNames,
+    embeddings,
+    learned_positions,
+    normed_embedding,
+    num_layers,
+    post_norm_layer,
+)
+from export.importers.encoders import Body, assemble
+from export.importers.heads import HeadReader
+from export.importers.renaming import Rename, linear
+from export.importers.sentence_transformers import embedder
+from export.importers.support import MAX_LAYERS
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from model.config import StackConfig
+
+PROJECTION = linear("embedding.projection", "encoder.embedding_hidden_mapping_in", bias=True)
+_LAYER = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
+NAMES = LayerNames(
+    query=f"{_LAYER}.attention.query",
+    key=f"{_LAYER}.attention.key",
+    value=f"{_LAYER}.attention.value",
+    attention_output=f"{_LAYER}.attention.dense",
+    attention_norm=f"{_LAYER}.attention.LayerNorm",
+    feed_forward_input=f"{_LAYER}.ffn",
+    feed_forward_output=f"{_LAYER}.ffn_output",
+    feed_forward_norm=f"{_LAYER}.full_layer_layer_norm",
+)
+
+
+def import_albert(folder: HuggingFaceFolder) -> Checkpoint:
+    """The model in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    embedding = msgspec.structs.replace(
+        normed_embedding(config), size=config.positive("embedding_size", 128)
+    )
+    inner, groups = config.positive("inner_group_num", 1), _groups(config)
+    num_held = inner * (groups[-1] + 1)
+    if num_held > MAX_LAYERS:
+        raise SourceError(f"{config.origin}: {num_held} layers with weights of their own")
+    body = Body(
+        base="albert",
+        hidden_size=config.positive("hidden_size"),
+        position=learned_positions(config),
+        embedding=embedding,
+        encoder=StackConfig(
+            layers=(post_norm_layer(config),) * num_held,
+            order=tuple(group * inner + index for group in groups for index in range(inner)),
+        ),
+        table=(
+            *embeddings(config),
+            *PROJECTION,
+            *(_at(entry, layer, inner) for layer in range(num_held) for entry in NAMES.table()),
+        ),
+        ignored=(*UNUSED, "pooler.weight", "pooler.bias"),
+    )
+    return assemble(folder, body, HEADS, "AlbertModel")
+
+
+def _groups(config: Fields) -> tuple[int, ...]:
+    """The group of each application, as many for each group as there are.
+
+    Raises:
+        SourceError: more groups than layers.
+    """
+    applied, groups = num_layers(config), config.positive("num_hidden_groups", 1)
+    if groups > applied:
+        raise SourceError(f"{config.origin}: num_hidden_groups is {groups}, over {applied} layers")
+    return tuple(int(index / (applied / groups)) for index in range(applied))
+
+
+def _at(entry: Rename, layer: int, inner: int) -> Rename:
+    """``entry`` of the layer that is number ``layer`` here, and one of ``inner`` in its group."""
+    sources = tuple(
+        source.replace("{group}", str(layer // inner)).replace("{inner}", str(layer % inner))
+        for source in entry.sources
+    )
+    return Rename(entry.target.replace("{n}", str(layer)), sources, entry.transform)
+
+
+HEADS: dict[str, HeadReader] = {"AlbertModel": embedder}

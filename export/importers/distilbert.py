@@ -1,0 +1,69 @@
+"""DistilBERT (Sanh et al. 2019), as ``transformers`` saves it: BERT without token types."""
+
+import dataclasses
+
+from export.checkpoint import Checkpoint
+from export.importers.bert_tables import (
+    EMBEDDING_NORM,
+    POSITIONS,
+    TOKENS,
+    UNUSED,
+    LayerNames,
+    layer_norm,
+    learned_positions,
+    num_layers,
+    post_norm_layer,
+)
+from export.importers.encoders import Body, assemble
+from export.importers.heads import HeadReader
+from export.importers.renaming import per_layer
+from export.importers.sentence_transformers import embedder
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from model.config import EmbeddingConfig, StackConfig
+
+# BERT's fields, and what they are called here.
+FIELDS = {
+    "hidden_size": "dim",
+    "num_attention_heads": "n_heads",
+    "num_hidden_layers": "n_layers",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+}
+_LAYER = "transformer.layer.{n}"
+NAMES = LayerNames(
+    query=f"{_LAYER}.attention.q_lin",
+    key=f"{_LAYER}.attention.k_lin",
+    value=f"{_LAYER}.attention.v_lin",
+    attention_output=f"{_LAYER}.attention.out_lin",
+    attention_norm=f"{_LAYER}.sa_layer_norm",
+    feed_forward_input=f"{_LAYER}.ffn.lin1",
+    feed_forward_output=f"{_LAYER}.ffn.lin2",
+    feed_forward_norm=f"{_LAYER}.output_layer_norm",
+)
+
+
+def import_distilbert(folder: HuggingFaceFolder) -> Checkpoint:
+    """The model in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    theirs = folder.config
+    named = {ours: theirs[name] for ours, name in FIELDS.items() if name in theirs}
+    config = Fields({**theirs, **named}, theirs.origin)
+    folder = dataclasses.replace(folder, config=config)
+    layers = (post_norm_layer(config),) * num_layers(config)
+    body = Body(
+        base="distilbert",
+        hidden_size=config.positive("hidden_size"),
+        position=learned_positions(config),
+        embedding=EmbeddingConfig(norm=layer_norm(config)),
+        encoder=StackConfig(layers=layers),
+        table=(TOKENS, POSITIONS, *EMBEDDING_NORM, *per_layer(NAMES.table(), len(layers))),
+        ignored=UNUSED,
+    )
+    return assemble(folder, body, HEADS, "DistilBertModel")
+
+
+HEADS: dict[str, HeadReader] = {"DistilBertModel": embedder}

@@ -1,0 +1,51 @@
+"""ELECTRA (Clark et al. 2020), as ``transformers`` saves it.
+
+BERT, with embeddings of a smaller size perhaps.
+"""
+
+from export.checkpoint import Checkpoint
+from export.importers.bert_tables import (
+    UNUSED,
+    LayerNames,
+    embeddings,
+    learned_positions,
+    normed_embedding,
+    num_layers,
+    post_norm_layer,
+)
+from export.importers.encoders import Body, assemble
+from export.importers.heads import HeadReader
+from export.importers.renaming import linear, per_layer
+from export.importers.sentence_transformers import embedder
+from export.readers.hugging_face import HuggingFaceFolder
+from model.config import StackConfig
+
+PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
+
+
+def import_electra(folder: HuggingFaceFolder) -> Checkpoint:
+    """The model in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    embedding = normed_embedding(config)
+    layers = (post_norm_layer(config),) * num_layers(config)
+    body = Body(
+        base="electra",
+        hidden_size=config.positive("hidden_size"),
+        position=learned_positions(config),
+        embedding=embedding,
+        encoder=StackConfig(layers=layers),
+        table=(
+            *embeddings(config),
+            *(() if embedding.size is None else PROJECTION),
+            *per_layer(LayerNames().table(), len(layers)),
+        ),
+        ignored=UNUSED,
+    )
+    return assemble(folder, body, HEADS, "ElectraModel")
+
+
+HEADS: dict[str, HeadReader] = {"ElectraModel": embedder}

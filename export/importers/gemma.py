@@ -1,0 +1,154 @@
+"""Gemma, Gemma 2 and Gemma 3 (Gemma Team 2024 and 2025), the text models.
+
+Their norms multiply by ``1 + w``, their embeddings by the square root of the size.
+"""
+
+import msgspec
+from torch import Tensor
+
+from export.checkpoint import Checkpoint
+from export.importers.activations import activation
+from export.importers.causal import architecture_of, causal_checkpoint
+from export.importers.gated_decoder import HUGGING_FACE, OURS, Names, Shape, gated_table
+from export.importers.patterns import FULL, SLIDING, layer_types
+from export.importers.rotary import rotary
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import check_supported
+from model.config import Activation, AttentionConfig, ModelConfig, NormOrder, RotaryConfig
+
+_THEIRS = "model.layers.{n}"
+SANDWICH: Names = {
+    **HUGGING_FACE,
+    f"{OURS}.mixer_norm.before": (f"{_THEIRS}.input_layernorm",),
+    f"{OURS}.mixer_norm.after": (f"{_THEIRS}.post_attention_layernorm",),
+    f"{OURS}.feed_forward_norm.before": (f"{_THEIRS}.pre_feedforward_layernorm",),
+    f"{OURS}.feed_forward_norm.after": (f"{_THEIRS}.post_feedforward_layernorm",),
+}
+
+
+def one_more(weight: Tensor) -> Tensor:
+    """``1 + w``."""
+    return weight + 1
+
+
+def import_gemma(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``GemmaForCausalLM`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    architecture = architecture_of(config, "GemmaForCausalLM")
+    check_supported(config, use_bidirectional_attention=(False,))
+    shape = Shape.of(config, tied=True, head_size=256)
+    positions = rotary(config, shape.head_size)
+    # Older configurations say "gelu" and mean its approximation.
+    kinds = {"gelu": Activation.GELU_TANH}
+    name = config.text("hidden_act", "gelu_pytorch_tanh")
+    layer = shape.layer(
+        _attention(config, shape, rotary=positions.config),
+        activation=kinds.get(name) or activation(config, "hidden_act", name),
+    )
+    model = shape.model(
+        (layer,) * shape.num_layers,
+        positions.max_positions,
+        embedding_scale=shape.hidden_size**0.5,
+    )
+    table = gated_table(model, norm=one_more)
+    return causal_checkpoint(folder, model, architecture, table)
+
+
+def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``Gemma2ForCausalLM`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    architecture = architecture_of(config, "Gemma2ForCausalLM")
+    shape = Shape.of(config, tied=True, head_size=256)
+    positions = rotary(config, shape.head_size)
+    attention = _scaled_attention(config, shape, rotary=positions.config)
+    attention = msgspec.structs.replace(
+        attention, soft_cap=config.optional_number("attn_logit_softcapping")
+    )
+    model = _sandwiched(
+        config,
+        shape,
+        layer_types(config, shape.num_layers, lambda index: index % 2 == 0),
+        {FULL: attention, SLIDING: _windowed(config, attention)},
+        positions.max_positions,
+    )
+    table = gated_table(model, SANDWICH, norm=one_more)
+    return causal_checkpoint(folder, model, architecture, table)
+
+
+def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``Gemma3ForCausalLM`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    architecture = architecture_of(config, "Gemma3ForCausalLM")
+    check_supported(config, attn_logit_softcapping=(None,))
+    shape = Shape.of(config, tied=True, head_size=256)
+    far = rotary(config, shape.head_size, default_base=1_000_000.0, layer_type=FULL)
+    near = RotaryConfig(base=config.number("rope_local_base_freq", 10_000.0))
+    if SLIDING in config.fields("rope_parameters"):
+        near = rotary(config, shape.head_size, layer_type=SLIDING).config
+    attention = msgspec.structs.replace(
+        _scaled_attention(config, shape, rotary=far.config), head_norm=shape.norm
+    )
+    pattern = config.positive("sliding_window_pattern", 6)
+    model = _sandwiched(
+        config,
+        shape,
+        layer_types(config, shape.num_layers, lambda index: (index + 1) % pattern != 0),
+        {
+            FULL: attention,
+            SLIDING: _windowed(config, msgspec.structs.replace(attention, rotary=near)),
+        },
+        far.max_positions,
+    )
+    table = gated_table(model, SANDWICH, norm=one_more)
+    return causal_checkpoint(folder, model, architecture, table)
+
+
+def _attention(config: Fields, shape: Shape, *, rotary: RotaryConfig) -> AttentionConfig:
+    bias = config.flag("attention_bias", False)
+    return shape.attention(input_bias=bias, output_bias=bias, rotary=rotary)
+
+
+def _scaled_attention(config: Fields, shape: Shape, *, rotary: RotaryConfig) -> AttentionConfig:
+    check_supported(config, use_bidirectional_attention=(False,))
+    scale = config.positive("query_pre_attn_scalar", 256) ** -0.5
+    return msgspec.structs.replace(_attention(config, shape, rotary=rotary), scale=scale)
+
+
+def _windowed(config: Fields, attention: AttentionConfig) -> AttentionConfig:
+    return msgspec.structs.replace(attention, window=config.positive("sliding_window", 4096))
+
+
+def _sandwiched(
+    config: Fields,
+    shape: Shape,
+    types: tuple[str, ...],
+    attentions: dict[str, AttentionConfig],
+    max_positions: int,
+) -> ModelConfig:
+    layers = {
+        type_: shape.layer(
+            attention,
+            activation=activation(config, "hidden_activation", "gelu_pytorch_tanh"),
+            norm_order=NormOrder.SANDWICH,
+        )
+        for type_, attention in attentions.items()
+    }
+    return shape.model(
+        tuple(layers[type_] for type_ in types),
+        max_positions,
+        embedding_scale=shape.hidden_size**0.5,
+        soft_cap=config.optional_number("final_logit_softcapping"),
+    )

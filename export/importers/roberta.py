@@ -1,0 +1,50 @@
+"""RoBERTa (Liu et al. 2019) and XLM-RoBERTa (Conneau et al. 2019), as ``transformers`` saves them.
+
+BERT with other positions: a text's first token stands in the row after the padding's id.
+"""
+
+from export.checkpoint import Checkpoint
+from export.importers.bert_tables import (
+    UNUSED,
+    LayerNames,
+    embeddings,
+    learned_positions,
+    normed_embedding,
+    num_layers,
+    post_norm_layer,
+)
+from export.importers.encoders import Body, assemble
+from export.importers.heads import HeadReader
+from export.importers.renaming import per_layer
+from export.importers.sentence_transformers import embedder
+from export.readers.hugging_face import HuggingFaceFolder
+from model.config import StackConfig
+
+PAD = 1
+
+
+def import_roberta(folder: HuggingFaceFolder) -> Checkpoint:
+    """The model in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    first = config.integer("pad_token_id", PAD) + 1
+    layers = (post_norm_layer(config),) * num_layers(config)
+    body = Body(
+        base="roberta",
+        hidden_size=config.positive("hidden_size"),
+        position=learned_positions(config, first=first),
+        embedding=normed_embedding(config),
+        encoder=StackConfig(layers=layers),
+        table=(
+            *embeddings(config, first_position=first),
+            *per_layer(LayerNames().table(), len(layers)),
+        ),
+        ignored=UNUSED,
+    )
+    return assemble(folder, body, HEADS, "RobertaModel")
+
+
+HEADS: dict[str, HeadReader] = {"RobertaModel": embedder, "XLMRobertaModel": embedder}

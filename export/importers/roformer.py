@@ -1,0 +1,90 @@
+"""RoFormer (Su et al. 2021), as ``transformers`` saves it: BERT with rotary positions.
+
+Its rotary pairs are neighbours, ours half a head apart: the outputs of queries and keys are
+put into our order, which leaves every product of the two as it is.
+"""
+
+import msgspec
+from torch import Tensor
+
+from export.checkpoint import Checkpoint
+from export.importers.bert_tables import (
+    EMBEDDING_NORM,
+    SEGMENTS,
+    TOKENS,
+    UNUSED,
+    LayerNames,
+    normed_embedding,
+    num_layers,
+    post_norm_layer,
+)
+from export.importers.encoders import Body, assemble
+from export.importers.heads import HeadReader
+from export.importers.renaming import Rename, Transform, linear, per_layer
+from export.importers.sentence_transformers import embedder
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import check_supported
+from model.config import LayerConfig, PositionConfig, PositionKind, RotaryConfig, StackConfig
+from model.mixers import required
+
+PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
+SINUSOIDS = "encoder.embed_positions.weight"
+
+
+def import_roformer(folder: HuggingFaceFolder) -> Checkpoint:
+    """The model in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    check_supported(config, rotary_value=(False,))
+    embedding = msgspec.structs.replace(
+        normed_embedding(config), num_segments=config.positive("type_vocab_size", 2)
+    )
+    layers = (_layer(config),) * num_layers(config)
+    num_heads = required(layers[0].attention).num_heads
+    body = Body(
+        base="roformer",
+        hidden_size=config.positive("hidden_size"),
+        position=PositionConfig(
+            kind=PositionKind.NONE, max_positions=config.positive("max_position_embeddings", 1536)
+        ),
+        embedding=embedding,
+        encoder=StackConfig(layers=layers),
+        table=(
+            *(TOKENS, SEGMENTS, *EMBEDDING_NORM),
+            *(() if embedding.size is None else PROJECTION),
+            *per_layer(_in_halves(num_heads), len(layers)),
+        ),
+        ignored=(*UNUSED, SINUSOIDS),
+    )
+    return assemble(folder, body, HEADS, "RoFormerModel")
+
+
+def _layer(config: Fields) -> LayerConfig:
+    layer = post_norm_layer(config)
+    attention = msgspec.structs.replace(required(layer.attention), rotary=RotaryConfig())
+    return msgspec.structs.replace(layer, attention=attention)
+
+
+def _in_halves(num_heads: int) -> list[Rename]:
+    """A layer's weights, its rotary pairs half a head apart."""
+
+    def halves(weight: Tensor) -> Tensor:
+        pairs = weight.reshape(num_heads, -1, 2, *weight.shape[1:])
+        return pairs.transpose(1, 2).reshape(weight.shape)
+
+    def packed(transform: Transform) -> Transform:
+        return lambda query, key, value: transform(halves(query), halves(key), value)
+
+    return [
+        Rename(entry.target, entry.sources, packed(entry.transform))
+        if ".mixer.qkv." in entry.target
+        else entry
+        for entry in LayerNames().table()
+    ]
+
+
+HEADS: dict[str, HeadReader] = {"RoFormerModel": embedder}

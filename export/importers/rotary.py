@@ -1,0 +1,167 @@
+"""Rotary positions as configurations of ``transformers`` describe them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from export.errors import SourceError
+from export.readers.fields import Fields
+from export.supported import lookup
+from model.config import (
+    LinearScaling,
+    ListedScaling,
+    Llama3Scaling,
+    RotaryConfig,
+    RotaryScaling,
+    YarnScaling,
+)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """``max_positions``: up to where ``config`` is what the model was made for."""
+
+    config: RotaryConfig
+    max_positions: int
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    scaling: RotaryScaling | None = None
+    magnitude: float = 1.0
+    max_positions: int | None = None  # None: all that the configuration names
+
+
+def rotary(
+    config: Fields,
+    head_size: int,
+    *,
+    default_base: float = 10_000.0,
+    default_fraction: float = 1.0,
+    layer_type: str | None = None,
+) -> Rotary:
+    """From either form of the configuration: ``rope_parameters`` came with transformers 5.
+
+    ``dynamic`` scaling changes nothing within ``max_position_embeddings``, where we stop.
+    ``longrope`` has other factors beyond ``original_max_position_embeddings``: we stop there.
+
+    Args:
+        default_fraction: of a head's dimensions, those that turn.
+        layer_type: whose parameters are asked for, where layers have parameters of their own.
+
+    Raises:
+        SourceError, UnsupportedError: as their names say.
+    """
+    parameters = config.fields("rope_parameters") or config.fields("rope_scaling")
+    if layer_type is not None and layer_type in parameters:
+        parameters = parameters.fields(layer_type)
+    kind = parameters.text("rope_type", parameters.text("type", "default"))
+    scaled = lookup(SCALINGS, kind, f"{parameters.origin}: rope_type")(config, parameters)
+    fraction = config.number("partial_rotary_factor", default_fraction)
+    fraction = parameters.number("partial_rotary_factor", fraction)
+    size = int(head_size * fraction)
+    if not 0 < size <= head_size or size % 2:
+        raise SourceError(f"{config.origin}: {size} of {head_size} dimensions cannot turn")
+    if isinstance(scaled.scaling, ListedScaling) and len(scaled.scaling.factors) != size // 2:
+        raise SourceError(f"{parameters.origin}: not {size // 2} factors")
+    base = parameters.number("rope_theta", config.number("rope_theta", default_base))
+    max_positions = config.positive("max_position_embeddings")
+    return Rotary(
+        RotaryConfig(
+            base=base,
+            size=None if size == head_size else size,
+            scaling=scaled.scaling,
+            magnitude=scaled.magnitude,
+        ),
+        min(max_positions, scaled.max_positions or max_positions),
+    )
+
+
+def _original_positions(config: Fields, parameters: Fields) -> int:
+    """Those of the training before the context was extended."""
+    name = "original_max_position_embeddings"
+    default = config.positive("max_position_embeddings")
+    return config.positive(name, parameters.positive(name, default))
+
+
+def _factor(parameters: Fields) -> float:
+    factor = parameters.number("factor")
+    if factor <= 0:
+        raise SourceError(f"{parameters.origin}: factor is {factor}")
+    return factor
+
+
+def _unscaled(_config: Fields, _parameters: Fields) -> _Scaled:
+    return _Scaled()
+
+
+def _linear(_config: Fields, parameters: Fields) -> _Scaled:
+    return _Scaled(LinearScaling(factor=_factor(parameters)))
+
+
+def _llama3(config: Fields, parameters: Fields) -> _Scaled:
+    scaling = Llama3Scaling(
+        factor=_factor(parameters),
+        low_frequency_factor=parameters.number("low_freq_factor"),
+        high_frequency_factor=parameters.number("high_freq_factor"),
+        original_positions=_original_positions(config, parameters),
+    )
+    return _Scaled(scaling)
+
+
+def _yarn(config: Fields, parameters: Fields) -> _Scaled:
+    factor = _factor(parameters)
+    scaling = YarnScaling(
+        factor=factor,
+        original_positions=_original_positions(config, parameters),
+        fast=parameters.number("beta_fast", 32.0),
+        slow=parameters.number("beta_slow", 1.0),
+        whole=parameters.flag("truncate", True),
+    )
+
+    def magnitude(weight: float) -> float:  # Peng et al. 2023, equation 22
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    over = parameters.number("mscale", 0.0)
+    under = parameters.number("mscale_all_dim", 0.0)
+    default = magnitude(over) / magnitude(under) if over and under else magnitude(1.0)
+    return _Scaled(scaling, parameters.number("attention_factor", default))
+
+
+def _longrope(config: Fields, parameters: Fields) -> _Scaled:
+    original = _original_positions(config, parameters)
+    longest = config.positive("max_position_embeddings")
+    factor = parameters.number("factor", longest / original)
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return _Scaled(
+        ListedScaling(factors=parameters.numbers("short_factor")),
+        parameters.number("attention_factor", default),
+        original,
+    )
+
+
+SCALINGS: dict[str, Callable[[Fields, Fields], _Scaled]] = {
+    "default": _unscaled,
+    "dynamic": _unscaled,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,  # as the first Phi-3 called it
+}
+
+
+def turned_first(head_size: int, rotary: RotaryConfig) -> Tensor:
+    """Their index of each of a head's dimensions, where theirs has those that turn in front.
+
+    Theirs pairs ``(i, i + size / 2)`` and leaves the rest at the end; ours pairs
+    ``(i, i + head_size / 2)``, and pairs that stay have the angle 0.
+    """
+    size = rotary.size or head_size
+    turned, rest = torch.arange(size).chunk(2), torch.arange(size, head_size).chunk(2)
+    if size == head_size:
+        return torch.arange(head_size)
+    return torch.cat([turned[0], rest[0], turned[1], rest[1]])

@@ -1,0 +1,69 @@
+"""How fast each pair of a head's dimensions turns with the position."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.config import (
+    LinearScaling,
+    ListedScaling,
+    Llama3Scaling,
+    RotaryConfig,
+    YarnScaling,
+)
+
+
+def linear(frequencies: Tensor, scaling: LinearScaling, _config: RotaryConfig) -> Tensor:
+    """Chen et al. 2023, "Extending Context Window of Large Language Models"."""
+    return frequencies / scaling.factor
+
+
+def llama3(frequencies: Tensor, scaling: Llama3Scaling, _config: RotaryConfig) -> Tensor:
+    """Llama Team 2024, as their code has it."""
+    turns = scaling.original_positions * frequencies / (2 * math.pi)
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)
+
+
+def yarn(frequencies: Tensor, scaling: YarnScaling, config: RotaryConfig) -> Tensor:
+    """Peng et al. 2023, equations 17 to 19, with the ramp over dimensions of their code."""
+    size = 2 * len(frequencies)
+
+    def dimension(turns: float) -> float:
+        wavelength = scaling.original_positions / (turns * 2 * math.pi)
+        return size * math.log(wavelength) / (2 * math.log(config.base))
+
+    first, last = dimension(scaling.fast), dimension(scaling.slow)
+    if scaling.whole:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, size - 1)
+    width = last - first or 0.001
+    divided = ((torch.arange(len(frequencies), dtype=torch.float32) - first) / width).clamp(0, 1)
+    return frequencies * (1 - divided + divided / scaling.factor)
+
+
+def listed(frequencies: Tensor, scaling: ListedScaling, _config: RotaryConfig) -> Tensor:
+    """Ding et al. 2024, LongRoPE."""
+    return frequencies / torch.tensor(scaling.factors, dtype=torch.float32)
+
+
+SCALINGS: dict[type, Callable[[Tensor, Any, RotaryConfig], Tensor]] = {
+    LinearScaling: linear,
+    Llama3Scaling: llama3,
+    YarnScaling: yarn,
+    ListedScaling: listed,
+}
+
+
+def rotary_frequencies(head_size: int, config: RotaryConfig) -> Tensor:
+    """``base^(-2i / size)``, scaled: ``[size / 2]`` angles in radians for each position."""
+    size = config.size or head_size
+    exponents = torch.arange(0, size, 2, dtype=torch.float32) / size
+    frequencies = 1 / config.base**exponents
+    if config.scaling is None:
+        return frequencies
+    return SCALINGS[type(config.scaling)](frequencies, config.scaling, config)

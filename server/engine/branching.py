@@ -1,0 +1,114 @@
+"""How the rows of a job become the next ones: samples, alternatives, a step of a beam search."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.engine import sampling
+from server.engine.adjust import ConstraintError
+from server.engine.beam import Branch, top_indices
+from server.engine.group import Group
+from server.engine.lifecycle import Event
+from server.engine.residents import common_prefix
+from server.engine.rows import RowStore
+from server.engine.sampling import TokenLogprob
+from server.engine.sequence import Floats, Progress, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """Forks and reorders rows, after all runs of a step. ``ids`` are of new sequences."""
+
+    group: Group
+    rows: RowStore
+    ids: Iterator[int]
+
+    def split(self, logits: Floats) -> list[int] | None:
+        """The prompt's row becomes one for each output, which then go their own ways.
+
+        Args:
+            logits: ``[vocabulary]`` after the prompt.
+
+        Returns:
+            The first token of each of ``group.rows``, or None if they choose it themselves.
+        """
+        group, (first,) = self.group, self.group.rows
+        tokens, count = None, group.job.num_outputs
+        if group.job.alternatives:
+            adjusted = logits.copy()
+            first.adjust(adjusted)
+            tokens = [int(id_) for id_ in top_indices(adjusted, count) if adjusted[id_] > -np.inf]
+            if not tokens:
+                raise ConstraintError("no token is allowed")
+            count = group.num_open_outputs = len(tokens)
+        first.num_reserved_rows = 0
+        for output in range(1, count):
+            group.rows.append(self._fork(first, output))
+        group.has_branched = True
+        return tokens
+
+    def search(self, logits: Floats) -> list[Progress]:
+        """One step of the group's beam search.
+
+        Args:
+            logits: ``[live, vocabulary]``, in the order of ``group.rows``.
+
+        Returns:
+            News of the best hypothesis: the tokens on which all now agree. ``group.rows`` is
+            empty if the search is over; else it holds the live hypotheses, best first.
+        """
+        group, search = self.group, self.group.search
+        if search is None:
+            raise ValueError("this job has no search")
+        table = sampling.log_probabilities(logits)
+        for row, values in zip(group.rows, table, strict=True):
+            row.adjust(values)
+        branches = search.advance(table)
+        if not branches:
+            return []
+        self._rearrange(branches)
+        agreed, told = search.agreed(), group.num_told_tokens
+        if len(agreed) == told:
+            return []
+        group.num_told_tokens = len(agreed)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if group.job.reporting.top_logprobs is not None:
+            values = search.live[0].logprobs[told : len(agreed)]
+            logprobs = tuple(TokenLogprob(value) for value in values)
+        return [Progress(group.id, agreed[told:], logprobs=logprobs)]
+
+    def _rearrange(self, branches: list[Branch]) -> None:
+        """Each branch gets a row with its parent's content: its own, a dead one's, or a new one."""
+        group, parents = self.group, self.group.rows
+        heirs: dict[int, int] = {}  # the first branch of each parent keeps its row
+        for index, branch in enumerate(branches):
+            heirs.setdefault(branch.parent, index)
+        dead = [row for index, row in enumerate(parents) if index not in heirs]
+        after = []
+        for index, (parent_index, _) in enumerate(branches):
+            parent = parents[parent_index]
+            if heirs[parent_index] == index:
+                after.append(parent)
+            elif dead:
+                target = dead.pop()
+                num_cached = parent.num_cached_tokens
+                shared = common_prefix(parent.tokens, target.tokens, num_cached)
+                self.rows.copy(parent, target, shared)
+                target.tokens = list(parent.tokens)
+                target.constraint = None if parent.constraint is None else parent.constraint.fork()
+                after.append(target)
+            else:
+                after.append(self._fork(parent, 0))
+        for row in dead:
+            row.on(Event.END)
+        for row, (_, token) in zip(after, branches, strict=True):
+            row.append(token)
+            row.num_reserved_rows = 0
+        after[0].num_reserved_rows = group.job.num_rows - len(after)
+        group.rows = after
+
+    def _fork(self, parent: Sequence, output: int) -> Sequence:
+        child = parent.fork(next(self.ids), output)
+        self.rows.fork(parent, child)
+        return child

@@ -1,0 +1,114 @@
+"""The running sequences in the rows of the cache: who is where, and what is copied for it."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Rows
+
+from server.engine.cache import SlotCache, Span
+from server.engine.residents import Match, Residents, best_match
+from server.engine.sequence import Sequence
+from server.engine.slots import SlotTable
+
+
+class RowStore:
+    """Keeps :class:`SlotTable`, :class:`SlotCache` and :class:`Residents` in step."""
+
+    def __init__(self, cache: SlotCache, num_slots: int) -> None:
+        self._cache = cache
+        self._slots = SlotTable(num_slots)
+        self._residents = Residents(is_enabled=cache.holds_prefixes)
+        self._sequences: dict[int, Sequence] = {}
+        self._matches: dict[int, Match] = {}
+
+    def __repr__(self) -> str:
+        return repr(self._slots)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """In order of rows."""
+        return tuple(self._sequences[id_] for id_ in self._slots.ids)
+
+    def get(self, id_: int) -> Sequence:
+        """The running sequence ``id_``. Raises ``KeyError`` if there is none."""
+        return self._sequences[id_]
+
+    def slot_of(self, row: Sequence) -> int:
+        """The row of the cache that ``row`` owns."""
+        return self._slots.row_of(row.id)
+
+    def match(self, waiting: Rows[Sequence]) -> None:
+        """Notes which tokens of what may be admitted next can be copied from another row.
+
+        They count as cached from here on; :meth:`admit` makes the copy, :meth:`unmatch`
+        takes it back. The ``n``-th to be admitted gets the ``n``-th free row, so it can use
+        the rows before and what is resident from its own row on.
+        """
+        self._matches.clear()
+        if not self._residents.is_enabled:
+            return
+        busy: list[tuple[int, Rows[int]]] = [
+            (row, self._sequences[id_].tokens[: self._sequences[id_].num_cached_tokens])
+            for row, id_ in enumerate(self._slots.ids)
+        ]
+        for own, sequence in zip(self._free_rows(), waiting, strict=False):
+            if sequence.job.reporting.prompt_logprobs is not None:
+                continue
+            found = best_match(sequence.tokens, [*self._residents.rows(own), *busy])
+            if found is not None:
+                self._matches[sequence.id] = found
+                sequence.num_cached_tokens = found.num_tokens
+                busy.append((own, sequence.tokens[: found.num_tokens]))
+
+    def unmatch(self, waiting: Rows[Sequence]) -> None:
+        """What was not admitted has nothing cached."""
+        for sequence in waiting:
+            if sequence.id in self._matches:
+                sequence.num_cached_tokens = 0
+        self._matches.clear()
+
+    def admit(self, sequence: Sequence) -> None:
+        """Gives ``sequence`` the next row, with what was matched for it."""
+        self._slots.acquire(sequence.id)
+        own = self._slots.row_of(sequence.id)
+        self._sequences[sequence.id] = sequence
+        self._residents.forget(own)
+        match = self._matches.get(sequence.id)
+        if match is None:
+            self._cache.reset(own)
+        elif match.row != own:
+            self._cache.copy(match.row, own, Span(match.num_tokens))
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Gives ``child`` a row with the content of ``parent``'s. Not between runs of a plan."""
+        move = self._slots.acquire(child.id, before_last=self._has_prefilling_last())
+        self._residents.forget(self._slots.num_used - 1)
+        self._sequences[child.id] = child
+        if move is not None:
+            moved = self._sequences[self._slots.ids[move.target]]
+            self._cache.copy(move.source, move.target, _span(moved))
+        self._cache.copy(self.slot_of(parent), self.slot_of(child), _span(parent))
+
+    def copy(self, parent: Sequence, target: Sequence, first_token: int) -> None:
+        """Copies ``parent``'s tokens from ``first_token`` on; both have the same source."""
+        span = Span(parent.num_cached_tokens, first_token=first_token)
+        self._cache.copy(self.slot_of(parent), self.slot_of(target), span)
+
+    def release(self, sequence: Sequence) -> None:
+        """Frees its row; what it holds stays resident if it is worth it."""
+        before = self.running
+        cycle = self._slots.release(sequence.id, keep_last=self._has_prefilling_last(before))
+        kept = sequence.tokens[: sequence.num_cached_tokens]
+        keep = self._residents.keep(cycle[-1], kept)
+        spans = [_span(before[row]) for row in cycle]
+        self._cache.rotate(cycle, spans, keep_first=keep)
+        del self._sequences[sequence.id]
+
+    def _free_rows(self) -> Iterator[int]:
+        yield from range(self._slots.num_used, self._slots.capacity)
+
+    def _has_prefilling_last(self, running: Rows[Sequence] = ()) -> bool:
+        rows = running or self.running
+        return bool(rows) and rows[-1].num_remaining_tokens > 1
+
+
+def _span(sequence: Sequence) -> Span:
+    return Span(sequence.num_cached_tokens, sequence.num_source_tokens)

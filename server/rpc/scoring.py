@@ -1,0 +1,135 @@
+"""Score: how likely given texts are. The prompt is read, and nothing is generated."""
+
+import time
+from dataclasses import dataclass
+
+from model.bundle import Task
+from model.config import Kind
+from protos.triune.v1 import common_pb2
+from protos.triune.v1 import inference_pb2 as pb
+from server.engine.engine import Ticket
+from server.engine.options import Reporting
+from server.engine.sampling import TokenLogprob
+from server.engine.sequence import End, GenerationJob
+from server.errors import InternalError, InvalidArgumentError
+from server.registry import Model
+from server.rpc import options as checked
+from server.rpc.context import Services
+from server.rpc.generation import failure_of
+from server.rpc.messages import token_logprobs
+from server.rpc.prepare import target_start
+
+_TASKS = {Kind.DECODER: Task.GENERATE, Kind.ENCODER_DECODER: Task.TRANSLATE}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """The last ``num_targets`` of the prompt's tokens are the target's."""
+
+    prompt: tuple[int, ...]
+    num_targets: int
+    source: tuple[int, ...] = ()
+
+
+async def score(
+    request: pb.ScoreRequest, services: Services, deadline: float | None
+) -> pb.ScoreResponse:
+    """Raises ``ServeError``."""
+    started = time.monotonic()
+    model = services.registry.get(request.model, request.version)
+    task = _TASKS.get(model.manifest.kind)
+    if task is None:
+        raise InvalidArgumentError("model", f"{request.model!r} is an encoder: it has no Score")
+    rows = await services.in_thread(lambda: _rows(request, model, services))
+    top = int(checked.numbers("response", request.response).get("top_logprobs", 0))
+    jobs = [
+        GenerationJob(
+            prompt=row.prompt,
+            max_new_tokens=0,
+            source=row.source,
+            reporting=Reporting(prompt_logprobs=top),
+            priority=checked.priority(request.priority),
+            deadline=deadline,
+        )
+        for row in rows
+    ]
+    tokenized = time.monotonic()
+    tickets = services.engine.submit(model.key, jobs)
+    try:
+        results = [await _result(ticket) for ticket in tickets]
+    finally:
+        services.engine.cancel(tickets)
+    name, outputs = model.manifest.name, []
+    for row, (told, end) in zip(rows, results, strict=True):
+        services.metrics.on_phases(name, end.queue_seconds, end.prefill_seconds, end.decode_seconds)
+        usage = common_pb2.Usage(input_tokens=len(row.source) + len(row.prompt))
+        services.metrics.on_tokens(name, usage.input_tokens, 0)
+        values = told[len(told) - row.num_targets :]
+        tokens = row.prompt[len(row.prompt) - row.num_targets :]
+        outputs.append(
+            pb.ScoredOutput(
+                score=sum(value.logprob for value in values),
+                num_tokens=row.num_targets,
+                logprobs=token_logprobs(model, tokens, values) if request.response.logprobs else (),
+                usage=usage,
+            )
+        )
+    return pb.ScoreResponse(
+        model=name,
+        outputs=outputs,
+        usage=common_pb2.Usage(input_tokens=sum(row.usage.input_tokens for row in outputs)),
+        timing=common_pb2.Timing(
+            queue_seconds=max(end.queue_seconds for _, end in results),
+            tokenize_seconds=tokenized - started,
+            prefill_seconds=max(end.prefill_seconds for _, end in results),
+            total_seconds=time.monotonic() - started,
+        ),
+    )
+
+
+def _rows(request: pb.ScoreRequest, model: Model, services: Services) -> list[_Scored]:
+    """Every input as token ids. Raises ``InvalidArgumentError``."""
+    if not request.inputs:
+        raise InvalidArgumentError("inputs", "at least one is needed")
+    rows = []
+    for index, pair in enumerate(request.inputs):
+        field, max_bytes = f"inputs[{index}]", services.config.max_input_bytes
+        if not pair.target:
+            raise InvalidArgumentError(f"{field}.target", "is empty")
+        if len(pair.context.encode()) + len(pair.target.encode()) > max_bytes:
+            raise InvalidArgumentError(field, f"has more than {max_bytes} bytes")
+        if model.manifest.kind == Kind.DECODER:
+            row = _continued(model, pair)
+        else:
+            row = _translated(model, pair, field)
+        if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
+            raise InvalidArgumentError(field, f"has more than {model.max_length} tokens")
+        if row.num_targets < 1:
+            raise InvalidArgumentError(f"{field}.target", "has no token that could be scored")
+        rows.append(row)
+    return rows
+
+
+def _continued(model: Model, pair: pb.ScoreInput) -> _Scored:
+    """Context and target in one piece, so that tokens are those of the whole text."""
+    tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target)
+    return _Scored(tokens, len(tokens) - max(num_before, 1))
+
+
+def _translated(model: Model, pair: pb.ScoreInput, field: str) -> _Scored:
+    if not pair.context.strip():
+        raise InvalidArgumentError(f"{field}.context", "is empty: it is the source")
+    (source,) = model.tokenizer.encode([pair.context])
+    (target,) = model.tokenizer.encode([pair.target], special_tokens=False)
+    scored = (*target, *model.manifest.special_tokens.eos[:1])
+    return _Scored((*target_start(model), *scored), len(scored), source)
+
+
+async def _result(ticket: Ticket) -> tuple[tuple[TokenLogprob, ...], End]:
+    progress = await ticket.next()
+    if progress.end is None:
+        raise InternalError("an unscored prompt")
+    failure = failure_of(progress.end)
+    if failure is not None:
+        raise failure
+    return progress.prompt_logprobs, progress.end

@@ -1,0 +1,150 @@
+"""Grammars that an output must follow: the one file that imports llguidance.
+
+llguidance (https://github.com/guidance-ai/llguidance) computes, for a JSON schema, a regular
+expression or a context-free grammar, which tokens may come next. Why it and not another:
+docs/decisions/0007-grammars.md.
+"""
+
+import json
+import re
+import threading
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+import llguidance
+import llguidance.numpy
+import numpy as np
+import numpy.typing as npt
+
+from server.engine.adjust import ConstraintError, Floats
+
+MAX_GRAMMAR_BYTES = 1 << 16
+CACHED_GRAMMARS = 64
+_SPECIAL_IN_REGEX = re.compile(r"[\\.+*?()|\[\]{}^$#&~\-]")
+
+
+class GrammarKind(StrEnum):
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+    CHOICES = "choices"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """``text`` of a JSON schema, a regular expression or a grammar; or ``choices``."""
+
+    kind: GrammarKind
+    text: str = ""
+    choices: tuple[str, ...] = ()
+
+
+class GrammarError(Exception):
+    """A grammar that cannot be used; the message is for the caller who wrote it."""
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer, and keeps the last ones. Thread-safe.
+
+    Args:
+        path: of ``tokenizer.json``, read when the first grammar comes.
+        vocabulary_size: of the model's logits.
+        eos: the tokens that may end an output; at least one.
+    """
+
+    def __init__(self, path: Path, vocabulary_size: int, eos: tuple[int, ...]) -> None:
+        self._path = path
+        self._vocabulary_size = vocabulary_size
+        self._eos = list(eos)
+        self._lock = threading.Lock()
+        self._tokenizer: llguidance.LLTokenizer | None = None
+        self._compiled = lru_cache(CACHED_GRAMMARS)(self._compile)
+
+    def compile(self, grammar: Grammar) -> "GrammarConstraint":
+        """A constraint at its beginning. Takes up to a second: not for an event loop.
+
+        Raises:
+            GrammarError: it is malformed, too complex, or the tokenizer is of no use to it.
+        """
+        return self._compiled(grammar).fork()
+
+    def _compile(self, grammar: Grammar) -> "GrammarConstraint":
+        matcher = llguidance.LLMatcher(self._library_tokenizer(), _source(grammar), log_level=0)
+        if matcher.is_error():
+            raise GrammarError(_first_line(matcher.get_error()))
+        constraint = GrammarConstraint(matcher, self._vocabulary_size)
+        try:  # the first tokens of one that explodes cost too much already
+            constraint.fork().mask(np.zeros(self._vocabulary_size, np.float32))
+        except ConstraintError as error:
+            raise GrammarError(str(error)) from error
+        return constraint
+
+    def _library_tokenizer(self) -> llguidance.LLTokenizer:
+        with self._lock:
+            if self._tokenizer is None:
+                if not self._eos:
+                    raise GrammarError("this model has no token that ends an output")
+                try:
+                    self._tokenizer = llguidance.LLTokenizer(
+                        self._path.read_text("utf-8"),
+                        n_vocab=self._vocabulary_size,
+                        eos_token=self._eos,
+                    )
+                except Exception as error:
+                    # The library raises ValueError and RuntimeError, and wraps Rust's panics.
+                    raise GrammarError(
+                        f"this model's tokenizer cannot be constrained: {_first_line(str(error))}"
+                    ) from error
+            return self._tokenizer
+
+
+class GrammarConstraint:
+    """Implements :class:`server.engine.adjust.Constraint`."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
+        self._matcher = matcher
+        self._bits: npt.NDArray[np.int32] = llguidance.numpy.allocate_token_bitmask(
+            1, vocabulary_size
+        )
+
+    def mask(self, logits: Floats) -> None:
+        llguidance.numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
+        if self._matcher.is_error():
+            raise ConstraintError(f"the grammar: {_first_line(self._matcher.get_error())}")
+        allowed = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: len(logits)]
+        logits[allowed == 0] = -np.inf
+
+    def advance(self, token: int) -> None:
+        if not self._matcher.consume_token(token):
+            raise ConstraintError(f"the grammar: {_first_line(self._matcher.get_error())}")
+
+    def fork(self) -> "GrammarConstraint":
+        return GrammarConstraint(self._matcher.deep_copy(), self._bits.shape[1] * 32)
+
+
+def _source(grammar: Grammar) -> str:
+    """In the library's own form."""
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            try:
+                schema = json.loads(grammar.text)
+            except ValueError as error:
+                raise GrammarError(f"is not JSON: {error}") from error
+            if not isinstance(schema, dict | bool):
+                raise GrammarError("is not a JSON schema: an object is needed")
+            return str(llguidance.LLMatcher.grammar_from_json_schema(grammar.text))
+        case GrammarKind.REGEX:
+            return str(llguidance.LLMatcher.grammar_from_regex(grammar.text))
+        case GrammarKind.LARK:
+            return str(llguidance.LLMatcher.grammar_from_lark(grammar.text))
+        case GrammarKind.CHOICES:
+            alternatives = "|".join(
+                _SPECIAL_IN_REGEX.sub(r"\\\g<0>", choice) for choice in grammar.choices
+            )
+            return str(llguidance.LLMatcher.grammar_from_regex(f"({alternatives})"))
+
+
+def _first_line(message: str) -> str:
+    return next(iter(message.strip().splitlines()), "unknown error")

@@ -1,0 +1,34 @@
+"""What the tests of Llama's descendants have in common."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.families.harness import VOCABULARY_SIZE
+
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+# Axes that all of them have.
+AXES: dict[str, st.SearchStrategy[Any]] = {
+    "num_key_value_heads": st.sampled_from((1, 2, 4)),
+    "tie_word_embeddings": st.booleans(),
+    "rms_norm_eps": st.sampled_from((1e-6, 1e-2)),
+}
+# Short of a prompt's length, so that it matters.
+WINDOWS = st.sampled_from((3, 8))
+
+
+def layer_types(num_layers: int = 2) -> st.SearchStrategy[list[str]]:
+    """Any pattern of full and sliding attention."""
+    kinds = st.sampled_from(("full_attention", "sliding_attention"))
+    return st.lists(kinds, min_size=num_layers, max_size=num_layers)

@@ -1,0 +1,31 @@
+"""ALBERT against transformers."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AlbertConfig, AlbertModel
+
+from tests.families.encoders import FACTORISED, SMALL
+from tests.families.harness import check_eager, check_graphs
+
+SHARING = {
+    "num_hidden_layers": st.just(5),
+    "num_hidden_groups": st.integers(1, 5),
+    "inner_group_num": st.integers(1, 2),
+}
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.fixed_dictionaries({**FACTORISED, **SHARING}))
+def test_eager(changes: dict[str, Any]) -> None:
+    check_eager(AlbertModel(AlbertConfig(**SMALL | changes)))
+
+
+def test_graphs_hold_shared_weights_once() -> None:
+    model = AlbertModel(AlbertConfig(**SMALL | {"num_hidden_layers": 6, "embedding_size": 24}))
+    size = check_graphs("ALBERT", model).bytes_by_precision["fp32"]
+    held = 4 * sum(weight.numel() for weight in model.parameters())
+    layer = 4 * sum(weight.numel() for weight in model.encoder.albert_layer_groups.parameters())
+    # Nodes weigh less than a layer; five more copies of it would not fit.
+    assert size < held + 2 * layer

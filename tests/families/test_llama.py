@@ -1,0 +1,69 @@
+"""Llama against transformers, with every scaling of its rotary positions."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from model.bundle import Precision
+from tests.families.gated import AXES, SMALL
+from tests.families.harness import check_eager, check_graphs
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 48,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+SCALINGS: tuple[dict[str, Any], ...] = (
+    {"rope_type": "default", "rope_theta": 500.0},
+    {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
+    {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0},
+    LLAMA3,
+    YARN,
+    YARN | {"beta_fast": 4.0, "beta_slow": 0.5, "truncate": False},
+    YARN | {"mscale": 0.7, "mscale_all_dim": 0.3},
+    YARN | {"attention_factor": 0.8},
+)
+
+
+def model(changes: dict[str, Any]) -> Any:
+    return LlamaForCausalLM(LlamaConfig(**SMALL | changes))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        AXES
+        | {
+            "head_dim": st.sampled_from((None, 8, 24)),
+            "attention_bias": st.booleans(),
+            "mlp_bias": st.booleans(),
+        }
+    )
+)
+def test_eager(changes: dict[str, Any]) -> None:
+    check_eager(model(changes))
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling["rope_type"])
+def test_scalings(scaling: dict[str, Any]) -> None:
+    check_eager(model({"rope_parameters": dict(scaling)}))
+
+
+def test_graphs() -> None:
+    check_graphs("Llama", model({"rope_parameters": dict(LLAMA3)}), precisions=(Precision.INT8,))
+
+
+def test_graphs_of_yarn() -> None:
+    check_graphs("Llama", model({"rope_parameters": dict(YARN)}))

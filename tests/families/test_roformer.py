@@ -1,0 +1,20 @@
+"""RoFormer against transformers."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import RoFormerConfig, RoFormerModel
+
+from tests.families.encoders import FACTORISED, SMALL, sinusoids_fixed
+from tests.families.harness import check_eager, check_graphs
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.fixed_dictionaries(FACTORISED))
+def test_eager(changes: dict[str, Any]) -> None:
+    check_eager(sinusoids_fixed(RoFormerModel(RoFormerConfig(**SMALL | changes))))
+
+
+def test_graphs() -> None:
+    check_graphs("RoFormer", sinusoids_fixed(RoFormerModel(RoFormerConfig(**SMALL))))
