@@ -67,6 +67,20 @@ class MixerKind(StrEnum):
     SSRU = "ssru"  # Kim et al. 2019, "From Research to Production and Back"
 
 
+class DistanceKind(StrEnum):
+    """Which distances share a row of a table."""
+
+    CLIPPED = "clipped"  # Shaw et al. 2018
+    LOGARITHMIC = "logarithmic"  # He et al. 2021 (DeBERTa v2)
+
+
+class DisentangledTerm(StrEnum):
+    """He et al. 2020, equation 2."""
+
+    CONTENT_TO_POSITION = "content_to_position"
+    POSITION_TO_CONTENT = "position_to_content"
+
+
 class PoolingKind(StrEnum):
     """How token vectors become one vector."""
 
@@ -160,6 +174,20 @@ class RelativeBiasConfig(_Config, frozen=True, kw_only=True):
     max_distance: int = 0
 
 
+class DisentangledConfig(_Config, frozen=True, kw_only=True):
+    """Scores of contents with distances, besides those with each other (He et al. 2020).
+
+    A table has a row for each of ``2 * span`` ranges of distances; from ``max_distance`` on they
+    share the last one. :attr:`DisentangledTerm.CONTENT_TO_POSITION` alone, of clipped distances,
+    is Shaw et al. 2018 with keys.
+    """
+
+    kind: DistanceKind
+    span: int
+    max_distance: int
+    terms: tuple[DisentangledTerm, ...]
+
+
 class NormConfig(_Config, frozen=True, kw_only=True):
     kind: NormKind
     epsilon: float
@@ -188,6 +216,7 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     window: int | None = None
     head_norm: NormConfig | None = None
     bias: RelativeBiasConfig | None = None
+    disentangled: DisentangledConfig | None = None
 
 
 class FeedForwardConfig(_Config, frozen=True, kw_only=True):

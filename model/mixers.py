@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from model.basics import Linear, make_norm
 from model.config import AttentionConfig, LayerConfig, MixerKind
+from model.disentangled import DisentangledBias
 from model.eager import split_heads, split_qkv
 from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 
@@ -67,14 +68,31 @@ class SelfAttention(nn.Module):
 class BidirectionalAttention(SelfAttention):
     """Of an encoder."""
 
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
+        super().__init__(hidden_size, layer, kernels)
+        self.content_bias: DisentangledBias | None = None
+        if self.config.disentangled is not None:
+            self.content_bias = DisentangledBias(self.config, self.config.disentangled)
+
     def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
-        context = self.kernels.bidirectional(self.packed(x), self.config, positions, lengths)
+        qkv = self.packed(x)
+        if self.content_bias is not None:
+            bias = self.content_bias(qkv)
+            positions = positions._replace(
+                bias=bias if positions.bias is None else bias + positions.bias
+            )
+        context = self.kernels.bidirectional(qkv, self.config, positions, lengths)
         output: Tensor = self.output(context)
         return output
 
 
 class CausalAttention(SelfAttention):
     """Of a decoder. State: ``key`` and ``value [batch, kv_heads, capacity, head_size]``."""
+
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
+        super().__init__(hidden_size, layer, kernels)
+        if self.config.disentangled is not None:
+            raise ValueError("disentangled attention is an encoder's")
 
     def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
         past = KeyValue(state["key"], state["value"]) if state else None

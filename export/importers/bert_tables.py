@@ -63,26 +63,24 @@ UNUSED = (
 )
 
 
-def embeddings(config: Fields, *, first_position: int = 0) -> tuple[Rename, ...]:
-    """Tokens, positions and token types; a lone token type is added to each position.
+def later_positions(first: int) -> Rename:
+    """Positions of a text that begins with row ``first``.
 
-    Args:
-        config: of the model.
-        first_position: the row of a text's first token; fairseq's models number positions from
-            the padding's id on.
+    fairseq's models number them from the padding's id on.
     """
+    return Rename(POSITIONS.target, POSITIONS.sources, lambda rows: rows[first:])
 
-    def drop(positions: Tensor) -> Tensor:
-        return positions[first_position:]
+
+def embeddings(config: Fields, *, first_position: int = 0) -> tuple[Rename, ...]:
+    """Tokens, positions and token types; a lone token type is added to each position."""
 
     def fold(positions: Tensor, segments: Tensor) -> Tensor:
         return positions[first_position:] + segments[:1]
 
     if num_segments(config):
-        rows = Rename(POSITIONS.target, POSITIONS.sources, drop)
-        return (TOKENS, rows, SEGMENTS, *EMBEDDING_NORM)
-    rows = Rename(POSITIONS.target, POSITIONS.sources + SEGMENTS.sources, fold)
-    return (TOKENS, rows, *EMBEDDING_NORM)
+        return (TOKENS, later_positions(first_position), SEGMENTS, *EMBEDDING_NORM)
+    folded = Rename(POSITIONS.target, POSITIONS.sources + SEGMENTS.sources, fold)
+    return (TOKENS, folded, *EMBEDDING_NORM)
 
 
 def num_segments(config: Fields) -> int:

@@ -10,6 +10,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.importers.albert import import_albert
 from export.importers.bert import import_bert
+from export.importers.deberta import import_deberta
 from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
@@ -19,6 +20,7 @@ from export.importers.llama_gguf import import_llama_gguf
 from export.importers.marian import import_marian
 from export.importers.mistral import import_mistral
 from export.importers.modernbert import import_modernbert
+from export.importers.mpnet import import_mpnet
 from export.importers.phi3 import import_phi3
 from export.importers.qwen import import_qwen2, import_qwen3
 from export.importers.roberta import import_roberta
@@ -34,6 +36,7 @@ from export.supported import lookup
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "albert": import_albert,
     "bert": import_bert,
+    "deberta-v2": import_deberta,
     "distilbert": import_distilbert,
     "electra": import_electra,
     "gemma": import_gemma,
@@ -43,6 +46,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "llama": import_llama,
     "mistral": import_mistral,
     "modernbert": import_modernbert,
+    "mpnet": import_mpnet,
     "phi3": import_phi3,
     "qwen2": import_qwen2,
     "qwen3": import_qwen3,

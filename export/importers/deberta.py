@@ -1,0 +1,177 @@
+"""DeBERTa v2 and v3 (He et al. 2020 and 2021), as ``transformers`` saves them.
+
+BERT whose attention scores contents against distances. The keys and queries of distances come
+from one table and a layer's own matrices, so they are constants: they are computed here.
+"""
+
+import msgspec
+from torch import Tensor
+from torch.nn import functional
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError, UnsupportedError
+from export.importers.bert_tables import (
+    EMBEDDING_NORM,
+    POSITIONS,
+    SEGMENTS,
+    TOKENS,
+    UNUSED,
+    LayerNames,
+    layer_norm,
+    num_layers,
+    post_norm_layer,
+)
+from export.importers.encoders import Body, assemble
+from export.importers.heads import HeadReader
+from export.importers.renaming import Rename, Transform, per_layer
+from export.importers.sentence_transformers import embedder
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import check_supported, lookup
+from model.config import (
+    DisentangledConfig,
+    DisentangledTerm,
+    DistanceKind,
+    EmbeddingConfig,
+    LayerConfig,
+    PositionConfig,
+    PositionKind,
+    StackConfig,
+)
+from model.mixers import required
+
+_SELF = "encoder.layer.{n}.attention.self"
+NAMES = LayerNames(
+    query=f"{_SELF}.query_proj", key=f"{_SELF}.key_proj", value=f"{_SELF}.value_proj"
+)
+TERMS = {
+    "c2p": DisentangledTerm.CONTENT_TO_POSITION,
+    "p2c": DisentangledTerm.POSITION_TO_CONTENT,
+}
+# Whose matrix makes a term's table: that of the content it stands for, or one of its own.
+SHARED = {"c2p": f"{_SELF}.key_proj", "p2c": f"{_SELF}.query_proj"}
+OWN = {"c2p": f"{_SELF}.pos_key_proj", "p2c": f"{_SELF}.pos_query_proj"}
+DISTANCES = "encoder.rel_embeddings.weight"
+DISTANCE_NORM = ("encoder.LayerNorm.weight", "encoder.LayerNorm.bias")
+
+
+def import_deberta(folder: HuggingFaceFolder) -> Checkpoint:
+    """The model in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    hidden_size = config.positive("hidden_size")
+    check_supported(
+        config,
+        conv_kernel_size=(0,),
+        embedding_size=(hidden_size,),
+        attention_head_size=(hidden_size // config.positive("num_attention_heads"),),
+        norm_rel_ebd=("none", "layer_norm"),
+    )
+    layers = (_layer(config),) * num_layers(config)
+    num_segments = config.integer("type_vocab_size", 0)
+    is_added = config.flag("position_biased_input", True)
+    body = Body(
+        base="deberta",
+        hidden_size=hidden_size,
+        position=PositionConfig(
+            kind=PositionKind.LEARNED if is_added else PositionKind.NONE,
+            max_positions=config.positive("max_position_embeddings", 512),
+        ),
+        embedding=EmbeddingConfig(norm=layer_norm(config), num_segments=num_segments),
+        encoder=StackConfig(layers=layers),
+        table=(
+            *(TOKENS, *EMBEDDING_NORM),
+            *((POSITIONS,) if is_added else ()),
+            *((SEGMENTS,) if num_segments else ()),
+            *per_layer((*NAMES.table(), *_distance_tables(config)), len(layers)),
+        ),
+        ignored=(*UNUSED, *POSITIONS.sources, DISTANCES, *DISTANCE_NORM),
+    )
+    return assemble(folder, body, HEADS, "DebertaV2Model")
+
+
+def _terms(config: Fields) -> list[str]:
+    """What the configuration names, as a list or between bars."""
+    value = config.get("pos_att_type")
+    names = value.lower().split("|") if isinstance(value, str) else config.texts("pos_att_type")
+    return [name.strip() for name in names if name.strip()]
+
+
+def _layer(config: Fields) -> LayerConfig:
+    layer = post_norm_layer(config)
+    attention, terms = required(layer.attention), _terms(config)
+    # He et al. 2020, equation 4: as many terms share the scale as there are.
+    scale = (attention.head_size * (1 + len(terms))) ** -0.5
+    attention = msgspec.structs.replace(attention, scale=scale, disentangled=_distances(config))
+    return msgspec.structs.replace(layer, attention=attention)
+
+
+def _distances(config: Fields) -> DisentangledConfig | None:
+    terms = tuple(lookup(TERMS, name, f"{config.origin}: pos_att_type") for name in _terms(config))
+    if not config.flag("relative_attention", False) or not terms:
+        return None
+    num_buckets, furthest = _whole(config, "position_buckets"), _furthest(config)
+    if num_buckets < 1:
+        return DisentangledConfig(
+            kind=DistanceKind.CLIPPED, span=furthest, max_distance=furthest, terms=terms
+        )
+    if not 4 <= num_buckets < 2 * (furthest - 1):
+        raise UnsupportedError(
+            f"{config.origin}: position_buckets {num_buckets} for distances up to {furthest}"
+        )
+    return DisentangledConfig(
+        kind=DistanceKind.LOGARITHMIC, span=num_buckets, max_distance=furthest, terms=terms
+    )
+
+
+def _furthest(config: Fields) -> int:
+    given = _whole(config, "max_relative_positions")
+    return given if given >= 1 else config.positive("max_position_embeddings", 512)
+
+
+def _whole(config: Fields, name: str) -> int:
+    """A number of which -1 means none."""
+    value = config.get(name)
+    return -1 if value in (None, -1) else config.integer(name)
+
+
+def _distance_tables(config: Fields) -> list[Rename]:
+    """What a layer's matrices make of the table of distances."""
+    distances = _distances(config)
+    if distances is None:
+        return []
+    matrices = SHARED if config.flag("share_att_key", False) else OWN
+    norms = DISTANCE_NORM if config.text("norm_rel_ebd", "none") == "layer_norm" else ()
+    transform = _project(2 * distances.span, layer_norm(config).epsilon)
+    return [
+        Rename(
+            f"encoder.layers.{{n}}.mixer.content_bias.{TERMS[name]}",
+            (DISTANCES, f"{matrices[name]}.weight", f"{matrices[name]}.bias", *norms),
+            transform,
+        )
+        for name in _terms(config)
+    ]
+
+
+def _project(num_rows: int, epsilon: float) -> Transform:
+    def project(
+        table: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        norm_weight: Tensor | None = None,
+        norm_bias: Tensor | None = None,
+    ) -> Tensor:
+        if len(table) < num_rows:
+            raise SourceError(f"{DISTANCES}: {len(table)} rows, {num_rows} are needed")
+        rows = table[:num_rows]
+        if norm_weight is not None:
+            rows = functional.layer_norm(rows, rows.shape[1:], norm_weight, norm_bias, epsilon)
+        return functional.linear(rows, weight, bias)
+
+    return project
+
+
+HEADS: dict[str, HeadReader] = {"DebertaV2Model": embedder}
