@@ -30,6 +30,7 @@ from export.readers.gguf import GgufFile, is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
 from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
+from export.readers.pickles import is_pickle, refusal
 from export.supported import lookup
 
 # By ``model_type`` of config.json.
@@ -136,6 +137,8 @@ def import_path(path: Path) -> Checkpoint:
     try:
         if not path.exists():
             raise SourceError(f"{path}: no such file or folder")
+        if is_pickle(path):
+            raise refusal([path], path.with_suffix(".safetensors"))
         for format_ in FORMATS:
             if format_.matches(path):
                 checkpoint = format_.load(path)

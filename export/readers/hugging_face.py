@@ -1,59 +1,20 @@
 """A Hugging Face model folder: configuration, safetensors, tokenizer, chat template."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 import yaml
-from safetensors import SafetensorError, safe_open
 
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
+from export.readers.pickles import pickles_in, refusal
+from export.readers.safetensors_weights import SafetensorsWeights
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 TOKENIZER_FILE = "tokenizer.json"
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-
-
-class SafetensorsWeights(Mapping[str, torch.Tensor]):
-    """Weights by name over one or more files, each read when it is asked for.
-
-    Raises:
-        SourceError: a file is missing or damaged, or two files hold one name.
-    """
-
-    def __init__(self, paths: list[Path]) -> None:
-        self._files: dict[str, Any] = {}
-        with ExitStack() as stack:
-            for path in paths:
-                try:
-                    file = stack.enter_context(safe_open(str(path), framework="pt"))
-                except (OSError, SafetensorError) as error:
-                    raise SourceError(f"{path.name}: {error}") from error
-                for name in file.keys():  # noqa: SIM118 - the handle is no mapping
-                    if name in self._files:
-                        raise SourceError(f"{path.name}: {name} is in another file too")
-                    self._files[name] = file
-            stack.pop_all()  # the handles live as long as this mapping
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +92,9 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in names]
     if (folder / WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
-    if any((folder / name).is_file() for name in _PICKLES):
-        raise UnsupportedError(
-            f"{folder}: the weights are a pickle, which may run code when it is read; "
-            "save them as safetensors (save_pretrained does)"
-        )
+    pickles = pickles_in(folder)
+    if pickles:
+        raise refusal(pickles, folder / WEIGHTS_FILE)
     raise SourceError(f"{folder}: neither {WEIGHTS_FILE} nor {INDEX_FILE}")
 
 

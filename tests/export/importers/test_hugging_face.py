@@ -47,11 +47,6 @@ def test_no_weights(folder: Path) -> None:
     )
 
 
-def test_a_pickle_is_not_read(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert "the weights are a pickle" in message_of(folder, UnsupportedError)
-
-
 @pytest.mark.parametrize("size", [0, 4, 100, 2000])
 def test_truncated_weights(folder: Path, size: int) -> None:
     path = folder / "model.safetensors"

@@ -1,0 +1,51 @@
+"""Weights that PyTorch pickled: never read here, since reading a pickle may run its code."""
+
+import zipfile
+from pathlib import Path
+
+from export.errors import UnsupportedError
+
+SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_PROTOCOL = b"\x80"  # begins every pickle from protocol 2 on
+
+# One process, PyTorch and safetensors; weights_only refuses everything but tensors.
+_COMMAND = (
+    'python -c "import glob, torch; from safetensors.torch import save_file; weights = {{}}; '
+    "[weights.update(torch.load(file, map_location='cpu', weights_only=True)) "
+    "for file in sorted(glob.glob('{pattern}'))]; "
+    "save_file({{name: weight.clone().contiguous() for name, weight in weights.items() "
+    "if torch.is_tensor(weight)}}, '{target}')\""
+)
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether the file ``path`` is what ``torch.save`` writes, of today or before 1.6."""
+    if path.suffix not in SUFFIXES or not path.is_file():
+        return False
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("data.pkl") for name in archive.namelist())
+    with path.open("rb") as file:
+        return file.read(1) == _PROTOCOL
+
+
+def pickles_in(folder: Path) -> list[Path]:
+    """Every pickle of ``folder``, by name."""
+    return [path for path in sorted(folder.iterdir()) if is_pickle(path)]
+
+
+def refusal(paths: list[Path], target: Path) -> UnsupportedError:
+    """Says why ``paths``, one or the shards of one, are not read, and how to convert them.
+
+    Args:
+        target: the safetensors file that the command writes.
+    """
+    folder = paths[0].parent
+    common = paths[0].name
+    if len(paths) > 1:
+        common = f"{paths[0].name.split('-')[0].removesuffix(paths[0].suffix)}*{paths[0].suffix}"
+    command = _COMMAND.format(pattern=folder / common, target=target)
+    return UnsupportedError(
+        f"{paths[0]}: the weights are a pickle, which may run code when it is read; "
+        f"convert them to safetensors:\n  {command}"
+    )
