@@ -35,8 +35,7 @@ class Container:
     @property
     def pid(self) -> int:
         """Of the image's command, which is process 1 in its namespace."""
-        parent = self.server.process.pid
-        return int(Path(f"/proc/{parent}/task/{parent}/children").read_text())
+        return _child(self.server.process)
 
     def status(self) -> dict[str, str]:
         """What the kernel says of the image's command."""
@@ -72,11 +71,19 @@ def as_the_image(image: Image, *command: str) -> list[str]:
 @contextmanager
 def container(image: Image, bundles: Path) -> Iterator[Container]:
     """Starts the image's command with ``bundles`` mounted, waits until it serves, and ends it."""
-    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--"]
+    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--"]
     set_up = ["sh", "-ec", _SET_UP, str(image.root), str(bundles)]
     command = [*unshare, *set_up, *as_the_image(image, *image.command)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield Container(image, until_ready(process))
         finally:
-            process.kill()
+            # With process 1 its namespace ends, and with its child ``unshare``. What the latter
+            # offers instead, --kill-child, is void once the child changes its user.
+            if process.poll() is None:
+                os.kill(_child(process), signal.SIGKILL)
+
+
+def _child(process: "subprocess.Popen[str]") -> int:
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(child)
