@@ -114,6 +114,21 @@ class AsyncClient:
         request = requests.translate(wire.TranslateStreamRequest, model, inputs, options)
         return self._stream(self._inference.TranslateStream, request)
 
+    async def score(
+        self,
+        model: str,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        logprobs: bool = False,
+        top_logprobs: int | None = None,
+        version: str = "",
+    ) -> types.ScoreResult:
+        """How likely the second text of each pair is after the first: a prompt, or a source."""
+        request = requests.score(
+            model, pairs, logprobs=logprobs, top_logprobs=top_logprobs, version=version
+        )
+        return await self._call(self._inference.Score, request, responses.score)
+
     async def embed(self, model: str, inputs: Texts, *, version: str = "") -> types.EmbedResult:
         """Maps texts to vectors."""
         request = requests.plain(wire.EmbedRequest, model, inputs, version)

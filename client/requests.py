@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TypedDict, TypeVar
 
+from client import types
 from client.types import GenerationOptions, Message
 from protos.triune.v1 import inference_pb2 as wire
 
@@ -21,9 +22,47 @@ def texts(inputs: Texts) -> Sequence[str]:
 
 class _Grouped(TypedDict):
     sampling: wire.SamplingOptions
+    decoding: wire.DecodingOptions
     stopping: wire.StoppingOptions
     response: wire.ResponseOptions
     version: str
+    priority: int
+
+
+_EARLY_STOPPING = {
+    types.EarlyStopping.HEURISTIC: wire.EARLY_STOPPING_HEURISTIC,
+    types.EarlyStopping.FIRST: wire.EARLY_STOPPING_FIRST,
+    types.EarlyStopping.NEVER: wire.EARLY_STOPPING_NEVER,
+}
+
+
+def _grammar(grammar: types.Grammar | None) -> wire.Grammar | None:
+    match grammar:
+        case None:
+            return None
+        case types.JsonSchema(schema):
+            return wire.Grammar(json_schema=schema)
+        case types.Regex(pattern):
+            return wire.Grammar(regex=pattern)
+        case types.Lark(text):
+            return wire.Grammar(lark=text)
+        case types.Choices(values):
+            return wire.Grammar(choices=wire.Choices(values=values))
+
+
+def _decoding(options: GenerationOptions) -> wire.DecodingOptions:
+    early_stopping = options.get("early_stopping")
+    return wire.DecodingOptions(
+        beam_size=options.get("beam_size"),
+        length_penalty=options.get("length_penalty"),
+        early_stopping=None if early_stopping is None else _EARLY_STOPPING[early_stopping],
+        num_hypotheses=options.get("num_hypotheses"),
+        no_repeat_ngram_size=options.get("no_repeat_ngram_size"),
+        target_prefix=texts(options.get("target_prefix", ())),
+        alternatives=options.get("alternatives"),
+        grammar=_grammar(options.get("grammar")),
+        bad_words=options.get("bad_words", ()),
+    )
 
 
 def _grouped(options: GenerationOptions) -> _Grouped:
@@ -39,13 +78,29 @@ def _grouped(options: GenerationOptions) -> _Grouped:
             top_k=options.get("top_k"),
             top_p=options.get("top_p"),
             seed=options.get("seed"),
+            min_p=options.get("min_p"),
+            typical_p=options.get("typical_p"),
+            repetition_penalty=options.get("repetition_penalty"),
+            presence_penalty=options.get("presence_penalty"),
+            frequency_penalty=options.get("frequency_penalty"),
+            logit_bias=options.get("logit_bias", {}),
         ),
+        decoding=_decoding(options),
         stopping=wire.StoppingOptions(
             max_new_tokens=options.get("max_new_tokens"),
             stop_strings=options.get("stop_strings", ()),
             ignore_eos=options.get("ignore_eos"),
+            min_new_tokens=options.get("min_new_tokens"),
+            stop_token_ids=options.get("stop_token_ids", ()),
         ),
-        response=wire.ResponseOptions(token_ids=options.get("token_ids")),
+        response=wire.ResponseOptions(
+            token_ids=options.get("token_ids"),
+            logprobs=options.get("logprobs"),
+            top_logprobs=options.get("top_logprobs"),
+            prompt_logprobs=options.get("prompt_logprobs"),
+            echo=options.get("echo"),
+        ),
+        priority=options.get("priority", 0),
         version=options.get("version", ""),
     )
 
@@ -74,6 +129,23 @@ def translate(
 ) -> TranslateT:
     """For ``Translate`` or ``TranslateStream``: ``request`` says which."""
     return request(model=model, inputs=texts(inputs), **_grouped(options))
+
+
+def score(
+    model: str,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    logprobs: bool,
+    top_logprobs: int | None,
+    version: str,
+) -> wire.ScoreRequest:
+    """For ``Score``: contexts with their targets."""
+    return wire.ScoreRequest(
+        model=model,
+        inputs=[wire.ScoreInput(context=context, target=target) for context, target in pairs],
+        response=wire.ResponseOptions(logprobs=logprobs, top_logprobs=top_logprobs),
+        version=version,
+    )
 
 
 def plain(request: type[PlainT], model: str, inputs: Texts, version: str) -> PlainT:

@@ -1,5 +1,7 @@
 """From the wire's responses to the client's values."""
 
+from collections.abc import Iterable
+
 from client import types
 from protos.triune.v1 import common_pb2, inference_pb2, models_pb2
 
@@ -41,12 +43,38 @@ def timing(message: common_pb2.Timing) -> types.Timing:
     )
 
 
+def _logprobs(messages: Iterable[inference_pb2.TokenLogprob]) -> tuple[types.TokenLogprob, ...]:
+    return tuple(
+        types.TokenLogprob(
+            token_id=message.token_id,
+            token=message.token,
+            logprob=message.logprob,
+            top=_logprobs(message.top),
+        )
+        for message in messages
+    )
+
+
+def _hypothesis(message: inference_pb2.Hypothesis) -> types.Hypothesis:
+    return types.Hypothesis(
+        text=message.text,
+        token_ids=tuple(message.token_ids),
+        finish_reason=_FINISH_REASONS.get(message.finish_reason),
+        score=message.score if message.HasField("score") else None,
+        logprobs=_logprobs(message.logprobs),
+    )
+
+
 def _text(message: inference_pb2.GeneratedOutput) -> types.Text:
     return types.Text(
         text=message.text,
         token_ids=tuple(message.token_ids),
         finish_reason=_FINISH_REASONS.get(message.finish_reason),
+        score=message.score if message.HasField("score") else None,
+        logprobs=_logprobs(message.logprobs),
         usage=usage(message.usage),
+        prompt_logprobs=_logprobs(message.prompt_logprobs),
+        hypotheses=tuple(map(_hypothesis, message.hypotheses)),
     )
 
 
@@ -74,6 +102,28 @@ def piece(
         finish_reason=_FINISH_REASONS.get(message.finish_reason),
         usage=usage(message.usage) if message.HasField("usage") else None,
         timing=timing(message.timing) if message.HasField("timing") else None,
+        hypothesis=message.hypothesis,
+        logprobs=_logprobs(message.logprobs),
+        score=message.score if message.HasField("score") else None,
+        prompt_logprobs=_logprobs(message.prompt_logprobs),
+    )
+
+
+def score(message: inference_pb2.ScoreResponse) -> types.ScoreResult:
+    """What ``Score`` answers."""
+    return types.ScoreResult(
+        model=message.model,
+        outputs=tuple(
+            types.Scored(
+                score=output.score,
+                num_tokens=output.num_tokens,
+                logprobs=_logprobs(output.logprobs),
+                usage=usage(output.usage),
+            )
+            for output in message.outputs
+        ),
+        usage=usage(message.usage),
+        timing=timing(message.timing),
     )
 
 

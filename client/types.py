@@ -1,6 +1,6 @@
 """What the client's calls take and give: frozen values that know nothing of gRPC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict
@@ -53,6 +53,48 @@ class Timing:
         )
 
 
+class EarlyStopping(StrEnum):
+    """When a beam search is over, once it has as many finished hypotheses as beams."""
+
+    HEURISTIC = "heuristic"
+    """No live beam beats the worst of them at its present length."""
+    FIRST = "first"
+    """At once."""
+    NEVER = "never"
+    """No live beam could beat the worst of them at any length."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """The output is JSON that follows ``schema``, a JSON schema as JSON."""
+
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """The whole output matches ``pattern``, in the syntax of Rust's regex library."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lark:
+    """The output follows a context-free ``grammar`` in Lark's syntax, from the rule "start"."""
+
+    grammar: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The output is one of ``values``."""
+
+    values: tuple[str, ...]
+
+
+Grammar = JsonSchema | Regex | Lark | Choices
+
+
 class GenerationOptions(TypedDict, total=False):
     """How tokens are chosen and when a text ends. What is left out, the server decides."""
 
@@ -60,12 +102,40 @@ class GenerationOptions(TypedDict, total=False):
     """0 is greedy, as is leaving it out."""
     top_k: int | None
     top_p: float | None
+    min_p: float | None
+    typical_p: float | None
     seed: int | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float]
+    """Added to the logits of tokens, by id."""
+    beam_size: int | None
+    length_penalty: float | None
+    early_stopping: EarlyStopping | None
+    num_hypotheses: int | None
+    """Outputs for each input: best hypotheses, samples or alternatives."""
+    no_repeat_ngram_size: int | None
+    target_prefix: str | Sequence[str]
+    """What the output begins with: one for all inputs, or one for each."""
+    alternatives: bool | None
+    grammar: Grammar | None
+    bad_words: Sequence[str]
     max_new_tokens: int | None
+    min_new_tokens: int | None
     stop_strings: Sequence[str]
+    stop_token_ids: Sequence[int]
     ignore_eos: bool | None
     token_ids: bool | None
     """Ask for the output's token ids besides its text."""
+    logprobs: bool | None
+    """Ask for the log-probability of each generated token."""
+    top_logprobs: int | None
+    prompt_logprobs: bool | None
+    echo: bool | None
+    """Let the text begin with the input."""
+    priority: int
+    """Higher is served earlier."""
     version: str
     """A version of the model; the newest if left out."""
 
@@ -79,14 +149,40 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Text:
-    """One generated text."""
+class TokenLogprob:
+    """A token, and the natural logarithm of its probability."""
+
+    token_id: int
+    token: str
+    """The vocabulary's own spelling."""
+    logprob: float
+    top: tuple["TokenLogprob", ...] = ()
+    """The likeliest tokens in its place, if they were asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hypothesis:
+    """One of several texts for the same input."""
 
     text: str
     token_ids: tuple[int, ...]
     """Empty unless they were asked for."""
     finish_reason: FinishReason | None
+    score: float | None
+    """A beam search's."""
+    logprobs: tuple[TokenLogprob, ...]
+    """Empty unless they were asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text(Hypothesis):
+    """What was generated for one input: the first hypothesis, and all of them."""
+
     usage: Usage
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """Empty unless they were asked for."""
+    hypotheses: tuple[Hypothesis, ...] = ()
+    """All of them, best first, if more than one was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +201,12 @@ class Piece:
     finish_reason: FinishReason | None
     usage: Usage | None
     timing: Timing | None
+    hypothesis: int = 0
+    """Which hypothesis of that input."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    score: float | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """On the last piece of an input's first output, if they were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +249,23 @@ class TextResult(_Result):
     """What ``generate`` and ``translate`` give."""
 
     outputs: tuple[Text, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scored:
+    """How likely a target is after its context."""
+
+    score: float
+    """The sum of its tokens' log-probabilities."""
+    num_tokens: int
+    logprobs: tuple[TokenLogprob, ...]
+    """Empty unless they were asked for."""
+    usage: Usage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreResult(_Result):
+    outputs: tuple[Scored, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

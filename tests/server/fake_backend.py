@@ -5,6 +5,7 @@ has stored, so a lost, swapped or stale row changes the output.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -15,12 +16,25 @@ VOCABULARY = 97
 EOS = 0
 
 
-def next_token(tokens: Iterable[float], source: Iterable[float] = ()) -> int:
-    """The reference: what the fake model generates after ``tokens``."""
+@cache
+def noise() -> Array:
+    """Rows of logits, of which each text gets one."""
+    return np.random.default_rng(0).normal(size=(1009, VOCABULARY)).astype(np.float32)
+
+
+def next_logits(tokens: Iterable[float], source: Iterable[float] = ()) -> Array:
+    """The reference: the logits ``[vocabulary]`` after ``tokens``."""
     value = 7
     for token in (*source, *tokens):
         value = (value * 31 + int(token) + 1) % 65_521
-    return value % VOCABULARY
+    logits: Array = noise()[value % len(noise())].copy()
+    logits[value % VOCABULARY] = logits.max() + 0.5
+    return logits
+
+
+def next_token(tokens: Iterable[float], source: Iterable[float] = ()) -> int:
+    """The likeliest token after ``tokens``."""
+    return int(next_logits(tokens, source).argmax())
 
 
 def reference(
@@ -34,7 +48,7 @@ def reference(
     return tokens[len(prompt) :]
 
 
-def decode_spec(*, has_source: bool) -> Graph:
+def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
     kv = StateSpec(
         name="key.0",
         role=StateRole.KV,
@@ -62,7 +76,7 @@ def decode_spec(*, has_source: bool) -> Graph:
     )
     ids = TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length"))
     logits = TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("batch", VOCABULARY))
-    states = (kv, cross, recurrent) if has_source else (kv, recurrent)
+    states = (kv, *((cross,) if has_source else ()), *((recurrent,) if is_recurrent else ()))
     return Graph(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
 
 
@@ -87,7 +101,7 @@ class BoundFakeDecode:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         ids = inputs["token_ids"]
         cached, new = inputs["num_cached_tokens"], inputs["num_new_tokens"]
-        keys, count = self._states["past.key.0"], self._states["past.recurrent.0"]
+        keys, count = self._states["past.key.0"], self._states.get("past.recurrent.0")
         self._graph.num_runs += 1
         self._graph.max_tokens_in_run = max(self._graph.max_tokens_in_run, ids.size)
         if ids.shape[1] > 1 and cached.any():
@@ -99,15 +113,16 @@ class BoundFakeDecode:
         for row, tokens in enumerate(ids):
             end = cached[row] + new[row]
             keys[row, 0, cached[row] : end, 0] = tokens[: new[row]]
-            count[row] += new[row]
-            assert count[row] == end, "the recurrent state is of another sequence"
+            if count is not None:
+                count[row] += new[row]
+                assert count[row] == end, "the recurrent state is of another sequence"
             source: Iterable[float] = ()
             if "source_lengths" in inputs:
                 length = inputs["source_lengths"][row]
                 source = self._states["past.cross_key.0"][row, 0, :length, 0]
             for index in range(new[row]):
                 seen = keys[row, 0, : cached[row] + index + 1, 0]
-                logits[row, index, next_token(seen, source)] = 1.0
+                logits[row, index] = next_logits(seen, source)
             if self._graph.poison in tokens[: new[row]]:
                 logits[row] = np.nan
         return {"logits": logits.reshape(-1, VOCABULARY)[inputs["logit_positions"]]}

@@ -1,85 +1,14 @@
 """The worker over a fake runtime: whatever shares the batch, the tokens are the same."""
 
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.engine.generator import Generator
 from server.engine.lifecycle import Outcome
-from server.engine.observer import Load, RunReport
 from server.engine.options import Sampling
-from server.engine.runner import Capacity, Runner
-from server.engine.scheduler import Limits
-from server.engine.sequence import GenerationJob, Progress
-from tests.server.fake_backend import EOS, FakeDecode, FakeEncode, decode_spec, reference
-
-MAX_LENGTH = 64
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Recorder:
-    runs: list[RunReport] = field(default_factory=list)
-
-    def on_run(self, model: str, report: RunReport) -> None:
-        assert model == "fake"
-        self.runs.append(report)
-
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
-        raise NotImplementedError
-
-
-@dataclass
-class Bench:
-    """A generator and all that it said."""
-
-    generator: Generator
-    graph: FakeDecode
-    clock: Clock
-    recorder: Recorder
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
-
-    def step(self) -> list[Progress]:
-        news = self.generator.step()
-        for progress in news:
-            self.tokens.setdefault(progress.id, []).extend(progress.tokens)
-            if progress.end is not None:
-                self.outcomes.setdefault(progress.id, []).append(progress.end.outcome)
-        return news
-
-    def run(self, max_steps: int = 10_000) -> None:
-        for _ in range(max_steps):
-            if not self.generator.has_work:
-                return
-            self.step()
-        raise AssertionError("the work does not end")
-
-
-def bench(
-    *, num_slots: int = 4, max_step_tokens: int = 16, has_source: bool = False, **graph: int
-) -> Bench:
-    decode, clock, recorder = FakeDecode(**graph), Clock(), Recorder()
-    capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH)
-    encode = FakeEncode() if has_source else None
-    runner = Runner(decode_spec(has_source=has_source), decode, encode, capacity)
-    limits = Limits(num_slots, max_step_tokens, min_chunk=4)
-    generator = Generator("fake", runner, capacity, limits, clock, recorder)
-    return Bench(generator, decode, clock, recorder)
-
-
-def job(prompt: list[int], max_new_tokens: int, source: tuple[int, ...] = ()) -> GenerationJob:
-    return GenerationJob(tuple(prompt), max_new_tokens, source, frozenset({EOS}))
-
+from server.engine.sequence import GenerationJob
+from tests.server.fake_backend import reference
+from tests.server.generating import MAX_LENGTH, bench, job
 
 prompts = st.lists(st.integers(1, 96), min_size=1, max_size=40)
 budgets = st.integers(1, 20)
@@ -194,9 +123,9 @@ def test_a_long_prompt_does_not_stall_a_running_sequence() -> None:
     mixed.step()
     mixed.generator.submit(2, job([4] * 40, 2))
     for _ in range(5):
-        before = len(mixed.tokens.get(1, []))
+        before = len(mixed.tokens_of(1))
         mixed.step()
-        assert len(mixed.tokens[1]) == before + 1
+        assert len(mixed.tokens_of(1)) == before + 1
     assert mixed.graph.max_tokens_in_run <= 8
 
 

@@ -1,0 +1,120 @@
+"""A worker over the fake runtime, and all that it said."""
+
+from dataclasses import dataclass, field
+
+from server.engine.generator import Generator
+from server.engine.lifecycle import Outcome
+from server.engine.observer import Load, RunReport
+from server.engine.runner import Capacity, Runner
+from server.engine.scheduler import Limits
+from server.engine.sequence import End, GenerationJob, Progress
+from tests.server.fake_backend import EOS, FakeDecode, FakeEncode, decode_spec
+
+MAX_LENGTH = 64
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Recorder:
+    runs: list[RunReport] = field(default_factory=list)
+
+    def on_run(self, model: str, report: RunReport) -> None:
+        assert model == "fake"
+        self.runs.append(report)
+
+    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+        raise NotImplementedError
+
+    def num_tokens(self, phase: str) -> int:
+        return sum(run.num_tokens for run in self.runs if run.phase == phase)
+
+
+@dataclass
+class Bench:
+    """A generator and all that it said. Outputs by job, then by number."""
+
+    generator: Generator
+    graph: FakeDecode
+    clock: Clock
+    recorder: Recorder
+    news: list[Progress] = field(default_factory=list)
+
+    def submit(self, id_: int, job: GenerationJob) -> None:
+        self.generator.submit(id_, job)
+
+    def step(self) -> list[Progress]:
+        news = self.generator.step()
+        self.news += news
+        return news
+
+    def run(self, max_steps: int = 10_000) -> None:
+        for _ in range(max_steps):
+            if not self.generator.has_work:
+                return
+            self.step()
+        raise AssertionError("the work does not end")
+
+    def tokens_of(self, id_: int, output: int = 0) -> list[int]:
+        return [
+            token
+            for progress in self.news
+            if (progress.id, progress.output) == (id_, output)
+            for token in progress.tokens
+        ]
+
+    def ends_of(self, id_: int) -> dict[int, End]:
+        ends: dict[int, End] = {}
+        for progress in self.news:
+            if progress.id == id_ and progress.end is not None:
+                assert progress.output not in ends, "an output ends once"
+                ends[progress.output] = progress.end
+        return ends
+
+    def last_of(self, id_: int, output: int = 0) -> Progress:
+        (last,) = (
+            progress
+            for progress in self.news
+            if (progress.id, progress.output) == (id_, output) and progress.end is not None
+        )
+        return last
+
+    @property
+    def tokens(self) -> dict[int, list[int]]:
+        return {id_: self.tokens_of(id_) for id_ in {progress.id for progress in self.news}}
+
+    @property
+    def outcomes(self) -> dict[int, list[Outcome]]:
+        return {
+            id_: [end.outcome for end in ends.values()]
+            for id_ in {progress.id for progress in self.news}
+            if (ends := self.ends_of(id_))
+        }
+
+
+def bench(
+    *,
+    num_slots: int = 4,
+    max_step_tokens: int = 16,
+    has_source: bool = False,
+    is_recurrent: bool = True,
+    **graph: int,
+) -> Bench:
+    decode, clock, recorder = FakeDecode(**graph), Clock(), Recorder()
+    capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH)
+    encode = FakeEncode() if has_source else None
+    spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
+    runner = Runner(spec, decode, encode, capacity)
+    limits = Limits(num_slots, max_step_tokens, min_chunk=4)
+    generator = Generator("fake", runner, capacity, limits, clock, recorder)
+    return Bench(generator, decode, clock, recorder)
+
+
+def job(prompt: list[int], max_new_tokens: int, source: tuple[int, ...] = ()) -> GenerationJob:
+    return GenerationJob(tuple(prompt), max_new_tokens, source, frozenset({EOS}))
