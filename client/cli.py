@@ -10,9 +10,9 @@ import typer
 from client import flags, health, render, types
 from client.channel import DEFAULT_TARGET
 from client.errors import TriuneError
+from client.generation_flags import takes_generation_options
 from client.sync import Client
 
-_MAX_NEW_TOKENS = 256
 _HEALTH_TIMEOUT_SECONDS = 5.0
 
 app = typer.Typer(
@@ -57,6 +57,7 @@ def connect(
 
 
 @app.command()
+@takes_generation_options
 def generate(
     context: typer.Context,
     text: flags.Texts = None,
@@ -67,16 +68,9 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue TEXT as it is, without the chat template.")
     ] = False,
-    version: flags.Version = "",
-    max_new_tokens: flags.MaxNewTokens = _MAX_NEW_TOKENS,
-    ignore_eos: flags.IgnoreEos = False,
-    temperature: flags.Temperature = None,
-    top_k: flags.TopK = None,
-    top_p: flags.TopP = None,
-    seed: flags.Seed = None,
-    stop: flags.Stop = None,
-    token_ids: flags.TokenIds = False,
     json: flags.Json = False,
+    *,
+    options: types.GenerationOptions,
 ) -> None:
     """Continue texts with a decoder.
 
@@ -84,19 +78,8 @@ def generate(
     --raw, or a model without one, continues all of them in one request.
     """
     texts = flags.read_texts(text, sys.stdin)
-    options = types.GenerationOptions(
-        version=version,
-        max_new_tokens=max_new_tokens,
-        ignore_eos=ignore_eos,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop_strings=stop or (),
-        token_ids=token_ids,
-    )
     with _server(context).connect() as client:
-        chats = not raw and client.get_model(model, version=version).has_chat_template
+        chats = not raw and client.get_model(model, version=options["version"]).has_chat_template
         if system is not None and not chats:
             raise typer.BadParameter("--system needs a model with a chat template, without --raw")
         prompts = [_Prompt(messages=_turns(text, system)) for text in texts]
@@ -107,13 +90,15 @@ def generate(
                 client.generate(model, prompt.inputs, messages=prompt.messages, **options)
                 for prompt in prompts
             ]
-            render.write_texts_json(results, token_ids=token_ids)
+            render.write_texts_json(results, options)
             return
         for prompt in prompts:
             pieces = client.generate_stream(
                 model, prompt.inputs, messages=prompt.messages, **options
             )
-            render.write_pieces(pieces, sys.stdout)
+            render.write_pieces(
+                pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,40 +115,46 @@ def _turns(text: str, system: str | None) -> list[types.Message]:
 
 
 @app.command()
+@takes_generation_options
 def translate(
     context: typer.Context,
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "en-pt",
-    version: flags.Version = "",
-    max_new_tokens: flags.MaxNewTokens = _MAX_NEW_TOKENS,
-    ignore_eos: flags.IgnoreEos = False,
-    temperature: flags.Temperature = None,
-    top_k: flags.TopK = None,
-    top_p: flags.TopP = None,
-    seed: flags.Seed = None,
-    stop: flags.Stop = None,
-    token_ids: flags.TokenIds = False,
     json: flags.Json = False,
+    *,
+    options: types.GenerationOptions,
 ) -> None:
     """Translate texts with an encoder-decoder."""
     texts = flags.read_texts(text, sys.stdin)
-    options = types.GenerationOptions(
-        version=version,
-        max_new_tokens=max_new_tokens,
-        ignore_eos=ignore_eos,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop_strings=stop or (),
-        token_ids=token_ids,
-    )
     with _server(context).connect() as client:
         if json:
             result = client.translate(model, texts, **options)
-            render.write_texts_json([result], token_ids=token_ids)
+            render.write_texts_json([result], options)
         else:
-            render.write_pieces(client.translate_stream(model, texts, **options), sys.stdout)
+            pieces = client.translate_stream(model, texts, **options)
+            render.write_pieces(
+                pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
+            )
+
+
+@app.command()
+def score(
+    context: typer.Context,
+    before: Annotated[str, typer.Argument(metavar="CONTEXT", help="The prompt or the source.")],
+    target: Annotated[list[str], typer.Argument(metavar="TARGET", help="Texts after it.")],
+    model: Annotated[str, typer.Option()] = "smollm2",
+    version: flags.Version = "",
+    json: flags.Json = False,
+) -> None:
+    """Tell how likely texts are after a prompt, or as translations of a source."""
+    with _server(context).connect() as client:
+        pairs = [(before, text) for text in target]
+        result = client.score(model, pairs, logprobs=json, version=version)
+    if json:
+        outputs = [asdict(output) for output in result.outputs]
+        render.write_json(result.model, outputs, result.usage, result.timing)
+    else:
+        render.write_scores(result, target)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The command line's flags, one type each, and what they mean together."""
+"""Flags that several commands share, and what they mean together."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -13,23 +13,6 @@ Texts = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Version = Annotated[str, typer.Option(help="A version of the model; the newest by default.")]
-MaxNewTokens = Annotated[int, typer.Option(help="End a text after this many tokens.")]
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Go on past the end-of-sequence token.")
-]
-Temperature = Annotated[
-    float | None, typer.Option(help="Sample; 0, and without this flag, takes the likeliest token.")
-]
-TopK = Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")]
-TopP = Annotated[
-    float | None, typer.Option(help="Sample from the tokens that make up this probability.")
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="Make sampling repeatable.")]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option(help="End a text just before this string. May be given several times."),
-]
-TokenIds = Annotated[bool, typer.Option("--token-ids", help="Print the output's token ids too.")]
 
 
 def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:

@@ -34,18 +34,41 @@ def write_json(
     print(json.dumps(row, ensure_ascii=False))
 
 
-def write_texts_json(results: Sequence[types.TextResult], *, token_ids: bool) -> None:
-    """Several requests as one object: usage and timing are sums."""
+def write_texts_json(results: Sequence[types.TextResult], options: types.GenerationOptions) -> None:
+    """Several requests as one object: usage and timing are sums.
+
+    Beside the texts, a key for each thing that ``options`` ask for.
+    """
     outputs = [output for result in results for output in result.outputs]
     usage, timing = results[0].usage, results[0].timing
     for result in results[1:]:
         usage, timing = usage + result.usage, timing + result.timing
-    more = {"token_ids": [output.token_ids for output in outputs]} if token_ids else {}
-    texts = [output.text for output in outputs]
-    write_json(results[0].model, texts, usage, timing, **more)
+    more: dict[str, object] = {}
+    if options.get("token_ids"):
+        more["token_ids"] = [output.token_ids for output in outputs]
+    if options.get("logprobs"):
+        more["logprobs"] = [[asdict(row) for row in output.logprobs] for output in outputs]
+    if (options.get("num_hypotheses") or 1) > 1:
+        more["hypotheses"] = [[asdict(row) for row in output.hypotheses] for output in outputs]
+    if (options.get("beam_size") or 1) > 1:
+        more["scores"] = [output.score for output in outputs]
+    write_json(results[0].model, [output.text for output in outputs], usage, timing, **more)
 
 
-def write_pieces(pieces: Iterable[types.Piece], out: TextIO) -> None:
+def write_scores(result: types.ScoreResult, texts: Sequence[str]) -> None:
+    """A line for each text: the summed log-probability, per token, and the text."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("log p", "per token", "text"):
+        table.add_column(title, justify="left" if title == "text" else "right")
+    for output, text in zip(result.outputs, texts, strict=True):
+        per_token = output.score / output.num_tokens
+        table.add_row(f"{output.score:.3f}", f"{per_token:.3f}", text)
+    Console().print(table)
+
+
+def write_pieces(
+    pieces: Iterable[types.Piece], out: TextIO, *, hypotheses_per_input: int = 1
+) -> None:
     """Streams outputs in the order of the inputs, each ended by a newline and its token ids.
 
     The pieces of a batch come interleaved: those of the first unfinished output are
@@ -54,18 +77,28 @@ def write_pieces(pieces: Iterable[types.Piece], out: TextIO) -> None:
     current = 0
     waiting: dict[int, list[types.Piece]] = {}
     token_ids: list[int] = []
+
+    def write(ready: Iterable[types.Piece]) -> bool:
+        """Whether the output ended."""
+        for piece in ready:
+            out.write(piece.text)
+            token_ids.extend(piece.token_ids)
+            if piece.finish_reason is not None:
+                out.write(f"\n{token_ids}\n" if token_ids else "\n")
+                token_ids.clear()
+                return True
+        return False
+
     for arrived in pieces:
-        waiting.setdefault(arrived.index, []).append(arrived)
+        place = arrived.index * hypotheses_per_input + arrived.hypothesis
+        waiting.setdefault(place, []).append(arrived)
         while ready := waiting.pop(current, None):
-            for piece in ready:
-                out.write(piece.text)
-                token_ids += piece.token_ids
-            if ready[-1].finish_reason is None:
+            if not write(ready):
                 break
-            out.write(f"\n{token_ids}\n" if token_ids else "\n")
-            token_ids = []
             current += 1
         out.flush()
+    for place in sorted(waiting):  # an input had fewer outputs than were asked for
+        write(waiting[place])
 
 
 def write_embeddings(result: types.EmbedResult, texts: Sequence[str]) -> None:

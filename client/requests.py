@@ -52,10 +52,9 @@ def _grammar(grammar: types.Grammar | None) -> wire.Grammar | None:
 
 def _decoding(options: GenerationOptions) -> wire.DecodingOptions:
     early_stopping = options.get("early_stopping")
-    return wire.DecodingOptions(
+    decoding = wire.DecodingOptions(
         beam_size=options.get("beam_size"),
         length_penalty=options.get("length_penalty"),
-        early_stopping=None if early_stopping is None else _EARLY_STOPPING[early_stopping],
         num_hypotheses=options.get("num_hypotheses"),
         no_repeat_ngram_size=options.get("no_repeat_ngram_size"),
         target_prefix=texts(options.get("target_prefix", ())),
@@ -63,6 +62,9 @@ def _decoding(options: GenerationOptions) -> wire.DecodingOptions:
         grammar=_grammar(options.get("grammar")),
         bad_words=options.get("bad_words", ()),
     )
+    if early_stopping is not None:
+        decoding.early_stopping = _EARLY_STOPPING[early_stopping]
+    return decoding
 
 
 def _grouped(options: GenerationOptions) -> _Grouped:

@@ -168,9 +168,9 @@ class Hypothesis:
     token_ids: tuple[int, ...]
     """Empty unless they were asked for."""
     finish_reason: FinishReason | None
-    score: float | None
+    score: float | None = None
     """A beam search's."""
-    logprobs: tuple[TokenLogprob, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
     """Empty unless they were asked for."""
 
 

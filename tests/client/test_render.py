@@ -80,7 +80,7 @@ def test_token_ids_follow_their_output() -> None:
 
 
 def test_json_of_several_requests_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    render.write_texts_json([_result("olá"), _result("x", "y")], token_ids=False)
+    render.write_texts_json([_result("olá"), _result("x", "y")], {})
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert "olá" in printed
@@ -92,7 +92,7 @@ def test_json_of_several_requests_is_one_object(capsys: pytest.CaptureFixture[st
 
 
 def test_json_has_token_ids_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    render.write_texts_json([_result("x", "y")], token_ids=True)
+    render.write_texts_json([_result("x", "y")], types.GenerationOptions(token_ids=True))
     assert json.loads(capsys.readouterr().out)["token_ids"] == [[7], [7]]
 
 

@@ -48,13 +48,66 @@ def test_every_option_has_its_field() -> None:
         ignore_eos=True,
         token_ids=True,
         version="2",
+        min_p=0.1,
+        typical_p=0.8,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        frequency_penalty=-0.4,
+        logit_bias={5: -1.5},
+        beam_size=4,
+        length_penalty=0.6,
+        early_stopping=types.EarlyStopping.NEVER,
+        num_hypotheses=2,
+        no_repeat_ngram_size=3,
+        target_prefix="So",
+        alternatives=True,
+        grammar=types.Choices(("x", "y")),
+        bad_words=["w"],
+        min_new_tokens=2,
+        stop_token_ids=[9],
+        logprobs=True,
+        top_logprobs=5,
+        prompt_logprobs=True,
+        echo=True,
+        priority=3,
     )
     assert request == wire.GenerateRequest(
         model="m",
         inputs=["text"],
-        sampling=wire.SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, seed=2**64 - 1),
-        stopping=wire.StoppingOptions(max_new_tokens=7, stop_strings=["a", "b"], ignore_eos=True),
-        response=wire.ResponseOptions(token_ids=True),
+        sampling=wire.SamplingOptions(
+            temperature=0.5,
+            top_k=3,
+            top_p=0.9,
+            seed=2**64 - 1,
+            min_p=0.1,
+            typical_p=0.8,
+            repetition_penalty=1.2,
+            presence_penalty=0.3,
+            frequency_penalty=-0.4,
+            logit_bias={5: -1.5},
+        ),
+        decoding=wire.DecodingOptions(
+            beam_size=4,
+            length_penalty=0.6,
+            early_stopping=wire.EARLY_STOPPING_NEVER,
+            num_hypotheses=2,
+            no_repeat_ngram_size=3,
+            target_prefix=["So"],
+            alternatives=True,
+            grammar=wire.Grammar(choices=wire.Choices(values=["x", "y"])),
+            bad_words=["w"],
+        ),
+        stopping=wire.StoppingOptions(
+            max_new_tokens=7,
+            stop_strings=["a", "b"],
+            ignore_eos=True,
+            min_new_tokens=2,
+            stop_token_ids=[9],
+        ),
+        response=wire.ResponseOptions(
+            token_ids=True, logprobs=True, top_logprobs=5, prompt_logprobs=True, echo=True
+        ),
+        priority=3,
         version="2",
     )
 
@@ -107,3 +160,15 @@ def test_every_finish_reason_has_a_name(
         assert piece.finish_reason is None
     else:
         assert piece.finish_reason is types.FinishReason[name.removeprefix("FINISH_REASON_")]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [
+        (types.JsonSchema("{}"), wire.Grammar(json_schema="{}")),
+        (types.Regex("a+"), wire.Grammar(regex="a+")),
+        (types.Lark('start: "a"'), wire.Grammar(lark='start: "a"')),
+    ],
+)
+def test_every_grammar_has_its_field(grammar: types.Grammar, expected: wire.Grammar) -> None:
+    assert _generate(grammar=grammar).decoding.grammar == expected

@@ -1,0 +1,205 @@
+"""Decoding options over the wire: trained models, a real server, real clients."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from client.errors import TriuneError
+from client.sync import Client
+from client.types import Choices, FinishReason, GenerationOptions, Lark
+from tests.serving import server_process
+
+DECODER, DATES = "tiny-decoder", "dates"
+DATE = "3 March 2021"
+
+
+@pytest.fixture(scope="module")
+def client(tiny_bundles: Path) -> Iterator[Client]:
+    with (
+        server_process(tiny_bundles, "--threads", "1", "--slots", "8") as running,
+        Client(running.target, timeout_seconds=60) as client,
+    ):
+        yield client
+
+
+def refused_field(call: Callable[..., object], *arguments: object, **options: object) -> str:
+    """The one field that the server finds bad."""
+    with pytest.raises(TriuneError) as caught:
+        call(*arguments, **options)
+    assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
+    (violation,) = caught.value.violations
+    return violation.field
+
+
+def test_beam_search_gives_its_best_hypotheses(client: Client) -> None:
+    output = client.translate(DATES, DATE, beam_size=4, num_hypotheses=3, logprobs=True).outputs[0]
+    assert output.text == "2021-03-03"
+    assert output.hypotheses[0].text == output.text
+    scores = [hypothesis.score or 0.0 for hypothesis in output.hypotheses]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert len({hypothesis.text for hypothesis in output.hypotheses}) == 3
+    total = sum(row.logprob for row in output.logprobs)
+    assert output.score == pytest.approx(total / len(output.logprobs), abs=1e-4)
+
+
+def test_a_streamed_search_joined_is_the_unary_text(client: Client) -> None:
+    options = GenerationOptions(beam_size=3, num_hypotheses=2)
+    pieces = list(client.translate_stream(DATES, [DATE, "1 May 1999"], **options))
+    unary = client.translate(DATES, [DATE, "1 May 1999"], **options)
+    for index, output in enumerate(unary.outputs):
+        for number, hypothesis in enumerate(output.hypotheses):
+            mine = [p for p in pieces if (p.index, p.hypothesis) == (index, number)]
+            assert "".join(piece.text for piece in mine) == hypothesis.text
+            assert mine[-1].score == pytest.approx(hypothesis.score, abs=1e-5)
+    first = [piece for piece in pieces if (piece.index, piece.hypothesis) == (0, 0)]
+    assert len(first) >= 2, "the agreed prefix is streamed"
+
+
+def test_different_widths_and_samples_at_once(client: Client) -> None:
+    def ask(width: int) -> str:
+        if width == 0:
+            return client.generate(DECODER, "7,", temperature=0.7, seed=3).outputs[0].text
+        return client.translate(DATES, DATE, beam_size=width).outputs[0].text
+
+    alone = ask(0)
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(ask, [1, 2, 0, 3, 4, 0, 5, 8, 1, 2, 0, 6] * 3))
+    assert set(answers) == {"2021-03-03", alone}
+
+
+def test_samples_differ_and_repeat_with_their_seed(client: Client) -> None:
+    options = GenerationOptions(temperature=3.0, seed=5, num_hypotheses=4, max_new_tokens=8)
+    first = client.generate(DECODER, "7,", **options).outputs[0]
+    assert len({hypothesis.text for hypothesis in first.hypotheses}) > 1
+    assert client.generate(DECODER, "7,", **options).outputs[0].hypotheses == first.hypotheses
+
+
+def test_alternatives_after_a_prefix(client: Client) -> None:
+    output = client.translate(
+        DATES, DATE, target_prefix="20", alternatives=True, num_hypotheses=3, max_new_tokens=12
+    ).outputs[0]
+    texts = [hypothesis.text for hypothesis in output.hypotheses]
+    assert texts[0] == "2021-03-03"
+    assert all(text.startswith("20") for text in texts)
+    assert len({text[2] for text in texts}) == 3
+
+
+def test_a_prefix_begins_the_output_and_is_not_counted(client: Client) -> None:
+    output = client.translate(DATES, DATE, target_prefix="2021-0", token_ids=True).outputs[0]
+    assert output.text == "2021-03-03"
+    assert output.usage.output_tokens == len("3-03") + 1
+    assert len(output.token_ids) == len("2021-03-03") + 1
+    outputs = client.translate(DATES, [DATE, DATE], target_prefix=["2", "1999-"]).outputs
+    assert [row.text[:5] for row in outputs] == ["2021-", "1999-"]
+
+
+def test_echo(client: Client) -> None:
+    plain = client.generate(DECODER, "7,").outputs[0].text
+    assert client.generate(DECODER, "7,", echo=True).outputs[0].text == "7," + plain
+
+
+def test_min_new_tokens_and_stop_token_ids(client: Client) -> None:
+    free = client.generate(DECODER, "7,", token_ids=True).outputs[0]
+    longer = client.generate(
+        DECODER, "7,", min_new_tokens=len(free.token_ids) + 3, max_new_tokens=40
+    )
+    assert longer.usage.output_tokens >= len(free.token_ids) + 3
+    stop = free.token_ids[1]
+    cut = client.generate(DECODER, "7,", stop_token_ids=[stop], token_ids=True).outputs[0]
+    assert cut.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert cut.finish_reason == FinishReason.STOP
+
+
+def test_logprobs_and_scores_agree(client: Client) -> None:
+    output = client.generate(DECODER, "7,", logprobs=True, top_logprobs=3, ignore_eos=True,
+                             max_new_tokens=6, token_ids=True).outputs[0]  # fmt: skip
+    assert [row.token_id for row in output.logprobs] == list(output.token_ids)
+    for row in output.logprobs:
+        assert row.top[0].token_id == row.token_id  # greedy
+        assert row.top[0].logprob == pytest.approx(row.logprob, abs=1e-6)
+        assert row.logprob <= 0
+    scored = client.score(DECODER, [("7,", output.text)], logprobs=True).outputs[0]
+    assert [row.token for row in scored.logprobs] == [row.token for row in output.logprobs]
+    for told, again in zip(output.logprobs, scored.logprobs, strict=True):
+        assert told.logprob == pytest.approx(again.logprob, abs=1e-3)
+
+
+def test_a_translation_scores_higher_than_a_wrong_one(client: Client) -> None:
+    right, wrong = client.score(DATES, [(DATE, "2021-03-03"), (DATE, "2021-04-03")]).outputs
+    assert right.num_tokens == wrong.num_tokens == len("2021-03-03") + 1
+    assert right.score > -2
+    assert wrong.score < right.score - 2
+    best = client.translate(DATES, DATE, beam_size=2, length_penalty=0.0).outputs[0]
+    assert right.score == pytest.approx(best.score, abs=1e-3)
+
+
+def test_prompt_logprobs(client: Client) -> None:
+    output = client.generate(DECODER, "7,8,", prompt_logprobs=True, max_new_tokens=1).outputs[0]
+    assert len(output.prompt_logprobs) == output.usage.input_tokens - 1
+    whole = client.score(DECODER, [("", "7,8,")], logprobs=True).outputs[0]
+    assert [row.token for row in whole.logprobs] == [row.token for row in output.prompt_logprobs]
+
+
+def test_a_second_prompt_reuses_the_first(client: Client) -> None:
+    beginning = ",".join(str(number) for number in range(30, 60))
+    first = client.generate(DECODER, beginning, max_new_tokens=2)
+    second = client.generate(DECODER, beginning + ",60,", max_new_tokens=2)
+    assert second.usage.reused_tokens >= len(beginning)
+    assert first.usage.reused_tokens <= first.usage.input_tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"beam_size": 0}, "decoding.beam_size"),
+        ({"beam_size": 9}, "decoding.beam_size"),
+        ({"beam_size": 65}, "decoding.beam_size"),
+        ({"beam_size": 2, "temperature": 1.0}, "decoding.beam_size"),
+        ({"beam_size": 2, "alternatives": True}, "decoding.alternatives"),
+        ({"beam_size": 2, "num_hypotheses": 3}, "decoding.num_hypotheses"),
+        ({"num_hypotheses": 2}, "decoding.num_hypotheses"),
+        ({"num_hypotheses": 9, "temperature": 1.0}, "decoding.num_hypotheses"),
+        ({"length_penalty": float("nan")}, "decoding.length_penalty"),
+        ({"no_repeat_ngram_size": -1}, "decoding.no_repeat_ngram_size"),
+        ({"target_prefix": ["a", "b", "c"]}, "decoding.target_prefix"),
+        ({"bad_words": [" "]}, "decoding.bad_words[0]"),
+        ({"min_p": 1.5}, "sampling.min_p"),
+        ({"typical_p": 0.0}, "sampling.typical_p"),
+        ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
+        ({"presence_penalty": 3.0}, "sampling.presence_penalty"),
+        ({"frequency_penalty": float("inf")}, "sampling.frequency_penalty"),
+        ({"logit_bias": {10**6: 1.0}}, "sampling.logit_bias"),
+        ({"logit_bias": {1: 101.0}}, "sampling.logit_bias[1]"),
+        ({"min_new_tokens": 5, "max_new_tokens": 4}, "stopping.min_new_tokens"),
+        ({"stop_token_ids": [-1]}, "stopping.stop_token_ids"),
+        ({"top_logprobs": 101, "logprobs": True}, "response.top_logprobs"),
+        ({"top_logprobs": 1}, "response.top_logprobs"),
+        ({"top_logprobs": 1, "logprobs": True, "beam_size": 2}, "response.top_logprobs"),
+        ({"priority": 101}, "priority"),
+        ({"grammar": Choices(())}, "decoding.grammar.choices"),
+        ({"grammar": Choices(("a", ""))}, "decoding.grammar.choices"),
+        ({"grammar": Lark("start: a"), "ignore_eos": True}, "stopping.ignore_eos"),
+        ({"grammar": Lark("x" * 70_000)}, "decoding.grammar.lark"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
+)
+def test_a_bad_option_is_named(client: Client, options: dict[str, object], field: str) -> None:
+    for call, text in ((client.generate, (DECODER, "7,")), (client.translate, (DATES, DATE))):
+        assert refused_field(call, *text, **options) == field
+
+
+def test_what_cannot_be_scored_is_named(client: Client) -> None:
+    for model, pair, field in (
+        (DECODER, ("7,", ""), "inputs[0].target"),
+        (DATES, ("", "2021"), "inputs[0].context"),
+        ("tiny-classifier", ("a", "b"), "model"),
+    ):
+        assert refused_field(client.score, model, [pair]) == field
+
+
+def test_echo_has_no_meaning_for_translations(client: Client) -> None:
+    assert refused_field(client.translate, DATES, DATE, echo=True) == "response.echo"
