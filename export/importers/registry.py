@@ -15,12 +15,14 @@ from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
+from export.importers.gpt_neox import import_gpt_neox
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import import_llama_gguf
 from export.importers.marian import import_marian
 from export.importers.mistral import import_mistral
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
+from export.importers.opt import import_opt
 from export.importers.phi3 import import_phi3
 from export.importers.qwen import import_qwen2, import_qwen3
 from export.importers.roberta import import_roberta
@@ -44,10 +46,12 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "gemma2": import_gemma2,
     "gemma3_text": import_gemma3,
     "gpt2": import_gpt2,
+    "gpt_neox": import_gpt_neox,
     "llama": import_llama,
     "mistral": import_mistral,
     "modernbert": import_modernbert,
     "mpnet": import_mpnet,
+    "opt": import_opt,
     "phi3": import_phi3,
     "qwen2": import_qwen2,
     "qwen3": import_qwen3,

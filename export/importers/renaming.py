@@ -59,6 +59,19 @@ def picked(rows: Tensor) -> Transform:
     return pick
 
 
+def rows_by_kind(num_heads: int, head_size: int, order: Tensor | None = None) -> Tensor:
+    """Rows of queries, then keys, then values, where theirs are packed head by head.
+
+    Args:
+        order: their index of each dimension of a query's or key's head; as it is unless given.
+    """
+    packed = torch.arange(num_heads * 3 * head_size).view(num_heads, 3, head_size)
+    query, key, value = packed.unbind(1)
+    if order is not None:
+        query, key = query[:, order], key[:, order]
+    return torch.stack([query, key, value]).flatten()
+
+
 def linear(target: str, *sources: str, bias: bool, rows: Transform = stack_rows) -> list[Rename]:
     """Our linear layer from one or more ``torch.nn.Linear``, packed on the output axis.
 
