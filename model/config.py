@@ -29,6 +29,7 @@ class RelativeBiasKind(StrEnum):
     """What attention adds to the score of a query and a key, by how far apart they stand."""
 
     BUCKETS = "buckets"  # Raffel et al. 2020 (T5), section 2.1
+    LINEAR = "linear"  # Press et al. 2021 (ALiBi)
 
 
 class NormKind(StrEnum):

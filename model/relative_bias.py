@@ -50,8 +50,36 @@ class BucketBias(nn.Module):
         return functional.embedding(index, of_distance).permute(0, 3, 1, 2)
 
 
+def alibi_slopes(num_heads: int) -> Tensor:
+    """``[heads]``: ``2^(-8 / n)`` and its powers, for a power of two ``n``.
+
+    For other numbers, every second slope of twice as many heads follows (Press et al. 2021,
+    section 3, and their code).
+    """
+    whole = 2 ** math.floor(math.log2(num_heads))
+    exponents = [-8 * (index + 1) / whole for index in range(whole)]
+    exponents += [-4 * (2 * index + 1) / whole for index in range(num_heads - whole)]
+    return torch.tensor([2.0**exponent for exponent in exponents])
+
+
+class LinearBias(nn.Module):
+    """ALiBi (Press et al. 2021): a slope for each head, times the distance."""
+
+    slopes: Tensor
+
+    def __init__(self, _config: RelativeBiasConfig, num_heads: int, both_ways: bool) -> None:
+        super().__init__()
+        if both_ways:
+            raise ValueError("a linear bias of an encoder is not implemented")
+        self.register_buffer("slopes", alibi_slopes(num_heads), persistent=False)
+
+    def forward(self, distances: Tensor) -> Tensor:
+        return self.slopes[:, None, None] * distances[:, None].to(self.slopes.dtype)
+
+
 # Each is made of a configuration, the number of heads, and whether a token sees those after it;
 # it takes distances (key less query) ``[rows, length, total]`` to ``[rows, heads, length, total]``.
 RELATIVE_BIASES: dict[RelativeBiasKind, Callable[[RelativeBiasConfig, int, bool], nn.Module]] = {
     RelativeBiasKind.BUCKETS: BucketBias,
+    RelativeBiasKind.LINEAR: LinearBias,
 }

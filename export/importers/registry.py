@@ -10,6 +10,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.importers.albert import import_albert
 from export.importers.bert import import_bert
+from export.importers.bloom import import_bloom
 from export.importers.deberta import import_deberta
 from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
@@ -39,6 +40,7 @@ from export.supported import lookup
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "albert": import_albert,
     "bert": import_bert,
+    "bloom": import_bloom,
     "deberta-v2": import_deberta,
     "distilbert": import_distilbert,
     "electra": import_electra,
