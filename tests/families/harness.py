@@ -62,10 +62,12 @@ from model.kernels import Step
 from model.transformer import Transformer, from_weights
 from scripts.families import ROWS, Family
 from tests.export.importers.support import WORDS, randomise, save
+from tests.families.beams import check_beams
 
 VOCABULARY_SIZE = len(WORDS)  # what the small tokenizer has; a model may have more
 NUM_STEPS = 64
 NUM_CHUNKED_STEPS = 2
+END = 3  # of a beam search's hypotheses; likely enough to come
 LENGTHS = (13, 1, 7)  # of prompts, sources and texts
 ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
 
@@ -181,6 +183,9 @@ def check_graphs(
             row = _check_encoder(model, checkpoint, directory, graphs, expected)
         else:
             row = _check_decoder(model, checkpoint, directory, graphs)
+            check_beams(
+                model, checkpoint, directory, graphs, eos=END, prompts=_rows(checkpoint, seed=1)
+            )
         sizes = {"fp32": _graph_bytes(directory)}
         for precision in precisions:
             bundle = write_bundle(checkpoint, directory / "bundles", precision=precision)

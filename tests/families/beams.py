@@ -1,0 +1,172 @@
+"""Beam search through the engine, over exported graphs, against ``generate`` of transformers."""
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from export.checkpoint import Checkpoint
+from model.bundle import Graph
+from server.backend.ort import OrtBackend
+from server.engine.generator import Generator
+from server.engine.observer import Load, RunReport
+from server.engine.options import Beams, EarlyStopping
+from server.engine.runner import Capacity, Runner
+from server.engine.scheduler import Limits
+from server.engine.sequence import GenerationJob, Progress
+
+EARLY_STOPPING: dict[EarlyStopping, bool | str] = {
+    EarlyStopping.HEURISTIC: False,
+    EarlyStopping.FIRST: True,
+    EarlyStopping.NEVER: "never",
+}
+NUM_SLOTS = 12
+NUM_STEPS = 16
+SCORE_TOLERANCE = 1e-4
+# Two hypotheses this close may change places.
+TIE = 2e-5
+
+
+class Unobserved:
+    """Implements :class:`server.engine.observer.Observer`."""
+
+    def on_run(self, model: str, report: RunReport) -> None:
+        """Nothing is noted."""
+
+    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+        """Nothing is noted."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Generated tokens, up to the first end token, and the score."""
+
+    tokens: tuple[int, ...]
+    score: float
+
+
+def check_beams(
+    model: Any,
+    checkpoint: Checkpoint,
+    directory: Path,
+    graphs: dict[str, Graph],
+    *,
+    eos: int,
+    prompts: list[list[int]],
+) -> int:
+    """Searches with several widths and rules at once equal those of ``model``, one by one.
+
+    Args:
+        eos: ends a hypothesis.
+        prompts: of a decoder, or the sources of an encoder-decoder.
+
+    Returns:
+        how many hypotheses were compared
+    """
+    rules = itertools.cycle(
+        [
+            Beams(4),
+            Beams(2, 0.6, EarlyStopping.FIRST),
+            Beams(4, 2.0, EarlyStopping.NEVER),
+            Beams(3, 0.0),
+        ]
+    )
+    jobs = []
+    for prompt, beams in zip(prompts * 2, rules, strict=False):
+        target: tuple[int, ...] = tuple(prompt)
+        source: tuple[int, ...] = ()
+        if checkpoint.special_tokens.decoder_start is not None:
+            target, source = (checkpoint.special_tokens.decoder_start,), tuple(prompt)
+        jobs.append(
+            GenerationJob(
+                target,
+                NUM_STEPS,
+                source,
+                frozenset({eos}),
+                beams=beams,
+                num_outputs=beams.size,
+            )
+        )
+    ours = _run(directory, graphs, jobs)
+    compared = 0
+    for job, found in zip(jobs, ours, strict=True):
+        expected = _reference(model, job, checkpoint.special_tokens.suppressed)
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert abs(mine.score - theirs.score) <= SCORE_TOLERANCE
+            if mine.tokens != theirs.tokens:
+                others = [other for other in expected if other.tokens == mine.tokens]
+                assert others, "a hypothesis that the reference did not find"
+                assert abs(others[0].score - theirs.score) <= TIE
+            compared += 1
+    return compared
+
+
+def _run(
+    directory: Path, graphs: dict[str, Graph], jobs: list[GenerationJob]
+) -> list[list[Hypothesis]]:
+    """All at once: they share steps, and wait for each other's rows."""
+    backend = OrtBackend("cpu", 1)
+    loaded = {
+        name: backend.load(directory / graph.file, graph.disabled_optimizers)
+        for name, graph in graphs.items()
+    }
+    capacity = Capacity(NUM_SLOTS, 64, 64)
+    runner = Runner(graphs["decode"], loaded["decode"], loaded.get("encode"), capacity)
+    clock = itertools.count().__next__
+    generator = Generator(
+        "beams", runner, capacity, Limits(NUM_SLOTS, 256), lambda: float(clock()), Unobserved()
+    )
+    for id_, job in enumerate(jobs):
+        generator.submit(id_, job)
+    news: list[Progress] = []
+    while generator.has_work:
+        news += generator.step()
+    results = []
+    for id_, job in enumerate(jobs):
+        hypotheses = []
+        for output in range(job.num_outputs):
+            mine = [p for p in news if (p.id, p.output) == (id_, output)]
+            tokens = tuple(token for progress in mine for token in progress.tokens)
+            score = mine[-1].score
+            assert score is not None
+            hypotheses.append(Hypothesis(tokens, score))
+        results.append(hypotheses)
+    return results
+
+
+def _reference(model: Any, job: GenerationJob, suppressed: tuple[int, ...]) -> list[Hypothesis]:
+    assert job.beams is not None
+    (eos,) = job.eos
+    options: dict[str, Any] = {
+        "num_beams": job.beams.size,
+        "num_return_sequences": job.beams.size,
+        "length_penalty": job.beams.length_penalty,
+        "early_stopping": EARLY_STOPPING[job.beams.early_stopping],
+        "max_new_tokens": job.max_new_tokens,
+        "eos_token_id": eos,
+        "pad_token_id": eos,
+        "do_sample": False,
+        "suppress_tokens": list(suppressed) or None,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+        "forced_eos_token_id": None,
+        "forced_bos_token_id": None,
+    }
+    prompt = torch.tensor([job.prompt])
+    if job.source:
+        ids = torch.tensor([job.source])
+        options |= {"decoder_input_ids": prompt, "decoder_start_token_id": job.prompt[0]}
+    else:
+        ids = prompt
+    result = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    hypotheses = []
+    for row, score in zip(result.sequences, result.sequences_scores, strict=True):
+        tokens = row[len(job.prompt) :].tolist()
+        if eos in tokens:
+            tokens = tokens[: tokens.index(eos) + 1]
+        hypotheses.append(Hypothesis(tuple(tokens), float(np.float32(score))))
+    return hypotheses
