@@ -115,7 +115,8 @@ def links(config: ModelConfig) -> Iterator[Link]:
 def _layer_links(name: str, layer: LayerConfig) -> Iterator[Link]:
     attention = layer.attention
     suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
-    if attention is not None:
+    # Global tokens read the norm and make values through matrices of their own.
+    if attention is not None and not attention.num_global_tokens:
         if (layer.mixer_norm or layer.norm).kind != NormKind.NONE:
             yield Link(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size

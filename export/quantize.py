@@ -107,7 +107,7 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
         and stack is not None
         and any(layer.norm_order == NormOrder.POST for layer in stack.layers)
     ):
-        return ("mixer.qkv.weight",)
+        return ("mixer.qkv.weight", "global_tokens.query.weight", "global_tokens.key_value.weight")
     return ()
 
 

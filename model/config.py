@@ -203,7 +203,9 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     ``cap * tanh(scores / cap)`` (Gemma 2). ``window``: a token sees itself and the
     ``window - 1`` tokens before it (Mistral; Beltagy et al. 2020), in an encoder also those
     after it. ``head_norm`` normalises each head's query and key, before they are turned (Henry
-    et al. 2020; Qwen3). ``bias`` is added to the scaled scores.
+    et al. 2020; Qwen3). ``bias`` is added to the scaled scores. The first
+    ``num_global_tokens`` of an encoder are seen from outside of a window, and see all, through
+    matrices of their own (Beltagy et al. 2020, section 3.1).
     """
 
     num_heads: int
@@ -218,6 +220,7 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     head_norm: NormConfig | None = None
     bias: RelativeBiasConfig | None = None
     disentangled: DisentangledConfig | None = None
+    num_global_tokens: int = 0
 
 
 class FeedForwardConfig(_Config, frozen=True, kw_only=True):

@@ -110,7 +110,8 @@ class EagerKernels:
         query, key, value = self._heads(qkv, config, positions, places)
         allowed = places < lengths[:, None, None, None]  # [batch, 1, 1, length]
         if config.window is not None:
-            allowed = allowed & ((places.T - places).abs() < config.window)
+            near = (places.T - places).abs() < config.window
+            allowed = allowed & (near | (places < config.num_global_tokens))
         return _attend(query, key, value, allowed, config, positions.bias)
 
     def causal(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from model.basics import Linear, make_norm
 from model.config import AttentionConfig, LayerConfig, MixerKind
 from model.disentangled import DisentangledBias
-from model.eager import split_heads, split_qkv
+from model.eager import attend, split_heads, split_qkv
 from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 
 State = dict[str, Tensor]
@@ -65,6 +65,31 @@ class SelfAttention(nn.Module):
         return torch.cat([query, key, value], -1)
 
 
+class GlobalTokens(nn.Module):
+    """What a text's first tokens see of all of it (Beltagy et al. 2020, section 3.1).
+
+    They are few, so plain tensor operations do.
+    """
+
+    def __init__(self, hidden_size: int, config: AttentionConfig) -> None:
+        super().__init__()
+        self.config = config
+        kv_size = 2 * config.num_kv_heads * config.head_size
+        inner_size = config.num_heads * config.head_size
+        self.query = Linear(hidden_size, inner_size, bias=config.input_bias)
+        self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
+
+    def forward(self, x: Tensor, context: Tensor, lengths: Tensor) -> Tensor:
+        """``context [batch, length, heads * head_size]``, the first tokens' replaced."""
+        config = self.config
+        query = split_heads(self.query(x[:, : config.num_global_tokens]), config.num_heads)
+        key, value = self.key_value(x).chunk(2, -1)
+        key, value = (split_heads(part, config.num_kv_heads) for part in (key, value))
+        allowed = torch.arange(x.shape[1]) < lengths[:, None, None, None]
+        seen = attend(query, key, value, allowed, scale=config.scale, soft_cap=config.soft_cap)
+        return torch.cat([seen, context[:, config.num_global_tokens :]], 1)
+
+
 class BidirectionalAttention(SelfAttention):
     """Of an encoder."""
 
@@ -73,6 +98,9 @@ class BidirectionalAttention(SelfAttention):
         self.content_bias: DisentangledBias | None = None
         if self.config.disentangled is not None:
             self.content_bias = DisentangledBias(self.config, self.config.disentangled)
+        self.global_tokens: GlobalTokens | None = None
+        if self.config.num_global_tokens:
+            self.global_tokens = GlobalTokens(hidden_size, self.config)
 
     def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
         qkv = self.packed(x)
@@ -82,6 +110,8 @@ class BidirectionalAttention(SelfAttention):
                 bias=bias if positions.bias is None else bias + positions.bias
             )
         context = self.kernels.bidirectional(qkv, self.config, positions, lengths)
+        if self.global_tokens is not None:
+            context = self.global_tokens(x, context, lengths)
         output: Tensor = self.output(context)
         return output
 
@@ -91,8 +121,8 @@ class CausalAttention(SelfAttention):
 
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__(hidden_size, layer, kernels)
-        if self.config.disentangled is not None:
-            raise ValueError("disentangled attention is an encoder's")
+        if self.config.disentangled is not None or self.config.num_global_tokens:
+            raise ValueError("disentangled attention and global tokens are an encoder's")
 
     def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
         past = KeyValue(state["key"], state["value"]) if state else None

@@ -24,7 +24,10 @@ def attend_in_blocks(
     window: int,
 ) -> Tensor:
     """As :meth:`model.kernels.AttentionKernels.bidirectional`, with ONNX Runtime's operators."""
+    num_global = config.num_global_tokens
     size = max(window - 1, 1)  # of a block
+    if num_global > size:
+        raise ValueError(f"{num_global} global tokens are more than a block of {size}")
     batch, length, _ = qkv.shape
     query, key, value = split_qkv(qkv, config)
     if positions.rotary is not None:
@@ -38,14 +41,20 @@ def attend_in_blocks(
     padding = num_blocks * size - length
     queries = functional.pad(query, (0, 0, 0, padding)).reshape(batch * num_blocks, size, -1)
     keys, values = (
-        _beside(_grouped(x, config), batch, num_blocks, size, padding) for x in (key, value)
+        _beside(_grouped(x, config), num_blocks, size, padding, num_global) for x in (key, value)
     )
     first = torch.arange(num_blocks)[:, None] * size
     query_places = (first + torch.arange(size))[:, :, None]  # [blocks, size, 1]
     key_places = (first + torch.arange(-size, 2 * size))[:, None]  # [blocks, 1, 3 * size]
     near = (query_places - key_places).abs() < window
-    valid = (key_places >= 0) & (key_places < lengths[:, None, None, None])
-    bias = torch.where(near & valid, 0.0, LOWEST).reshape(batch * num_blocks, 1, size, 3 * size)
+    # Global tokens stand behind each block's own keys, once.
+    valid = (key_places >= num_global) & (key_places < lengths[:, None, None, None])
+    bias = torch.where(near & valid, 0.0, LOWEST)  # [batch, blocks, size, 3 * size]
+    if num_global:
+        is_valid = torch.arange(num_global) < lengths[:, None, None, None]
+        more = torch.where(is_valid, 0.0, LOWEST).expand(-1, num_blocks, size, -1)
+        bias = torch.cat([bias, more], 3)
+    bias = bias.reshape(batch * num_blocks, 1, size, 3 * size + num_global)
     context = _multi_head_attention(queries, keys, values, bias, config)
     return context.reshape(batch, num_blocks * size, -1)[:, :length]
 
@@ -59,12 +68,17 @@ def _grouped(x: Tensor, config: AttentionConfig) -> Tensor:
     return heads.repeat_interleave(group, 2).flatten(2)
 
 
-def _beside(x: Tensor, batch: int, num_blocks: int, size: int, padding: int) -> Tensor:
-    """Each block with the one before and the one after: ``[batch * blocks, 3 * size, ...]``."""
+def _beside(x: Tensor, num_blocks: int, size: int, padding: int, num_global: int) -> Tensor:
+    """Each block with the one before, the one after, and the first ``num_global`` tokens.
+
+    ``[batch, length, ...]`` to ``[batch * blocks, 3 * size + num_global, ...]``
+    """
     blocks = functional.pad(x, (0, 0, size, padding + size))
-    blocks = blocks.reshape(batch, num_blocks + 2, size, x.shape[2])
-    three = torch.cat([blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], 2)
-    return three.reshape(batch * num_blocks, 3 * size, x.shape[2])
+    blocks = blocks.reshape(x.shape[0], num_blocks + 2, size, x.shape[2])
+    parts = [blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]]
+    if num_global:
+        parts.append(blocks[:, 1:2, :num_global].expand(-1, num_blocks, -1, -1))
+    return torch.cat(parts, 2).flatten(0, 1)
 
 
 def _multi_head_attention(

@@ -19,6 +19,7 @@ from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_neox import import_gpt_neox
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import import_llama_gguf
+from export.importers.longformer import import_longformer
 from export.importers.marian import import_marian
 from export.importers.mistral import import_mistral
 from export.importers.modernbert import import_modernbert
@@ -50,6 +51,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "gpt2": import_gpt2,
     "gpt_neox": import_gpt_neox,
     "llama": import_llama,
+    "longformer": import_longformer,
     "mistral": import_mistral,
     "modernbert": import_modernbert,
     "mpnet": import_mpnet,
