@@ -212,7 +212,7 @@ class Generator:
             try:
                 self._take(row, _chosen(row, token, row_logits), row_logits, now)
             except ConstraintError as error:
-                self._end(row, Outcome.FAILED, now, failure=str(error))
+                self._end(row, Outcome.UNSATISFIABLE, now, failure=str(error))
 
     def _take(self, row: Sequence, token: int, logits: Floats, now: float) -> None:
         group = self._group_of[row.id]
@@ -247,7 +247,7 @@ class Generator:
             else:
                 self._news += branching.search(table)
         except ConstraintError as error:
-            self._end_all(group, Outcome.FAILED, str(error))
+            self._end_all(group, Outcome.UNSATISFIABLE, str(error))
             return
         for row in group.rows:
             self._group_of[row.id] = group

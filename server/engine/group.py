@@ -77,7 +77,7 @@ class Group:
         self.rows = []
         hypotheses = self.search.best(self.job.num_outputs)
         if not hypotheses:
-            return [self._ended(0, Outcome.FAILED, now, failure="no token is allowed")]
+            return [self._ended(0, Outcome.UNSATISFIABLE, now, failure="no token is allowed")]
         self.num_open_outputs = len(hypotheses)  # a constraint may allow fewer than wanted
         news = []
         for output, hypothesis in enumerate(hypotheses):

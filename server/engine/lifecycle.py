@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     DONE = "done"  # an encoder's only outcome of success
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
+    UNSATISFIABLE = "unsatisfiable"  # what was asked for allows no token
     FAILED = "failed"
 
 

@@ -72,7 +72,7 @@ Job = GenerationJob | EncodingJob
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an output ended, and its times in seconds. ``failure`` only where it FAILED."""
+    """How an output ended, and its times in seconds. ``failure`` says what went wrong."""
 
     outcome: Outcome
     queue_seconds: float

@@ -11,7 +11,7 @@ from server.engine.engine import Ticket
 from server.engine.lifecycle import Outcome
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import End, Progress
-from server.errors import DeadlineError, InternalError, ServeError
+from server.errors import DeadlineError, InternalError, InvalidArgumentError, ServeError
 from server.metrics import Metrics
 from server.rpc.context import Services
 from server.rpc.prepare import Prepared
@@ -92,6 +92,8 @@ def failure_of(end: End) -> ServeError | None:
     match end.outcome:
         case Outcome.FAILED:
             return InternalError(end.failure)
+        case Outcome.UNSATISFIABLE:
+            return InvalidArgumentError("decoding", end.failure)
         case Outcome.DEADLINE:
             return DeadlineError()
         case _:

@@ -1,0 +1,175 @@
+"""Grammars: what they allow, token by token, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from server.engine.adjust import ConstraintError
+from server.text.grammar import (
+    Grammar,
+    GrammarCompiler,
+    GrammarConstraint,
+    GrammarError,
+    GrammarKind,
+)
+
+EOS = 0
+WORDS = ("true", "false", '{"', '":', "red", "re", "green", "12", "é", "0.5", '",')
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Every byte, and some longer tokens, as byte-level BPE has them."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<end>": EOS} | {letter: 1 + index for index, letter in enumerate(alphabet)}
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for word in WORDS:
+        ((spelled, _),) = level.pre_tokenize_str(word)
+        vocabulary.setdefault(spelled, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = level
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def compiler(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
+    path = tmp_path_factory.mktemp("grammar") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return GrammarCompiler(path, tokenizer.get_vocab_size(), (EOS,))
+
+
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    id_ = tokenizer.token_to_id(token)
+    assert id_ is not None
+    return id_
+
+
+def allowed(constraint: GrammarConstraint, size: int) -> set[int]:
+    logits = np.zeros(size, np.float32)
+    constraint.mask(logits)
+    return {int(id_) for id_ in np.flatnonzero(logits == 0)}
+
+
+def written(
+    constraint: GrammarConstraint, tokenizer: Tokenizer, seed: int, limit: int = 400
+) -> str:
+    """Random tokens that the grammar allows, up to its end."""
+    ids: list[int] = []
+    rng = np.random.default_rng(seed)
+    for step in range(limit):
+        choices = allowed(constraint, tokenizer.get_vocab_size())
+        if EOS in choices and (len(choices) == 1 or step > 40 or rng.random() < 0.3):
+            text: str = tokenizer.decode(ids)
+            return text
+        if step > 40:  # towards an end: what closes strings and objects
+            closing = [id_of(tokenizer, x) for x in '"}]' if id_of(tokenizer, x) in choices]
+            choices = set(closing) or choices
+        ids.append(int(rng.choice(sorted(choices - {EOS}))))
+        constraint.advance(ids[-1])
+    raise AssertionError("the grammar does not end")
+
+
+def test_choices(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    values = ("red", "green (1+1)", "é|[x]", "r.")
+    grammar = Grammar(GrammarKind.CHOICES, choices=values)
+    seen = {written(compiler.compile(grammar), tokenizer, seed) for seed in range(60)}
+    assert seen == set(values)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000))
+def test_a_schema_is_followed(compiler: GrammarCompiler, tokenizer: Tokenizer, seed: int) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "boolean"},
+            "b": {"type": "array", "items": {"enum": ["red", "é"]}, "maxItems": 3},
+            "c": {"type": "integer", "minimum": 3, "maximum": 40},
+        },
+        "required": ["a", "b", "c"],
+        "additionalProperties": False,
+    }
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    value = json.loads(written(compiler.compile(grammar), tokenizer, seed))
+    assert list(value) == ["a", "b", "c"]
+    assert isinstance(value["a"], bool)
+    assert set(value["b"]) <= {"red", "é"}
+    assert 3 <= value["c"] <= 40
+
+
+def test_regular_expressions_and_context_free_grammars(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    regex = Grammar(GrammarKind.REGEX, "[0-9]{2}-(red|green)")
+    text = written(compiler.compile(regex), tokenizer, 1)
+    assert text[:2].isdigit()
+    assert text[3:] in ("red", "green")
+    lark = Grammar(GrammarKind.LARK, 'start: "(" start ")" | "12"')
+    text = written(compiler.compile(lark), tokenizer, 3)
+    assert text.count("(") == text.count(")")
+    assert text.strip("()") == "12"
+
+
+def test_a_fork_goes_its_own_way(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    first = compiler.compile(Grammar(GrammarKind.CHOICES, choices=("red", "green")))
+    second = first.fork()
+    first.advance(id_of(tokenizer, "re"))
+    assert allowed(first, tokenizer.get_vocab_size()) == {tokenizer.token_to_id("d")}
+    assert tokenizer.token_to_id("green") in allowed(second, tokenizer.get_vocab_size())
+
+
+def test_a_token_that_is_not_allowed_is_an_error(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    constraint = compiler.compile(Grammar(GrammarKind.CHOICES, choices=("red",)))
+    with pytest.raises(ConstraintError):
+        constraint.advance(id_of(tokenizer, "green"))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        (Grammar(GrammarKind.REGEX, "(((("), "regex"),
+        (Grammar(GrammarKind.LARK, "start: nowhere"), "nowhere"),
+        (Grammar(GrammarKind.JSON_SCHEMA, "["), "not JSON"),
+        (Grammar(GrammarKind.JSON_SCHEMA, "3"), "not a JSON schema"),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"type": "nonsense"}'), "nonsense"),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "http://a.example/b"}'), "a.example"),
+    ],
+    ids=["regex", "lark", "json", "number", "type", "remote"],
+)
+def test_bad_grammars_are_refused(
+    compiler: GrammarCompiler, grammar: Grammar, message: str
+) -> None:
+    with pytest.raises(GrammarError, match=message):
+        compiler.compile(grammar)
+
+
+def test_a_grammar_that_explodes_ends_at_the_librarys_bounds(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    """When compiled or at one of the first tokens: counted in states, not by a clock."""
+    a = id_of(tokenizer, "a")
+    with pytest.raises((GrammarError, ConstraintError), match="too many"):  # noqa: PT012
+        constraint = compiler.compile(Grammar(GrammarKind.REGEX, "a{1000000}"))
+        for _ in range(200):
+            assert a in allowed(constraint, tokenizer.get_vocab_size())
+            constraint.advance(a)
+
+
+def test_a_tokenizer_that_cannot_be_constrained_says_so(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.Unigram([("▁a", -1.0), ("b", -2.0)], unk_id=0))
+    tokenizer.decoder = decoders.Metaspace()
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    with pytest.raises(GrammarError, match="tokenizer"):
+        GrammarCompiler(path, 2, (1,)).compile(Grammar(GrammarKind.REGEX, "a"))
+    with pytest.raises(GrammarError, match="no token that ends"):
+        GrammarCompiler(path, 2, ()).compile(Grammar(GrammarKind.REGEX, "a"))
