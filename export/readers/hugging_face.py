@@ -6,15 +6,15 @@ from pathlib import Path
 
 import yaml
 
-from export.errors import SourceError, UnsupportedError
+from export.errors import SourceError
 from export.readers.fields import Fields
 from export.readers.pickles import pickles_in, refusal
 from export.readers.safetensors_weights import SafetensorsWeights
+from export.tokenization.hugging_face import read_fields, read_tokenizer
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +48,15 @@ def read_folder(path: Path) -> HuggingFaceFolder:
 
     Raises:
         SourceError: a file is missing or damaged.
-        UnsupportedError: the weights are only there as a pickle, or there is no tokenizer.json.
+        UnsupportedError: the weights are only there as a pickle, or there is no tokenizer.
     """
+    config = read_fields(path / CONFIG_FILE)
     return HuggingFaceFolder(
         path=path,
-        config=_read_fields(path / CONFIG_FILE),
+        config=config,
         generation_config=_read_optional_fields(path / "generation_config.json"),
         weights=SafetensorsWeights(_weight_files(path)),
-        tokenizer_json=_read_tokenizer(path / TOKENIZER_FILE),
+        tokenizer_json=read_tokenizer(path, config),
         chat_template=_read_chat_template(path),
         license=_read_license(path / "README.md"),
     )
@@ -71,20 +72,13 @@ def _read_json(path: Path) -> object:
     return value
 
 
-def _read_fields(path: Path) -> Fields:
-    value = _read_json(path)
-    if not isinstance(value, dict):
-        raise SourceError(f"{path.name} is not a JSON object")
-    return Fields(value, path.name)
-
-
 def _read_optional_fields(path: Path) -> Fields:
-    return _read_fields(path) if path.is_file() else Fields({}, path.name)
+    return read_fields(path) if path.is_file() else Fields({}, path.name)
 
 
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX_FILE).is_file():
-        shards = _read_fields(folder / INDEX_FILE).fields("weight_map")
+        shards = read_fields(folder / INDEX_FILE).fields("weight_map")
         names = sorted({shards.text(name) for name in shards})
         outside = [name for name in names if Path(name).name != name]
         if outside or not names:
@@ -96,17 +90,6 @@ def _weight_files(folder: Path) -> list[Path]:
     if pickles:
         raise refusal(pickles, folder / WEIGHTS_FILE)
     raise SourceError(f"{folder}: neither {WEIGHTS_FILE} nor {INDEX_FILE}")
-
-
-def _read_tokenizer(path: Path) -> str:
-    if not path.is_file():
-        raise UnsupportedError(
-            f"{path.parent}: no {path.name}; save the tokenizer in its fast form "
-            "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
-        )
-    tokenizer = dict(_read_fields(path))
-    tokenizer.update(truncation=None, padding=None)
-    return json.dumps(tokenizer, ensure_ascii=False)
 
 
 def _read_chat_template(folder: Path) -> str | None:

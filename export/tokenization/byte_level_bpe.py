@@ -44,6 +44,12 @@ class ByteLevelBpe:
         if len(vocabulary) != len(self.tokens):
             raise SourceError("the tokenizer has two equal tokens")
         pairs = [_pair(merge) for merge in self.merges]
+        for left, right in pairs:
+            for token in (left, right, left + right):
+                if token not in vocabulary:
+                    raise SourceError(
+                        f"the tokenizer's merges: {left!r} {right!r} needs the token {token!r}"
+                    )
         try:
             tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
         except Exception as error:

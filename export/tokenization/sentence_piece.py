@@ -1,4 +1,6 @@
-"""SentencePiece models (Kudo and Richardson 2018) to *tokenizers* JSON: the unigram kind.
+"""SentencePiece models (Kudo and Richardson 2018) to *tokenizers* JSON, as Marian uses them.
+
+Those of Hugging Face folders are made by :mod:`export.tokenization.sentence_piece_ids`.
 
 The file is a protocol buffer, ``sentencepiece_model.proto`` of the library. What differs from
 it: where two segmentations have the same score, the rounding of its float32 sums decides. With
@@ -20,7 +22,7 @@ from export.supported import lookup
 
 SPACE = "\u2581"  # how the library writes a space
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # SentencePiece.Type
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
 
 # The compiled rules of these names contain Unicode's NFKC. *tokenizers* applies only the first
 # rule that matches in a grapheme and loses the rest of it: composing first avoids that.
@@ -29,12 +31,16 @@ _COMPOSED = ("nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePieceModel:
-    """A unigram model, as its file describes it."""
+    """A unigram or BPE model, as its file describes it."""
 
     origin: str
     pieces: list[Any]
     trainer: Any
     normalizer: Any
+
+    @property
+    def is_bpe(self) -> bool:
+        return str(self.trainer.ModelType.Name(self.trainer.model_type)) == "BPE"
 
     @property
     def unk(self) -> int:
@@ -55,15 +61,17 @@ class SentencePieceModel:
             SourceError: the model does not fit together.
             UnsupportedError: it needs something that *tokenizers* cannot express.
         """
+        if self.is_bpe:
+            raise UnsupportedError(f"{self.origin}: model_type 'BPE' is not supported; UNIGRAM is")
         spellings = [self._spelling(piece) for piece in self.pieces]
-        scores = self._scores()
-        extra = [_unmatchable(token) for token in extra_control_tokens]
+        scores = self.scores()
+        extra = [unmatchable(token) for token in extra_control_tokens]
         if not 0 <= self.unk < len(spellings):
             raise SourceError(f"{self.origin}: the unknown token's id is {self.unk}")
         vocabulary = [*zip(spellings, scores, strict=True), *((token, 0.0) for token in extra)]
         has_bytes = bool(self.trainer.byte_fallback)
         tokenizer = Tokenizer(models.Unigram(vocabulary, self.unk, has_bytes))
-        tokenizer.normalizer = self._normalizer()
+        tokenizer.normalizer = normalizers.Sequence([*self.rewriting(), *self._prefix()])
         scheme = "always" if self.normalizer.add_dummy_prefix else "never"
         tokenizer.pre_tokenizer = Metaspace(SPACE, "never", split=True)
         decoder: decoders.Decoder = decoders.Metaspace(SPACE, scheme, split=True)
@@ -80,7 +88,7 @@ class SentencePieceModel:
         control = [
             spelling
             for spelling, piece in zip(spellings, self.pieces, strict=True)
-            if piece.type == _CONTROL
+            if piece.type == CONTROL
         ]
         tokenizer.add_special_tokens(
             [AddedToken(token, normalized=False, special=True) for token in (*control, *extra)]
@@ -88,14 +96,14 @@ class SentencePieceModel:
         self._check_user_defined(tokenizer)
         return tokenizer.to_str()
 
-    def _scores(self) -> list[float]:
+    def scores(self) -> list[float]:
         """Log probabilities; a user-defined piece beats every other way to write it.
 
         By the library's own rule (``unigram_model.cc``, ``Model::EncodeOptimized``).
         """
-        best = max((piece.score for piece in self.pieces if piece.type == _NORMAL), default=0.0)
+        best = max((piece.score for piece in self.pieces if piece.type == NORMAL), default=0.0)
         return [
-            len(piece.piece.encode()) * best - 0.1 if piece.type == _USER_DEFINED else piece.score
+            len(piece.piece.encode()) * best - 0.1 if piece.type == USER_DEFINED else piece.score
             for piece in self.pieces
         ]
 
@@ -103,7 +111,7 @@ class SentencePieceModel:
         for piece in self.pieces:
             symbol = piece.piece
             normalized = tokenizer.normalizer.normalize_str(symbol).removeprefix(" ")
-            if piece.type == _USER_DEFINED and (normalized != symbol or " " in symbol):
+            if piece.type == USER_DEFINED and (normalized != symbol or " " in symbol):
                 raise UnsupportedError(f"{self.origin}: normalising changes the symbol {symbol!r}")
 
     def _spelling(self, piece: Any) -> str:
@@ -112,13 +120,14 @@ class SentencePieceModel:
         The library never finds control, unknown and unused pieces in text: ``</s>`` is a tag
         of HTML there. *tokenizers* looks for all of its vocabulary.
         """
-        if piece.type == _UNKNOWN:
+        if piece.type == UNKNOWN:
             return str(self.trainer.unk_surface)  # what the library decodes it to
-        if piece.type in (_CONTROL, _UNUSED):
-            return _unmatchable(piece.piece)
+        if piece.type in (CONTROL, UNUSED):
+            return unmatchable(piece.piece)
         return str(piece.piece)
 
-    def _normalizer(self) -> normalizers.Normalizer:
+    def rewriting(self) -> list[normalizers.Normalizer]:
+        """What the library does to a text before it writes spaces its own way."""
         steps: list[normalizers.Normalizer] = []
         if self.normalizer.precompiled_charsmap:
             if self.normalizer.name in _COMPOSED:
@@ -127,12 +136,14 @@ class SentencePieceModel:
         if self.normalizer.remove_extra_whitespaces:
             steps.append(normalizers.Replace(Regex(f"^ +|[ {SPACE}]+$"), ""))
             steps.append(normalizers.Replace(Regex(" {2,}"), " "))
-        if self.normalizer.add_dummy_prefix:
-            steps.append(normalizers.Prepend(" "))  # not before an empty text
-        return normalizers.Sequence(steps)
+        return steps
+
+    def _prefix(self) -> list[normalizers.Normalizer]:
+        # Not before an empty text.
+        return [normalizers.Prepend(" ")] if self.normalizer.add_dummy_prefix else []
 
 
-def _unmatchable(token: str) -> str:
+def unmatchable(token: str) -> str:
     """``token`` and a space: the pre-tokenizer lets none stand at the end of a word."""
     return f"{token}{SPACE}"
 
@@ -142,7 +153,7 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
 
     Raises:
         SourceError: unreadable, or not a SentencePiece model.
-        UnsupportedError: not of the unigram kind, or with an unusual treatment of spaces.
+        UnsupportedError: neither unigram nor BPE, or with an unusual treatment of spaces.
     """
     model = proto.ModelProto()  # type: ignore[attr-defined]  # made at run time
     try:
@@ -153,7 +164,7 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
         raise SourceError(f"{path.name}: a SentencePiece model without pieces")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     kind = trainer.ModelType.Name(trainer.model_type)
-    lookup({"UNIGRAM": None}, kind, f"{path.name}: model_type")
+    lookup({"UNIGRAM": None, "BPE": None}, kind, f"{path.name}: model_type")
     if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
         raise UnsupportedError(f"{path.name}: spaces must be written as a prefix of words")
     return SentencePieceModel(

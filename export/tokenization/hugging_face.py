@@ -1,0 +1,178 @@
+"""A Hugging Face folder's tokenizer, in whichever of its forms it was saved."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from export.errors import SourceError, UnsupportedError
+from export.readers.fields import Fields
+from export.tokenization.byte_level_bpe import ByteLevelBpe
+from export.tokenization.sentence_piece import read_sentence_piece
+from export.tokenization.sentence_piece_ids import (
+    fairseq_order,
+    own_order,
+    to_tokenizer,
+    tokens_in_order,
+)
+from export.tokenization.special import SpecialTokens, class_name, special_tokens
+
+TOKENIZER_FILE = "tokenizer.json"
+SENTENCE_PIECES = (
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+    "source.spm",
+)
+_FAIRSEQ = ("XLMRoberta",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFolder:
+    """What the converters need to know. ``name`` is the class, as :func:`class_name` has it."""
+
+    path: Path
+    config: Fields
+    special: SpecialTokens
+    name: str
+
+    def json(self, name: str) -> Fields:
+        """The JSON object in the file ``name``; empty if there is no such file."""
+        return read_fields(self.path / name) if (self.path / name).is_file() else Fields({}, name)
+
+
+def read_fields(path: Path) -> Fields:
+    """The JSON object in ``path``.
+
+    Raises:
+        SourceError: it cannot be read, or is something else.
+    """
+    try:
+        value: object = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path.name}: {error}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path.name} is not a JSON object")
+    return Fields(value, path.name)
+
+
+def read_tokenizer(path: Path, config: Fields) -> str:
+    """The tokenizer of the folder ``path`` as *tokenizers* JSON that neither pads nor truncates.
+
+    Args:
+        config: the folder's config.json.
+
+    Raises:
+        SourceError: a file is damaged, or files do not go together.
+        UnsupportedError: there is no form that is known; the message lists them.
+    """
+    if (path / TOKENIZER_FILE).is_file():
+        tokenizer = dict(read_fields(path / TOKENIZER_FILE))
+        tokenizer.update(truncation=None, padding=None)
+        return json.dumps(tokenizer, ensure_ascii=False)
+    for form in FORMS:
+        if form.matches(path):
+            return form.convert(_folder(path, config)).to_str()
+    forms = ", ".join([TOKENIZER_FILE, *(form.description for form in FORMS)])
+    raise UnsupportedError(f"{path}: no tokenizer; one of these is needed: {forms}")
+
+
+def _folder(path: Path, config: Fields) -> TokenizerFolder:
+    def optional(name: str) -> Fields:
+        return read_fields(path / name) if (path / name).is_file() else Fields({}, name)
+
+    own = optional("tokenizer_config.json")
+    name = class_name(own, config)
+    special = special_tokens(
+        own, optional("special_tokens_map.json"), optional("added_tokens.json"), name
+    )
+    return TokenizerFolder(path=path, config=own, special=special, name=name)
+
+
+def _sentence_piece_path(path: Path) -> Path | None:
+    return next((path / name for name in SENTENCE_PIECES if (path / name).is_file()), None)
+
+
+def convert_sentence_piece(folder: TokenizerFolder) -> Tokenizer:
+    """A ``.model`` or ``.spm`` with its own ids, fairseq's, or those of ``vocab.json``."""
+    path = _sentence_piece_path(folder.path)
+    if path is None:
+        raise SourceError(f"{folder.path}: no SentencePiece model")
+    model = read_sentence_piece(path)
+    ids = folder.json("vocab.json")
+    if ids:
+        tokens = tokens_in_order({token: ids.integer(token) for token in ids}, ids.origin)
+    else:
+        tokens = fairseq_order(model) if folder.name in _FAIRSEQ else own_order(model)
+    return to_tokenizer(model, tokens, folder.special)
+
+
+def convert_word_piece(folder: TokenizerFolder) -> Tokenizer:
+    """``vocab.txt``: BERT's WordPiece (Devlin et al. 2018; Wu et al. 2016)."""
+    lines = (folder.path / "vocab.txt").read_text("utf-8").split("\n")
+    tokens = lines[:-1] if lines[-1] == "" else lines
+    vocabulary = {token.rstrip("\r"): index for index, token in enumerate(tokens)}
+    unknown = folder.special.tokens.get("unk", "[UNK]")
+    if unknown not in vocabulary:
+        raise SourceError(f"vocab.txt: no token {unknown}, which stands for what is unknown")
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
+    strip_accents = folder.config.get("strip_accents")
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=folder.config.flag("tokenize_chinese_chars", True),
+        strip_accents=strip_accents if isinstance(strip_accents, bool) else None,
+        lowercase=folder.config.flag("do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece("##")
+    folder.special.finish(tokenizer)
+    return tokenizer
+
+
+def convert_byte_level_bpe(folder: TokenizerFolder) -> Tokenizer:
+    """``vocab.json`` and ``merges.txt``: GPT-2's byte-level BPE (Radford et al. 2019)."""
+    ids = folder.json("vocab.json")
+    merges = (folder.path / "merges.txt").read_text("utf-8").split("\n")
+    bpe = ByteLevelBpe(
+        tokens=tokens_in_order({token: ids.integer(token) for token in ids}, ids.origin),
+        merges=[line.rstrip("\r") for line in merges if line and not line.startswith("#version")],
+        pre_tokenizer="gpt-2",
+    )
+    tokenizer = Tokenizer.from_str(bpe.to_json())
+    if folder.config.flag("add_prefix_space", False):
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    folder.special.finish(tokenizer)
+    return tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One way to save a tokenizer."""
+
+    description: str
+    matches: Callable[[Path], bool]
+    convert: Callable[[TokenizerFolder], Tokenizer]
+
+
+FORMS = (
+    Form(
+        description=f"a SentencePiece model ({', '.join(SENTENCE_PIECES)})",
+        matches=lambda path: _sentence_piece_path(path) is not None,
+        convert=convert_sentence_piece,
+    ),
+    Form(
+        description="vocab.json with merges.txt",
+        matches=lambda path: (path / "merges.txt").is_file() and (path / "vocab.json").is_file(),
+        convert=convert_byte_level_bpe,
+    ),
+    Form(
+        description="vocab.txt",
+        matches=lambda path: (path / "vocab.txt").is_file(),
+        convert=convert_word_piece,
+    ),
+)

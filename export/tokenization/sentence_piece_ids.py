@@ -1,0 +1,142 @@
+"""SentencePiece models under other ids: those of Hugging Face folders.
+
+There, special tokens are found in text (a chat template writes them), and the ids of tokens may
+be those of a list of their own: ``vocab.json`` of Marian and M2M, fairseq's order of XLM-R.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers.pre_tokenizers import Metaspace
+
+from export.errors import SourceError
+from export.tokenization.sentence_piece import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencePieceModel,
+    unmatchable,
+)
+from export.tokenization.special import SpecialTokens
+
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # where SentencePiece has <unk>, <s>, </s>
+
+
+def tokens_in_order(ids: Mapping[str, int], origin: str) -> list[str]:
+    """``ids`` as a list.
+
+    Raises:
+        SourceError: two tokens have one id, or one is left out.
+    """
+    ordered = sorted(ids.items(), key=lambda item: item[1])
+    if any(second[1] - first[1] != 1 for first, second in pairwise(ordered)):
+        raise SourceError(f"{origin}: the ids are not those of a list")
+    if not ordered or ordered[0][1] != 0:
+        raise SourceError(f"{origin}: the ids do not begin with 0")
+    return [token for token, _ in ordered]
+
+
+def own_order(model: SentencePieceModel) -> list[str]:
+    """The model's own tokens."""
+    return [unmatchable(p.piece) if p.type == UNUSED else str(p.piece) for p in model.pieces]
+
+
+def fairseq_order(model: SentencePieceModel) -> list[str]:
+    """XLM-R's: four special tokens, the pieces but for three, a mask."""
+    return [*FAIRSEQ, *(str(piece.piece) for piece in model.pieces[3:]), "<mask>"]
+
+
+def to_tokenizer(
+    model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens
+) -> Tokenizer:
+    """``model`` with the ids of ``tokens``.
+
+    A piece that is not among them cannot be found; a token that is no piece is special.
+
+    Raises:
+        SourceError: there is no token for what is unknown.
+    """
+    kinds = {str(piece.piece): piece.type for piece in model.pieces}
+    unknown = _unknown(model, tokens, special)
+    tokenizer = _bpe(model, tokens, unknown) if model.is_bpe else _unigram(model, tokens, unknown)
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, normalized=True, special=False)
+            for token in tokens
+            if model.is_bpe and kinds.get(token) == USER_DEFINED
+        ]
+    )
+    none = (CONTROL, UNKNOWN)
+    special.finish(
+        tokenizer, [t for t in tokens if kinds.get(t, CONTROL) in none and t[-1] != SPACE]
+    )
+    return tokenizer
+
+
+def _unknown(model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens) -> str:
+    pieces = [str(piece.piece) for piece in model.pieces if piece.type == UNKNOWN]
+    for token in (*pieces, special.tokens.get("unk", "<unk>")):
+        if token in tokens:
+            return token
+    raise SourceError(f"{model.origin}: no token stands for what is unknown")
+
+
+def _unigram(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> Tokenizer:
+    pieces = [str(piece.piece) for piece in model.pieces]
+    scores = dict(zip(pieces, model.scores(), strict=True))
+    has_bytes = bool(model.trainer.byte_fallback)
+    vocabulary = [(token, scores.get(token, 0.0)) for token in tokens]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, tokens.index(unknown), has_bytes))
+    if model.trainer.split_by_whitespace and not model.trainer.allow_whitespace_only_pieces:
+        steps = [*model.rewriting(), *_prefix(model, " ")]
+        tokenizer.pre_tokenizer = Metaspace(SPACE, "never", split=True)
+    else:  # pieces may hold several words
+        steps = [*model.rewriting(), *_prefix(model, SPACE), normalizers.Replace(" ", SPACE)]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = _decoder(model, has_bytes=has_bytes)
+    return tokenizer
+
+
+def _bpe(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> Tokenizer:
+    """Two pieces merge if together they are one; the piece with the best score goes first.
+
+    Source: ``bpe_model.cc``, ``Model::SampleEncode``.
+    """
+    ids = {token: index for index, token in enumerate(tokens)}
+    scored = [(str(p.piece), float(p.score)) for p in model.pieces if p.type == NORMAL]
+    known = {piece for piece, _ in scored if piece in ids}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece, _ in sorted(scored, key=lambda item: -item[1])
+        if piece in known
+        for cut in range(1, len(piece))
+        if piece[:cut] in known and piece[cut:] in known
+    ]
+    has_bytes = any(piece.type == BYTE for piece in model.pieces)
+    bpe = models.BPE(
+        vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes
+    )
+    tokenizer = Tokenizer(bpe)
+    steps = [*model.rewriting(), *_prefix(model, SPACE), normalizers.Replace(" ", SPACE)]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.decoder = _decoder(model, has_bytes=has_bytes)
+    return tokenizer
+
+
+def _prefix(model: SentencePieceModel, space: str) -> list[normalizers.Normalizer]:
+    return [normalizers.Prepend(space)] if model.normalizer.add_dummy_prefix else []
+
+
+def _decoder(model: SentencePieceModel, *, has_bytes: bool) -> decoders.Decoder:
+    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " ")]
+    if has_bytes:
+        steps.append(decoders.ByteFallback())
+    steps.append(decoders.Fuse())
+    if model.normalizer.add_dummy_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(steps)

@@ -1,0 +1,217 @@
+"""Tokens that are not text, and what they do around a text: Hugging Face's names for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from export.errors import SourceError
+from export.readers.fields import Fields
+
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """Roles of the tokens around a text, between two, and after the second."""
+
+    prefix: tuple[str, ...] = ()
+    suffix: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
+
+
+_BERT = Template(prefix=("cls",), suffix=("sep",))
+_ROBERTA = Template(prefix=("bos",), suffix=("eos",), between=("eos",))
+_T5 = Template(suffix=("eos",))
+_BOS = Template(prefix=("bos",))
+# By ``tokenizer_class`` of tokenizer_config.json, without "Tokenizer" and "Fast".
+TEMPLATES = {
+    "Bert": _BERT,
+    "DistilBert": _BERT,
+    "Electra": _BERT,
+    "MobileBert": _BERT,
+    "RoFormer": _BERT,
+    "Albert": _BERT,
+    "Roberta": _ROBERTA,
+    "XLMRoberta": _ROBERTA,
+    "Camembert": _ROBERTA,
+    "Bart": _ROBERTA,
+    "T5": _T5,
+    "Marian": _T5,
+    "Pegasus": _T5,
+    "Llama": _BOS,
+    "Mistral": _BOS,
+    "Gemma": _BOS,
+    "GPT2": Template(),
+}
+# What a class calls its tokens where the folder does not say.
+DEFAULTS = {
+    "Bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
+    "Roberta": {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"},
+    "GPT2": {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"},
+    "T5": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+    "Llama": {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
+    "Gemma": {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
+    "Albert": {"unk": "<unk>", "sep": "[SEP]", "pad": "<pad>", "cls": "[CLS]", "mask": "[MASK]"},
+}
+DEFAULTS |= dict.fromkeys(("DistilBert", "Electra", "MobileBert", "RoFormer"), DEFAULTS["Bert"])
+DEFAULTS |= dict.fromkeys(("XLMRoberta", "Camembert", "Bart"), DEFAULTS["Roberta"])
+DEFAULTS |= dict.fromkeys(("Marian", "Pegasus"), DEFAULTS["T5"])
+DEFAULTS["Mistral"] = DEFAULTS["Llama"]
+# By ``model_type`` of config.json, for folders that name no class.
+CLASSES = {
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "mobilebert": "MobileBert",
+    "roformer": "RoFormer",
+    "albert": "Albert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "bart": "Bart",
+    "t5": "T5",
+    "mt5": "T5",
+    "marian": "Marian",
+    "pegasus": "Pegasus",
+    "llama": "Llama",
+    "mistral": "Llama",
+    "gemma": "Gemma",
+    "gemma2": "Gemma",
+    "gpt2": "GPT2",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """``tokens`` by role; ``added`` by id; ``template`` is what surrounds a text.
+
+    ``details`` says of some tokens what they do to the spaces beside them.
+    """
+
+    tokens: dict[str, str]
+    added: dict[int, AddedToken]
+    details: dict[str, AddedToken] = field(default_factory=dict)
+    template: Template = field(default_factory=Template)
+
+    def finish(self, tokenizer: Tokenizer, extra: Sequence[str] = ()) -> None:
+        """Gives ``tokenizer`` its special tokens, and has them surround a text.
+
+        Args:
+            extra: more tokens that are special.
+
+        Raises:
+            SourceError: a token of the template is not in the vocabulary.
+        """
+        names = dict.fromkeys([*self.tokens.values(), *extra])
+        in_vocabulary = [name for name in names if tokenizer.token_to_id(name) is not None]
+        details = {token.content: token for token in self.added.values()}
+        tokenizer.add_special_tokens(
+            [
+                details.pop(name, None) or self.details.get(name) or _plain(name)
+                for name in in_vocabulary
+            ]
+        )
+        for index, token in sorted(self.added.items()):
+            if token.content in details:
+                kind = tokenizer.add_special_tokens if token.special else tokenizer.add_tokens
+                kind([token])
+                if tokenizer.token_to_id(token.content) != index:
+                    raise SourceError(
+                        f"the added token {token.content!r} should have the id {index}, after "
+                        f"{tokenizer.get_vocab_size()} tokens"
+                    )
+        self._surround(tokenizer)
+
+    def _surround(self, tokenizer: Tokenizer) -> None:
+        template = self.template
+        roles = {*template.prefix, *template.suffix, *template.between}
+        missing = sorted(
+            role for role in roles if tokenizer.token_to_id(self.tokens.get(role, "")) is None
+        )
+        if missing:
+            raise SourceError(f"the vocabulary has no token for: {', '.join(missing)}")
+        if not roles:
+            return
+
+        def named(part: tuple[str, ...]) -> list[str]:
+            return [self.tokens[role] for role in part]
+
+        ids = [(token, tokenizer.token_to_id(token)) for token in named(tuple(sorted(roles)))]
+        single = [*named(template.prefix), "$A", *named(template.suffix)]
+        second = [*named(template.between), "$B:1", *(f"{t}:1" for t in named(template.suffix))]
+        ends = processors.TemplateProcessing(
+            single=single, pair=[*single, *second], special_tokens=ids
+        )
+        before = tokenizer.post_processor
+        tokenizer.post_processor = processors.Sequence([before, ends]) if before else ends
+
+
+def class_name(tokenizer_config: Fields, config: Fields) -> str:
+    """Which of :data:`TEMPLATES` a folder's tokenizer is; empty if of none."""
+    name = tokenizer_config.text("tokenizer_class", "")
+    name = name.removesuffix("Fast").removesuffix("Tokenizer")
+    return name if name in TEMPLATES else CLASSES.get(config.text("model_type", ""), name)
+
+
+def special_tokens(
+    tokenizer_config: Fields, token_map: Fields, added: Fields, name: str
+) -> SpecialTokens:
+    """From tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+
+    Args:
+        name: as :func:`class_name` has it.
+    """
+    tokens = dict(DEFAULTS.get(name, {}))
+    details = {}
+    if "mask" in tokens and "bos" in tokens:  # a mask stands for a word and its space
+        details[tokens["mask"]] = AddedToken(tokens["mask"], lstrip=True, normalized=False)
+    for fields in (token_map, tokenizer_config):
+        for role in ROLES:
+            value = fields.get(f"{role}_token")
+            if isinstance(value, dict):
+                token = _token(Fields(value, fields.origin))
+                tokens[role], details[token.content] = token.content, token
+            elif isinstance(value, str):
+                tokens[role] = value
+    template = TEMPLATES.get(name, Template())
+    if name in DEFAULTS:
+        template = Template(
+            prefix=_switched(tokenizer_config, "bos", template.prefix),
+            suffix=_switched(tokenizer_config, "eos", template.suffix),
+            between=template.between,
+        )
+    return SpecialTokens(
+        tokens=tokens,
+        added=_added(tokenizer_config, added),
+        details=details,
+        template=template,
+    )
+
+
+def _plain(name: str) -> AddedToken:
+    return AddedToken(name, special=True, normalized=False)
+
+
+def _token(fields: Fields) -> AddedToken:
+    flags = ("special", "lstrip", "rstrip", "single_word", "normalized")
+    values = {flag: fields.flag(flag, False) for flag in flags}
+    return AddedToken(fields.text("content"), **values)
+
+
+def _switched(config: Fields, role: str, part: tuple[str, ...]) -> tuple[str, ...]:
+    """``add_bos_token`` and ``add_eos_token`` have the last word."""
+    value = config.get(f"add_{role}_token")
+    if not isinstance(value, bool) or value == (role in part):
+        return part
+    return (role, *part) if value else tuple(other for other in part if other != role)
+
+
+def _added(tokenizer_config: Fields, added: Fields) -> dict[int, AddedToken]:
+    decoder = tokenizer_config.fields("added_tokens_decoder")
+    found = {added.integer(token): _plain(token) for token in added}
+    for index in decoder:
+        if not index.isdecimal():
+            raise SourceError(f"{decoder.origin}: {index!r} is not an id")
+        found[int(index)] = _token(decoder.fields(index))
+    return found
