@@ -21,7 +21,9 @@ class PositionKind(StrEnum):
     """What is added to a token's embedding to say where it stands."""
 
     NONE = "none"  # attention may still know: see AttentionConfig
-    SINUSOIDAL = "sinusoidal"  # Vaswani et al. 2017, section 3.5; [sin | cos] halves
+    # [sin | cos] halves; frequencies fall geometrically from 1 ...
+    SINUSOIDAL = "sinusoidal"  # to 1 / 10,000, as in tensor2tensor and fairseq
+    SINUSOIDAL_PAPER = "sinusoidal_paper"  # towards it: Vaswani et al. 2017, section 3.5
     LEARNED = "learned"  # Gehring et al. 2017; BERT
 
 
@@ -105,8 +107,11 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PositionConfig(_Config, frozen=True, kw_only=True):
+    """``first``: the position of a sequence's first token, where sinusoids begin."""
+
     kind: PositionKind
     max_positions: int
+    first: int = 0
 
 
 class LinearScaling(_Config, frozen=True, kw_only=True, tag=True):
@@ -262,11 +267,18 @@ class StackConfig(_Config, frozen=True, kw_only=True):
 
 
 class EmbeddingConfig(_Config, frozen=True, kw_only=True):
+    """How tokens become vectors.
+
+    An encoder and a decoder share the tokens' table. They share the rest as well, unless
+    ``separate_target`` gives the decoder positions and a norm of its own (BART).
+    """
+
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
     norm: NormConfig | None = None  # BERT normalises the sum of its embeddings
     num_segments: int = 0  # BERT's token types
     # Of the embeddings, where a linear map leads from it to the hidden size (Lan et al. 2019).
     size: int | None = None
+    separate_target: bool = False
 
 
 class DenseConfig(_Config, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in parameter_shapes(config).items():
-        if name.startswith("embedding.") and len(shape) == 2:
+        if name.startswith(("embedding.", "target_placement.")) and len(shape) == 2:
             weights[name] = torch.randn(shape, generator=generator) / math.sqrt(shape[1])
         elif len(shape) == 2:
             bound = math.sqrt(6 / sum(shape))

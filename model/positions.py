@@ -30,7 +30,21 @@ def sinusoids(max_positions: int, size: int) -> Tensor:
     half = size // 2
     step = math.log(10_000.0) / max(half - 1, 1)
     frequencies = torch.exp(-step * torch.arange(half, dtype=torch.float32))
-    angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
+    return _waves(torch.arange(max_positions, dtype=torch.float32), frequencies)
+
+
+def paper_sinusoids(max_positions: int, size: int) -> Tensor:
+    """As :func:`sinusoids`, with the frequencies of the paper: ``10,000 ** (-2 i / size)``.
+
+    In double precision, as ``transformers`` makes them for its Marian and PEGASUS.
+    """
+    exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
+    places = torch.arange(max_positions, dtype=torch.float64)
+    return _waves(places, 10_000.0**-exponents).float()
+
+
+def _waves(places: Tensor, frequencies: Tensor) -> Tensor:
+    angles = places[:, None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
@@ -61,11 +75,17 @@ class LearnedPositions(PositionTable):
         self.weight = nn.Parameter(torch.empty(config.max_positions, size))
 
 
+SINUSOIDS: dict[PositionKind, Callable[[int, int], Tensor]] = {
+    PositionKind.SINUSOIDAL: sinusoids,
+    PositionKind.SINUSOIDAL_PAPER: paper_sinusoids,
+}
+
+
 class SinusoidalPositions(PositionTable):
     def __init__(self, config: PositionConfig, size: int) -> None:
         super().__init__()
-        table = sinusoids(config.max_positions, size)
-        self.register_buffer("weight", table, persistent=False)
+        table = SINUSOIDS[config.kind](config.first + config.max_positions, size)
+        self.register_buffer("weight", table[config.first :], persistent=False)
 
 
 class NoPositions(nn.Module):
@@ -81,6 +101,7 @@ class NoPositions(nn.Module):
 POSITIONS: dict[PositionKind, Callable[[PositionConfig, int], nn.Module]] = {
     PositionKind.NONE: NoPositions,
     PositionKind.SINUSOIDAL: SinusoidalPositions,
+    PositionKind.SINUSOIDAL_PAPER: SinusoidalPositions,
     PositionKind.LEARNED: LearnedPositions,
 }
 

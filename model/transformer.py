@@ -36,15 +36,13 @@ class Table(nn.Module):
         return functional.embedding(ids, self.weight)
 
 
-class Embedding(nn.Module):
-    """Tokens, scaled, plus positions and segments; projected if they are of another size."""
+class Placement(nn.Module):
+    """Adds positions and segments to tokens; projects them if they are of another size."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         embedding = config.embedding
         size = embedding.size or config.hidden_size
-        self.scale = embedding.scale
-        self.tokens = Table(config.vocabulary_size, size)
         self.positions = POSITIONS[config.position.kind](config.position, size)
         self.segments = Table(embedding.num_segments, size) if embedding.num_segments else None
         self.norm: nn.Module = nn.Identity()
@@ -54,10 +52,8 @@ class Embedding(nn.Module):
         if embedding.size is not None:
             self.projection = Linear(size, config.hidden_size, bias=True)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
-        x = self.tokens(token_ids)  # [batch, length, size]
-        if self.scale != 1.0:
-            x = x * self.scale
+    def forward(self, x: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
+        """``x [batch, length, size]`` to ``[batch, length, hidden]``."""
         x = self.positions(x, positions)
         if self.segments is not None:
             if segment_ids is None:
@@ -65,6 +61,21 @@ class Embedding(nn.Module):
             x = x + self.segments(segment_ids)
         projected: Tensor = self.projection(self.norm(x))
         return projected
+
+
+class Embedding(Placement):
+    """Tokens, scaled, and what places them in an encoder's input, or in any."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        size = config.embedding.size or config.hidden_size
+        self.scale = config.embedding.scale
+        self.tokens = Table(config.vocabulary_size, size)
+
+    def look_up(self, token_ids: Tensor) -> Tensor:
+        """``token_ids [batch, length]`` to ``[batch, length, size]``."""
+        x: Tensor = self.tokens(token_ids)
+        return x if self.scale == 1.0 else x * self.scale
 
 
 class Transformer(nn.Module):
@@ -78,6 +89,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config)
+        self.target_placement: Placement | None = None
+        if config.embedding.separate_target:
+            self.target_placement = Placement(config)
         if config.encoder is not None:
             self.encoder = Encoder(config, config.encoder, kernels)
         if config.decoder is not None:
@@ -93,7 +107,7 @@ class Transformer(nn.Module):
             ``[batch, length, size]``
         """
         positions = torch.arange(token_ids.shape[1])
-        x = self.embedding(token_ids, positions, segment_ids)
+        x = self.embedding(self.embedding.look_up(token_ids), positions, segment_ids)
         hidden: Tensor = self.encoder(x, lengths)
         return hidden
 
@@ -115,7 +129,8 @@ class Transformer(nn.Module):
         if states is None:
             states = [{} for _ in self.decoder.order]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
-        x = self.embedding(token_ids, positions, None)
+        place = self.target_placement or self.embedding
+        x = place(self.embedding.look_up(token_ids), positions, None)
         return Decoded(*self.decoder(x, step, states))
 
     def logits(self, hidden: Tensor) -> Tensor:

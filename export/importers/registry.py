@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.importers.albert import import_albert
+from export.importers.bart import import_bart
 from export.importers.bert import import_bert
 from export.importers.bloom import import_bloom
 from export.importers.deberta import import_deberta
@@ -20,16 +21,21 @@ from export.importers.gpt_neox import import_gpt_neox
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import import_llama_gguf
 from export.importers.longformer import import_longformer
+from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
+from export.importers.mbart import import_mbart
 from export.importers.mistral import import_mistral
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
 from export.importers.opt import import_opt
+from export.importers.opus_mt import import_opus_mt
+from export.importers.pegasus import import_pegasus
 from export.importers.phi3 import import_phi3
 from export.importers.qwen import import_qwen2, import_qwen3
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
 from export.importers.smollm3 import import_smollm3
+from export.importers.t5 import import_t5
 from export.readers.gguf import GgufFile, is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
@@ -40,6 +46,7 @@ from export.supported import lookup
 # By ``model_type`` of config.json.
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "albert": import_albert,
+    "bart": import_bart,
     "bert": import_bert,
     "bloom": import_bloom,
     "deberta-v2": import_deberta,
@@ -63,6 +70,12 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "roformer": import_roformer,
     "smollm3": import_smollm3,
     "xlm-roberta": import_roberta,
+    "m2m_100": import_m2m100,
+    "marian": import_opus_mt,
+    "mbart": import_mbart,
+    "mt5": import_t5,
+    "pegasus": import_pegasus,
+    "t5": import_t5,
 }
 # By ``general.architecture`` of the metadata.
 GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {"llama": import_llama_gguf}

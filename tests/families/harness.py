@@ -85,7 +85,7 @@ def imported(model: Any, seed: int = 0, **options: Any) -> Iterator[Checkpoint]:
     randomise(model, seed)
     with torch.no_grad():  # larger ones amplify rounding until fp32 itself misses the tolerance
         for parameter in model.parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and parameter.requires_grad:
                 parameter.mul_(0.5)
     model.set_attn_implementation("eager")
     with tempfile.TemporaryDirectory() as folder, _one_thread(), torch.no_grad():
@@ -102,8 +102,10 @@ def _one_thread() -> Iterator[None]:
 
 def _rows(checkpoint: Checkpoint, seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
-    size = checkpoint.config.vocabulary_size
-    return [rng.integers(0, size, length).tolist() for length in LENGTHS]
+    size, pad = checkpoint.config.vocabulary_size, checkpoint.special_tokens.pad
+    rows = [rng.integers(0, size, length) for length in LENGTHS]
+    # Without padding, which some families give no position.
+    return [np.where(row == pad, (row + 1) % size, row).tolist() for row in rows]
 
 
 def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) -> float:

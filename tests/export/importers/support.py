@@ -71,6 +71,8 @@ def randomise(model: Any, seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:  # sinusoids
+                continue
             noise = torch.randn(parameter.shape, generator=generator)
             is_norm = parameter.ndim == 1 and name.endswith("weight")
             parameter.copy_(1 + 0.1 * noise if is_norm else 0.2 * noise)

@@ -1,0 +1,24 @@
+"""BART (Lewis et al. 2019): for generation from a text, such as its summary."""
+
+from export.checkpoint import Checkpoint
+from export.importers.bart_tables import Layout, import_layout
+from export.readers.hugging_face import HuggingFaceFolder
+from model.bundle import Task
+from model.config import NormOrder, PositionKind
+
+LAYOUT = Layout(
+    architecture="BartForConditionalGeneration",
+    tasks=(Task.GENERATE,),
+    order=NormOrder.POST,
+    positions=PositionKind.LEARNED,
+    embedding_norm=True,
+)
+
+
+def import_bart(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``BartForConditionalGeneration`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    return import_layout(folder, LAYOUT)

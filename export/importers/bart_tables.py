@@ -1,0 +1,199 @@
+"""The weights of BART (Lewis et al. 2019) as ``transformers`` names them, and its layers.
+
+Marian, mBART, PEGASUS and M2M-100 have the same names and differ in where they normalise and in
+how they know positions: that is a :class:`Layout`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from torch import Tensor
+
+from export.checkpoint import Checkpoint
+from export.importers.activations import activation
+from export.importers.causal import OUTPUT_MATRIX, architecture_of
+from export.importers.renaming import Rename, affine, linear, per_layer
+from export.importers.support import MAX_LAYERS, divide_heads
+from export.importers.text_to_text import text_to_text_checkpoint, token_table
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import check_supported
+from model.bundle import Task
+from model.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    HeadKind,
+    Kind,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormKind,
+    NormOrder,
+    PositionConfig,
+    PositionKind,
+    StackConfig,
+)
+
+NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
+TOKENS = (
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    OUTPUT_MATRIX,
+)
+# Sinusoids that older versions saved, and the version itself.
+BUFFERS = tuple(
+    f"model.{side}.{name}"
+    for side in ("encoder", "decoder")
+    for name in ("embed_positions.weight", "embed_positions.weights", "version")
+)
+LOGITS_BIAS = "final_logits_bias"
+UNUSED_POSITIONS = 2  # the first rows of learnt tables: fairseq's padding and its neighbour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What varies between the families. ``first_position`` is a function of the padding's id."""
+
+    architecture: str
+    tasks: tuple[Task, ...]
+    order: NormOrder
+    positions: PositionKind
+    first_position: Callable[[int], int] = lambda _: 0
+    embedding_norm: bool = False
+    final_norm: bool = False
+    logits_bias: bool = True
+
+
+def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
+    """The model of ``layout`` in ``folder``, ready for a bundle.
+
+    Padding is never generated: no target had it, and to M2M-100 it has no position.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    check_supported(config, tie_word_embeddings=(True,))
+    architecture = architecture_of(config, layout.architecture)
+    model = _config(config, layout)
+    tokens = token_table(folder.weights, TOKENS)
+    head = []
+    if layout.logits_bias and LOGITS_BIAS in folder.weights:
+        head = [Rename("head.output.bias", (LOGITS_BIAS,), lambda bias: bias.flatten())]
+    elif layout.logits_bias:  # not all versions save a bias of zeros
+        head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
+    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model), *head]
+    used = {name for entry in table for name in entry.sources}
+    ignored = {*TOKENS, *BUFFERS} - used
+    checkpoint = text_to_text_checkpoint(
+        folder, model, architecture, table, layout.tasks, ignored=ignored
+    )
+    special = checkpoint.special_tokens
+    suppressed = tuple(sorted({*special.suppressed, special.pad}))
+    special = msgspec.structs.replace(special, suppressed=suppressed)
+    return dataclasses.replace(checkpoint, special_tokens=special)
+
+
+def _config(config: Fields, layout: Layout) -> ModelConfig:
+    hidden_size = config.positive("d_model", 1024)
+    final_norm = NORM if layout.final_norm else None
+    encoder = _layer(config, layout, "encoder", hidden_size)
+    decoder = _layer(config, layout, "decoder", hidden_size, cross=True)
+    return ModelConfig(
+        kind=Kind.ENCODER_DECODER,
+        vocabulary_size=config.positive("vocab_size"),
+        hidden_size=hidden_size,
+        position=PositionConfig(
+            kind=layout.positions,
+            max_positions=config.positive("max_position_embeddings", 1024),
+            first=layout.first_position(config.integer("pad_token_id", 1)),
+        ),
+        embedding=EmbeddingConfig(
+            scale=hidden_size**0.5 if config.flag("scale_embedding", False) else 1.0,
+            norm=NORM if layout.embedding_norm else None,
+            separate_target=layout.embedding_norm,
+        ),
+        encoder=StackConfig(layers=encoder, final_norm=final_norm),
+        decoder=StackConfig(layers=decoder, final_norm=final_norm),
+        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True, bias=layout.logits_bias),
+    )
+
+
+def _layer(
+    config: Fields, layout: Layout, side: str, hidden_size: int, *, cross: bool = False
+) -> tuple[LayerConfig, ...]:
+    """The layers of the stack ``side``."""
+    num_heads = config.positive(f"{side}_attention_heads", 16)
+    attention = AttentionConfig(
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_size=divide_heads(config.origin, hidden_size, num_heads),
+        input_bias=True,
+        output_bias=True,
+    )
+    layer = LayerConfig(
+        attention=attention,
+        cross_attention=attention if cross else None,
+        feed_forward=FeedForwardConfig(
+            inner_size=config.positive(f"{side}_ffn_dim", 4096),
+            activation=activation(config, "activation_function", "gelu"),
+            gated=False,
+            bias=True,
+        ),
+        norm=NORM,
+        norm_order=layout.order,
+    )
+    return (layer,) * config.positive(f"{side}_layers", 12, maximum=MAX_LAYERS)
+
+
+def _table(model: ModelConfig) -> list[Rename]:
+    """Every weight but the tokens' and the head's."""
+    table: list[Rename] = []
+    for side, stack, place in (
+        ("encoder", model.encoder, "embedding"),
+        ("decoder", model.decoder, "target_placement"),
+    ):
+        if stack is None:
+            continue
+        cross = stack.layers[0].cross_attention is not None
+        table += per_layer(_layer_table(side, cross=cross), len(stack.layers))
+        if model.position.kind == PositionKind.LEARNED:
+            source = f"model.{side}.embed_positions.weight"
+            table.append(Rename(f"{place}.positions.weight", (source,), _without_unused))
+        if model.embedding.norm is not None:
+            table += affine(f"{place}.norm", f"model.{side}.layernorm_embedding")
+        if stack.final_norm is not None:
+            table += affine(f"{side}.final_norm", f"model.{side}.layer_norm")
+    return table
+
+
+def _without_unused(table: Tensor) -> Tensor:
+    return table[UNUSED_POSITIONS:]
+
+
+def _layer_table(side: str, *, cross: bool) -> list[Rename]:
+    ours, theirs = f"{side}.layers.{{n}}", f"model.{side}.layers.{{n}}"
+    own, source = f"{theirs}.self_attn", f"{theirs}.encoder_attn"
+    query, key, value = (f"{own}.{letter}_proj" for letter in "qkv")
+    table = [
+        *linear(f"{ours}.mixer.qkv", query, key, value, bias=True),
+        *linear(f"{ours}.mixer.output", f"{own}.out_proj", bias=True),
+        *affine(f"{ours}.mixer_norm", f"{theirs}.self_attn_layer_norm"),
+        *linear(f"{ours}.feed_forward.input", f"{theirs}.fc1", bias=True),
+        *linear(f"{ours}.feed_forward.output", f"{theirs}.fc2", bias=True),
+        *affine(f"{ours}.feed_forward_norm", f"{theirs}.final_layer_norm"),
+    ]
+    if cross:
+        name = f"{ours}.cross_attention"
+        table += [
+            *linear(f"{name}.query", f"{source}.q_proj", bias=True),
+            *linear(f"{name}.key_value", f"{source}.k_proj", f"{source}.v_proj", bias=True),
+            *linear(f"{name}.output", f"{source}.out_proj", bias=True),
+            *affine(f"{name}_norm", f"{theirs}.encoder_attn_layer_norm"),
+        ]
+    return table

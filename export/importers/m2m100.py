@@ -1,0 +1,26 @@
+"""M2M-100 (Fan et al. 2020) and NLLB-200 (NLLB Team 2022): translation among many languages."""
+
+from export.checkpoint import Checkpoint
+from export.importers.bart_tables import Layout, import_layout
+from export.readers.hugging_face import HuggingFaceFolder
+from model.bundle import Task
+from model.config import NormOrder, PositionKind
+
+LAYOUT = Layout(
+    architecture="M2M100ForConditionalGeneration",
+    tasks=(Task.TRANSLATE,),
+    order=NormOrder.PRE,
+    positions=PositionKind.SINUSOIDAL,
+    first_position=lambda pad: pad + 1,
+    final_norm=True,
+    logits_bias=False,
+)
+
+
+def import_m2m100(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``M2M100ForConditionalGeneration`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    return import_layout(folder, LAYOUT)

@@ -1,0 +1,25 @@
+"""mBART and mBART-50 (Liu et al. 2020; Tang et al. 2020): BART with pre-norm, in many languages."""
+
+from export.checkpoint import Checkpoint
+from export.importers.bart_tables import Layout, import_layout
+from export.readers.hugging_face import HuggingFaceFolder
+from model.bundle import Task
+from model.config import NormOrder, PositionKind
+
+LAYOUT = Layout(
+    architecture="MBartForConditionalGeneration",
+    tasks=(Task.TRANSLATE,),
+    order=NormOrder.PRE,
+    positions=PositionKind.LEARNED,
+    embedding_norm=True,
+    final_norm=True,
+)
+
+
+def import_mbart(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``MBartForConditionalGeneration`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    return import_layout(folder, LAYOUT)

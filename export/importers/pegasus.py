@@ -1,0 +1,24 @@
+"""PEGASUS (Zhang et al. 2020): summaries."""
+
+from export.checkpoint import Checkpoint
+from export.importers.bart_tables import Layout, import_layout
+from export.readers.hugging_face import HuggingFaceFolder
+from model.bundle import Task
+from model.config import NormOrder, PositionKind
+
+LAYOUT = Layout(
+    architecture="PegasusForConditionalGeneration",
+    tasks=(Task.GENERATE,),
+    order=NormOrder.PRE,
+    positions=PositionKind.SINUSOIDAL_PAPER,
+    final_norm=True,
+)
+
+
+def import_pegasus(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``PegasusForConditionalGeneration`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    return import_layout(folder, LAYOUT)

@@ -1,0 +1,179 @@
+"""T5 (Raffel et al. 2020), T5 v1.1, Flan-T5 and mT5: text to text."""
+
+import msgspec
+import torch
+
+from export.checkpoint import Checkpoint
+from export.errors import UnsupportedError
+from export.importers.activations import ACTIVATIONS
+from export.importers.causal import OUTPUT_MATRIX
+from export.importers.renaming import Rename, linear, per_layer
+from export.importers.support import MAX_LAYERS
+from export.importers.text_to_text import text_to_text_checkpoint, token_table
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import lookup
+from model.bundle import Task
+from model.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    HeadKind,
+    Kind,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormKind,
+    NormOrder,
+    PositionConfig,
+    PositionKind,
+    RelativeBiasConfig,
+    RelativeBiasKind,
+    StackConfig,
+)
+
+# By class: whether it scales what a tied output matrix reads.
+ARCHITECTURES = {"T5ForConditionalGeneration": True, "MT5ForConditionalGeneration": False}
+# Relative positions have no end; the models were trained on texts of this length.
+MAX_POSITIONS = 512
+TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+# A bias that the first checkpoints have and no version used.
+UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+
+def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``T5ForConditionalGeneration`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    architecture = next(iter(config.texts("architectures")), "T5ForConditionalGeneration")
+    may_scale = lookup(ARCHITECTURES, architecture, f"{config.origin}: architectures")
+    tokens = token_table(folder.weights, TOKENS)
+    tied = _is_tied(folder, tokens)
+    model = _config(config, tied=tied)
+    # A model whose configuration ties the output matrix divides what that matrix reads by the
+    # root of its size (section 3.1.1's code): the last norm does it, which comes before.
+    scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
+    scale = model.hidden_size**-0.5 if scaled and may_scale else 1.0
+    table = [
+        Rename("embedding.tokens.weight", (tokens,)),
+        *_stack_table("encoder", model.encoder),
+        *_stack_table("decoder", model.decoder),
+        Rename("encoder.final_norm.weight", ("encoder.final_layer_norm.weight",)),
+        Rename(
+            "decoder.final_norm.weight",
+            ("decoder.final_layer_norm.weight",),
+            lambda weight: weight * scale,
+        ),
+    ]
+    ignored = {*TOKENS, UNUSED} - {tokens}
+    if tied:
+        ignored.add(OUTPUT_MATRIX)
+    else:
+        table += linear("head.output", OUTPUT_MATRIX.removesuffix(".weight"), bias=False)
+    tasks = (Task.GENERATE, Task.TRANSLATE)
+    return text_to_text_checkpoint(folder, model, architecture, table, tasks, ignored=ignored)
+
+
+def _is_tied(folder: HuggingFaceFolder, tokens: str) -> bool:
+    """Whether the output matrix is the tokens' table: some versions say so of all models."""
+    weights = folder.weights
+    if OUTPUT_MATRIX not in weights or tokens not in weights:
+        return True
+    return torch.equal(weights[OUTPUT_MATRIX], weights[tokens])
+
+
+def _config(config: Fields, *, tied: bool) -> ModelConfig:
+    norm = NormConfig(kind=NormKind.RMS, epsilon=config.number("layer_norm_epsilon", 1e-6))
+    own = AttentionConfig(
+        num_heads=config.positive("num_heads"),
+        num_kv_heads=config.positive("num_heads"),
+        head_size=config.positive("d_kv"),
+        input_bias=False,
+        output_bias=False,
+        scale=1.0,
+        bias=_bias(config),
+    )
+    encoder = LayerConfig(
+        attention=own, feed_forward=_feed_forward(config), norm=norm, norm_order=NormOrder.PRE
+    )
+    cross = msgspec.structs.replace(own, bias=None)
+    decoder = msgspec.structs.replace(encoder, cross_attention=cross)
+    num_layers = config.positive("num_layers", maximum=MAX_LAYERS)
+    num_decoder_layers = config.positive("num_decoder_layers", num_layers, maximum=MAX_LAYERS)
+    return ModelConfig(
+        kind=Kind.ENCODER_DECODER,
+        vocabulary_size=config.positive("vocab_size"),
+        hidden_size=config.positive("d_model"),
+        position=PositionConfig(
+            kind=PositionKind.NONE, max_positions=config.positive("n_positions", MAX_POSITIONS)
+        ),
+        embedding=EmbeddingConfig(),
+        encoder=StackConfig(layers=(encoder,) * num_layers, final_norm=norm),
+        decoder=StackConfig(layers=(decoder,) * num_decoder_layers, final_norm=norm),
+        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=tied),
+    )
+
+
+def _bias(config: Fields) -> RelativeBiasConfig:
+    num_buckets = config.positive("relative_attention_num_buckets", 32)
+    max_distance = config.positive("relative_attention_max_distance", 128)
+    if num_buckets % 2 or num_buckets < 4 or max_distance <= num_buckets // 2:
+        raise UnsupportedError(
+            f"{config.origin}: relative_attention_num_buckets {num_buckets} with "
+            f"relative_attention_max_distance {max_distance} is not supported; an even number "
+            "from 4 on, with more than half of it as the distance, is"
+        )
+    return RelativeBiasConfig(
+        kind=RelativeBiasKind.BUCKETS, num_buckets=num_buckets, max_distance=max_distance
+    )
+
+
+def _feed_forward(config: Fields) -> FeedForwardConfig:
+    """From ``feed_forward_proj``: an activation, perhaps with ``gated-`` in front."""
+    name = config.text("feed_forward_proj", "relu")
+    gated = name.startswith("gated-")
+    activation = name.removeprefix("gated-")
+    if name == "gated-gelu":  # which means the approximation, here alone
+        activation = "gelu_new"
+    return FeedForwardConfig(
+        inner_size=config.positive("d_ff"),
+        activation=lookup(ACTIVATIONS, activation, f"{config.origin}: feed_forward_proj"),
+        gated=gated,
+        bias=False,
+    )
+
+
+def _stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
+    """Every weight of a stack but its last norm."""
+    if stack is None:
+        return []
+    layer = stack.layers[0]
+    ours, theirs = f"{side}.layers.{{n}}", f"{side}.block.{{n}}.layer"
+    last = 1 if layer.cross_attention is None else 2
+    inner = ("wi_0", "wi_1") if layer.feed_forward.gated else ("wi",)
+    dense, own = f"{theirs}.{last}.DenseReluDense", f"{theirs}.0.SelfAttention"
+    table = [
+        *linear(f"{ours}.mixer.qkv", *(f"{own}.{letter}" for letter in "qkv"), bias=False),
+        *linear(f"{ours}.mixer.output", f"{own}.o", bias=False),
+        Rename(f"{ours}.mixer_norm.weight", (f"{theirs}.0.layer_norm.weight",)),
+        *linear(f"{ours}.feed_forward.input", *(f"{dense}.{x}" for x in inner), bias=False),
+        *linear(f"{ours}.feed_forward.output", f"{dense}.wo", bias=False),
+        Rename(f"{ours}.feed_forward_norm.weight", (f"{theirs}.{last}.layer_norm.weight",)),
+    ]
+    if layer.cross_attention is not None:
+        name, source = f"{ours}.cross_attention", f"{theirs}.1.EncDecAttention"
+        table += [
+            *linear(f"{name}.query", f"{source}.q", bias=False),
+            *linear(f"{name}.key_value", f"{source}.k", f"{source}.v", bias=False),
+            *linear(f"{name}.output", f"{source}.o", bias=False),
+            Rename(f"{name}_norm.weight", (f"{theirs}.1.layer_norm.weight",)),
+        ]
+    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return [
+        *per_layer(table, len(stack.layers)),
+        Rename(f"{side}.positions.biases.0.weight", (bias,)),
+    ]

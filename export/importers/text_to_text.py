@@ -1,0 +1,80 @@
+"""What the encoder-decoders in ``transformers`` folders have in common, whatever their layers."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from torch import Tensor
+
+from export.checkpoint import Checkpoint, check_weights
+from export.importers.renaming import Rename, rename
+from export.importers.samples import ENGLISH_TEXTS, source_sentences
+from export.importers.support import bundle_name
+from export.readers.hugging_face import HuggingFaceFolder
+from model.bundle import SpecialTokens, Task
+from model.config import ModelConfig
+
+
+def token_table(weights: Mapping[str, Tensor], names: tuple[str, ...]) -> str:
+    """Which of ``names``, of one table held several times, the checkpoint has; else, the first."""
+    return next((name for name in names if name in weights), names[0])
+
+
+def text_to_text_checkpoint(
+    folder: HuggingFaceFolder,
+    model: ModelConfig,
+    architecture: str,
+    table: Iterable[Rename],
+    tasks: tuple[Task, ...],
+    *,
+    ignored: Collection[str] = (),
+) -> Checkpoint:
+    """The encoder-decoder in ``folder``, of which ``table`` names every weight.
+
+    Args:
+        ignored: as for :func:`export.importers.renaming.rename`.
+
+    Raises:
+        SourceError, WeightsError: as their names say.
+    """
+    weights = rename(table, folder.weights, ignored=ignored)
+    check_weights(model, weights)
+    return Checkpoint(
+        config=model,
+        weights=weights,
+        tokenizer_json=folder.tokenizer_json,
+        architecture=architecture,
+        tasks=tasks,
+        special_tokens=_special_tokens(folder),
+        license=folder.license,
+        name=bundle_name(folder.path),
+        sample_inputs=source_sentences(None) if tasks == (Task.TRANSLATE,) else ENGLISH_TEXTS,
+    )
+
+
+def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
+    """From the generation configuration, and from the model's own, where older folders have it."""
+    config, generation = folder.config, folder.generation_config
+
+    def one(name: str) -> int | None:
+        return next(iter(generation.integers(name) or config.integers(name)), None)
+
+    eos = generation.integers("eos_token_id") or config.integers("eos_token_id")
+    pad, bos, start = (one(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))
+    pad = 0 if pad is None else pad
+    # A target begins with what stands for its beginning; T5 has nothing but its padding.
+    start = next(token for token in (start, bos, pad) if token is not None)
+    return SpecialTokens(
+        eos=eos, pad=pad, bos=bos, decoder_start=start, suppressed=_suppressed(folder)
+    )
+
+
+def _suppressed(folder: HuggingFaceFolder) -> tuple[int, ...]:
+    """Tokens that are never generated; longer sequences of "bad words" are left to requests."""
+    config, generation = folder.config, folder.generation_config
+    words = generation.get("bad_words_ids") or config.get("bad_words_ids")
+    single = [
+        word[0]
+        for word in (words if isinstance(words, list) else ())
+        if isinstance(word, list) and len(word) == 1 and type(word[0]) is int
+    ]
+    listed = generation.integers("suppress_tokens") or config.integers("suppress_tokens")
+    return tuple(sorted({*single, *listed}))

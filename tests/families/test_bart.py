@@ -1,0 +1,135 @@
+"""BART and those with its weights' names against transformers: each in several configurations."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
+)
+
+from export.errors import UnsupportedError, WeightsError
+from export.sources import load_checkpoint
+from model.bundle import Task
+from tests.export.importers.support import edit_json, edit_weights, save
+from tests.families.harness import VOCABULARY_SIZE, check_eager, check_graphs
+
+FAMILIES: dict[str, Any] = {
+    "Marian (OPUS-MT)": (MarianMTModel, MarianConfig),
+    "BART": (BartForConditionalGeneration, BartConfig),
+    "mBART": (MBartForConditionalGeneration, MBartConfig),
+    "PEGASUS": (PegasusForConditionalGeneration, PegasusConfig),
+    "M2M-100, NLLB": (M2M100ForConditionalGeneration, M2M100Config),
+}
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE,
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 80,
+    "max_position_embeddings": 96,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+}
+
+
+def model_of(family: str, **changes: Any) -> Any:
+    of_config, config = FAMILIES[family]
+    model = of_config(config(**SMALL | changes))
+    if hasattr(model, "final_logits_bias"):  # a buffer: the harness leaves it at zero
+        generator = torch.Generator().manual_seed(0)
+        model.final_logits_bias.normal_(generator=generator)
+    return model
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(tuple(FAMILIES)),
+    st.fixed_dictionaries(
+        {
+            "encoder_layers": st.integers(1, 3),
+            "decoder_layers": st.integers(1, 3),
+            "encoder_attention_heads": st.sampled_from((1, 2, 8)),
+            "decoder_attention_heads": st.sampled_from((1, 4)),
+            "scale_embedding": st.booleans(),
+            "activation_function": st.sampled_from(("relu", "gelu", "swish")),
+            "pad_token_id": st.integers(0, 3),
+        }
+    ),
+)
+def test_eager(family: str, changes: dict[str, Any]) -> None:
+    check_eager(model_of(family, **changes))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_graphs(family: str) -> None:
+    check_graphs(family, model_of(family, scale_embedding=True))
+
+
+def test_tokens_and_tasks(tmp_path: Path) -> None:
+    save(model_of("BART"), tmp_path)
+    edit_json(tmp_path / "generation_config.json", eos_token_id=[2, 3], bad_words_ids=[[7], [8, 9]])
+    checkpoint = load_checkpoint(str(tmp_path))
+    special = checkpoint.special_tokens
+    assert (special.eos, special.decoder_start, special.suppressed) == ((2, 3), 2, (1, 7))
+    assert checkpoint.tasks == (Task.GENERATE,)
+
+
+def test_tables_that_old_folders_hold_twice(tmp_path: Path) -> None:
+    """Older versions saved each side's token table and the sinusoids, and not the shared one."""
+    model = model_of("Marian (OPUS-MT)")
+    check_eager(model)
+    save(model, tmp_path)
+    edit_weights(
+        tmp_path,
+        add=(
+            "lm_head.weight",
+            "model.encoder.embed_tokens.weight",
+            "model.decoder.embed_positions.weight",
+        ),
+    )
+    weights = load_checkpoint(str(tmp_path)).weights
+    assert torch.equal(weights["embedding.tokens.weight"], model.model.shared.weight)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
+        ({"decoder_vocab_size": 99}, "decoder_vocab_size"),
+        ({"activation_function": "quick_gelu"}, "activation_function"),
+        ({"architectures": ["MarianForCausalLM"]}, "MarianMTModel"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    save(model_of("Marian (OPUS-MT)"), tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(UnsupportedError, match=named):
+        load_checkpoint(str(tmp_path))
+
+
+def test_every_wrong_weight_is_named(tmp_path: Path) -> None:
+    save(model_of("BART"), tmp_path)
+    missing = "model.decoder.layers.1.encoder_attn.v_proj.bias"
+    edit_weights(tmp_path, remove=(missing,), add=("model.extra",))
+    with pytest.raises(WeightsError, match=rf"missing: {missing}\nunexpected: model.extra"):
+        load_checkpoint(str(tmp_path))
