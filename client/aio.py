@@ -1,19 +1,26 @@
 """The asyncio client: ``client.sync`` with ``await``."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import grpc.aio
 import tenacity
 
-from client import requests, responses, types
+from client import (
+    encoder_requests,
+    encoder_responses,
+    encoder_types,
+    requests,
+    responses,
+    types,
+)
 from client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET
 from client.errors import typed_errors
 from client.requests import Texts
 from client.retry import RetryPolicy, controls
+from protos.triune.v1 import encoding_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
 from protos.triune.v1 import inference_pb2 as wire
-from protos.triune.v1 import inference_pb2_grpc, models_pb2, models_pb2_grpc
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -129,17 +136,84 @@ class AsyncClient:
         )
         return await self._call(self._inference.Score, request, responses.score)
 
-    async def embed(self, model: str, inputs: Texts, *, version: str = "") -> types.EmbedResult:
+    async def embed(
+        self, model: str, inputs: Texts, **options: Unpack[encoder_types.EmbedOptions]
+    ) -> encoder_types.EmbedResult:
         """Maps texts to vectors."""
-        request = requests.plain(wire.EmbedRequest, model, inputs, version)
-        return await self._call(self._inference.Embed, request, responses.embed)
+        request = encoder_requests.embed(model, inputs, options)
+        return await self._call(self._inference.Embed, request, encoder_responses.embed)
+
+    async def embed_stream(
+        self,
+        model: str,
+        batches: AsyncIterable[Texts],
+        **options: Unpack[encoder_types.EmbedOptions],
+    ) -> AsyncGenerator[encoder_types.EmbedBatch, None]:
+        """Maps any number of batches to vectors, in their order.
+
+        ``batches`` are taken as the server has room for them. The call is tried once.
+        """
+
+        async def parts() -> AsyncGenerator[encoding_pb2.EmbedStreamRequest, None]:
+            number = 0
+            async for texts in batches:
+                yield encoder_requests.embed_part(number, model, texts, options)
+                number += 1
+
+        call = self._inference.EmbedStream(parts(), timeout=self._timeout_seconds)
+        try:
+            with typed_errors():
+                async for message in call:
+                    yield encoder_responses.embed_part(message)
+        finally:
+            call.cancel()
 
     async def classify(
-        self, model: str, inputs: Texts, *, version: str = ""
-    ) -> types.ClassifyResult:
-        """Maps texts to labels, likeliest first."""
-        request = requests.plain(wire.ClassifyRequest, model, inputs, version)
-        return await self._call(self._inference.Classify, request, responses.classify)
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        pairs: Sequence[tuple[str, str]] = (),
+        **options: Unpack[encoder_types.ClassifyOptions],
+    ) -> encoder_types.ClassifyResult:
+        """Maps texts, or pairs of texts, to labels, likeliest first."""
+        request = encoder_requests.classify(model, inputs, pairs, options)
+        return await self._call(self._inference.Classify, request, encoder_responses.classify)
+
+    async def tag(
+        self, model: str, inputs: Texts, **options: Unpack[encoder_types.TagOptions]
+    ) -> encoder_types.TagResult:
+        """Finds the parts of texts that have labels."""
+        request = encoder_requests.tag(model, inputs, options)
+        return await self._call(self._inference.Tag, request, encoder_responses.tag)
+
+    async def fill_mask(
+        self, model: str, inputs: Texts, **options: Unpack[encoder_types.FillMaskOptions]
+    ) -> encoder_types.FillMaskResult:
+        """Finds words for the masks of texts."""
+        request = encoder_requests.fill_mask(model, inputs, options)
+        return await self._call(self._inference.FillMask, request, encoder_responses.fill_mask)
+
+    async def answer(
+        self,
+        model: str,
+        questions: Sequence[encoder_types.Question],
+        **options: Unpack[encoder_types.AnswerOptions],
+    ) -> encoder_types.AnswerResult:
+        """Finds the part of each question's context that answers it."""
+        request = encoder_requests.answer(model, questions, options)
+        return await self._call(self._inference.Answer, request, encoder_responses.answer)
+
+    async def rerank(
+        self,
+        model: str,
+        query: str,
+        documents: Sequence[str],
+        **options: Unpack[encoder_types.RerankOptions],
+    ) -> encoder_types.RerankResult:
+        """Sorts documents by how well they fit a query."""
+        request = encoder_requests.rerank(model, query, documents, options)
+        return await self._call(self._inference.Rerank, request, encoder_responses.rerank)
 
     async def tokenize(
         self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client import flags, health, render, types
+from client import encoder_cli, flags, health, render, types
 from client.channel import DEFAULT_TARGET
 from client.errors import TriuneError
 from client.generation_flags import takes_generation_options
@@ -31,6 +31,9 @@ class _Server:
 
     def connect(self) -> Client:
         return Client(self.target, timeout_seconds=self.timeout_seconds)
+
+
+app.add_typer(encoder_cli.app)  # its commands stand beside these
 
 
 def main() -> None:
@@ -155,44 +158,6 @@ def score(
         render.write_json(result.model, outputs, result.usage, result.timing)
     else:
         render.write_scores(result, target)
-
-
-@app.command()
-def embed(
-    context: typer.Context,
-    text: flags.Texts = None,
-    model: Annotated[str, typer.Option()] = "minilm",
-    version: flags.Version = "",
-    json: flags.Json = False,
-) -> None:
-    """Map texts to vectors with an encoder."""
-    texts = flags.read_texts(text, sys.stdin)
-    with _server(context).connect() as client:
-        result = client.embed(model, texts, version=version)
-    if json:
-        vectors = [output.values for output in result.outputs]
-        render.write_json(result.model, vectors, result.usage, result.timing)
-    else:
-        render.write_embeddings(result, texts)
-
-
-@app.command()
-def classify(
-    context: typer.Context,
-    model: Annotated[str, typer.Option()],
-    text: flags.Texts = None,
-    version: flags.Version = "",
-    json: flags.Json = False,
-) -> None:
-    """Map texts to labels with an encoder."""
-    texts = flags.read_texts(text, sys.stdin)
-    with _server(context).connect() as client:
-        result = client.classify(model, texts, version=version)
-    if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
-    else:
-        render.write_classifications(result, texts)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from client import types
+from client import encoder_types, types
 
 _MOST_COSINES = 16
 """A matrix of more rows than this fits no terminal."""
@@ -101,7 +101,7 @@ def write_pieces(
         write(waiting[place])
 
 
-def write_embeddings(result: types.EmbedResult, texts: Sequence[str]) -> None:
+def write_embeddings(result: encoder_types.EmbedResult, texts: Sequence[str]) -> None:
     """A line for each vector, and the cosine of each pair."""
     vectors = np.array([output.values for output in result.outputs])
     print(
@@ -122,7 +122,7 @@ def _print_cosines(units: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> 
     Console().print(table)
 
 
-def write_classifications(result: types.ClassifyResult, texts: Sequence[str]) -> None:
+def write_classifications(result: encoder_types.ClassifyResult, texts: Sequence[str]) -> None:
     """Each text with its labels, likeliest first."""
     for output, text in zip(result.outputs, texts, strict=True):
         labels = ", ".join(f"{row.label} {row.score:.3f}" for row in output.labels)

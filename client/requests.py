@@ -12,7 +12,6 @@ Texts = str | Sequence[str]
 
 GenerateT = TypeVar("GenerateT", wire.GenerateRequest, wire.GenerateStreamRequest)
 TranslateT = TypeVar("TranslateT", wire.TranslateRequest, wire.TranslateStreamRequest)
-PlainT = TypeVar("PlainT", wire.EmbedRequest, wire.ClassifyRequest)
 
 
 def texts(inputs: Texts) -> Sequence[str]:
@@ -148,11 +147,6 @@ def score(
         response=wire.ResponseOptions(logprobs=logprobs, top_logprobs=top_logprobs),
         version=version,
     )
-
-
-def plain(request: type[PlainT], model: str, inputs: Texts, version: str) -> PlainT:
-    """For the calls that have no options of their own."""
-    return request(model=model, inputs=texts(inputs), version=version)
 
 
 def tokenize(

@@ -127,35 +127,6 @@ def score(message: inference_pb2.ScoreResponse) -> types.ScoreResult:
     )
 
 
-def embed(message: inference_pb2.EmbedResponse) -> types.EmbedResult:
-    """What ``Embed`` answers."""
-    return types.EmbedResult(
-        model=message.model,
-        outputs=tuple(
-            types.Embedding(values=tuple(output.values), usage=usage(output.usage))
-            for output in message.outputs
-        ),
-        usage=usage(message.usage),
-        timing=timing(message.timing),
-    )
-
-
-def classify(message: inference_pb2.ClassifyResponse) -> types.ClassifyResult:
-    """What ``Classify`` answers."""
-    return types.ClassifyResult(
-        model=message.model,
-        outputs=tuple(
-            types.Classification(
-                labels=tuple(types.LabelScore(row.label, row.score) for row in output.labels),
-                usage=usage(output.usage),
-            )
-            for output in message.outputs
-        ),
-        usage=usage(message.usage),
-        timing=timing(message.timing),
-    )
-
-
 def tokenize(message: inference_pb2.TokenizeResponse) -> types.TokenizeResult:
     """What ``Tokenize`` answers."""
     return types.TokenizeResult(
@@ -175,6 +146,17 @@ def _parity(message: models_pb2.Parity) -> types.Parity:
         greedy_tokens_compared=message.greedy_tokens_compared,
         greedy_tokens_equal=message.greedy_tokens_equal,
         min_cosine=message.min_cosine,
+    )
+
+
+def _embedding_info(message: models_pb2.EmbeddingInfo) -> types.EmbeddingInfo:
+    return types.EmbeddingInfo(
+        size=message.size,
+        is_normalized=message.is_normalized,
+        pooling=message.pooling,
+        truncations=tuple(message.truncations),
+        prompts=dict(message.prompts),
+        default_prompt=message.default_prompt,
     )
 
 
@@ -199,6 +181,8 @@ def _model(message: models_pb2.Model) -> types.Model:
         has_chat_template=message.has_chat_template,
         parity=_parity(message.parity) if message.HasField("parity") else None,
         slots=message.slots,
+        mask_token=message.mask_token,
+        embedding=_embedding_info(message.embedding) if message.HasField("embedding") else None,
     )
 
 

@@ -1,6 +1,6 @@
 """The blocking client."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import chain, islice
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -8,7 +8,14 @@ from typing import Self, TypeVar, Unpack
 import grpc
 import tenacity
 
-from client import requests, responses, types
+from client import (
+    encoder_requests,
+    encoder_responses,
+    encoder_types,
+    requests,
+    responses,
+    types,
+)
 from client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET
 from client.errors import typed_errors
 from client.requests import Texts
@@ -130,15 +137,80 @@ class Client:
         )
         return self._call(self._inference.Score, request, responses.score)
 
-    def embed(self, model: str, inputs: Texts, *, version: str = "") -> types.EmbedResult:
+    def embed(
+        self, model: str, inputs: Texts, **options: Unpack[encoder_types.EmbedOptions]
+    ) -> encoder_types.EmbedResult:
         """Maps texts to vectors."""
-        request = requests.plain(wire.EmbedRequest, model, inputs, version)
-        return self._call(self._inference.Embed, request, responses.embed)
+        request = encoder_requests.embed(model, inputs, options)
+        return self._call(self._inference.Embed, request, encoder_responses.embed)
 
-    def classify(self, model: str, inputs: Texts, *, version: str = "") -> types.ClassifyResult:
-        """Maps texts to labels, likeliest first."""
-        request = requests.plain(wire.ClassifyRequest, model, inputs, version)
-        return self._call(self._inference.Classify, request, responses.classify)
+    def embed_stream(
+        self,
+        model: str,
+        batches: Iterable[Texts],
+        **options: Unpack[encoder_types.EmbedOptions],
+    ) -> Generator[encoder_types.EmbedBatch, None, None]:
+        """Maps any number of batches to vectors, in their order.
+
+        ``batches`` are taken as the server has room for them. The call is tried once.
+        """
+        parts = (
+            encoder_requests.embed_part(number, model, texts, options)
+            for number, texts in enumerate(batches)
+        )
+        call = self._inference.EmbedStream(parts, timeout=self._timeout_seconds)
+        try:
+            with typed_errors():
+                yield from map(encoder_responses.embed_part, call)
+        finally:
+            call.cancel()
+
+    def classify(
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        pairs: Sequence[tuple[str, str]] = (),
+        **options: Unpack[encoder_types.ClassifyOptions],
+    ) -> encoder_types.ClassifyResult:
+        """Maps texts, or pairs of texts, to labels, likeliest first."""
+        request = encoder_requests.classify(model, inputs, pairs, options)
+        return self._call(self._inference.Classify, request, encoder_responses.classify)
+
+    def tag(
+        self, model: str, inputs: Texts, **options: Unpack[encoder_types.TagOptions]
+    ) -> encoder_types.TagResult:
+        """Finds the parts of texts that have labels."""
+        request = encoder_requests.tag(model, inputs, options)
+        return self._call(self._inference.Tag, request, encoder_responses.tag)
+
+    def fill_mask(
+        self, model: str, inputs: Texts, **options: Unpack[encoder_types.FillMaskOptions]
+    ) -> encoder_types.FillMaskResult:
+        """Finds words for the masks of texts."""
+        request = encoder_requests.fill_mask(model, inputs, options)
+        return self._call(self._inference.FillMask, request, encoder_responses.fill_mask)
+
+    def answer(
+        self,
+        model: str,
+        questions: Sequence[encoder_types.Question],
+        **options: Unpack[encoder_types.AnswerOptions],
+    ) -> encoder_types.AnswerResult:
+        """Finds the part of each question's context that answers it."""
+        request = encoder_requests.answer(model, questions, options)
+        return self._call(self._inference.Answer, request, encoder_responses.answer)
+
+    def rerank(
+        self,
+        model: str,
+        query: str,
+        documents: Sequence[str],
+        **options: Unpack[encoder_types.RerankOptions],
+    ) -> encoder_types.RerankResult:
+        """Sorts documents by how well they fit a query."""
+        request = encoder_requests.rerank(model, query, documents, options)
+        return self._call(self._inference.Rerank, request, encoder_responses.rerank)
 
     def tokenize(
         self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""

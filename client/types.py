@@ -210,33 +210,13 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Embedding:
-    values: tuple[float, ...]
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class LabelScore:
-    label: str
-    score: float
-    """A probability."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Classification:
-    labels: tuple[LabelScore, ...]
-    """Likeliest first."""
-    usage: Usage
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenization:
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Result:
+class Result:
     """What every response has. Outputs are in the order of the inputs."""
 
     model: str
@@ -245,7 +225,7 @@ class _Result:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextResult(_Result):
+class TextResult(Result):
     """What ``generate`` and ``translate`` give."""
 
     outputs: tuple[Text, ...]
@@ -264,22 +244,12 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScoreResult(_Result):
+class ScoreResult(Result):
     outputs: tuple[Scored, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EmbedResult(_Result):
-    outputs: tuple[Embedding, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClassifyResult(_Result):
-    outputs: tuple[Classification, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizeResult(_Result):
+class TokenizeResult(Result):
     outputs: tuple[Tokenization, ...]
 
 
@@ -302,6 +272,19 @@ class Parity:
     greedy_tokens_compared: int
     greedy_tokens_equal: int
     min_cosine: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddingInfo:
+    """What the vectors of a model are."""
+
+    size: int
+    is_normalized: bool
+    pooling: str
+    truncations: tuple[int, ...]
+    """Sizes to which vectors may be cut; any if empty."""
+    prompts: Mapping[str, str]
+    default_prompt: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -329,3 +312,7 @@ class Model:
     parity: Parity | None
     slots: int
     """Sequences that can decode at the same time."""
+    mask_token: str
+    """How a mask is written, of models that fill masks."""
+    embedding: EmbeddingInfo | None
+    """Of models that embed."""

@@ -41,6 +41,12 @@ class Model:
     directory: Path
 
     @property
+    def mask_token(self) -> str:
+        """How a mask is written; empty for a model that fills none."""
+        mask = self.manifest.special_tokens.mask
+        return "" if mask is None else self.tokenizer.tokens([mask])[0]
+
+    @property
     def key(self) -> str:
         """``name/version``: unique in a server."""
         return f"{self.manifest.name}/{self.manifest.version}"

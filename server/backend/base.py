@@ -1,6 +1,6 @@
 """What the engine needs of a runtime. ``ort.py`` is the one implementation."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,10 +26,13 @@ class BoundGraph(Protocol):
 class Graph(Protocol):
     """A loaded graph. ``bind`` may be called from any thread."""
 
-    def bind(self, states: Mapping[tuple[str, str], Array]) -> BoundGraph:
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> BoundGraph:
         """Binds memory to states.
 
         Args:
+            outputs: those to compute besides the states; all if None.
             states: by (input name, output name); contiguous, batch in front. Each
                 array is input and output at once: nothing is copied.
         """

@@ -1,6 +1,6 @@
 """ONNX Runtime: the one file of the server that imports it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,9 @@ class OrtGraph:
             node.name: (TYPES[node.type], tuple(node.shape)) for node in session.get_outputs()
         }
 
-    def bind(self, states: Mapping[tuple[str, str], Array]) -> "OrtBoundGraph":
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> "OrtBoundGraph":
         binding = self._session.io_binding()
         for (input_name, output_name), array in states.items():
             if not array.flags.c_contiguous:
@@ -90,8 +92,12 @@ class OrtGraph:
             binding.bind_input(input_name, *where)
             binding.bind_output(output_name, *where)
         state_outputs = {output for _, output in states}
-        outputs = {name: spec for name, spec in self._outputs.items() if name not in state_outputs}
-        return OrtBoundGraph(self._session, binding, outputs, tuple(states.values()))
+        wanted = {
+            name: spec
+            for name, spec in self._outputs.items()
+            if name not in state_outputs and (outputs is None or name in outputs)
+        }
+        return OrtBoundGraph(self._session, binding, wanted, tuple(states.values()))
 
 
 class OrtBoundGraph:

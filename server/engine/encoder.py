@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.bundle import Graph as GraphSpec
-from server.backend.base import Array, Graph
+from server.backend.base import Array, BoundGraph, Graph
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, Observer, RunReport
 from server.engine.runner import pad
-from server.engine.sequence import EncodingJob, Progress, Times
+from server.engine.sequence import EncodingJob, Floats, Progress, Times
+
+TOKEN_VECTORS = "token_embeddings"
 
 Clock = Callable[[], float]
 log = logging.getLogger(__name__)
@@ -61,6 +63,14 @@ class _Text:
     is_cancelled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """As in :class:`Progress`."""
+
+    vector: Floats
+    token_vectors: Floats | None
+
+
 class Encoder:
     """Dynamic batching of one encoder in one lane. Only the lane's thread calls it.
 
@@ -83,9 +93,12 @@ class Encoder:
         observer: Observer,
     ) -> None:
         self.model = model
-        self._graph = graph.bind({})
-        self._has_segments = any(tensor.name == "segment_ids" for tensor in spec.inputs)
-        self._output = spec.outputs[0].name
+        self._inputs = {tensor.name for tensor in spec.inputs}
+        self._output = spec.outputs[0]
+        self._graph = graph.bind({}, (self._output.name,))
+        self._graph_with_tokens: BoundGraph | None = None
+        if any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs):
+            self._graph_with_tokens = graph.bind({}, (self._output.name, TOKEN_VECTORS))
         self._limits = limits
         self._clock = clock
         self._observer = observer
@@ -113,7 +126,7 @@ class Encoder:
             text.is_cancelled = True
 
     def step(self) -> list[Progress]:
-        """Runs one batch. Returns a vector or a failure for each text that left."""
+        """Runs one batch. Returns a result or a failure for each text that left."""
         now = self._clock()
         news = self._drop_over(now)
         waiting = list(self._waiting.values())
@@ -125,11 +138,11 @@ class Encoder:
             text.times.started = now
             del self._waiting[text.id]
         try:
-            vectors = self._run([text.job.token_ids for text in batch])
+            results = self._run([text.job for text in batch])
         except Exception:
             log.exception("a run of %s failed for %d texts", self.model, len(batch))
             return news + [self._failure(text, "the model run failed") for text in batch]
-        return news + self._apply(batch, vectors)
+        return news + self._apply(batch, results)
 
     def _drop_over(self, now: float) -> list[Progress]:
         news = []
@@ -141,28 +154,58 @@ class Encoder:
                 del self._waiting[text.id]
         return news
 
-    def _run(self, texts: Rows[tuple[int, ...]]) -> Array:
+    def _run(self, jobs: Rows[EncodingJob]) -> list[_Result]:
+        """What the graph gives for each job; the memory is the job's own."""
         started = self._clock()
-        ids, lengths = pad(texts)
+        ids, lengths = pad([job.token_ids for job in jobs])
         inputs = {"token_ids": ids, "lengths": lengths}
-        if self._has_segments:
-            inputs["segment_ids"] = np.zeros_like(ids)
-        vectors = self._graph.run(inputs)[self._output]
-        report = RunReport("encode", len(texts), int(lengths.sum()), self._clock() - started)
+        if "segment_ids" in self._inputs:
+            inputs["segment_ids"], _ = pad(
+                [job.segment_ids or (0,) * len(job.token_ids) for job in jobs]
+            )
+        if "logit_positions" in self._inputs:
+            positions = [
+                row * ids.shape[1] + position
+                for row, job in enumerate(jobs)
+                for position in job.logit_positions
+            ]
+            inputs["logit_positions"] = np.array(positions, np.int32)
+        graph = self._graph
+        if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
+            graph = self._graph_with_tokens
+        outputs = graph.run(inputs)
+        results = self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
+        report = RunReport("encode", len(jobs), int(lengths.sum()), self._clock() - started)
         self._observer.on_run(self.model, report)
-        return vectors
+        return results
 
-    def _apply(self, batch: Rows[_Text], vectors: Array) -> list[Progress]:
+    def _split(self, jobs: Rows[EncodingJob], output: Array, tokens: Array | None) -> list[_Result]:
+        """Copies: the run's memory is used again by the next run."""
+        results, start = [], 0
+        for row, job in enumerate(jobs):
+            if "logit_positions" in self._inputs:
+                vector = output[start : start + len(job.logit_positions)]
+                start += len(job.logit_positions)
+            else:
+                vector = output[row, : len(job.token_ids)] if output.ndim > 2 else output[row]
+            token_vectors = None
+            if tokens is not None and job.wants_tokens:
+                token_vectors = tokens[row, : len(job.token_ids)].copy()
+            results.append(_Result(vector.copy(), token_vectors))
+        return results
+
+    def _apply(self, batch: Rows[_Text], results: Rows[_Result]) -> list[Progress]:
         now = self._clock()
         news = []
-        for text, vector in zip(batch, vectors, strict=True):
-            if not np.isfinite(vector).all():
+        for text, result in zip(batch, results, strict=True):
+            if not np.isfinite(result.vector).all():
                 news.append(self._failure(text, "the model's output is not finite"))
                 continue
             text.times.first_token = now
-            # A copy: the run's memory is used again by the next run.
             end = text.times.end(Outcome.DONE, now)
-            news.append(Progress(text.id, vector=vector.copy(), end=end))
+            news.append(
+                Progress(text.id, vector=result.vector, token_vectors=result.token_vectors, end=end)
+            )
         return news
 
     def _failure(self, text: _Text, reason: str) -> Progress:

@@ -57,9 +57,16 @@ class GenerationJob:
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """One text to encode: at least one token id."""
+    """One text to encode: at least one token id.
+
+    ``segment_ids``: all 0 if empty. ``logit_positions``: the tokens to find words for, of a
+    model that fills masks. ``wants_tokens``: the vector of each token of an embedding model.
+    """
 
     token_ids: tuple[int, ...]
+    segment_ids: tuple[int, ...] = ()
+    logit_positions: tuple[int, ...] = ()
+    wants_tokens: bool = False
     deadline: float | None = None
 
     @property
@@ -84,8 +91,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """News of a job: of one output, new token ids or an encoder's vector ``[width]``; its end.
+    """News of a job: of one output, new token ids or what an encoder gives; its end.
 
+    ``vector`` is ``[width]``, or ``[length, width]`` of a model that gives each token one, or
+    ``[positions, vocabulary]``. ``token_vectors [length, width]`` only if they were wanted.
     ``logprobs`` are those of ``tokens``, if the job wants them. ``prompt_logprobs`` come
     once: those of the prompt's tokens but the first. ``score`` is a beam search's.
     ``has_more``: other outputs of the job go on after this one's end.
@@ -94,6 +103,7 @@ class Progress:
     id: int
     tokens: tuple[int, ...] = ()
     vector: Floats | None = None
+    token_vectors: Floats | None = None
     end: End | None = None
     output: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()

@@ -1,117 +1,128 @@
-"""Embed and Classify: texts through an encoder."""
+"""What all calls to encoders share: texts are read, run, and accounted for."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from model.bundle import Task
 from protos.triune.v1 import common_pb2
-from protos.triune.v1 import inference_pb2 as pb
+from protos.triune.v1 import encoding_pb2 as pb
 from server.engine.engine import Ticket
-from server.engine.sequence import EncodingJob, End, Floats
-from server.errors import InternalError
+from server.engine.sequence import EncodingJob, End, Floats, Progress
+from server.errors import InternalError, InvalidArgumentError
 from server.registry import Model
 from server.rpc import validation
 from server.rpc.context import Services
 from server.rpc.generation import failure_of
-
-EncodingRequest = pb.EmbedRequest | pb.ClassifyRequest
+from server.text.reading import Limit, Reading, TooLongError, Window
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """Vectors ``[width]`` of the inputs, in order, with their token counts."""
+class Output:
+    """What the model gave for one window; as in :class:`Progress`."""
 
-    vectors: list[Floats]
-    num_tokens: list[int]
-    timing: common_pb2.Timing
-
-    @property
-    def usage(self) -> common_pb2.Usage:
-        return common_pb2.Usage(input_tokens=sum(self.num_tokens))
+    vector: Floats
+    token_vectors: Floats | None
 
 
-async def embed(
-    request: pb.EmbedRequest, services: Services, deadline: float | None
-) -> pb.EmbedResponse:
-    """Raises ``ServeError``."""
-    model = services.registry.get(request.model, request.version)
-    encoded = await _encode(request, model, Task.EMBED, services, deadline)
-    return pb.EmbedResponse(
-        model=model.manifest.name,
-        outputs=[
-            pb.Embedding(values=vector.tolist(), usage=common_pb2.Usage(input_tokens=count))
-            for vector, count in zip(encoded.vectors, encoded.num_tokens, strict=True)
-        ],
-        usage=encoded.usage,
-        timing=encoded.timing,
-    )
+@dataclass(slots=True)
+class Call:
+    """One request to an encoder, from its arrival to its response.
 
+    ``deadline`` and ``started`` in seconds of ``time.monotonic``. One coroutine owns it.
+    """
 
-async def classify(
-    request: pb.ClassifyRequest, services: Services, deadline: float | None
-) -> pb.ClassifyResponse:
-    """Raises ``ServeError``."""
-    model = services.registry.get(request.model, request.version)
-    encoded = await _encode(request, model, Task.CLASSIFY, services, deadline)
-    return pb.ClassifyResponse(
-        model=model.manifest.name,
-        outputs=[
-            pb.Classification(
-                labels=_scores(vector, model.manifest.labels),
-                usage=common_pb2.Usage(input_tokens=count),
+    model: Model
+    services: Services
+    deadline: float | None
+    started: float = field(default_factory=time.monotonic)
+    _tokenize_seconds: float = 0.0
+    _ends: list[End] = field(default_factory=list)
+    _num_tokens: int = 0
+
+    @classmethod
+    def open(
+        cls, name: str, version: str, task: Task, services: Services, deadline: float | None
+    ) -> "Call":
+        """Raises ``ModelNotFoundError``, and ``InvalidArgumentError`` for a model without it."""
+        model = services.registry.get(name, version)
+        validation.check_task(model, task)
+        return cls(model, services, deadline)
+
+    async def read(
+        self,
+        texts: Sequence[str],
+        limit: Limit,
+        *,
+        pairs: Sequence[str] | None = None,
+        spans: bool = False,
+        path: str = "inputs[{}]",
+    ) -> list[Reading]:
+        """Tokenizes in a thread. A text that cannot be read is refused by ``path``."""
+        started = time.monotonic()
+        tokenizer = self.model.tokenizer
+        try:
+            readings = await self.services.in_thread(
+                lambda: tokenizer.read(texts, pairs, limit, spans=spans)
             )
-            for vector, count in zip(encoded.vectors, encoded.num_tokens, strict=True)
-        ],
-        usage=encoded.usage,
-        timing=encoded.timing,
-    )
+        except TooLongError as error:
+            raise InvalidArgumentError(path.format(error.index), str(error)) from error
+        for index, reading in enumerate(readings):
+            if not reading.windows[0].token_ids:
+                raise InvalidArgumentError(path.format(index), "has no tokens")
+        self._tokenize_seconds += time.monotonic() - started
+        return readings
+
+    async def run(self, jobs: Sequence[Sequence[EncodingJob]]) -> list[list[Output]]:
+        """Runs all jobs of each input; if one fails, or the caller leaves, none goes on.
+
+        Raises:
+            ServeError: what the first failure was.
+        """
+        engine = self.services.engine
+        tickets = engine.submit(self.model.key, [job for group in jobs for job in group])
+        try:
+            results = [await _result(ticket) for ticket in tickets]
+        finally:
+            engine.cancel(tickets)
+        self._ends += [end for _, end in results]
+        self._num_tokens += sum(len(job.token_ids) for group in jobs for job in group)
+        outputs = iter(output for output, _ in results)
+        return [[next(outputs) for _ in group] for group in jobs]
+
+    def job(
+        self, window: Window, *, logit_positions: tuple[int, ...] = (), wants_tokens: bool = False
+    ) -> EncodingJob:
+        """The job for one window; see :class:`EncodingJob`."""
+        return EncodingJob(
+            token_ids=window.token_ids,
+            segment_ids=window.segment_ids,
+            logit_positions=logit_positions,
+            wants_tokens=wants_tokens,
+            deadline=self.deadline,
+        )
+
+    def jobs(self, readings: Sequence[Reading]) -> list[list[EncodingJob]]:
+        """Those of readings that need nothing else."""
+        return [[self.job(window) for window in reading.windows] for reading in readings]
+
+    def finish(self) -> tuple[common_pb2.Usage, common_pb2.Timing]:
+        """Counts what was done. Once, at the end."""
+        metrics, name = self.services.metrics, self.model.manifest.name
+        for end in self._ends:
+            metrics.on_phases(name, end.queue_seconds, end.prefill_seconds, end.decode_seconds)
+        metrics.on_tokens(name, self._num_tokens, 0)
+        timing = common_pb2.Timing(
+            queue_seconds=max(end.queue_seconds for end in self._ends),
+            tokenize_seconds=self._tokenize_seconds,
+            prefill_seconds=max(end.prefill_seconds for end in self._ends),
+            total_seconds=time.monotonic() - self.started,
+        )
+        return common_pb2.Usage(input_tokens=self._num_tokens), timing
 
 
-def _scores(logits: Floats, labels: Sequence[str]) -> list[pb.LabelScore]:
-    weights = np.exp(logits - logits.max())
-    weights /= weights.sum()
-    order = np.argsort(-weights, kind="stable")
-    return [pb.LabelScore(label=labels[index], score=weights[index]) for index in order]
-
-
-async def _encode(
-    request: EncodingRequest,
-    model: Model,
-    task: Task,
-    services: Services,
-    deadline: float | None,
-) -> Encoded:
-    started = time.monotonic()
-    validation.check_task(model, task)
-    validation.check_texts(request.inputs, services.config.max_input_bytes)
-    rows = await services.in_thread(lambda: model.tokenizer.encode(request.inputs))
-    validation.check_lengths("inputs", rows, model.max_length)
-    tokenized = time.monotonic()
-    tickets = services.engine.submit(model.key, [EncodingJob(row, deadline) for row in rows])
-    try:
-        results = [await _result(ticket) for ticket in tickets]
-    finally:
-        services.engine.cancel(tickets)
-    num_tokens = [len(row) for row in rows]
-    ends = [end for _, end in results]
-    name = model.manifest.name
-    for end in ends:
-        services.metrics.on_phases(name, end.queue_seconds, end.prefill_seconds, end.decode_seconds)
-    services.metrics.on_tokens(name, sum(num_tokens), 0)
-    timing = common_pb2.Timing(
-        queue_seconds=max(end.queue_seconds for end in ends),
-        tokenize_seconds=tokenized - started,
-        prefill_seconds=max(end.prefill_seconds for end in ends),
-        total_seconds=time.monotonic() - started,
-    )
-    return Encoded([vector for vector, _ in results], num_tokens, timing)
-
-
-async def _result(ticket: Ticket) -> tuple[Floats, End]:
-    progress = await ticket.next()
+async def _result(ticket: Ticket) -> tuple[Output, End]:
+    progress: Progress = await ticket.next()
     if progress.end is None:
         raise InternalError
     failure = failure_of(progress.end)
@@ -119,25 +130,14 @@ async def _result(ticket: Ticket) -> tuple[Floats, End]:
         raise failure
     if progress.vector is None:
         raise InternalError
-    return progress.vector, progress.end
+    return Output(progress.vector, progress.token_vectors), progress.end
 
 
-async def tokenize(request: pb.TokenizeRequest, services: Services) -> pb.TokenizeResponse:
-    """Raises ``ServeError``."""
-    started = time.monotonic()
-    model = services.registry.get(request.model, request.version)
-    validation.check_texts(request.inputs, services.config.max_input_bytes)
-    rows = await services.in_thread(
-        lambda: model.tokenizer.encode(
-            request.inputs, special_tokens=not request.without_special_tokens
-        )
-    )
-    seconds = time.monotonic() - started
-    return pb.TokenizeResponse(
-        model=model.manifest.name,
-        outputs=[
-            pb.Tokenization(token_ids=row, tokens=model.tokenizer.tokens(row)) for row in rows
-        ],
-        usage=common_pb2.Usage(input_tokens=sum(len(row) for row in rows)),
-        timing=common_pb2.Timing(tokenize_seconds=seconds, total_seconds=seconds),
-    )
+def usage_of(reading: Reading) -> common_pb2.Usage:
+    """Of one input."""
+    return common_pb2.Usage(input_tokens=reading.num_tokens)
+
+
+def report_of(reading: Reading) -> pb.Reading:
+    """What was done to one input because of its length."""
+    return pb.Reading(truncated_tokens=reading.num_truncated, windows=len(reading.windows))

@@ -6,7 +6,17 @@ from typing import TypeVar
 
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
-from server.rpc import encoding, generation, messages, scoring
+from server.rpc import (
+    answering,
+    embedding,
+    generation,
+    labels,
+    masks,
+    messages,
+    ranking,
+    scoring,
+    tokenization,
+)
 from server.rpc.calls import Context, deadline_of, guarded
 from server.rpc.context import Services
 from server.rpc.generation import Piece
@@ -54,11 +64,40 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         async with self._guarded("Embed", request.model, context):
-            return await encoding.embed(request, self._services, deadline_of(context))
+            return await embedding.embed(request, self._services, deadline_of(context))
 
     async def Classify(self, request: pb.ClassifyRequest, context: Context) -> pb.ClassifyResponse:
         async with self._guarded("Classify", request.model, context):
-            return await encoding.classify(request, self._services, deadline_of(context))
+            return await labels.classify(request, self._services, deadline_of(context))
+
+    async def EmbedStream(
+        self, request_iterator: AsyncIterator[pb.EmbedStreamRequest], context: Context
+    ) -> AsyncIterator[pb.EmbedStreamResponse]:
+        requests = aiter(request_iterator)
+        first = await anext(requests, None)
+        if first is None:
+            return
+        async with self._guarded("EmbedStream", first.model, context):
+            bulk = embedding.Bulk(self._services, deadline_of(context))
+            async with aclosing(bulk.answers(first, requests)) as answers:
+                async for answer in answers:
+                    yield answer
+
+    async def Tag(self, request: pb.TagRequest, context: Context) -> pb.TagResponse:
+        async with self._guarded("Tag", request.model, context):
+            return await labels.tag(request, self._services, deadline_of(context))
+
+    async def FillMask(self, request: pb.FillMaskRequest, context: Context) -> pb.FillMaskResponse:
+        async with self._guarded("FillMask", request.model, context):
+            return await masks.fill_mask(request, self._services, deadline_of(context))
+
+    async def Answer(self, request: pb.AnswerRequest, context: Context) -> pb.AnswerResponse:
+        async with self._guarded("Answer", request.model, context):
+            return await answering.answer(request, self._services, deadline_of(context))
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        async with self._guarded("Rerank", request.model, context):
+            return await ranking.rerank(request, self._services, deadline_of(context))
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         async with self._guarded("Score", request.model, context):
@@ -66,7 +105,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async with self._guarded("Tokenize", request.model, context):
-            return await encoding.tokenize(request, self._services)
+            return await tokenization.tokenize(request, self._services)
 
     def _guarded(
         self, method: str, model: str, context: Context

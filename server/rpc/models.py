@@ -1,5 +1,6 @@
 """``ModelService``: which models there are."""
 
+from model.bundle import Embedding
 from model.config import Kind
 from protos.triune.v1 import models_pb2 as pb
 from protos.triune.v1 import models_pb2_grpc
@@ -64,7 +65,22 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
                 min_cosine=parity.min_cosine,
             ),
             slots=0 if is_encoder else config.num_slots,
+            mask_token=model.mask_token,
+            embedding=_describe_embedding(manifest.embedding),
         )
+
+
+def _describe_embedding(embedding: Embedding | None) -> pb.EmbeddingInfo | None:
+    if embedding is None:
+        return None
+    return pb.EmbeddingInfo(
+        size=embedding.size,
+        is_normalized=embedding.is_normalized,
+        pooling=embedding.pooling,
+        truncations=embedding.truncations,
+        prompts=embedding.prompts,
+        default_prompt=embedding.default_prompt or "",
+    )
 
 
 def _describe_refusal(refusal: Refusal) -> pb.Model:

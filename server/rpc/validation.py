@@ -13,6 +13,10 @@ _TASK_CALLS = {
     Task.TRANSLATE: "Translate",
     Task.EMBED: "Embed",
     Task.CLASSIFY: "Classify",
+    Task.TAG: "Tag",
+    Task.FILL_MASK: "FillMask",
+    Task.ANSWER: "Answer",
+    Task.RERANK: "Rerank",
 }
 
 
@@ -28,15 +32,25 @@ def check_task(model: Model, task: Task) -> None:
         )
 
 
-def check_texts(texts: Sequence[str], max_bytes: int) -> None:
-    """Refuses no input, an empty one, or more bytes than will be tokenized."""
+def check_texts(
+    texts: Sequence[str], max_bytes: int, field: str = "inputs", member: str = ""
+) -> None:
+    """Refuses no input, an empty one, or more bytes than will be tokenized.
+
+    Texts are ``field`` of the request, or ``member`` of each of its ``field``.
+    """
     if not texts:
-        raise InvalidArgumentError("inputs", "at least one is needed")
+        raise InvalidArgumentError(field, "at least one is needed")
     for index, text in enumerate(texts):
-        if not text.strip():
-            raise InvalidArgumentError(f"inputs[{index}]", "is empty")
-        if len(text.encode()) > max_bytes:
-            raise InvalidArgumentError(f"inputs[{index}]", f"has more than {max_bytes} bytes")
+        check_text(text, max_bytes, f"{field}[{index}]{member}")
+
+
+def check_text(text: str, max_bytes: int, field: str) -> None:
+    """Refuses an empty text, or more bytes than will be tokenized."""
+    if not text.strip():
+        raise InvalidArgumentError(field, "is empty")
+    if len(text.encode()) > max_bytes:
+        raise InvalidArgumentError(field, f"has more than {max_bytes} bytes")
 
 
 def check_lengths(field: str, rows: Sequence[Sequence[int]], max_tokens: int) -> None:

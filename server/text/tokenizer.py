@@ -7,6 +7,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError
+from server.text.reading import Limit, Reading, TooLongError, read
 
 _REPLACEMENT = "\ufffd"  # what an incomplete UTF-8 sequence decodes to
 
@@ -47,6 +48,63 @@ class Tokenizer:
             if not special and end > len(context)
         )
         return tuple(encoding.ids), next(inside, len(encoding.ids))
+
+    def read(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, limit: Limit, *, spans: bool
+    ) -> list[Reading]:
+        """Each text, or each with its pair, as an encoder reads it.
+
+        Args:
+            texts: alone, or the first of each pair.
+            pairs: the second, as many.
+            limit: of a window.
+            spans: whether the readings' spans and words are needed; else they are empty.
+
+        Raises:
+            TooLongError: the limit says so; names the text.
+        """
+        encode = self._tokenizer.encode_batch if spans else self._tokenizer.encode_batch_fast
+        inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
+        readings = []
+        for index, whole in enumerate(encode(inputs)):
+            pair = None if pairs is None else pairs[index]
+            try:
+                readings.append(read(self._tokenizer, texts[index], pair, whole, limit))
+            except TooLongError as error:
+                error.index = index
+                raise
+        return readings
+
+    def word_starts(self, text: str, reading: Reading) -> list[bool]:
+        """Whether each token of ``reading`` begins a word of ``text``.
+
+        Where the vocabulary marks what continues a word, the tokenizer knows the words; else
+        they are what stands between spaces.
+        """
+        if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
+            before = (None, *reading.words[:-1])
+            return [
+                word is None or word != last
+                for word, last in zip(reading.words, before, strict=True)
+            ]
+        starts = []
+        for start, _ in reading.spans:
+            around = text[max(0, start - 1) : start + 1]
+            starts.append(start == 0 or any(character.isspace() for character in around))
+        return starts
+
+    def id_of(self, word: str) -> int | None:
+        """The one token that ``word`` is, as the vocabulary spells it or as text."""
+        id_: int | None = self._tokenizer.token_to_id(word)
+        if id_ is not None:
+            return id_
+        ids = self._tokenizer.encode(word, add_special_tokens=False).ids
+        return int(ids[0]) if len(ids) == 1 else None
+
+    def text_of(self, id_: int) -> str:
+        """One token as text, a special one too."""
+        text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
+        return text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own spelling of each id."""

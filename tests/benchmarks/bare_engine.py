@@ -1,7 +1,7 @@
 """The engine without lanes and without gRPC: a worker that this thread steps itself."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,10 @@ class TimedGraph:
         self._graph = graph
         self._stopwatch = stopwatch
 
-    def bind(self, states: Mapping[tuple[str, str], Array]) -> "TimedRun":
-        return TimedRun(self._graph.bind(states), self._stopwatch)
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> "TimedRun":
+        return TimedRun(self._graph.bind(states, outputs), self._stopwatch)
 
 
 class TimedRun:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from client import flags, render, types
+from client import encoder_types, flags, render, types
 
 USAGE = types.Usage(input_tokens=3, output_tokens=2, reused_tokens=1)
 TIMING = types.Timing(
@@ -98,11 +98,15 @@ def test_json_has_token_ids_if_asked(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_cosines_are_of_unit_vectors(capsys: pytest.CaptureFixture[str]) -> None:
     vectors = [(2.0, 0.0), (0.0, 3.0), (1.0, 1.0)]
-    result = types.EmbedResult(
+    reading = encoder_types.Reading(truncated_tokens=0, windows=1)
+    result = encoder_types.EmbedResult(
         model="m",
         usage=USAGE,
         timing=TIMING,
-        outputs=tuple(types.Embedding(values=vector, usage=USAGE) for vector in vectors),
+        outputs=tuple(
+            encoder_types.Embedding(values=vector, usage=USAGE, reading=reading)
+            for vector in vectors
+        ),
     )
     render.write_embeddings(result, ["a", "b", "c"])
     printed = capsys.readouterr().out

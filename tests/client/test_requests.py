@@ -2,7 +2,7 @@
 
 import pytest
 
-from client import requests, responses, types
+from client import encoder_requests, requests, responses, types
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import inference_pb2 as wire
 
@@ -20,7 +20,7 @@ def _generate(**options: object) -> wire.GenerateRequest:
 
 def test_a_lone_text_is_a_batch_of_one() -> None:
     assert list(_generate().inputs) == ["text"]
-    assert list(requests.plain(wire.EmbedRequest, "m", "abc", "").inputs) == ["abc"]
+    assert list(encoder_requests.embed("m", "abc", {}).inputs) == ["abc"]
 
 
 def test_what_is_left_out_stays_unset() -> None:

@@ -4,7 +4,7 @@ It stores token ids in its state and computes the next token from all that a row
 has stored, so a lost, swapped or stale row changes the output.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -89,7 +89,10 @@ class FakeDecode:
         self.num_runs = 0
         self.max_tokens_in_run = 0
 
-    def bind(self, states: Mapping[tuple[str, str], Array]) -> "BoundFakeDecode":
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> "BoundFakeDecode":
+        assert outputs is None
         return BoundFakeDecode(self, {name: array for (name, _), array in states.items()})
 
 
@@ -131,8 +134,11 @@ class BoundFakeDecode:
 class FakeEncode:
     """The encoder of an encoder-decoder: its memory is the source's token ids."""
 
-    def bind(self, states: Mapping[tuple[str, str], Array]) -> "FakeEncode":
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> "FakeEncode":
         assert not states
+        assert outputs is None
         return self
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

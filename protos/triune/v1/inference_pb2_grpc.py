@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from protos.triune.v1 import encoding_pb2 as protos_dot_triune_dot_v1_dot_encoding__pb2
 from protos.triune.v1 import inference_pb2 as protos_dot_triune_dot_v1_dot_inference__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -56,18 +57,43 @@ class InferenceServiceStub:
                 _registered_method=True)
         self.Embed = channel.unary_unary(
                 '/triune.v1.InferenceService/Embed',
-                request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
-                response_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.EmbedStream = channel.stream_stream(
+                '/triune.v1.InferenceService/EmbedStream',
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedStreamRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedStreamResponse.FromString,
                 _registered_method=True)
         self.Classify = channel.unary_unary(
                 '/triune.v1.InferenceService/Classify',
-                request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
-                response_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.ClassifyResponse.FromString,
                 _registered_method=True)
         self.Score = channel.unary_unary(
                 '/triune.v1.InferenceService/Score',
                 request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
+        self.Tag = channel.unary_unary(
+                '/triune.v1.InferenceService/Tag',
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.TagRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.TagResponse.FromString,
+                _registered_method=True)
+        self.FillMask = channel.unary_unary(
+                '/triune.v1.InferenceService/FillMask',
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.FillMaskRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.FillMaskResponse.FromString,
+                _registered_method=True)
+        self.Answer = channel.unary_unary(
+                '/triune.v1.InferenceService/Answer',
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.AnswerRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.AnswerResponse.FromString,
+                _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/triune.v1.InferenceService/Rerank',
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankResponse.FromString,
                 _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/triune.v1.InferenceService/Tokenize',
@@ -113,6 +139,13 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EmbedStream(self, request_iterator, context):
+        """The same for any number of texts: as many are in work as the server has room for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Classify(self, request, context):
         """Maps texts to labels with scores, with an encoder.
         """
@@ -122,6 +155,34 @@ class InferenceServiceServicer:
 
     def Score(self, request, context):
         """Tells how likely given texts are, to a decoder or an encoder-decoder.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tag(self, request, context):
+        """Finds the parts of texts that have labels: names, places.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FillMask(self, request, context):
+        """Finds words for the masks of texts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Answer(self, request, context):
+        """Finds the part of a text that answers a question.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rerank(self, request, context):
+        """Sorts documents by how well they fit a query.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,18 +220,43 @@ def add_InferenceServiceServicer_to_server(servicer, server):
             ),
             'Embed': grpc.unary_unary_rpc_method_handler(
                     servicer.Embed,
-                    request_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
-                    response_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedResponse.SerializeToString,
+            ),
+            'EmbedStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.EmbedStream,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedStreamRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedStreamResponse.SerializeToString,
             ),
             'Classify': grpc.unary_unary_rpc_method_handler(
                     servicer.Classify,
-                    request_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyRequest.FromString,
-                    response_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyResponse.SerializeToString,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.ClassifyRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.ClassifyResponse.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
                     request_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
                     response_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Tag': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tag,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.TagRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.TagResponse.SerializeToString,
+            ),
+            'FillMask': grpc.unary_unary_rpc_method_handler(
+                    servicer.FillMask,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.FillMaskRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.FillMaskResponse.SerializeToString,
+            ),
+            'Answer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Answer,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.AnswerRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.AnswerResponse.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -311,8 +397,35 @@ class InferenceService:
             request,
             target,
             '/triune.v1.InferenceService/Embed',
-            protos_dot_triune_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
-            protos_dot_triune_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmbedStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/triune.v1.InferenceService/EmbedStream',
+            protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedStreamRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.EmbedStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -338,8 +451,8 @@ class InferenceService:
             request,
             target,
             '/triune.v1.InferenceService/Classify',
-            protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyRequest.SerializeToString,
-            protos_dot_triune_dot_v1_dot_inference__pb2.ClassifyResponse.FromString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.ClassifyRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.ClassifyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -367,6 +480,114 @@ class InferenceService:
             '/triune.v1.InferenceService/Score',
             protos_dot_triune_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
             protos_dot_triune_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/Tag',
+            protos_dot_triune_dot_v1_dot_encoding__pb2.TagRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.TagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FillMask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/FillMask',
+            protos_dot_triune_dot_v1_dot_encoding__pb2.FillMaskRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.FillMaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Answer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/Answer',
+            protos_dot_triune_dot_v1_dot_encoding__pb2.AnswerRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.AnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/Rerank',
+            protos_dot_triune_dot_v1_dot_encoding__pb2.RerankRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.RerankResponse.FromString,
             options,
             channel_credentials,
             insecure,

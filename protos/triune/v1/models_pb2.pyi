@@ -189,6 +189,8 @@ class Model(_message.Message):
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
     PARITY_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    MASK_TOKEN_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -207,14 +209,20 @@ class Model(_message.Message):
     has_chat_template: _builtins.bool
     slots: _builtins.int
     """Sequences that can decode at the same time."""
+    mask_token: _builtins.str
+    """How a mask is written, of models that fill masks."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"generate", "translate", "embed", "classify"."""
+        """"generate", "translate", "embed", "classify", "tag", "fill_mask", "answer", "rerank"."""
 
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def parity(self) -> Global___Parity: ...
+    @_builtins.property
+    def embedding(self) -> Global___EmbeddingInfo:
+        """Of models that embed."""
+
     def __init__(
         self,
         *,
@@ -237,11 +245,76 @@ class Model(_message.Message):
         has_chat_template: _builtins.bool = ...,
         parity: Global___Parity | None = ...,
         slots: _builtins.int = ...,
+        mask_token: _builtins.str = ...,
+        embedding: Global___EmbeddingInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["parity", b"parity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "labels", b"labels", "license", b"license", "max_length", b"max_length", "name", b"name", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "labels", b"labels", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class EmbeddingInfo(_message.Message):
+    """What the vectors of a model are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PromptsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SIZE_FIELD_NUMBER: _builtins.int
+    IS_NORMALIZED_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
+    TRUNCATIONS_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    DEFAULT_PROMPT_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    is_normalized: _builtins.bool
+    pooling: _builtins.str
+    """"cls", "mean", …"""
+    default_prompt: _builtins.str
+    @_builtins.property
+    def truncations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sizes to which vectors may be cut; any if empty."""
+
+    @_builtins.property
+    def prompts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """By name; what stands before a text."""
+
+    def __init__(
+        self,
+        *,
+        size: _builtins.int = ...,
+        is_normalized: _builtins.bool = ...,
+        pooling: _builtins.str = ...,
+        truncations: _abc.Iterable[_builtins.int] | None = ...,
+        prompts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        default_prompt: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_prompt", b"default_prompt", "is_normalized", b"is_normalized", "pooling", b"pooling", "prompts", b"prompts", "size", b"size", "truncations", b"truncations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmbeddingInfo: _TypeAlias = EmbeddingInfo  # noqa: Y015

@@ -27,7 +27,11 @@ from tests.export.importers.support import edit_json, edit_weights, save
 from tests.families.encoders import SMALL
 
 TOKENS: dict[str, Any] = {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")}
-DEBERTA: dict[str, Any] = {"relative_attention": True, "pos_att_type": ["c2p"], "position_buckets": 8}
+DEBERTA: dict[str, Any] = {
+    "relative_attention": True,
+    "pos_att_type": ["c2p"],
+    "position_buckets": 8,
+}
 
 
 @pytest.mark.parametrize(
