@@ -14,6 +14,9 @@ from server.errors import StartupError
 
 log = logging.getLogger("server")
 
+# More batches side by side than this make each too small.
+MAX_LANES = 4
+
 
 def main(
     bundles: Annotated[
@@ -22,9 +25,12 @@ def main(
     listen: Annotated[str, typer.Option(help="gRPC address, HOST:PORT.")] = "0.0.0.0:50051",
     metrics: Annotated[str, typer.Option(help="Prometheus address.")] = "0.0.0.0:9464",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    lanes: Annotated[int, typer.Option(min=1, help="Batches that run side by side.")] = 1,
+    lanes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches that run side by side; on a CPU, as many as cores."),
+    ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of one run; the cores over the lanes.")
+        int | None, typer.Option(min=1, help="Threads of a run that is alone; all cores.")
     ] = None,
     slots: Annotated[
         int, typer.Option(min=1, help="Sequences that decode together, per model and lane.")
@@ -42,13 +48,14 @@ def main(
 ) -> None:
     """Serves bundles over gRPC until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    num_cores = len(os.sched_getaffinity(0))
     config = ServerConfig(
         bundles=bundles,
         listen=listen,
         metrics=metrics,
         device=device,
-        num_lanes=lanes,
-        num_threads=threads or max(1, len(os.sched_getaffinity(0)) // lanes),
+        num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if device == "cpu" else 1),
+        num_threads=threads or num_cores,
         num_slots=slots,
         max_length=max_length,
         max_step_tokens=max_step_tokens,

@@ -14,9 +14,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.triune.v1 import inference_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
+from server.backend.base import Backend
 from server.backend.ort import OrtBackend
+from server.backend.paired import PairedBackend
 from server.config import ServerConfig
 from server.engine.build import build_engine
+from server.engine.busy import BusyLanes
 from server.errors import StartupError
 from server.metrics import Metrics
 from server.registry import Registry, load_bundles
@@ -56,13 +59,14 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     Raises:
         StartupError: the device or an address cannot be had, or no bundle can be served.
     """
-    backend = OrtBackend(config.device, config.num_threads)
+    busy = BusyLanes()
+    backend = _backend(config, busy)
     registry = load_bundles(config.bundles, backend, config.max_length)
     if not registry.models:
         raise StartupError(f"no bundle in {config.bundles} can be served")
     metrics = Metrics()
     dead: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    engine = build_engine(registry, config, metrics, dead.set_result)
+    engine = build_engine(registry, config, metrics, busy, dead.set_result)
     server = grpc.aio.server(options=_OPTIONS)
     health_servicer = health.aio.HealthServicer()
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize") as tokenizing:
@@ -87,6 +91,15 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
             await server.stop(config.grace_seconds)
             engine.stop()
             metrics_server.stop()
+
+
+def _backend(config: ServerConfig, busy: BusyLanes) -> Backend:
+    """Runs with all threads where there is one lane, else as many as are alone."""
+    wide = OrtBackend(config.device, config.num_threads)
+    if config.num_lanes == 1:
+        return wide
+    narrow = OrtBackend(config.device, max(1, config.num_threads // config.num_lanes))
+    return PairedBackend(narrow, wide, lambda: busy.is_one, config.max_paired_bytes)
 
 
 async def serve(config: ServerConfig) -> int:

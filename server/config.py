@@ -8,7 +8,10 @@ from pathlib import Path
 class ServerConfig:
     """Lengths in tokens, times in seconds.
 
-    ``num_lanes`` times ``num_threads`` should not exceed the cores. ``max_queue``
+    ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
+    them. Weights of at most ``max_paired_bytes`` are held twice for that: see
+    :mod:`server.backend.paired`. While no more than ``gather_rows`` sequences run, one lane
+    takes them all. ``max_queue``
     and ``max_queued_texts`` bound what waits, per model, beyond what runs.
     """
 
@@ -18,6 +21,8 @@ class ServerConfig:
     device: str = "cpu"
     num_lanes: int = 1
     num_threads: int = 1
+    max_paired_bytes: int = 1 << 29
+    gather_rows: int = 4
     num_slots: int = 32
     max_length: int = 2048
     max_step_tokens: int = 256

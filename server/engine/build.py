@@ -6,6 +6,7 @@ from typing import Any
 
 from model.config import Kind
 from server.config import ServerConfig
+from server.engine.busy import BusyLanes
 from server.engine.encoder import BatchLimits, Encoder
 from server.engine.engine import Engine
 from server.engine.generator import Generator
@@ -23,6 +24,7 @@ def build_engine(
     registry: Registry,
     config: ServerConfig,
     observer: Observer,
+    busy: BusyLanes,
     on_death: Callable[[BaseException], None],
 ) -> Engine:
     """Starts an engine for all models. Its model names are ``Model.key``."""
@@ -32,6 +34,8 @@ def build_engine(
         num_lanes=config.num_lanes,
         capacities={model.key: _capacity(model, config) for model in models},
         observer=observer,
+        busy=busy,
+        gather_rows=config.gather_rows,
         on_death=on_death,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.engine.busy import BusyLanes
 from server.engine.lane import Cancel, Lane, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.sequence import Job, Progress
@@ -69,6 +70,8 @@ class Engine:
         capacities: by model name, in the order of the workers: the jobs accepted
             at a time.
         observer: told of runs and steps.
+        busy: told which lanes have work.
+        gather_rows: up to so many rows, all work goes to one lane, which then has the cores.
         on_death: called on the loop, once, when a lane died.
     """
 
@@ -78,8 +81,11 @@ class Engine:
         num_lanes: int,
         capacities: dict[str, int],
         observer: Observer,
+        busy: BusyLanes,
+        gather_rows: int,
         on_death: Callable[[BaseException], None],
     ) -> None:
+        self._gather_rows = gather_rows
         self._loop = asyncio.get_running_loop()
         self._on_death = on_death
         self._index = {name: index for index, name in enumerate(capacities)}
@@ -90,7 +96,7 @@ class Engine:
         self._is_closed = False
         self._is_dead = False
         self._lanes = [
-            Lane(index, make_workers(index), self._publish, self._report_death, observer)
+            Lane(index, make_workers(index), self._publish, self._report_death, observer, busy)
             for index in range(num_lanes)
         ]
         for lane in self._lanes:
@@ -136,12 +142,20 @@ class Engine:
         self._abandon()
 
     def _accept(self, model: int, job: Job) -> Ticket:
-        lane = self._lane_load.index(min(self._lane_load))
+        lane = self._lane_for(job.num_rows)
         self._lane_load[lane] += job.num_rows
         ticket = Ticket(next(self._ids), lane, model, self._loop.time(), job.num_rows)
         self._tickets[ticket.id] = ticket
         self._lanes[lane].send(Submit(model, ticket.id, job))
         return ticket
+
+    def _lane_for(self, num_rows: int) -> int:
+        """The lane that has all the work, while that is little; else the least loaded."""
+        loads = self._lane_load
+        busiest = loads.index(max(loads))
+        if loads[busiest] == sum(loads) and loads[busiest] + num_rows <= self._gather_rows:
+            return busiest
+        return loads.index(min(loads))
 
     def _publish(self, news: list[Progress]) -> None:
         """Called by lanes: one wake-up of the loop for the news of a step."""

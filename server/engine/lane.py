@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from server.engine.busy import BusyLanes
 from server.engine.observer import Load, Observer
 from server.engine.sequence import Job, Progress
 
@@ -60,6 +61,7 @@ class Lane(threading.Thread):
         publish: takes the news of a step; called by this thread, must not block.
         on_death: takes the exception that ended the thread.
         observer: told of every step.
+        busy: told whether this lane has work.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Lane(threading.Thread):
         publish: Callable[[list[Progress]], None],
         on_death: Callable[[BaseException], None],
         observer: Observer,
+        busy: BusyLanes,
     ) -> None:
         super().__init__(name=f"lane-{index}", daemon=True)
         self._index = index
@@ -76,6 +79,7 @@ class Lane(threading.Thread):
         self._publish = publish
         self._on_death = on_death
         self._observer = observer
+        self._busy = busy
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
 
     def send(self, *commands: Command) -> None:
@@ -103,12 +107,15 @@ class Lane(threading.Thread):
     def _take_commands(self) -> bool:
         """Takes all commands, waiting for one if there is no work. False: stop."""
         is_idle = not any(worker.has_work for worker in self._workers)
+        if is_idle:
+            self._busy.leave(self._index)
         while True:
             try:
                 command = self._commands.get(block=is_idle)
             except queue.Empty:
                 return True
             is_idle = False
+            self._busy.enter(self._index)
             match command:
                 case Submit(worker, id_, job):
                     self._workers[worker].submit(id_, job)

@@ -1,0 +1,72 @@
+"""A graph loaded twice: with one thread for each of several lanes, and with all for a lone one.
+
+What each is good for was measured: docs/decisions/0008-lanes-by-load.md.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.backend.base import Array, Backend, BoundGraph, Graph
+
+log = logging.getLogger(__name__)
+
+
+class PairedBackend:
+    """Implements :class:`server.backend.base.Backend`.
+
+    Args:
+        narrow: for runs side by side.
+        wide: for a run that has the cores to itself.
+        is_alone: asked before each run, by the thread that runs.
+        max_bytes: of a graph's weights, which are held twice; a larger graph is narrow only.
+    """
+
+    def __init__(
+        self, narrow: Backend, wide: Backend, is_alone: Callable[[], bool], max_bytes: int
+    ) -> None:
+        self._narrow = narrow
+        self._wide = wide
+        self._is_alone = is_alone
+        self._max_bytes = max_bytes
+
+    @property
+    def version(self) -> str:
+        return self._narrow.version
+
+    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
+        narrow = self._narrow.load(path, disabled_optimizers)
+        num_bytes = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+        if num_bytes > self._max_bytes:
+            label = "/".join(path.parts[-3:])
+            log.info("%s is too large to hold twice: a lone run has one lane's threads", label)
+            return narrow
+        return _PairedGraph(narrow, self._wide.load(path, disabled_optimizers), self._is_alone)
+
+
+@dataclass(frozen=True, slots=True)
+class _PairedGraph:
+    narrow: Graph
+    wide: Graph
+    is_alone: Callable[[], bool]
+
+    def bind(self, states: Mapping[tuple[str, str], Array]) -> BoundGraph:
+        return _PairedBoundGraph(self, states)
+
+
+class _PairedBoundGraph:
+    """Both are bound to the same memory, so that runs may alternate; each when it first runs."""
+
+    def __init__(self, graph: _PairedGraph, states: Mapping[tuple[str, str], Array]) -> None:
+        self._graph = graph
+        self._states = states
+        self._narrow: BoundGraph | None = None
+        self._wide: BoundGraph | None = None
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if self._graph.is_alone():
+            self._wide = self._wide or self._graph.wide.bind(self._states)
+            return self._wide.run(inputs)
+        self._narrow = self._narrow or self._graph.narrow.bind(self._states)
+        return self._narrow.run(inputs)

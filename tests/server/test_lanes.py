@@ -1,0 +1,84 @@
+"""Lanes: one has the cores while there is little work, several share them under load."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+
+from client.sync import Client
+from model.bundle import BundleError
+from server.backend.base import Array, BoundGraph, Graph
+from server.backend.paired import PairedBackend
+from server.engine.busy import BusyLanes
+from tests.server.fake_backend import VOCABULARY
+from tests.serving import ServerProcess, server_process
+
+
+class Named:
+    """A backend whose graphs tell which one ran."""
+
+    version = "0"
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
+        if disabled_optimizers:
+            raise BundleError(str(path))
+        return self
+
+    def bind(self, states: Mapping[tuple[str, str], Array]) -> BoundGraph:
+        del states
+        return self
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        del inputs
+        return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
+
+
+def test_a_lone_lane_runs_wide_and_several_run_narrow(tmp_path: Path) -> None:
+    busy = BusyLanes()
+    (tmp_path / "decode.onnx").write_bytes(b"12345678")
+    backend = PairedBackend(Named(1.0), Named(2.0), lambda: busy.is_one, max_bytes=8)
+    bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
+
+    def which() -> float:
+        return float(bound.run({})["logits"][0, 0])
+
+    busy.enter(0)
+    assert which() == 2.0
+    busy.enter(1)
+    assert which() == 1.0
+    busy.leave(0)
+    assert which() == 2.0
+
+
+def test_large_weights_are_held_once(tmp_path: Path) -> None:
+    (tmp_path / "decode.onnx").write_bytes(b"12345678")
+    (tmp_path / "decode.onnx.data").write_bytes(b"1")
+    backend = PairedBackend(Named(1.0), Named(2.0), lambda: True, max_bytes=8)
+    bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
+    assert bound.run({})["logits"][0, 0] == 1.0
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundles: Path) -> Iterator[ServerProcess]:
+    with server_process(tiny_bundles, "--lanes", "3", "--threads", "3", "--slots", "3") as running:
+        yield running
+
+
+def test_answers_do_not_depend_on_lanes(server: ServerProcess) -> None:
+    with Client(server.target, timeout_seconds=60) as client:
+
+        def ask(number: int) -> str:
+            return client.generate("tiny-decoder", f"{number},").outputs[0].text
+
+        alone = [ask(number) for number in range(12)]
+        with ThreadPoolExecutor(24) as pool:
+            together = list(pool.map(ask, list(range(12)) * 6))
+    assert together == alone * 6
+    metrics = urlopen(server.metrics_url).read().decode()
+    assert 'lane="2"' in metrics, "all lanes had work"
