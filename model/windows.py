@@ -13,7 +13,8 @@ from model.config import AttentionConfig
 from model.eager import rotate, split_heads, split_qkv
 from model.kernels import AttentionPositions
 
-LOWEST = torch.finfo(torch.float32).min
+# So low that nothing is left of a score, and a number in fp16 as well.
+LOWEST = -30_000.0
 
 
 def attend_in_blocks(
