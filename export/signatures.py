@@ -80,7 +80,8 @@ def decoder_states(config: ModelConfig) -> tuple[StateSpec, ...]:
         return ()
     states: list[StateSpec] = []
     for index, layer in enumerate(stack.layers[held] for held in stack.applied):
-        states += MIXER_STATES[layer.mixer](config, layer, index)
+        if layer.mixer is not None:
+            states += MIXER_STATES[layer.mixer](config, layer, index)
         if layer.cross_attention is not None:
             states += _cross_states(layer.cross_attention, index)
     return tuple(states)

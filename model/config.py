@@ -34,6 +34,13 @@ class RelativeBiasKind(StrEnum):
     LINEAR = "linear"  # Press et al. 2021 (ALiBi)
 
 
+class SignalKind(StrEnum):
+    """What tells a layer that is applied several times which time it is."""
+
+    NONE = "none"
+    SINUSOIDAL = "sinusoidal"  # Dehghani et al. 2018, equation 4
+
+
 class NormKind(StrEnum):
     NONE = "none"
     LAYER = "layer_norm"  # Ba et al. 2016
@@ -236,12 +243,15 @@ class FeedForwardConfig(_Config, frozen=True, kw_only=True):
 
 
 class LayerConfig(_Config, frozen=True, kw_only=True):
-    """Mixer, cross-attention if any, feed-forward."""
+    """Mixer, cross-attention if any, feed-forward.
 
-    mixer: MixerKind = MixerKind.ATTENTION
+    Without one of them it is a single block, to be put in any order (Press et al. 2020).
+    """
+
+    mixer: MixerKind | None = MixerKind.ATTENTION
     attention: AttentionConfig | None = None  # None where the mixer is recurrent
     cross_attention: AttentionConfig | None = None
-    feed_forward: FeedForwardConfig
+    feed_forward: FeedForwardConfig | None
     norm: NormConfig
     norm_order: NormOrder
     mixer_norm: NormConfig | None = None  # where the mixer's is another than ``norm``
@@ -253,12 +263,13 @@ class StackConfig(_Config, frozen=True, kw_only=True):
 
     ``order``, for layers that are applied more than once with the same weights (ALBERT;
     Dehghani et al. 2018): the index in ``layers`` of each one applied. Without it, each is
-    applied once.
+    applied once. ``signal`` is added to what each one applied reads.
     """
 
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     order: tuple[int, ...] | None = None
+    signal: SignalKind = SignalKind.NONE
 
     @property
     def applied(self) -> tuple[int, ...]:

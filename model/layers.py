@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from model.basics import ACTIVATIONS, Linear, make_norm
@@ -17,7 +18,7 @@ from model.config import (
 )
 from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, Mixed, State
-from model.positions import PositionTables
+from model.positions import SIGNALS, PositionTables
 
 
 class Residual(NamedTuple):
@@ -95,17 +96,26 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
         self.feed_forward_reads = BRANCHES[layer.branches]
-        self.mixer = ENCODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-        self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
-        self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
-        self.feed_forward_norm = block_norm(hidden_size, layer)
+        self.mixer: nn.Module | None = None
+        if layer.mixer is not None:
+            self.mixer = ENCODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
+            self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
+        self.feed_forward: nn.Module | None = None
+        if layer.feed_forward is not None:
+            self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
+            self.feed_forward_norm = block_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
         enter, leave = self.residual
-        before, norm = x, self.mixer_norm
-        x = leave(norm, x, self.mixer(enter(norm, x), lengths, positions))
-        norm = self.feed_forward_norm
-        return leave(norm, x, self.feed_forward(enter(norm, self.feed_forward_reads(before, x))))
+        before = x
+        if self.mixer is not None:
+            norm = self.mixer_norm
+            x = leave(norm, x, self.mixer(enter(norm, x), lengths, positions))
+        if self.feed_forward is not None:
+            norm = self.feed_forward_norm
+            read = enter(norm, self.feed_forward_reads(before, x))
+            x = leave(norm, x, self.feed_forward(read))
+        return x
 
 
 class DecoderLayer(nn.Module):
@@ -113,30 +123,38 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
         self.feed_forward_reads = BRANCHES[layer.branches]
-        self.mixer = DECODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-        self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
+        self.mixer: nn.Module | None = None
+        if layer.mixer is not None:
+            self.mixer = DECODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
+            self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
         self.cross_attention: CrossAttention | None = None
         if layer.cross_attention is not None:
             self.cross_attention = CrossAttention(hidden_size, layer.cross_attention, kernels)
             self.cross_attention_norm = block_norm(hidden_size, layer)
-        self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
-        self.feed_forward_norm = block_norm(hidden_size, layer)
+        self.feed_forward: nn.Module | None = None
+        if layer.feed_forward is not None:
+            self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
+            self.feed_forward_norm = block_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
         """``state`` holds the mixer's state, and ``cross_key`` and ``cross_value`` of a source."""
         enter, leave = self.residual
-        mixer_state = {name: x for name, x in state.items() if not name.startswith("cross_")}
-        mixed = self.mixer(enter(self.mixer_norm, x), step, mixer_state, positions)
-        before = x
-        x, after = leave(self.mixer_norm, x, mixed.output), dict(mixed.state)
+        before, after = x, State()
+        if self.mixer is not None:
+            norm = self.mixer_norm
+            own = {name: x for name, x in state.items() if not name.startswith("cross_")}
+            mixed = self.mixer(enter(norm, x), step, own, positions)
+            x, after = leave(norm, x, mixed.output), dict(mixed.state)
         if self.cross_attention is not None:
             norm = self.cross_attention_norm
             memory = KeyValue(state["cross_key"], state["cross_value"])
             mixed = self.cross_attention(enter(norm, x), step, memory)
             x, after = leave(norm, x, mixed.output), after | mixed.state
-        norm = self.feed_forward_norm
-        read = enter(norm, self.feed_forward_reads(before, x))
-        return Mixed(leave(norm, x, self.feed_forward(read)), after)
+        if self.feed_forward is not None:
+            norm = self.feed_forward_norm
+            read = enter(norm, self.feed_forward_reads(before, x))
+            x = leave(norm, x, self.feed_forward(read))
+        return Mixed(x, after)
 
 
 class _Stack(nn.Module):
@@ -149,6 +167,9 @@ class _Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.order = stack.applied
         self.positions = PositionTables(config.position.max_positions, stack, both_ways=both_ways)
+        self.signal = SIGNALS[stack.signal](
+            config.position.max_positions, len(stack.applied), config.hidden_size
+        )
         self.final_norm: nn.Module = nn.Identity()
         if stack.final_norm is not None:
             self.final_norm = make_norm(config.hidden_size, stack.final_norm)
@@ -166,9 +187,10 @@ class Encoder(_Stack):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """``x [batch, length, hidden]``, of which each row's first ``lengths [batch]`` count."""
+        places = torch.arange(x.shape[1])[None]
         shared = self.positions.of_sequence(x.shape[1])
-        for layer, positions in zip(self.applied, shared, strict=True):
-            x = layer(x, lengths, positions)
+        for time, (layer, positions) in enumerate(zip(self.applied, shared, strict=True), 1):
+            x = layer(self.signal(x, places, time), lengths, positions)
         normed: Tensor = self.final_norm(x)
         return normed
 
@@ -191,8 +213,10 @@ class Decoder(_Stack):
     def forward(self, x: Tensor, step: Step, states: list[State]) -> tuple[Tensor, list[State]]:
         """``x [batch, length, hidden]`` and one state for each layer, before and after."""
         after = []
+        places = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])
         shared = self.positions.of_step(x.shape[1], step)
-        for layer, state, positions in zip(self.applied, states, shared, strict=True):
-            x, state_after = layer(x, step, state, positions)
+        every = zip(self.applied, states, shared, strict=True)
+        for time, (layer, state, positions) in enumerate(every, 1):
+            x, state_after = layer(self.signal(x, places, time), step, state, positions)
             after.append(state_after)
         return self.final_norm(x), after

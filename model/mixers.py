@@ -5,18 +5,19 @@ sequence. An empty state means that nothing came before.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from model.basics import Linear, make_norm
-from model.config import AttentionConfig, LayerConfig, MixerKind
+from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind
 from model.disentangled import DisentangledBias
 from model.eager import attend, split_heads, split_qkv
 from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 
 State = dict[str, Tensor]
+_Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
 
 
 class Mixed(NamedTuple):
@@ -26,15 +27,15 @@ class Mixed(NamedTuple):
     state: State
 
 
-def required(attention: AttentionConfig | None) -> AttentionConfig:
-    """``attention``, of a layer that must have it.
+def required(part: _Part | None) -> _Part:
+    """``part``, of a layer that must have it.
 
     Raises:
         ValueError: there is none.
     """
-    if attention is None:
-        raise ValueError("this layer needs an attention configuration")
-    return attention
+    if part is None:
+        raise ValueError("this layer lacks an attention or a feed-forward configuration")
+    return part
 
 
 class SelfAttention(nn.Module):

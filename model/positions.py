@@ -14,6 +14,7 @@ from model.config import (
     PositionKind,
     RelativeBiasConfig,
     RotaryConfig,
+    SignalKind,
     StackConfig,
 )
 from model.kernels import AttentionPositions, RotaryTables, Step
@@ -103,6 +104,38 @@ POSITIONS: dict[PositionKind, Callable[[PositionConfig, int], nn.Module]] = {
     PositionKind.SINUSOIDAL: SinusoidalPositions,
     PositionKind.SINUSOIDAL_PAPER: SinusoidalPositions,
     PositionKind.LEARNED: LearnedPositions,
+}
+
+
+class SinusoidalSignal(nn.Module):
+    """Sinusoids of the place and of how often layers were applied (Dehghani et al. 2018, eq. 4)."""
+
+    places: Tensor
+    times: Tensor
+
+    def __init__(self, max_positions: int, num_applied: int, size: int) -> None:
+        super().__init__()
+        self.register_buffer("places", sinusoids(max_positions, size), persistent=False)
+        self.register_buffer("times", sinusoids(num_applied + 1, size), persistent=False)
+
+    def forward(self, x: Tensor, places: Tensor, time: int) -> Tensor:
+        """``x [batch, length, size]``, ``places [batch or 1, length]``; ``time`` begins with 1."""
+        return x + (functional.embedding(places, self.places) + self.times[time])
+
+
+class NoSignal(nn.Module):
+    """For layers that are applied once, or need not know."""
+
+    def __init__(self, _max_positions: int, _num_applied: int, _size: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, _places: Tensor, _time: int) -> Tensor:
+        return x
+
+
+SIGNALS: dict[SignalKind, Callable[[int, int, int], nn.Module]] = {
+    SignalKind.NONE: NoSignal,
+    SignalKind.SINUSOIDAL: SinusoidalSignal,
 }
 
 

@@ -35,6 +35,7 @@ from model.config import (
     PositionKind,
     StackConfig,
 )
+from model.mixers import required
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +209,8 @@ def gated_table(
                 norms += [f"{OURS}.mixer.query_norm", f"{OURS}.mixer.key_norm"]
             entries += matrix(f"{OURS}.mixer.qkv", bias=attention.input_bias, rows=qkv)
             entries += matrix(f"{OURS}.mixer.output", bias=attention.output_bias)
-        entries += matrix(f"{OURS}.feed_forward.input", bias=layer.feed_forward.bias)
-        entries += matrix(f"{OURS}.feed_forward.output", bias=layer.feed_forward.bias)
+        entries += matrix(f"{OURS}.feed_forward.input", bias=required(layer.feed_forward).bias)
+        entries += matrix(f"{OURS}.feed_forward.output", bias=required(layer.feed_forward).bias)
         entries += [vector(name, norm) for name in norms]
         table += [entry.at(index) for entry in entries]
     return table

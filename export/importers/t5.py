@@ -32,6 +32,7 @@ from model.config import (
     RelativeBiasKind,
     StackConfig,
 )
+from model.mixers import required
 
 # By class: whether it scales what a tied output matrix reads.
 ARCHITECTURES = {"T5ForConditionalGeneration": True, "MT5ForConditionalGeneration": False}
@@ -154,7 +155,7 @@ def _stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
     layer = stack.layers[0]
     ours, theirs = f"{side}.layers.{{n}}", f"{side}.block.{{n}}.layer"
     last = 1 if layer.cross_attention is None else 2
-    inner = ("wi_0", "wi_1") if layer.feed_forward.gated else ("wi",)
+    inner = ("wi_0", "wi_1") if required(layer.feed_forward).gated else ("wi",)
     dense, own = f"{theirs}.{last}.DenseReluDense", f"{theirs}.0.SelfAttention"
     table = [
         *linear(f"{ours}.mixer.qkv", *(f"{own}.{letter}" for letter in "qkv"), bias=False),

@@ -1,0 +1,119 @@
+"""Architectures of papers that no checkpoint is known of: entries of the same tables."""
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from export.checkpoint import Checkpoint
+from export.equalize import equalized
+from export.graphs import export_graphs
+from export.parity import TOLERANCE, compare_fp32
+from model.config import (
+    AttentionConfig,
+    DisentangledConfig,
+    DisentangledTerm,
+    DistanceKind,
+    LayerConfig,
+    ModelConfig,
+    NormOrder,
+    PositionKind,
+    SignalKind,
+    StackConfig,
+)
+from model.kernels import AttentionPositions
+from model.positions import sinusoids
+from model.transformer import from_weights
+from tests.architectures import BERT, GPT, VASWANI, attention, checkpoint, random_weights, stack
+
+
+def times(stack: StackConfig | None, number: int) -> StackConfig:
+    """The first layer of ``stack``, told each time that it is applied."""
+    assert stack is not None
+    return StackConfig(layers=stack.layers[:1], order=(0,) * number, signal=SignalKind.SINUSOIDAL)
+
+
+# Dehghani et al. 2018, with a fixed number of steps: one layer on each side.
+UNIVERSAL = msgspec.structs.replace(
+    VASWANI,
+    position=msgspec.structs.replace(VASWANI.position, kind=PositionKind.NONE),
+    encoder=times(VASWANI.encoder, 3),
+    decoder=times(VASWANI.decoder, 2),
+)
+_LAYER = stack(order=NormOrder.PRE).layers[0]
+# Press et al. 2020: attentions come first, feed-forwards last, both alternate in between.
+SANDWICH = msgspec.structs.replace(
+    GPT,
+    decoder=StackConfig(
+        layers=(
+            msgspec.structs.replace(_LAYER, feed_forward=None),
+            _LAYER,
+            msgspec.structs.replace(_LAYER, mixer=None, attention=None),
+        ),
+        final_norm=_LAYER.norm,
+    ),
+)
+# Shaw et al. 2018, with keys alone: distances of up to 4 tokens.
+_SHAW = DisentangledConfig(
+    kind=DistanceKind.CLIPPED,
+    span=4,
+    max_distance=4,
+    terms=(DisentangledTerm.CONTENT_TO_POSITION,),
+)
+
+
+def _attending(layer: LayerConfig, own: AttentionConfig) -> LayerConfig:
+    return msgspec.structs.replace(layer, attention=own)
+
+
+SHAW = msgspec.structs.replace(
+    BERT,
+    position=msgspec.structs.replace(BERT.position, kind=PositionKind.NONE),
+    encoder=StackConfig(
+        layers=(
+            _attending(
+                stack().layers[0], msgspec.structs.replace(attention(2), disentangled=_SHAW)
+            ),
+        )
+        * 2
+    ),
+)
+
+
+def of(config: ModelConfig, name: str) -> Checkpoint:
+    return dataclasses.replace(checkpoint(name), config=config, weights=random_weights(config))
+
+
+@pytest.mark.parametrize(
+    ("config", "like"),
+    [(UNIVERSAL, "vaswani"), (SANDWICH, "gpt"), (SHAW, "bert")],
+    ids=["universal", "sandwich", "shaw"],
+)
+def test_graphs_are_the_eager_module(config: ModelConfig, like: str, tmp_path: Path) -> None:
+    made = of(config, like)
+    evened = equalized(config, made.weights, [[1, 2, 3], [4, 5]])
+    graphs = export_graphs(config, evened, tmp_path)
+    reference = compare_fp32(made, tmp_path, graphs)
+    assert reference.max_absolute_error <= TOLERANCE
+    assert reference.tokens_equal == reference.tokens_compared
+
+
+@torch.no_grad()
+def test_a_universal_transformer_by_the_formula() -> None:
+    """Dehghani et al. 2018, equations 4 and 5: every step adds place and time, then the layer."""
+    model = from_weights(UNIVERSAL, random_weights(UNIVERSAL))
+    ids, lengths = torch.arange(10).view(2, 5), torch.tensor([5, 4], dtype=torch.int32)
+    size = UNIVERSAL.hidden_size
+    x = model.embedding.look_up(ids)
+    for time in (1, 2, 3):
+        x = x + sinusoids(5, size) + sinusoids(4, size)[time]
+        x = model.encoder.layers[0](x, lengths, AttentionPositions())
+    torch.testing.assert_close(model.encode(ids, lengths), x)
+
+
+def test_a_block_alone_has_no_other_weights() -> None:
+    names = random_weights(SANDWICH).keys()
+    assert not any(name.startswith("decoder.layers.0.feed_forward") for name in names)
+    assert not any(name.startswith("decoder.layers.2.mixer") for name in names)
