@@ -4,7 +4,7 @@ What each is good for was measured: docs/decisions/0008-lanes-by-load.md.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,22 +51,29 @@ class _PairedGraph:
     wide: Graph
     is_alone: Callable[[], bool]
 
-    def bind(self, states: Mapping[tuple[str, str], Array]) -> BoundGraph:
-        return _PairedBoundGraph(self, states)
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> BoundGraph:
+        return _PairedBoundGraph(self, states, outputs)
 
 
 class _PairedBoundGraph:
     """Both are bound to the same memory, so that runs may alternate; each when it first runs."""
 
-    def __init__(self, graph: _PairedGraph, states: Mapping[tuple[str, str], Array]) -> None:
+    def __init__(
+        self,
+        graph: _PairedGraph,
+        states: Mapping[tuple[str, str], Array],
+        outputs: Collection[str] | None,
+    ) -> None:
         self._graph = graph
-        self._states = states
+        self._arguments = (states, outputs)
         self._narrow: BoundGraph | None = None
         self._wide: BoundGraph | None = None
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         if self._graph.is_alone():
-            self._wide = self._wide or self._graph.wide.bind(self._states)
+            self._wide = self._wide or self._graph.wide.bind(*self._arguments)
             return self._wide.run(inputs)
-        self._narrow = self._narrow or self._graph.narrow.bind(self._states)
+        self._narrow = self._narrow or self._graph.narrow.bind(*self._arguments)
         return self._narrow.run(inputs)

@@ -1,6 +1,6 @@
 """Lanes: one has the cores while there is little work, several share them under load."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
@@ -30,8 +30,10 @@ class Named:
             raise BundleError(str(path))
         return self
 
-    def bind(self, states: Mapping[tuple[str, str], Array]) -> BoundGraph:
-        del states
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> BoundGraph:
+        del states, outputs
         return self
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
