@@ -43,7 +43,7 @@ class RowStore:
         the rows before and what is resident from its own row on.
         """
         self._matches.clear()
-        if not self._residents.is_enabled:
+        if not (self._residents.is_enabled and waiting and self._slots.num_free):
             return
         busy: list[tuple[int, Rows[int]]] = [
             (row, self._sequences[id_].tokens[: self._sequences[id_].num_cached_tokens])
