@@ -123,7 +123,7 @@ def _layer_links(name: str, layer: LayerConfig) -> Iterator[Link]:
         yield Link(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
     if layer.cross_attention is not None:
         yield Link(f"{name}.cross_attention_norm{suffix}", f"{name}.cross_attention.query")
-    if layer.feed_forward is None:
+    if layer.feed_forward is None or layer.feed_forward.experts is not None:
         return
     yield Link(f"{name}.feed_forward_norm{suffix}", f"{name}.feed_forward.input")
     if layer.feed_forward.gated:  # linear in the half that is not activated

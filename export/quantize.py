@@ -23,6 +23,7 @@ from export.recipes import MatrixForm, Recipe
 from model.config import Kind, ModelConfig, NormOrder
 
 # Of 4-bit bundles: what they lose, measured on SmolLM2 (docs/decisions/0011).
+ROUTER = "feed_forward.router.weight"  # small, and what it decides is all or nothing
 SENSITIVE = ("feed_forward.output.weight", "head.output.weight")
 TOKEN_IDS = "token_ids"
 
@@ -107,8 +108,13 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
         and stack is not None
         and any(layer.norm_order == NormOrder.POST for layer in stack.layers)
     ):
-        return ("mixer.qkv.weight", "global_tokens.query.weight", "global_tokens.key_value.weight")
-    return ()
+        return (
+            "mixer.qkv.weight",
+            "global_tokens.query.weight",
+            "global_tokens.key_value.weight",
+            ROUTER,
+        )
+    return (ROUTER,)
 
 
 def quantize_graph(model: ir.Model, recipe: Recipe, kept: tuple[str, ...] = ()) -> None:

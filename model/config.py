@@ -235,11 +235,25 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     num_global_tokens: int = 0
 
 
+class ExpertsConfig(_Config, frozen=True, kw_only=True):
+    """``count`` feed-forwards, of which a token passes the ``active`` best (Shazeer et al. 2017).
+
+    Each is weighted with its probability; with ``normalized``, those of a token sum to 1.
+    """
+
+    count: int
+    active: int
+    normalized: bool
+
+
 class FeedForwardConfig(_Config, frozen=True, kw_only=True):
+    """``inner_size`` is that of one expert, where there are ``experts``."""
+
     inner_size: int
     activation: Activation
     gated: bool
     bias: bool
+    experts: ExpertsConfig | None = None
 
 
 class LayerConfig(_Config, frozen=True, kw_only=True):

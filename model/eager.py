@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from model.config import AttentionConfig
-from model.kernels import Attended, AttentionPositions, KeyValue, RotaryTables, Step
+from model.basics import ACTIVATIONS
+from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
+from model.kernels import Attended, AttentionPositions, ExpertWeights, KeyValue, RotaryTables, Step
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -140,6 +141,32 @@ class EagerKernels:
         allowed = torch.arange(memory.key.shape[2]) < lengths[:, None, None, None]
         context = _attend(split_heads(query, config.num_heads), *memory, allowed, config)
         return Attended(context, memory)
+
+    def experts(
+        self,
+        x: Tensor,
+        scores: Tensor,
+        weights: ExpertWeights,
+        feed_forward: FeedForwardConfig,
+        config: ExpertsConfig,
+    ) -> Tensor:
+        best, chosen = scores.softmax(-1).topk(config.active, -1)
+        if config.normalized:
+            best = best / best.sum(-1, keepdim=True)
+        shares = torch.zeros_like(scores).scatter(-1, chosen, best)  # [batch, length, experts]
+        # All experts, whatever their share: this is the reference.
+        inner = torch.einsum("bld,eid->blei", x, weights.input)
+        if weights.input_bias is not None:
+            inner = inner + weights.input_bias
+        activation = ACTIVATIONS[feed_forward.activation]
+        if feed_forward.gated:
+            inner = activation(inner[..., 0::2]) * inner[..., 1::2]
+        else:
+            inner = activation(inner)
+        outputs = torch.einsum("blei,edi->bled", inner, weights.output)
+        if weights.output_bias is not None:
+            outputs = outputs + weights.output_bias
+        return (outputs * shares[..., None]).sum(2)
 
     @staticmethod
     def _heads(

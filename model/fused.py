@@ -7,15 +7,24 @@ less one; it reads nothing behind them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, onnx
 
-from model.config import AttentionConfig
-from model.kernels import Attended, AttentionPositions, KeyValue, Step
+from model.config import Activation, AttentionConfig, ExpertsConfig, FeedForwardConfig
+from model.kernels import Attended, AttentionPositions, ExpertWeights, KeyValue, Step
 from model.windows import attend_in_blocks
 
 DOMAIN = "com.microsoft"
+
+# What ``MoE`` calls an activation, plain and gated. Its "gelu" is the approximation.
+EXPERT_ACTIVATIONS = {
+    (Activation.RELU, False): "relu",
+    (Activation.GELU_TANH, False): "gelu",
+    (Activation.SILU, False): "silu",
+    (Activation.SILU, True): "swiglu",
+}
 
 
 class FusedKernels:
@@ -62,6 +71,39 @@ class FusedKernels:
         nothing = query[:, :0, : config.num_kv_heads * config.head_size]
         inputs = (query, nothing, nothing, *memory, step.last_source_positions, max_length)
         return _group_query_attention(query, inputs, config, memory.key.shape, {"causal": 0})
+
+    def experts(
+        self,
+        x: Tensor,
+        scores: Tensor,
+        weights: ExpertWeights,
+        feed_forward: FeedForwardConfig,
+        config: ExpertsConfig,
+    ) -> Tensor:
+        kind = (feed_forward.activation, feed_forward.gated)
+        if kind not in EXPERT_ACTIVATIONS:
+            raise ValueError(f"experts with {kind[0]} are not implemented")
+        attributes: dict[str, Any] = {
+            "activation_type": EXPERT_ACTIVATIONS[kind],
+            "k": config.active,
+            "normalize_routing_weights": 1,
+        }
+        if feed_forward.gated:
+            # gate * sigmoid(alpha * gate) * (value + beta), of outputs that alternate
+            attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
+        mixed: Tensor = onnx.ops.symbolic(
+            f"{DOMAIN}::MoE",
+            (x, scores.flatten(0, 1), *weights),
+            attrs=attributes,
+            dtype=x.dtype,
+            shape=x.shape,
+            version=1,
+        )
+        if not config.normalized:
+            # The CPU kernel without that attribute overwrites its input where the runtime lets
+            # it work in place, and gives zeros (ONNX Runtime 1.31.1).
+            mixed = mixed * scores.softmax(-1).topk(config.active, -1).values.sum(-1, keepdim=True)
+        return mixed
 
 
 def _inputs_of(positions: AttentionPositions) -> tuple[Tensor | None, ...]:

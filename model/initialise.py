@@ -20,8 +20,8 @@ def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     for name, shape in parameter_shapes(config).items():
         if name.startswith(("embedding.", "target_placement.")) and len(shape) == 2:
             weights[name] = torch.randn(shape, generator=generator) / math.sqrt(shape[1])
-        elif len(shape) == 2:
-            bound = math.sqrt(6 / sum(shape))
+        elif len(shape) >= 2 and name.endswith("weight"):  # of experts, each a matrix
+            bound = math.sqrt(6 / sum(shape[-2:]))
             weights[name] = (torch.rand(shape, generator=generator) * 2 - 1) * bound
         elif name.endswith("bias"):
             weights[name] = torch.zeros(shape)

@@ -1,4 +1,4 @@
-"""The one seam between the model and how attention is computed.
+"""The one seam between the model and how attention and experts are computed.
 
 :mod:`model.eager` computes it in plain tensor operations (training, tests, parity);
 :mod:`model.fused` emits ONNX Runtime's operators during export. Both take the same
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model.config import AttentionConfig
+from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
 
 
 class KeyValue(NamedTuple):
@@ -49,6 +49,15 @@ class Attended(NamedTuple):
 
     context: Tensor
     memory: KeyValue
+
+
+class ExpertWeights(NamedTuple):
+    """``input [experts, width, hidden]`` and ``output [experts, hidden, inner]``, with biases."""
+
+    input: Tensor
+    input_bias: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -132,3 +141,17 @@ class AttentionKernels(Protocol):
         self, query: Tensor, config: AttentionConfig, memory: KeyValue, step: Step
     ) -> Attended:
         """Every token ``[batch, length, heads * head_size]`` attends to its row's source."""
+
+    def experts(
+        self,
+        x: Tensor,
+        scores: Tensor,
+        weights: ExpertWeights,
+        feed_forward: FeedForwardConfig,
+        config: ExpertsConfig,
+    ) -> Tensor:
+        """Every token ``[batch, length, hidden]`` passes the experts with its best ``scores``.
+
+        ``scores [batch, length, experts]`` are logits. A token's result is its own: no expert
+        is ever full.
+        """

@@ -16,6 +16,7 @@ from model.config import (
     NormOrder,
     StackConfig,
 )
+from model.experts import MixtureOfExperts
 from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, Mixed, State
 from model.positions import SIGNALS, PositionTables
@@ -91,6 +92,15 @@ class FeedForward(nn.Module):
         return output
 
 
+def make_feed_forward(
+    hidden_size: int, config: FeedForwardConfig, kernels: AttentionKernels
+) -> nn.Module:
+    """One feed-forward, or a mixture of them."""
+    if config.experts is None:
+        return FeedForward(hidden_size, config)
+    return MixtureOfExperts(hidden_size, config, config.experts, kernels)
+
+
 class EncoderLayer(nn.Module):
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__()
@@ -102,7 +112,7 @@ class EncoderLayer(nn.Module):
             self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
         self.feed_forward: nn.Module | None = None
         if layer.feed_forward is not None:
-            self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
+            self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
             self.feed_forward_norm = block_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
@@ -133,7 +143,7 @@ class DecoderLayer(nn.Module):
             self.cross_attention_norm = block_norm(hidden_size, layer)
         self.feed_forward: nn.Module | None = None
         if layer.feed_forward is not None:
-            self.feed_forward = FeedForward(hidden_size, layer.feed_forward)
+            self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
             self.feed_forward_norm = block_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:

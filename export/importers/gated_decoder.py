@@ -15,6 +15,7 @@ from export.importers.renaming import (
     linear,
     same,
     stack_rows,
+    stacked_experts,
 )
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
@@ -22,6 +23,7 @@ from model.config import (
     Activation,
     AttentionConfig,
     EmbeddingConfig,
+    ExpertsConfig,
     FeedForwardConfig,
     HeadConfig,
     HeadKind,
@@ -114,12 +116,23 @@ class Shape:
         activation: Activation = Activation.SILU,
         bias: bool = False,
         norm_order: NormOrder = NormOrder.PRE,
+        experts: ExpertsConfig | None = None,
+        expert_size: int | None = None,
     ) -> LayerConfig:
-        """A layer of ``attention`` and a gated feed-forward, which may have a ``bias``."""
+        """A layer of ``attention`` and a gated feed-forward, which may have a ``bias``.
+
+        ``expert_size`` is the inner size of ``experts``, where it is one of their own.
+        """
+        if experts is not None and experts.active > experts.count:
+            raise SourceError(f"{self.origin}: {experts.active} of {experts.count} experts")
         return LayerConfig(
             attention=attention,
             feed_forward=FeedForwardConfig(
-                inner_size=self.inner_size, activation=activation, gated=True, bias=bias
+                inner_size=expert_size or self.inner_size,
+                activation=activation,
+                gated=True,
+                bias=bias,
+                experts=experts,
             ),
             norm=self.norm,
             norm_order=norm_order,
@@ -164,6 +177,10 @@ HUGGING_FACE: Names = {
     f"{OURS}.feed_forward.input": (f"{_THEIRS}.mlp.gate_proj", f"{_THEIRS}.mlp.up_proj"),
     f"{OURS}.feed_forward.output": (f"{_THEIRS}.mlp.down_proj",),
 }
+# Those of a mixture of experts, which differ between families.
+ROUTER = f"{OURS}.feed_forward.router"
+GATES = f"{OURS}.feed_forward.experts.input"
+DOWN = f"{OURS}.feed_forward.experts.output"
 NORM_NAMES = {
     NormOrder.POST: ("mixer_norm", "feed_forward_norm"),
     NormOrder.PRE: ("mixer_norm", "feed_forward_norm"),
@@ -174,6 +191,23 @@ NORM_NAMES = {
         "feed_forward_norm.after",
     ),
 }
+
+
+def experts_table(names: Names, count: int) -> list[Rename]:
+    """The weights of a mixture of ``count`` experts; names have ``{e}`` for an expert's number."""
+    table = linear(ROUTER, *names[ROUTER], bias=False)
+    for ours, experts in (
+        (f"{OURS}.feed_forward.input", GATES),
+        (f"{OURS}.feed_forward.output", DOWN),
+    ):
+        sources = [
+            f"{name}.weight".replace("{e}", str(expert))
+            for expert in range(count)
+            for name in names[experts]
+        ]
+        transform = stacked_experts(len(names[experts]))
+        table.append(Rename(f"{ours}.weight", tuple(sources), transform))
+    return table
 
 
 def gated_table(
@@ -209,8 +243,12 @@ def gated_table(
                 norms += [f"{OURS}.mixer.query_norm", f"{OURS}.mixer.key_norm"]
             entries += matrix(f"{OURS}.mixer.qkv", bias=attention.input_bias, rows=qkv)
             entries += matrix(f"{OURS}.mixer.output", bias=attention.output_bias)
-        entries += matrix(f"{OURS}.feed_forward.input", bias=required(layer.feed_forward).bias)
-        entries += matrix(f"{OURS}.feed_forward.output", bias=required(layer.feed_forward).bias)
+        feed_forward = required(layer.feed_forward)
+        if feed_forward.experts is None:
+            entries += matrix(f"{OURS}.feed_forward.input", bias=feed_forward.bias)
+            entries += matrix(f"{OURS}.feed_forward.output", bias=feed_forward.bias)
+        else:
+            entries += experts_table(names, feed_forward.experts.count)
         entries += [vector(name, norm) for name in norms]
         table += [entry.at(index) for entry in entries]
     return table

@@ -1,18 +1,36 @@
 """Qwen2 and Qwen3 (Qwen Team 2024 and 2025), as ``transformers`` saves them.
 
 Llama with windows in some layers; Qwen2 has biases on queries, keys and values, Qwen3 normalises
-the queries and keys of each head.
+the queries and keys of each head, and may have a mixture of experts.
 """
 
 from typing import Any
 
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import Shape, gated_table
+from export.importers.gated_decoder import (
+    DOWN,
+    GATES,
+    HUGGING_FACE,
+    ROUTER,
+    Names,
+    Shape,
+    gated_table,
+)
 from export.importers.patterns import windows
 from export.importers.rotary import rotary
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
+from model.config import ExpertsConfig
+
+_EXPERT = "model.layers.{n}.mlp.experts.{e}"
+NAMES: Names = {
+    **HUGGING_FACE,
+    ROUTER: ("model.layers.{n}.mlp.gate",),
+    GATES: (f"{_EXPERT}.gate_proj", f"{_EXPERT}.up_proj"),
+    DOWN: (f"{_EXPERT}.down_proj",),
+}
 
 
 def import_qwen2(folder: HuggingFaceFolder) -> Checkpoint:
@@ -40,15 +58,60 @@ def import_qwen3(folder: HuggingFaceFolder) -> Checkpoint:
     )
 
 
+def import_qwen3_moe(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``Qwen3MoeForCausalLM`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    architecture = architecture_of(config, "Qwen3MoeForCausalLM")
+    shape = Shape.of(config)
+    bias = config.flag("attention_bias", False)
+    return _import(
+        folder,
+        architecture,
+        shape,
+        _experts(config, shape.num_layers),
+        input_bias=bias,
+        output_bias=bias,
+        head_norm=shape.norm,
+    )
+
+
+def _experts(config: Fields, num_layers: int) -> tuple[ExpertsConfig | None, ...]:
+    """Those of each layer; some layers may have one feed-forward."""
+    experts = ExpertsConfig(
+        count=config.positive("num_experts", config.positive("num_local_experts", 128)),
+        active=config.positive("num_experts_per_tok", 8),
+        normalized=config.flag("norm_topk_prob", False),
+    )
+    step = config.positive("decoder_sparse_step", 1)
+    plain = config.integers("mlp_only_layers")
+    return tuple(
+        experts if index not in plain and (index + 1) % step == 0 else None
+        for index in range(num_layers)
+    )
+
+
 def _import(
-    folder: HuggingFaceFolder, architecture: str, shape: Shape, **attention: Any
+    folder: HuggingFaceFolder,
+    architecture: str,
+    shape: Shape,
+    experts: tuple[ExpertsConfig | None, ...] | None = None,
+    **attention: Any,
 ) -> Checkpoint:
     config = folder.config
     check_supported(config, hidden_act=("silu",))
     positions = rotary(config, shape.head_size)
+    experts = experts or (None,) * shape.num_layers
     layers = tuple(
-        shape.layer(shape.attention(rotary=positions.config, window=window, **attention))
-        for window in windows(config, shape.num_layers)
+        shape.layer(
+            shape.attention(rotary=positions.config, window=window, **attention),
+            experts=mixture,
+            expert_size=None if mixture is None else config.positive("moe_intermediate_size", 768),
+        )
+        for window, mixture in zip(windows(config, shape.num_layers), experts, strict=True)
     )
     model = shape.model(layers, positions.max_positions)
-    return causal_checkpoint(folder, model, architecture, gated_table(model))
+    return causal_checkpoint(folder, model, architecture, gated_table(model, NAMES))

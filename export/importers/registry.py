@@ -25,13 +25,14 @@ from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
 from export.importers.mbart import import_mbart
 from export.importers.mistral import import_mistral
+from export.importers.mixtral import import_mixtral
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
 from export.importers.opt import import_opt
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
 from export.importers.phi3 import import_phi3
-from export.importers.qwen import import_qwen2, import_qwen3
+from export.importers.qwen import import_qwen2, import_qwen3, import_qwen3_moe
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
 from export.importers.smollm3 import import_smollm3
@@ -60,12 +61,14 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "llama": import_llama,
     "longformer": import_longformer,
     "mistral": import_mistral,
+    "mixtral": import_mixtral,
     "modernbert": import_modernbert,
     "mpnet": import_mpnet,
     "opt": import_opt,
     "phi3": import_phi3,
     "qwen2": import_qwen2,
     "qwen3": import_qwen3,
+    "qwen3_moe": import_qwen3_moe,
     "roberta": import_roberta,
     "roformer": import_roformer,
     "smollm3": import_smollm3,

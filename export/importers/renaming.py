@@ -59,6 +59,23 @@ def picked(rows: Tensor) -> Transform:
     return pick
 
 
+def stacked_experts(num_kinds: int) -> Transform:
+    """Matrices ``[outputs, inputs]`` of each expert in turn, to ``[experts, outputs, inputs]``.
+
+    Args:
+        num_kinds: matrices of one expert; their rows alternate.
+    """
+
+    def stack(*weights: Tensor) -> Tensor:
+        experts = [
+            torch.stack(weights[first : first + num_kinds], 1).flatten(0, 1)
+            for first in range(0, len(weights), num_kinds)
+        ]
+        return torch.stack(experts)
+
+    return stack
+
+
 def rows_by_kind(num_heads: int, head_size: int, order: Tensor | None = None) -> Tensor:
     """Rows of queries, then keys, then values, where theirs are packed head by head.
 

@@ -55,7 +55,7 @@ def test_gemma2_graphs() -> None:
         "sliding_window": 6,
     }
     model = Gemma2ForCausalLM(Gemma2Config(**SMALL, **caps, head_dim=32))
-    check_graphs("Gemma 2", model, precisions=(Precision.INT8,))
+    check_graphs("Gemma 2", model)
 
 
 @settings(max_examples=20, deadline=None)

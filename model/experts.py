@@ -1,0 +1,47 @@
+"""Mixtures of experts: a feed-forward of which every token passes a part."""
+
+import torch
+from torch import Tensor, nn
+
+from model.basics import Linear
+from model.config import ExpertsConfig, FeedForwardConfig
+from model.kernels import AttentionKernels, ExpertWeights
+
+
+class Experts(nn.Module):
+    """A linear map for each expert: ``weight [experts, outputs, inputs]``.
+
+    ONNX Runtime's operator for mixtures takes it so.
+    """
+
+    def __init__(self, count: int, inputs: int, outputs: int, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(count, outputs)) if bias else None
+
+
+class MixtureOfExperts(nn.Module):
+    """Shazeer et al. 2017, without noise: the sum of the best experts, weighted by a softmax.
+
+    Where experts are gated, outputs of ``input`` alternate: gate, value, gate, value.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        config: FeedForwardConfig,
+        experts: ExpertsConfig,
+        kernels: AttentionKernels,
+    ) -> None:
+        super().__init__()
+        self.config, self.experts, self.kernels = config, experts, kernels
+        width = config.inner_size * (2 if config.gated else 1)
+        self.router = Linear(hidden_size, experts.count, bias=False)
+        self.input = Experts(experts.count, hidden_size, width, bias=config.bias)
+        self.output = Experts(experts.count, config.inner_size, hidden_size, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = ExpertWeights(
+            self.input.weight, self.input.bias, self.output.weight, self.output.bias
+        )
+        return self.kernels.experts(x, self.router(x), weights, self.config, self.experts)

@@ -1,0 +1,62 @@
+"""Mixtral and Qwen3's mixture of experts against transformers."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from model.bundle import Precision
+from tests.families.gated import AXES, SMALL, WINDOWS
+from tests.families.harness import check_eager, check_graphs
+
+EXPERTS = st.sampled_from((3, 4))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        AXES
+        | {
+            "num_local_experts": EXPERTS,
+            "num_experts_per_tok": st.integers(1, 3),
+            "sliding_window": st.none() | WINDOWS,
+        }
+    )
+)
+def test_mixtral_eager(changes: dict[str, Any]) -> None:
+    check_eager(MixtralForCausalLM(MixtralConfig(**SMALL | changes)))
+
+
+def test_mixtral_graphs() -> None:
+    model = MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=4))
+    check_graphs("Mixtral", model, precisions=(Precision.INT8,))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        AXES
+        | {
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": st.integers(1, 3),
+            "norm_topk_prob": st.booleans(),
+            "decoder_sparse_step": st.integers(1, 2),
+            "mlp_only_layers": st.sampled_from(([], [0], [1])),
+        }
+    )
+)
+def test_qwen3_moe_eager(changes: dict[str, Any]) -> None:
+    sizes = {"moe_intermediate_size": 48, "head_dim": 16}
+    check_eager(Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL | sizes | changes)))
+
+
+def test_qwen3_moe_graphs() -> None:
+    sizes = {"moe_intermediate_size": 48, "head_dim": 16, "num_experts": 4}
+    changes = {"num_experts_per_tok": 2, "decoder_sparse_step": 2}
+    check_graphs("Qwen3 MoE", Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL | sizes | changes)))
