@@ -1,0 +1,215 @@
+"""What becomes of rows when a run is over: tokens, branches, ends. The *apply* of a step."""
+
+import itertools
+from collections.abc import Sequence as Rows
+
+import numpy as np
+
+from server.engine import sampling
+from server.engine.adjust import ConstraintError
+from server.engine.branching import Branching
+from server.engine.group import Group
+from server.engine.lifecycle import Outcome
+from server.engine.rows import RowStore
+from server.engine.sampling import TokenLogprob
+from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
+
+NOT_FINITE = "the model's output is not finite"
+
+
+class Outputs:
+    """The jobs of a worker, and what was said of them in this step.
+
+    Args:
+        rows: where running sequences are.
+        max_length: tokens that a row holds.
+    """
+
+    def __init__(self, rows: RowStore, max_length: int) -> None:
+        self._rows = rows
+        self._max_length = max_length
+        self._groups: dict[int, Group] = {}
+        self._group_of: dict[int, Group] = {}  # by sequence
+        self._ids = itertools.count()
+        # Groups whose rows branch at the end of the step, with the logits of each row.
+        self._branching: dict[int, dict[int, Floats]] = {}
+        self._ended: list[Sequence] = []
+        self._news: list[Progress] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._groups
+
+    def open(self, id_: int, job: GenerationJob, now: float) -> Sequence:
+        """A new job; returns the row that will read its prompt."""
+        row = Sequence.first_of(next(self._ids), job)
+        self._groups[id_] = self._group_of[row.id] = Group.of(id_, row, now)
+        return row
+
+    def of(self, row: Sequence) -> Group:
+        """The job that ``row`` works on."""
+        return self._group_of[row.id]
+
+    def cancel(self, id_: int, output: int | None) -> None:
+        """Marks the rows of a job, or of one plain output of it; an unknown job is no error."""
+        group = self._groups.get(id_)
+        for row in () if group is None else group.rows:
+            if output is None or (self.of(row).is_plain and row.output == output):
+                row.is_cancelled = True
+
+    def take_news(self) -> list[Progress]:
+        """What was said since the last time."""
+        news, self._news = self._news, []
+        return news
+
+    def take_ended(self) -> list[Sequence]:
+        """The rows that ended since the last time; they belong to no job any more."""
+        ended, self._ended = self._ended, []
+        for row in ended:
+            del self._group_of[row.id]
+        return ended
+
+    def apply(self, rows: Rows[Sequence], sizes: Rows[int], logits: Floats, now: float) -> None:
+        """Notes what was read, and chooses the next token of each row that knows no more."""
+        plain: list[int] = []
+        for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+            row.num_cached_tokens += size
+            if row.num_remaining_tokens:
+                continue
+            group = self.of(row)
+            if not row.job.max_new_tokens:
+                group.times.first_token = now
+                self._end(row, Outcome.LENGTH, now)
+            elif group.is_plain:
+                plain.append(index)
+            else:
+                self._branching.setdefault(group.id, {})[row.id] = logits[index].copy()
+        if len(plain) == len(rows):
+            self._choose(rows, logits, now)
+        elif plain:
+            self._choose([rows[index] for index in plain], logits[plain], now)
+
+    def branch(self, now: float) -> None:
+        """The rows of jobs that wait for it become the next ones: all runs of the step are over."""
+        for id_, logits in list(self._branching.items()):
+            self._branch(self._groups[id_], logits, now)
+        self._branching.clear()
+
+    def drop(self, id_: int, now: float) -> None:
+        """Ends an overdue sequence: a plain one alone, any other with its whole job."""
+        group = self._group_of[id_]
+        row = next((row for row in group.rows if row.id == id_), None)
+        if row is None:  # gone already, with another row of its job
+            return
+        outcome = Outcome.CANCELLED if row.is_cancelled else Outcome.DEADLINE
+        if group.is_plain:
+            self._end(row, outcome, now)
+        else:
+            self._end_all(group, outcome, now)
+
+    def fail(self, rows: Rows[Sequence], now: float) -> None:
+        """A run failed: its rows' jobs end."""
+        for group in {self.of(row).id: self.of(row) for row in rows}.values():
+            self._end_all(group, Outcome.FAILED, now, "the model run failed")
+
+    def _choose(self, rows: Rows[Sequence], logits: Floats, now: float) -> None:
+        """Gives each row its next token, from ``logits [rows, vocabulary]``."""
+        best = sampling.greedy(logits)
+        for row, token, row_logits in zip(rows, best, logits, strict=True):
+            if token is None:
+                self._end(row, Outcome.FAILED, now, failure=NOT_FINITE)
+                continue
+            try:
+                self._take(row, _chosen(row, token, row_logits), row_logits, now)
+            except ConstraintError as error:
+                self._end(row, Outcome.UNSATISFIABLE, now, failure=str(error))
+
+    def _take(self, row: Sequence, token: int, logits: Floats, now: float) -> None:
+        group = self.of(row)
+        if group.times.first_token is None:
+            group.times.first_token = now
+        outcome = row.append(token)
+        if outcome is None and row.num_cached_tokens == self._max_length:
+            outcome = Outcome.LENGTH
+        logprobs: tuple[TokenLogprob, ...] = ()
+        num_top = row.job.reporting.top_logprobs
+        if num_top is not None:
+            logprobs = (sampling.token_logprob(logits, token, num_top),)
+        if outcome is None:
+            news = Progress(group.id, (token,), output=row.output, logprobs=logprobs)
+            self._news.append(news)
+        else:
+            self._end(row, outcome, now, tokens=(token,), logprobs=logprobs)
+
+    def _branch(self, group: Group, logits: dict[int, Floats], now: float) -> None:
+        table = np.stack([logits[row.id] for row in group.rows])
+        if np.isnan(table).any() or not np.isfinite(table.max(-1)).all():
+            self._end_all(group, Outcome.FAILED, now, NOT_FINITE)
+            return
+        if group.times.first_token is None:
+            group.times.first_token = now
+        branching, before = Branching(group, self._rows, self._ids), list(group.rows)
+        try:
+            if group.search is None:
+                tokens = branching.split(table[0])
+            else:
+                self._news += branching.search(table)
+        except ConstraintError as error:
+            self._end_all(group, Outcome.UNSATISFIABLE, now, str(error))
+            return
+        for row in group.rows:
+            self._group_of[row.id] = group
+        if group.search is None:
+            self._begin(group, tokens, table[0], now)
+        elif group.search.is_over:
+            self._ended += group.rows
+            self._news += group.end_search(now)
+            del self._groups[group.id]
+        else:
+            self._ended += [row for row in before if row not in group.rows]
+
+    def _begin(self, group: Group, tokens: list[int] | None, logits: Floats, now: float) -> None:
+        """Gives the rows of a job that split their first token."""
+        rows = list(group.rows)
+        if tokens is None:
+            self._choose(rows, np.broadcast_to(logits, (len(rows), len(logits))), now)
+            return
+        for row, token in zip(rows, tokens, strict=True):
+            self._take(row, token, logits, now)
+
+    def _end(
+        self,
+        row: Sequence,
+        outcome: Outcome,
+        now: float,
+        *,
+        tokens: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprob, ...] = (),
+        failure: str = "",
+    ) -> None:
+        """Ends a plain row: its caller is told, its slot is free when the step is over."""
+        group = self.of(row)
+        progress = group.end(row, outcome, now, tokens=tokens, logprobs=logprobs, failure=failure)
+        self._news.append(progress)
+        self._ended.append(row)
+        if progress.is_last:
+            del self._groups[group.id]
+
+    def _end_all(self, group: Group, outcome: Outcome, now: float, failure: str = "") -> None:
+        self._ended += group.rows
+        self._news += group.end_all(outcome, now, failure)
+        del self._groups[group.id]
+        self._branching.pop(group.id, None)
+
+
+def _chosen(row: Sequence, best: int, logits: Floats) -> int:
+    """The next token of a row whose likeliest is ``best``."""
+    if row.is_plainly_greedy:
+        return best
+    adjusted = logits.copy()
+    row.adjust(adjusted)
+    if adjusted.max() == -np.inf:
+        raise ConstraintError("no token is allowed")
+    if row.generator is None:
+        return int(adjusted.argmax())
+    return sampling.sample(adjusted, row.job.sampling, row.generator)
