@@ -94,13 +94,14 @@ async def _through_grpc(
     bundle: Path, engine: BareEngine, threads: int, rounds: int, add: Add, console: Console
 ) -> None:
     """16 streaming clients of a server on the same cores, against the bare engine."""
-    prompts = engine.prompts(NUM_CLIENTS, PREFIX, seed=1)
     name = engine.model.manifest.name
     options = ("--threads", str(threads), "--slots", str(max(BATCHES)))
     with server_process(bundle.parent, *options) as server:
         async with AsyncClient(server.target) as client:
-            await _stream_all(client, name, prompts)
-            for _ in track(range(rounds), description="gRPC", console=console):
+            await _stream_all(client, name, engine.prompts(NUM_CLIENTS, PREFIX, seed=1))
+            for number in track(range(rounds), description="gRPC", console=console):
+                # New ones in each round: both sides would reuse what they have read.
+                prompts = engine.prompts(NUM_CLIENTS, PREFIX, seed=2 + number)
                 add("bare", engine.generate(prompts, NUM_NEW_TOKENS))
                 add("grpc", await _stream_all(client, name, prompts))
 
