@@ -108,17 +108,33 @@ class AsyncClient:
         return self._stream(self._inference.GenerateStream, request)
 
     async def translate(
-        self, model: str, inputs: Texts, **options: Unpack[types.GenerationOptions]
+        self,
+        model: str,
+        inputs: Texts,
+        *,
+        source_language: str = "",
+        target_language: str = "",
+        **options: Unpack[types.GenerationOptions],
     ) -> types.TextResult:
         """Maps source texts to target texts."""
-        request = requests.translate(wire.TranslateRequest, model, inputs, options)
+        request = requests.translate(
+            wire.TranslateRequest, model, inputs, source_language, target_language, options
+        )
         return await self._call(self._inference.Translate, request, responses.text_result)
 
     def translate_stream(
-        self, model: str, inputs: Texts, **options: Unpack[types.GenerationOptions]
+        self,
+        model: str,
+        inputs: Texts,
+        *,
+        source_language: str = "",
+        target_language: str = "",
+        **options: Unpack[types.GenerationOptions],
     ) -> AsyncGenerator[types.Piece, None]:
         """Like ``translate``, piece by piece. ``aclose`` before the end cancels the call."""
-        request = requests.translate(wire.TranslateStreamRequest, model, inputs, options)
+        request = requests.translate(
+            wire.TranslateStreamRequest, model, inputs, source_language, target_language, options
+        )
         return self._stream(self._inference.TranslateStream, request)
 
     async def score(

@@ -124,6 +124,8 @@ def translate(
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "en-pt",
     json: flags.Json = False,
+    source_language: Annotated[str, typer.Option(help="Of a multilingual model.")] = "",
+    target_language: Annotated[str, typer.Option(help="Of a multilingual model.")] = "",
     *,
     options: types.GenerationOptions,
 ) -> None:
@@ -131,10 +133,22 @@ def translate(
     texts = flags.read_texts(text, sys.stdin)
     with _server(context).connect() as client:
         if json:
-            result = client.translate(model, texts, **options)
+            result = client.translate(
+                model,
+                texts,
+                source_language=source_language,
+                target_language=target_language,
+                **options,
+            )
             render.write_texts_json([result], options)
         else:
-            pieces = client.translate_stream(model, texts, **options)
+            pieces = client.translate_stream(
+                model,
+                texts,
+                source_language=source_language,
+                target_language=target_language,
+                **options,
+            )
             render.write_pieces(
                 pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
             )

@@ -126,10 +126,21 @@ def generate(
 
 
 def translate(
-    request: type[TranslateT], model: str, inputs: Texts, options: GenerationOptions
+    request: type[TranslateT],
+    model: str,
+    inputs: Texts,
+    source_language: str,
+    target_language: str,
+    options: GenerationOptions,
 ) -> TranslateT:
     """For ``Translate`` or ``TranslateStream``: ``request`` says which."""
-    return request(model=model, inputs=texts(inputs), **_grouped(options))
+    return request(
+        model=model,
+        inputs=texts(inputs),
+        source_language=source_language,
+        target_language=target_language,
+        **_grouped(options),
+    )
 
 
 def score(

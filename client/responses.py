@@ -177,6 +177,7 @@ def _model(message: models_pb2.Model) -> types.Model:
         max_length=message.max_length,
         source_language=message.source_language,
         target_language=message.target_language,
+        languages=tuple(message.languages),
         labels=tuple(message.labels),
         has_chat_template=message.has_chat_template,
         parity=_parity(message.parity) if message.HasField("parity") else None,

@@ -307,6 +307,8 @@ class Model:
     """In tokens."""
     source_language: str
     target_language: str
+    languages: tuple[str, ...]
+    """Of a multilingual model: those that it translates from and to."""
     labels: tuple[str, ...]
     has_chat_template: bool
     parity: Parity | None

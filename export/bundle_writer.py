@@ -163,6 +163,7 @@ def _write_records(
         special_tokens=checkpoint.special_tokens,
         source_language=checkpoint.source_language,
         target_language=checkpoint.target_language,
+        languages=checkpoint.languages,
         labels=checkpoint.labels,
         score_function=checkpoint.score_function,
         embedding=checkpoint.embedding,

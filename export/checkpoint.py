@@ -1,5 +1,6 @@
 """What an importer returns: a whole trained model, in this project's own terms."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ class Checkpoint:
     max_input_tokens: int | None = None
     source_language: str | None = None
     target_language: str | None = None
+    languages: dict[str, int] = dataclasses.field(default_factory=dict)
     max_length_factor: float | None = None
     sample_inputs: tuple[str, ...] = ()
 

@@ -177,7 +177,10 @@ class FileRecord(_Record, frozen=True, kw_only=True):
 
 
 class SpecialTokens(_Record, frozen=True, kw_only=True):
-    """``decoder_start`` begins every target; ``suppressed`` are never generated."""
+    """``decoder_start`` begins every target, and ``forced_first`` follows it, if there is one.
+
+    ``suppressed`` are never generated.
+    """
 
     eos: tuple[int, ...] = ()
     pad: int = 0
@@ -185,6 +188,7 @@ class SpecialTokens(_Record, frozen=True, kw_only=True):
     unk: int | None = None
     mask: int | None = None
     decoder_start: int | None = None
+    forced_first: int | None = None
     suppressed: tuple[int, ...] = ()
 
 
@@ -229,6 +233,9 @@ class Manifest(_Record, frozen=True, kw_only=True):
     special_tokens: SpecialTokens
     source_language: str | None = None
     target_language: str | None = None
+    # Of a multilingual model: each language's token, which a source begins or ends with, and
+    # which a target begins with, after decoder_start or in its place.
+    languages: dict[str, int] = {}
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None  # of a model with labels for texts
     embedding: Embedding | None = None

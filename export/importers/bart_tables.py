@@ -57,7 +57,11 @@ UNUSED_POSITIONS = 2  # the first rows of learnt tables: fairseq's padding and i
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What varies between the families. ``first_position`` is a function of the padding's id."""
+    """What varies between the families.
+
+    ``first_position`` is a function of the padding's id, ``language`` a pattern of the tokens
+    of languages.
+    """
 
     architecture: str
     tasks: tuple[Task, ...]
@@ -67,6 +71,7 @@ class Layout:
     embedding_norm: bool = False
     final_norm: bool = False
     logits_bias: bool = True
+    language: str | None = None
 
 
 def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
@@ -91,7 +96,13 @@ def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
     used = {name for entry in table for name in entry.sources}
     ignored = {*TOKENS, *BUFFERS} - used
     checkpoint = text_to_text_checkpoint(
-        folder, model, architecture, table, layout.tasks, ignored=ignored
+        folder,
+        model,
+        architecture,
+        table,
+        layout.tasks,
+        ignored=ignored,
+        language=layout.language,
     )
     special = checkpoint.special_tokens
     suppressed = tuple(sorted({*special.suppressed, special.pad}))

@@ -13,6 +13,7 @@ LAYOUT = Layout(
     positions=PositionKind.LEARNED,
     embedding_norm=True,
     final_norm=True,
+    language="([a-z]{2}_[A-Z]{2})",
 )
 
 

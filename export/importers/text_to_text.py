@@ -1,7 +1,9 @@
 """What the encoder-decoders in ``transformers`` folders have in common, whatever their layers."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
@@ -26,11 +28,14 @@ def text_to_text_checkpoint(
     tasks: tuple[Task, ...],
     *,
     ignored: Collection[str] = (),
+    language: str | None = None,
 ) -> Checkpoint:
     """The encoder-decoder in ``folder``, of which ``table`` names every weight.
 
     Args:
         ignored: as for :func:`export.importers.renaming.rename`.
+        language: a pattern of the tokens of a multilingual model's languages, whose first group
+            is the language.
 
     Raises:
         SourceError, WeightsError: as their names say.
@@ -44,6 +49,7 @@ def text_to_text_checkpoint(
         architecture=architecture,
         tasks=tasks,
         special_tokens=_special_tokens(folder),
+        languages={} if language is None else _languages(folder.tokenizer_json, language),
         license=folder.license,
         name=bundle_name(folder.path),
         sample_inputs=source_sentences(None) if tasks == (Task.TRANSLATE,) else ENGLISH_TEXTS,
@@ -63,8 +69,20 @@ def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
     # A target begins with what stands for its beginning; T5 has nothing but its padding.
     start = next(token for token in (start, bos, pad) if token is not None)
     return SpecialTokens(
-        eos=eos, pad=pad, bos=bos, decoder_start=start, suppressed=_suppressed(folder)
+        eos=eos,
+        pad=pad,
+        bos=bos,
+        decoder_start=start,
+        forced_first=one("forced_bos_token_id"),
+        suppressed=_suppressed(folder),
     )
+
+
+def _languages(tokenizer_json: str, pattern: str) -> dict[str, int]:
+    """Tokens that were added to a vocabulary for languages, in the order of their ids."""
+    added = Tokenizer.from_str(tokenizer_json).get_added_tokens_decoder()
+    matches = {index: re.fullmatch(pattern, token.content) for index, token in added.items()}
+    return {match[1]: index for index, match in sorted(matches.items()) if match}
 
 
 def _suppressed(folder: HuggingFaceFolder) -> tuple[int, ...]:

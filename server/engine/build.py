@@ -49,7 +49,8 @@ def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worke
         return Encoder(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
-    runner = Runner(spec, model.graphs["decode"], model.graphs.get("encode"), capacity)
+    suppressed = manifest.special_tokens.suppressed
+    runner = Runner(spec, model.graphs["decode"], model.graphs.get("encode"), capacity, suppressed)
     step = Limits(config.num_slots, config.max_step_tokens)
     return Generator(manifest.name, runner, capacity, step, clock, observer)
 

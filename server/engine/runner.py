@@ -26,6 +26,10 @@ class Capacity:
 SCORED_CHUNK = 64
 
 
+# A logit that no other is below, and that arithmetic leaves finite.
+NEVER = -1e9
+
+
 class _Read(NamedTuple):
     """The ``size`` tokens of ``row`` from index ``start`` on, which is what it has cached."""
 
@@ -42,15 +46,22 @@ class Runner:
         decode: the same, loaded.
         encode: the encoder of an encoder-decoder.
         capacity: of the cache.
+        suppressed: tokens that are never generated.
     """
 
     def __init__(
-        self, spec: GraphSpec, decode: Graph, encode: Graph | None, capacity: Capacity
+        self,
+        spec: GraphSpec,
+        decode: Graph,
+        encode: Graph | None,
+        capacity: Capacity,
+        suppressed: tuple[int, ...] = (),
     ) -> None:
         self.cache = SlotCache(
             spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length
         )
         self._max_chunk = spec.max_chunk
+        self._suppressed = list(suppressed)
         self._decode = decode
         self._encode = None if encode is None else encode.bind({})
         self._bound: dict[tuple[int, int], BoundGraph] = {}
@@ -121,6 +132,8 @@ class Runner:
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
         logits: Floats = self._bound[key].run(inputs)["logits"]
+        if self._suppressed:
+            logits[:, self._suppressed] = NEVER
         return logits
 
 

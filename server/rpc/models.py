@@ -56,6 +56,7 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
             max_length=model.max_length,
             source_language=manifest.source_language or "",
             target_language=manifest.target_language or "",
+            languages=list(manifest.languages),
             labels=manifest.labels,
             has_chat_template=model.chat_template is not None,
             parity=pb.Parity(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.bundle import Task
+from model.config import Kind
 from protos.triune.v1 import inference_pb2 as pb
 from server.engine.adjust import Constraint
 from server.engine.options import Adjustments, Beams, Reporting, Sampling
@@ -15,6 +16,7 @@ from server.registry import Model
 from server.rpc import options as checked
 from server.rpc import validation
 from server.rpc.context import Services
+from server.rpc.languages import target_start, with_source_language
 from server.text.grammar import GrammarError
 
 GenerateRequest = pb.GenerateRequest | pb.GenerateStreamRequest
@@ -96,7 +98,10 @@ class _Options:
 async def prepare_generate(
     request: GenerateRequest, services: Services, deadline: float | None
 ) -> Prepared:
-    """Jobs of a decoder. Raises ``InvalidArgumentError`` or ``ModelNotFoundError``."""
+    """Jobs of a decoder, or of an encoder-decoder that answers a text with one.
+
+    Raises ``InvalidArgumentError`` or ``ModelNotFoundError``.
+    """
     started = time.monotonic()
     options = await _options(request, Task.GENERATE, services, deadline)
     model = options.model
@@ -104,6 +109,10 @@ async def prepare_generate(
     if request.response.echo and field == "messages":
         raise InvalidArgumentError("response.echo", "is not available with messages")
     prefixes = await _prefixes(request, model, len(prompts), services)
+    if model.manifest.kind == Kind.ENCODER_DECODER:
+        validation.check_lengths(field, prompts, model.max_length)
+        jobs = _target_jobs(options, request, prompts, target_start(model), prefixes)
+        return _prepared(request, options, jobs, [""] * len(jobs), prefixes, started)
     whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     validation.check_lengths(field, whole, model.max_length - 1)
     wanted = options.max_new_tokens or model.max_length
@@ -124,13 +133,27 @@ async def prepare_translate(
     started = time.monotonic()
     options = await _options(request, Task.TRANSLATE, services, deadline)
     model = options.model
-    if request.response.echo:
-        raise InvalidArgumentError("response.echo", "is not available for translations")
     validation.check_texts(request.inputs, services.config.max_input_bytes)
     sources = await services.in_thread(lambda: model.tokenizer.encode(request.inputs))
     validation.check_lengths("inputs", sources, model.max_length)
     prefixes = await _prefixes(request, model, len(sources), services)
-    start = target_start(model)
+    start = target_start(model, request.target_language)
+    sources = [with_source_language(model, request.source_language, row) for row in sources]
+    jobs = _target_jobs(options, request, sources, start, prefixes)
+    return _prepared(request, options, jobs, [""] * len(jobs), prefixes, started)
+
+
+def _target_jobs(
+    options: _Options,
+    request: GenerateRequest | TranslateRequest,
+    sources: Sequence[tuple[int, ...]],
+    start: tuple[int, ...],
+    prefixes: Sequence[tuple[int, ...]],
+) -> list[GenerationJob]:
+    """Jobs of an encoder-decoder, whose targets begin with ``start`` and the caller's prefixes."""
+    model = options.model
+    if request.response.echo:
+        raise InvalidArgumentError("response.echo", "is not available with an encoder-decoder")
     # Without a bound of the caller's, a multiple of the source's length.
     factor = model.manifest.max_length_factor or math.inf
     jobs = []
@@ -140,15 +163,7 @@ async def prepare_translate(
         wanted = options.max_new_tokens or factor * len(source)
         limit = math.ceil(min(wanted, model.max_length - len(prompt)))
         jobs.append(options.job(index, prompt, source, limit))
-    return _prepared(request, options, jobs, [""] * len(jobs), prefixes, started)
-
-
-def target_start(model: Model) -> tuple[int, ...]:
-    """The tokens that every target of an encoder-decoder begins with."""
-    start = model.manifest.special_tokens.decoder_start
-    if start is None:
-        raise InvalidArgumentError("model", "its bundle names no decoder_start token")
-    return (start,)
+    return jobs
 
 
 async def _options(

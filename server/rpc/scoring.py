@@ -16,10 +16,10 @@ from server.registry import Model
 from server.rpc import options as checked
 from server.rpc.context import Services
 from server.rpc.generation import failure_of
+from server.rpc.languages import target_start
 from server.rpc.messages import token_logprobs
-from server.rpc.prepare import target_start
 
-_TASKS = {Kind.DECODER: Task.GENERATE, Kind.ENCODER_DECODER: Task.TRANSLATE}
+_TASKS = (Task.TRANSLATE, Task.GENERATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ async def score(
     """Raises ``ServeError``."""
     started = time.monotonic()
     model = services.registry.get(request.model, request.version)
-    task = _TASKS.get(model.manifest.kind)
+    task = next((task for task in _TASKS if task in model.manifest.tasks), None)
     if task is None:
         raise InvalidArgumentError("model", f"{request.model!r} is an encoder: it has no Score")
     rows = await services.in_thread(lambda: _rows(request, model, services))

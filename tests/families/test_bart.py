@@ -86,10 +86,16 @@ def test_graphs(family: str) -> None:
 
 def test_tokens_and_tasks(tmp_path: Path) -> None:
     save(model_of("BART"), tmp_path)
-    edit_json(tmp_path / "generation_config.json", eos_token_id=[2, 3], bad_words_ids=[[7], [8, 9]])
+    edit_json(
+        tmp_path / "generation_config.json",
+        eos_token_id=[2, 3],
+        bad_words_ids=[[7], [8, 9]],
+        forced_bos_token_id=5,
+    )
     checkpoint = load_checkpoint(str(tmp_path))
     special = checkpoint.special_tokens
     assert (special.eos, special.decoder_start, special.suppressed) == ((2, 3), 2, (1, 7))
+    assert special.forced_first == 5
     assert checkpoint.tasks == (Task.GENERATE,)
 
 

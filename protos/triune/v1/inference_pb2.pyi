@@ -881,9 +881,15 @@ class TranslateRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     DECODING_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    SOURCE_LANGUAGE_FIELD_NUMBER: _builtins.int
+    TARGET_LANGUAGE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     priority: _builtins.int
+    source_language: _builtins.str
+    """Of the inputs, by the model's own names (GetModel lists them); its default if empty."""
+    target_language: _builtins.str
+    """To translate to; needed by models that translate to several."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -905,10 +911,12 @@ class TranslateRequest(_message.Message):
         version: _builtins.str = ...,
         decoding: Global___DecodingOptions | None = ...,
         priority: _builtins.int = ...,
+        source_language: _builtins.str = ...,
+        target_language: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "source_language", b"source_language", "stopping", b"stopping", "target_language", b"target_language", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -926,9 +934,15 @@ class TranslateStreamRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     DECODING_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    SOURCE_LANGUAGE_FIELD_NUMBER: _builtins.int
+    TARGET_LANGUAGE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     priority: _builtins.int
+    source_language: _builtins.str
+    """Of the inputs, by the model's own names (GetModel lists them); its default if empty."""
+    target_language: _builtins.str
+    """To translate to; needed by models that translate to several."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -950,10 +964,12 @@ class TranslateStreamRequest(_message.Message):
         version: _builtins.str = ...,
         decoding: Global___DecodingOptions | None = ...,
         priority: _builtins.int = ...,
+        source_language: _builtins.str = ...,
+        target_language: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "source_language", b"source_language", "stopping", b"stopping", "target_language", b"target_language", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -106,7 +106,8 @@ class InferenceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Continues prompts with a decoder.
+        """Continues prompts with a decoder, or answers texts with an encoder-decoder: with summaries,
+        say.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -96,7 +96,9 @@ class InferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
-    """Continues prompts with a decoder."""
+    """Continues prompts with a decoder, or answers texts with an encoder-decoder: with summaries,
+    say.
+    """
     GenerateStream: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateStreamRequest, _inference_pb2.GenerateStreamResponse]
     """The same; each piece of text is sent as soon as it is known."""
     Translate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TranslateRequest, _inference_pb2.TranslateResponse]
@@ -125,7 +127,9 @@ class InferenceServiceStub:
 class InferenceServiceAsyncStub(InferenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Continues prompts with a decoder."""
+    """Continues prompts with a decoder, or answers texts with an encoder-decoder: with summaries,
+    say.
+    """
     GenerateStream: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateStreamRequest, _inference_pb2.GenerateStreamResponse]  # type: ignore[assignment]
     """The same; each piece of text is sent as soon as it is known."""
     Translate: _aio.UnaryUnaryMultiCallable[_inference_pb2.TranslateRequest, _inference_pb2.TranslateResponse]  # type: ignore[assignment]
@@ -157,7 +161,9 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GenerateResponse, _abc.Awaitable[_inference_pb2.GenerateResponse]]:
-        """Continues prompts with a decoder."""
+        """Continues prompts with a decoder, or answers texts with an encoder-decoder: with summaries,
+        say.
+        """
 
     @_abc_1.abstractmethod
     def GenerateStream(

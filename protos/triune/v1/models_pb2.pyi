@@ -191,6 +191,7 @@ class Model(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     MASK_TOKEN_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
+    LANGUAGES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -223,6 +224,10 @@ class Model(_message.Message):
     def embedding(self) -> Global___EmbeddingInfo:
         """Of models that embed."""
 
+    @_builtins.property
+    def languages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a multilingual model: what source_language and target_language of a request may be."""
+
     def __init__(
         self,
         *,
@@ -247,10 +252,11 @@ class Model(_message.Message):
         slots: _builtins.int = ...,
         mask_token: _builtins.str = ...,
         embedding: Global___EmbeddingInfo | None = ...,
+        languages: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "labels", b"labels", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,138 @@
+"""Encoder-decoders of transformers, served: languages, forced tokens, and the two calls."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, processors
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    MBartConfig,
+    MBartForConditionalGeneration,
+)
+
+from client.errors import TriuneError
+from client.sync import Client
+from export.bundle_writer import write_bundle
+from export.sources import load_checkpoint
+from tests.export.importers.support import WORDS, edit_json, randomise, save
+from tests.families.test_bart import SMALL
+from tests.serving import server_process
+
+LANGUAGES = {"en_XX": len(WORDS), "pt_BR": len(WORDS) + 1, "fr_XX": len(WORDS) + 2}
+CONFIG = SMALL | {
+    "vocab_size": len(WORDS) + len(LANGUAGES),
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+}
+EOS = 3
+TEXT = "w7 w9 w11 w13"
+NUM_TOKENS = 12
+
+
+def with_ends(folder: Path, *prefix: str, added: tuple[str, ...] = ()) -> None:
+    """Has the tokenizer in ``folder`` put ``prefix`` before a text and [SEP] after it."""
+    path = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.add_special_tokens([*added])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*prefix, "$A", "[SEP]"],
+        special_tokens=[(t, tokenizer.token_to_id(t)) for t in (*prefix, "[SEP]")],
+    )
+    tokenizer.save(path)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    own: dict[str, Any] = {"eos_token_id": EOS, "decoder_start_token_id": EOS}
+    return {
+        "many": randomise(MBartForConditionalGeneration(MBartConfig(**CONFIG | own))),
+        "summary": randomise(BartForConditionalGeneration(BartConfig(**CONFIG | own)), seed=1),
+    }
+
+
+@pytest.fixture(scope="module")
+def client(models: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root = tmp_path_factory.mktemp("text-to-text")
+    for name, model in models.items():
+        save(model, root / name)
+        if name == "many":
+            with_ends(root / name, "en_XX", added=tuple(LANGUAGES))
+        else:
+            with_ends(root / name)
+            edit_json(root / name / "generation_config.json", forced_bos_token_id=0)
+        write_bundle(load_checkpoint(str(root / name)), root / "bundles", name=name)
+    with server_process(root / "bundles") as server, Client(server.target) as client:
+        yield client
+
+
+def expected(model: Any, source: list[int], first: int) -> tuple[int, ...]:
+    """What transformers generates greedily behind its start and the forced ``first`` token."""
+    ids = [EOS, first]
+    while len(ids) < NUM_TOKENS + 2:
+        with torch.no_grad():
+            logits = model(torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits
+        logits[..., SMALL["pad_token_id"]] = -torch.inf
+        ids.append(int(logits[0, -1].argmax()))
+        if ids[-1] == EOS:
+            break
+    return tuple(ids[2:])
+
+
+def source(language: str | None) -> list[int]:
+    ids = [WORDS.index(word) for word in TEXT.split()]
+    return [*([] if language is None else [LANGUAGES[language]]), *ids, EOS]
+
+
+@pytest.mark.parametrize("target", ["pt_BR", "fr_XX"])
+@pytest.mark.parametrize("own", ["", "fr_XX"])
+def test_languages(client: Client, models: dict[str, Any], own: str, target: str) -> None:
+    result = client.translate(
+        "many",
+        TEXT,
+        source_language=own,
+        target_language=target,
+        max_new_tokens=NUM_TOKENS,
+        token_ids=True,
+    )
+    wanted = expected(models["many"], source(own or "en_XX"), LANGUAGES[target])
+    assert result.outputs[0].token_ids == wanted
+
+
+@pytest.mark.parametrize(
+    ("languages", "field"),
+    [
+        ({}, "target_language"),
+        ({"target_language": "xx_XX"}, "target_language"),
+        ({"target_language": "pt_BR", "source_language": "xx_XX"}, "source_language"),
+    ],
+)
+def test_a_language_must_be_known(client: Client, languages: dict[str, str], field: str) -> None:
+    with pytest.raises(TriuneError, match="en_XX, pt_BR, fr_XX") as error:
+        client.translate("many", TEXT, **languages)  # type: ignore[arg-type]
+    assert field in str(error.value)
+
+
+def test_a_model_says_its_languages(client: Client) -> None:
+    assert client.get_model("many").languages == tuple(LANGUAGES)
+    assert client.get_model("summary").languages == ()
+
+
+def test_an_encoder_decoder_generates(client: Client, models: dict[str, Any]) -> None:
+    wanted = expected(models["summary"], source(None), 0)
+    options: Any = {"max_new_tokens": NUM_TOKENS, "token_ids": True}
+    assert client.generate("summary", TEXT, **options).outputs[0].token_ids == wanted
+    by_ids = client.generate("summary", token_inputs=[source(None)], **options)
+    assert by_ids.outputs[0].token_ids == wanted
+    pieces = list(client.generate_stream("summary", TEXT, **options))
+    assert tuple(id_ for piece in pieces for id_ in piece.token_ids) == wanted
+
+
+def test_each_call_refuses_the_models_of_the_other(client: Client) -> None:
+    with pytest.raises(TriuneError, match="Generate"):
+        client.translate("summary", TEXT)
+    with pytest.raises(TriuneError, match="Translate"):
+        client.generate("many", TEXT)
