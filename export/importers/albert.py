@@ -17,13 +17,12 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import always, classifier, five_classes, masked
 from export.importers.renaming import Rename, linear
-from export.importers.sentence_transformers import embedder
 from export.importers.support import MAX_LAYERS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from model.config import StackConfig
+from model.config import Activation, StackConfig
 
 PROJECTION = linear("embedding.projection", "encoder.embedding_hidden_mapping_in", bias=True)
 _LAYER = "encoder.albert_layer_groups.{group}.albert_layers.{inner}"
@@ -93,4 +92,18 @@ def _at(entry: Rename, layer: int, inner: int) -> Rename:
     return Rename(entry.target.replace("{n}", str(layer)), sources, entry.transform)
 
 
-HEADS: dict[str, HeadReader] = {"AlbertModel": embedder}
+_MASKED = masked(
+    "predictions.dense",
+    "predictions.LayerNorm",
+    "predictions.decoder",
+    "predictions.bias",
+    ignored=("sop_classifier.classifier.weight", "sop_classifier.classifier.bias"),
+)
+HEADS = {
+    **five_classes(
+        "Albert",
+        classifier=classifier("albert.pooler", always(Activation.TANH)),
+        masked=_MASKED,
+    ),
+    "AlbertForPreTraining": _MASKED,
+}

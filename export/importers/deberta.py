@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
+from export.importers.activations import activation
 from export.importers.bert_tables import (
     EMBEDDING_NORM,
     POSITIONS,
@@ -22,13 +23,14 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import bert_masked, classifier, five_classes, masked
+from export.importers.heads import Head
 from export.importers.renaming import Rename, Transform, per_layer
-from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported, lookup
 from model.config import (
+    Activation,
     DisentangledConfig,
     DisentangledTerm,
     DistanceKind,
@@ -174,4 +176,21 @@ def _project(num_rows: int, epsilon: float) -> Transform:
     return project
 
 
-HEADS: dict[str, HeadReader] = {"DebertaV2Model": embedder}
+def _masked(folder: HuggingFaceFolder) -> Head:
+    """Older files have BERT's names, newer ones their own."""
+    if folder.config.flag("legacy", True):
+        return bert_masked()(folder)
+    start = "lm_predictions.lm_head"
+    check_supported(folder.config, tie_word_embeddings=(True,))
+    read = masked(f"{start}.dense", f"{start}.LayerNorm", f"{start}.decoder", f"{start}.bias")
+    return read(folder)
+
+
+def _pooler_act(config: Fields) -> Activation:
+    check_supported(config, pooler_hidden_size=(config.positive("hidden_size"),))
+    return activation(config, "pooler_hidden_act", "gelu")
+
+
+HEADS = five_classes(
+    "DebertaV2", classifier=classifier("pooler.dense", _pooler_act), masked=_masked
+)

@@ -15,12 +15,11 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import always, classifier, five_classes, masked
 from export.importers.renaming import per_layer
-from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from model.config import EmbeddingConfig, StackConfig
+from model.config import Activation, EmbeddingConfig, StackConfig
 
 # BERT's fields, and what they are called here.
 FIELDS = {
@@ -66,4 +65,8 @@ def import_distilbert(folder: HuggingFaceFolder) -> Checkpoint:
     return assemble(folder, body, HEADS, "DistilBertModel")
 
 
-HEADS: dict[str, HeadReader] = {"DistilBertModel": embedder}
+HEADS = five_classes(
+    "DistilBert",
+    classifier=classifier("pre_classifier", always(Activation.RELU)),
+    masked=masked("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
+)

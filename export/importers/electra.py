@@ -14,11 +14,10 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import always, classifier, five_classes, masked
 from export.importers.renaming import linear, per_layer
-from export.importers.sentence_transformers import embedder
 from export.readers.hugging_face import HuggingFaceFolder
-from model.config import StackConfig
+from model.config import Activation, StackConfig
 
 PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
 
@@ -48,4 +47,14 @@ def import_electra(folder: HuggingFaceFolder) -> Checkpoint:
     return assemble(folder, body, HEADS, "ElectraModel")
 
 
-HEADS: dict[str, HeadReader] = {"ElectraModel": embedder}
+HEADS = five_classes(
+    "Electra",
+    classifier=classifier("classifier.dense", always(Activation.GELU), "classifier.out_proj"),
+    masked=masked(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head",
+        "generator_lm_head.bias",
+        always(Activation.GELU),
+    ),
+)

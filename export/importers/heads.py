@@ -67,7 +67,9 @@ class NamedDense:
         ours = f"head.dense.{index}"
         entries = linear(f"{ours}.linear", self.linear, bias=self.config.bias)
         if self.norm is not None:
-            entries += affine(f"{ours}.norm", self.norm)
+            weight_and_bias = affine(f"{ours}.norm", self.norm)
+            has_bias = self.config.norm is None or self.config.norm.bias
+            entries += weight_and_bias if has_bias else weight_and_bias[:1]
         return tuple(entries)
 
 

@@ -19,9 +19,8 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import FAIRSEQ_CLASSIFIER, FAIRSEQ_MASKED, five_classes
 from export.importers.renaming import linear, per_layer
-from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import LayerConfig, StackConfig
@@ -82,4 +81,10 @@ def _layers(config: Fields) -> tuple[LayerConfig, ...]:
     )
 
 
-HEADS: dict[str, HeadReader] = {"LongformerModel": embedder}
+HEADS = {
+    name: reader
+    for name, reader in five_classes(
+        "Longformer", classifier=FAIRSEQ_CLASSIFIER, masked=FAIRSEQ_MASKED
+    ).items()
+    if name != "LongformerForQuestionAnswering"
+}

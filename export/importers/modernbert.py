@@ -10,7 +10,15 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.importers.activations import activation
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.heads import (
+    Head,
+    HeadReader,
+    NamedDense,
+    masked_language_model,
+    question_answerer,
+    sequence_classifier,
+    token_classifier,
+)
 from export.importers.renaming import Rename, affine, linear, per_layer
 from export.importers.sentence_transformers import embedder
 from export.importers.support import MAX_LAYERS, divide_heads
@@ -19,12 +27,14 @@ from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported, lookup
 from model.config import (
     AttentionConfig,
+    DenseConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     LayerConfig,
     NormConfig,
     NormKind,
     NormOrder,
+    PoolingKind,
     PositionConfig,
     PositionKind,
     RotaryConfig,
@@ -163,4 +173,39 @@ def _table(config: Fields) -> tuple[Rename, ...]:
     )
 
 
-HEADS: dict[str, HeadReader] = {"ModernBertModel": embedder}
+POOLINGS = {"cls": PoolingKind.CLS, "mean": PoolingKind.MEAN}
+
+
+def _dense(folder: HuggingFaceFolder) -> NamedDense:
+    """What stands before the output of every class."""
+    config = folder.config
+    dense = DenseConfig(
+        size=config.positive("hidden_size"),
+        activation=activation(config, "classifier_activation", "gelu"),
+        bias=config.flag("classifier_bias", False),
+        norm=_norm(config),
+    )
+    return NamedDense(linear="head.dense", norm="head.norm", config=dense)
+
+
+def _sequence_classifier(folder: HuggingFaceFolder) -> Head:
+    config = folder.config
+    name = config.text("classifier_pooling", "cls")
+    pooling = lookup(POOLINGS, name, f"{config.origin}: classifier_pooling")
+    return sequence_classifier(folder, _dense(folder), pooling=pooling)
+
+
+def _masked(folder: HuggingFaceFolder) -> Head:
+    bias = "decoder.bias" if folder.config.flag("decoder_bias", True) else None
+    return masked_language_model(folder, _dense(folder), decoder="decoder", bias=bias)
+
+
+HEADS: dict[str, HeadReader] = {
+    "ModernBertModel": embedder,
+    "ModernBertForSequenceClassification": _sequence_classifier,
+    "ModernBertForTokenClassification": lambda folder: token_classifier(folder, _dense(folder)),
+    "ModernBertForQuestionAnswering": lambda folder: question_answerer(
+        folder, _dense(folder), output="classifier"
+    ),
+    "ModernBertForMaskedLM": _masked,
+}

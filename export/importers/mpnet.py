@@ -18,9 +18,8 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import FAIRSEQ_CLASSIFIER, FAIRSEQ_MASKED, five_classes
 from export.importers.renaming import Rename, per_layer
-from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -79,4 +78,4 @@ def _layer(config: Fields) -> LayerConfig:
     return msgspec.structs.replace(layer, attention=attention)
 
 
-HEADS: dict[str, HeadReader] = {"MPNetModel": embedder}
+HEADS = five_classes("MPNet", classifier=FAIRSEQ_CLASSIFIER, masked=FAIRSEQ_MASKED)

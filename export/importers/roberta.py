@@ -14,9 +14,8 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import FAIRSEQ_CLASSIFIER, FAIRSEQ_MASKED, five_classes
 from export.importers.renaming import per_layer
-from export.importers.sentence_transformers import embedder
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import StackConfig
 
@@ -47,4 +46,7 @@ def import_roberta(folder: HuggingFaceFolder) -> Checkpoint:
     return assemble(folder, body, HEADS, "RobertaModel")
 
 
-HEADS: dict[str, HeadReader] = {"RobertaModel": embedder, "XLMRobertaModel": embedder}
+HEADS = {
+    **five_classes("Roberta", classifier=FAIRSEQ_CLASSIFIER, masked=FAIRSEQ_MASKED),
+    **five_classes("XLMRoberta", classifier=FAIRSEQ_CLASSIFIER, masked=FAIRSEQ_MASKED),
+}

@@ -19,9 +19,8 @@ from export.importers.bert_tables import (
     post_norm_layer,
 )
 from export.importers.encoders import Body, assemble
-from export.importers.heads import HeadReader
+from export.importers.head_tables import bert_masked, classifier, five_classes, hidden_act
 from export.importers.renaming import Rename, Transform, linear, per_layer
-from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -87,4 +86,8 @@ def _in_halves(num_heads: int) -> list[Rename]:
     ]
 
 
-HEADS: dict[str, HeadReader] = {"RoFormerModel": embedder}
+HEADS = five_classes(
+    "RoFormer",
+    classifier=classifier("classifier.dense", hidden_act, "classifier.out_proj"),
+    masked=bert_masked(),
+)

@@ -1,0 +1,110 @@
+"""The five classes that transformers has of each encoder, and what differs between families."""
+
+from collections.abc import Callable
+
+from export.importers.activations import activation
+from export.importers.bert_tables import layer_norm
+from export.importers.heads import (
+    Head,
+    HeadReader,
+    NamedDense,
+    masked_language_model,
+    question_answerer,
+    sequence_classifier,
+    token_classifier,
+)
+from export.importers.sentence_transformers import embedder
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from model.config import Activation, DenseConfig
+
+ActivationOf = Callable[[Fields], Activation]
+
+
+def five_classes(
+    family: str, *, classifier: HeadReader, masked: HeadReader
+) -> dict[str, HeadReader]:
+    """The classes of ``family``, by name; those of tokens have no dense map before the output."""
+    return {
+        f"{family}Model": embedder,
+        f"{family}ForSequenceClassification": classifier,
+        f"{family}ForTokenClassification": token_classifier,
+        f"{family}ForQuestionAnswering": question_answerer,
+        f"{family}ForMaskedLM": masked,
+    }
+
+
+def always(chosen: Activation) -> ActivationOf:
+    """Whatever the configuration says."""
+    return lambda _config: chosen
+
+
+def hidden_act(config: Fields) -> Activation:
+    """That of the feed-forwards."""
+    return activation(config, "hidden_act", "gelu")
+
+
+def classifier(linear: str, act: ActivationOf, output: str = "classifier") -> HeadReader:
+    """One dense map of a text's first token before the labels.
+
+    Args:
+        linear: begins the names of its weights.
+        act: its activation.
+        output: begins the names of the labels' weights.
+    """
+
+    def read(folder: HuggingFaceFolder) -> Head:
+        dense = DenseConfig(
+            size=folder.config.positive("hidden_size"), activation=act(folder.config)
+        )
+        return sequence_classifier(folder, NamedDense(linear=linear, config=dense), output=output)
+
+    return read
+
+
+def masked(
+    linear: str,
+    norm: str,
+    decoder: str,
+    bias: str,
+    act: ActivationOf = hidden_act,
+    ignored: tuple[str, ...] = (),
+) -> HeadReader:
+    """A dense map to the size of the embeddings, with a norm, before the words."""
+
+    def read(folder: HuggingFaceFolder) -> Head:
+        config = folder.config
+        size = config.optional_integer("embedding_size") or config.positive("hidden_size")
+        dense = DenseConfig(size=size, activation=act(config), norm=layer_norm(config))
+        return masked_language_model(
+            folder,
+            NamedDense(linear=linear, norm=norm, config=dense),
+            decoder=decoder,
+            bias=bias,
+            ignored=ignored,
+        )
+
+    return read
+
+
+def bert_masked(ignored: tuple[str, ...] = ()) -> HeadReader:
+    """With BERT's names."""
+    start = "cls.predictions"
+    return masked(
+        f"{start}.transform.dense",
+        f"{start}.transform.LayerNorm",
+        f"{start}.decoder",
+        f"{start}.bias",
+        ignored=ignored,
+    )
+
+
+# With the names of fairseq's models: RoBERTa and those after it.
+FAIRSEQ_CLASSIFIER = classifier("classifier.dense", always(Activation.TANH), "classifier.out_proj")
+FAIRSEQ_MASKED = masked(
+    "lm_head.dense",
+    "lm_head.layer_norm",
+    "lm_head.decoder",
+    "lm_head.bias",
+    always(Activation.GELU),
+)
