@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
+from export.head_sizes import padded_heads
 from export.importers.albert import import_albert
 from export.importers.bart import import_bart
 from export.importers.bert import import_bert
@@ -165,7 +166,7 @@ def import_path(path: Path) -> Checkpoint:
             raise refusal([path], path.with_suffix(".safetensors"))
         for format_ in FORMATS:
             if format_.matches(path):
-                checkpoint = format_.load(path)
+                checkpoint = padded_heads(format_.load(path))
                 _check_tokenizer(checkpoint, path)
                 return checkpoint
     except OSError as error:

@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
 @given(
     st.fixed_dictionaries(
         {
-            "n_head": st.sampled_from((1, 2, 8)),
+            "n_head": st.sampled_from((1, 2, 8, 16)),
             "n_inner": st.sampled_from((None, 80)),
             "activation_function": st.sampled_from(("gelu_new", "gelu", "relu")),
             "scale_attn_weights": st.booleans(),
@@ -39,5 +39,6 @@ def test_eager(changes: dict[str, Any]) -> None:
 
 
 def test_graphs() -> None:
-    model = GPT2LMHeadModel(GPT2Config(**SMALL, scale_attn_by_inverse_layer_idx=True))
+    changes = {"n_head": 16, "scale_attn_by_inverse_layer_idx": True}  # heads of size 4
+    model = GPT2LMHeadModel(GPT2Config(**SMALL | changes))
     check_graphs("GPT-2", model, precisions=(Precision.INT8,))

@@ -24,7 +24,8 @@ SMALL: dict[str, Any] = {
 @given(
     st.fixed_dictionaries(
         {
-            "num_attention_heads": st.sampled_from((2, 4)),
+            "num_attention_heads": st.sampled_from((1, 2)),
+            "hidden_size": st.sampled_from((64, 80)),
             "rotary_pct": st.sampled_from((0.25, 0.5, 1.0)),
             "rotary_emb_base": st.sampled_from((100, 10_000)),
             "use_parallel_residual": st.booleans(),
