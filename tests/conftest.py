@@ -49,6 +49,14 @@ def tiny_bundles() -> Path:
     return _kept(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
 
 
+@pytest.fixture(scope="session")
+def head_bundles() -> Path:
+    """Random encoders with a head for each call: ``tests.heads.NAMES``."""
+    from tests import heads  # noqa: PLC0415  (imports torch)
+
+    return _kept(f"heads-{_key('model', 'export', 'tests/heads.py')}", heads.write_bundles)
+
+
 def _defaults(precision: str) -> Path:
     def make(path: Path) -> None:
         for name in DEFAULTS:

@@ -107,14 +107,19 @@ def assemble(
     )
 
 
+# TensorFlow's names for the weights of a layer norm, which the first checkpoints still have.
+LEGACY_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
 class _Layered(Mapping[str, Tensor]):
     """The weights of several files as one mapping; each is read when it is asked for."""
 
     def __init__(self, *parts: Mapping[str, Tensor]) -> None:
-        self._parts = {name: part for part in parts for name in part}
+        self._parts = {_modern(name): (part, name) for part in parts for name in part}
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._parts[name][name]
+        part, original = self._parts[name]
+        return part[original]
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts
@@ -124,6 +129,13 @@ class _Layered(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._parts)
+
+
+def _modern(name: str) -> str:
+    for ending, modern in LEGACY_ENDINGS.items():
+        if name.endswith(ending):
+            return name.removesuffix(ending) + modern
+    return name
 
 
 def mask_token(folder: HuggingFaceFolder) -> int:

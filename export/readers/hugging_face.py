@@ -1,13 +1,16 @@
 """A Hugging Face model folder: configuration, safetensors, tokenizer, chat template."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from torch import Tensor
 
 from export.errors import SourceError
 from export.readers.fields import Fields
+from export.readers.onnx_weights import OnnxWeights
 from export.readers.pickles import pickles_in, refusal
 from export.readers.safetensors_weights import SafetensorsWeights
 from export.tokenization.hugging_face import read_fields, read_tokenizer
@@ -24,7 +27,7 @@ class HuggingFaceFolder:
     path: Path
     config: Fields
     generation_config: Fields
-    weights: SafetensorsWeights
+    weights: Mapping[str, Tensor]
     tokenizer_json: str
     chat_template: str | None
     license: str
@@ -55,7 +58,7 @@ def read_folder(path: Path) -> HuggingFaceFolder:
         path=path,
         config=config,
         generation_config=_read_optional_fields(path / "generation_config.json"),
-        weights=SafetensorsWeights(_weight_files(path)),
+        weights=_read_weights(path),
         tokenizer_json=read_tokenizer(path, config),
         chat_template=_read_chat_template(path),
         license=_read_license(path / "README.md"),
@@ -74,6 +77,18 @@ def _read_json(path: Path) -> object:
 
 def _read_optional_fields(path: Path) -> Fields:
     return read_fields(path) if path.is_file() else Fields({}, path.name)
+
+
+def _read_weights(folder: Path) -> Mapping[str, Tensor]:
+    """Safetensors; where there are none, the one ONNX graph of the folder ``onnx``."""
+    graphs = sorted((folder / "onnx").glob("*.onnx"))
+    has_others = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX_FILE))
+    if has_others or not graphs or pickles_in(folder):
+        return SafetensorsWeights(_weight_files(folder))
+    if len(graphs) > 1:
+        names = ", ".join(graph.name for graph in graphs)
+        raise SourceError(f"{folder}: no {WEIGHTS_FILE}, and several ONNX graphs: {names}")
+    return OnnxWeights(graphs[0])
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -82,10 +82,10 @@ class Tokenizer:
         they are what stands between spaces.
         """
         if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
-            before = (None, *reading.words[:-1])
+            words = reading.words
             return [
-                word is None or word != last
-                for word, last in zip(reading.words, before, strict=True)
+                word is None or index == 0 or word != words[index - 1]
+                for index, word in enumerate(words)
             ]
         starts = []
         for start, _ in reading.spans:

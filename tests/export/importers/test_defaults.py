@@ -84,10 +84,12 @@ def tokenizer(name: str) -> Tokenizer:
 def test_each_default_says_what_it_is() -> None:
     tasks = {name: checkpoint(name).tasks for name in DEFAULT_SOURCES}
     assert tasks == {
-        "minilm": (Task.EMBED,),
+        "minilm": (Task.EMBED, Task.RERANK),
         "smollm2": (Task.GENERATE,),
         "en-pt": (Task.TRANSLATE,),
         "pt-en": (Task.TRANSLATE,),
+        "pii": (Task.TAG,),
+        "bert-tiny": (Task.FILL_MASK,),
     }
     for name, source in DEFAULT_SOURCES.items():
         assert checkpoint(name).name == name

@@ -1,0 +1,125 @@
+"""The weights of an ONNX graph that PyTorch's older exporter wrote, by the module's own names.
+
+Weights are whole, or quantised by ONNX Runtime's tools: matrices of ``MatMulNBits`` in blocks
+of 4 or 8 bits (docs/ContribOperators.md of ONNX Runtime), lookup tables as bytes with one scale.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from export.errors import SourceError, UnsupportedError
+
+Array = NDArray[Any]
+MAX_BYTES = 2**31 - 1  # what a protocol buffer can hold
+_QUANTIZED = "_quantized"
+
+
+class OnnxWeights(Mapping[str, torch.Tensor]):
+    """Weights by name, each made fp32 when it is asked for; linear ones ``[outputs, inputs]``.
+
+    Raises:
+        SourceError: the file is damaged.
+        UnsupportedError: weights lie in other files, or are quantised in another way.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.stat().st_size > MAX_BYTES:
+            raise SourceError(f"{path.name}: larger than {MAX_BYTES} bytes")
+        try:
+            graph = onnx.load(str(path), load_external_data=False).graph
+        except DecodeError as error:
+            raise SourceError(f"{path.name}: {error}") from error
+        self._origin = path.name
+        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self._read: dict[str, Callable[[], Array]] = {}
+        for name, tensor in self._tensors.items():
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                raise UnsupportedError(f"{path.name}: {name} is in another file")
+            if name.endswith(_QUANTIZED):
+                whole = name.removesuffix(_QUANTIZED)
+                self._read[whole] = partial(self._table, whole)
+            elif tensor.data_type == onnx.TensorProto.FLOAT and _is_parameter(name):
+                self._read[name] = partial(self._array, name)
+        for node in graph.node:
+            if node.op_type == "MatMulNBits":
+                self._read[f"{_module(node.name)}.weight"] = partial(self._matrix, node)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return torch.from_numpy(np.array(self._read[name](), np.float32))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+    def _array(self, name: str) -> Array:
+        if name not in self._tensors:
+            raise SourceError(f"{self._origin}: {name} is missing")
+        try:
+            array: Array = numpy_helper.to_array(self._tensors[name])
+        except ValueError as error:
+            raise SourceError(f"{self._origin}: {name}: {error}") from error
+        return array
+
+    def _table(self, name: str) -> Array:
+        values = self._array(name + _QUANTIZED).astype(np.float32)
+        scale, zero = self._array(f"{name}_scale"), self._array(f"{name}_zero_point")
+        if scale.size != 1 or zero.size != 1:
+            raise UnsupportedError(
+                f"{self._origin}: {name} has {scale.size} scales; 1 is supported"
+            )
+        table: Array = (values - zero.astype(np.float32)) * scale
+        return table
+
+    def _matrix(self, node: onnx.NodeProto) -> Array:
+        """``MatMulNBits``: bytes ``[outputs, blocks, bytes of a block]``, low bits first."""
+        size = {attribute.name: attribute.i for attribute in node.attribute}
+        bits = size.get("bits", 4)
+        inputs = [name for name in node.input if name]
+        if bits not in (4, 8) or len(inputs) not in (3, 4):
+            raise UnsupportedError(
+                f"{self._origin}: {node.name}: {bits} bits, {len(inputs)} inputs"
+            )
+        outputs, width, block = size["N"], size["K"], size["block_size"]
+        blocks = -(-width // block)
+        data = self._array(inputs[1])
+        expected = (outputs, blocks, block * bits // 8)
+        if data.shape != expected or data.dtype != np.uint8:
+            raise SourceError(f"{self._origin}: {inputs[1]} is {data.shape}, not {expected}")
+        values = _unpacked(data, bits).reshape(outputs, blocks, block)
+        scales = self._array(inputs[2]).reshape(outputs, blocks, 1)
+        zeros: Array | float = 2.0 ** (bits - 1)
+        if len(inputs) == 4:
+            packed = self._array(inputs[3]).reshape(outputs, -1)
+            zeros = _unpacked(packed, bits)[:, :blocks, None]
+        matrix: Array = ((values - zeros) * scales).reshape(outputs, -1)[:, :width]
+        return matrix
+
+
+def _unpacked(data: Array, bits: int) -> NDArray[np.float32]:
+    """Bytes to the numbers in them, on the last axis."""
+    if bits == 8:
+        return data.astype(np.float32)
+    raw = data.astype(np.uint8)
+    pairs = np.stack([raw & 0x0F, raw >> 4], -1)
+    return pairs.reshape(*raw.shape[:-1], -1).astype(np.float32)
+
+
+def _is_parameter(name: str) -> bool:
+    """Named as a module names it, not as the exporter does."""
+    return name.rpartition(".")[2] in ("weight", "bias")
+
+
+def _module(node: str) -> str:
+    """``/encoder/layer.0/dense/MatMul_Q4`` is of the module ``encoder.layer.0.dense``."""
+    return node.strip("/").rpartition("/")[0].replace("/", ".")

@@ -1,0 +1,98 @@
+"""Weights out of ONNX graphs: what ONNX Runtime computes with them is what was read."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from tokenizers import Tokenizer
+
+from export.errors import SourceError, UnsupportedError
+from export.readers.onnx_weights import OnnxWeights
+from export.sources import DEFAULT_SOURCES, load_checkpoint
+from tests.export.importers.support import pooled
+
+INPUTS, OUTPUTS = 80, 24
+
+
+def graph(path: Path, *, bits: int, symmetric: bool) -> Path:
+    """``x W`` as a module ``encoder.layer.0.dense`` has it, with quantised weights."""
+    weight = np.random.default_rng(0).normal(size=(INPUTS, OUTPUTS)).astype(np.float32)
+    name, bias = "/encoder/layer.0/dense", "encoder.layer.0.dense.bias"
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"], name=f"{name}/MatMul"),
+        helper.make_node("Add", ["xw", bias], ["y"], name=f"{name}/Add"),
+    ]
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", INPUTS])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", OUTPUTS])],
+            [
+                numpy_helper.from_array(weight, "w"),
+                numpy_helper.from_array(weight[0], bias),
+            ],
+        ),
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)],
+        ir_version=9,
+    )
+    quantizer = MatMulNBitsQuantizer(model, bits=bits, block_size=32, is_symmetric=symmetric)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(path))
+    return path
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_matrices_in_blocks(tmp_path: Path, bits: int, symmetric: bool) -> None:
+    path = graph(tmp_path / "model.onnx", bits=bits, symmetric=symmetric)
+    weights = OnnxWeights(path)
+    assert set(weights) == {"encoder.layer.0.dense.weight", "encoder.layer.0.dense.bias"}
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": np.eye(INPUTS, dtype=np.float32)})
+    weight, bias = (weights[f"encoder.layer.0.dense.{name}"] for name in ("weight", "bias"))
+    np.testing.assert_allclose(weight.T + bias, expected, rtol=0, atol=1e-6)
+
+
+def test_the_default_tagger_is_what_its_own_graph_computes() -> None:
+    checkpoint = load_checkpoint("pii")
+    folder = DEFAULT_SOURCES["pii"].locate()
+    session = onnxruntime.InferenceSession(
+        str(folder / "onnx" / "model_q4.onnx"), providers=["CPUExecutionProvider"]
+    )
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+    for text in ("My name is Ángela Müller, call +44 20 7946 0958.", *checkpoint.sample_inputs):
+        ids = np.array([tokenizer.encode(text).ids])
+        (expected,) = session.run(
+            None,
+            {
+                "input_ids": ids,
+                "attention_mask": np.ones_like(ids),
+                "token_type_ids": np.zeros_like(ids),
+            },
+        )
+        ours = pooled(checkpoint, torch.from_numpy(ids), torch.tensor([ids.shape[1]]))
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=0, atol=1e-4)
+
+
+def test_damaged_graphs_are_refused(tmp_path: Path) -> None:
+    path = graph(tmp_path / "model.onnx", bits=4, symmetric=True)
+    model = onnx.load(str(path))
+    (tensor,) = (x for x in model.graph.initializer if list(x.dims) == [OUTPUTS, 3, 16])
+    tensor.dims[0] = OUTPUTS // 2
+    tensor.raw_data = tensor.raw_data[: OUTPUTS // 2 * 48]
+    onnx.save(model, str(path))
+    with pytest.raises(SourceError, match=r"is \(12, 3, 16\), not \(24, 3, 16\)"):
+        OnnxWeights(path)["encoder.layer.0.dense.weight"]
+    tensor.data_location = TensorProto.EXTERNAL
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnsupportedError, match="is in another file"):
+        OnnxWeights(path)
+    path.write_bytes(b"\xff\xff nothing")
+    with pytest.raises(SourceError, match=r"model\.onnx"):
+        OnnxWeights(path)
