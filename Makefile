@@ -38,6 +38,11 @@ check: setup
 bench: bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
 	$(VENV)/python -m scripts.readme_figures
+	for task in generate translate embed; do \
+		$(VENV)/python -m loadtest compare --task $$task --prepare; \
+		$(VENV)/python -m loadtest compare --task $$task --json loadtest/results/compare-$$task.json \
+			|| exit 1; \
+	done
 
 protos: setup
 	$(VENV)/python -m scripts.generate_stubs

@@ -1,5 +1,6 @@
 """The command line: ``python -m loadtest run …``."""
 
+import os
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from rich.console import Console
 from client.channel import DEFAULT_TARGET
 from client.errors import TriuneError
 from loadtest import machine, report
+from loadtest.compare.command import Comparison, Level, prepare_all
+from loadtest.compare.command import compare as run_comparison
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
@@ -132,6 +135,53 @@ def run(
         raise typer.Exit(1)
     if result.summary.requests_per_second == 0:
         print("nothing was answered within --duration: measure for longer", file=sys.stderr)
+
+
+@app.command()
+def compare(
+    task: Annotated[Task, typer.Option()],
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Where the rows are written, as they come.")
+    ] = None,
+    level: Annotated[Level, typer.Option()] = Level.ALL,
+    peers: Annotated[str, typer.Option(help="NAME,…; by default all.")] = "",
+    precisions: Annotated[str, typer.Option(help="fp32,int8,int4; by default the usual.")] = "",
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Of everybody.")] = len(
+        os.sched_getaffinity(0)
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small batches and two rounds: does all of it run?")
+    ] = False,
+    prepare: Annotated[
+        bool,
+        typer.Option("--prepare", help="Only install the peers and make the models."),
+    ] = False,
+    root: Annotated[Path, typer.Option(help="Of environments and models.")] = Path("build"),
+) -> None:
+    """Measure this engine and server side by side with others on the same work."""
+    comparison = Comparison(
+        task=task,
+        level=level,
+        peers=_names(peers),
+        precisions=_names(precisions),
+        rounds=2 if quick else rounds,
+        quick=quick,
+        threads=threads,
+        root=root.absolute(),
+    )
+    if prepare:
+        if not prepare_all(comparison):
+            raise typer.Exit(1)
+        return
+    if json is None:
+        raise typer.BadParameter("say where the rows go", param_hint="--json")
+    if not run_comparison(comparison, json):
+        raise typer.Exit(1)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 def _title(plan: Plan) -> str:

@@ -20,6 +20,8 @@ ALLOWED = {
     "loadtest": {"loadtest", "client", "protos"},
 }
 OURS = {*ALLOWED, "tests", "scripts"}
+# Programs of the comparison that run in environments of their own, with what is compared.
+PEERS = "loadtest/peers"
 TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py")
 
 
@@ -76,7 +78,14 @@ def test_one_file_of_the_server_imports(package: str) -> None:
 
 @pytest.mark.parametrize("folder", ["server", "client", "loadtest", "protos"])
 def test_no_torch_where_models_are_served(folder: str) -> None:
-    assert _importers(folder, "torch") == []
+    found = [name for name in _importers(folder, "torch") if not name.startswith(PEERS)]
+    assert found == []
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_nothing_imports_the_peers_but_they_themselves(folder: str) -> None:
+    found = _importers(folder, PEERS.replace("/", "."))
+    assert [name for name in found if not name.startswith(PEERS)] == []
 
 
 @pytest.mark.parametrize("module", TORCH_FREE_MODULES)

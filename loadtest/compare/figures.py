@@ -1,0 +1,100 @@
+"""From answers to figures, and from figures to rows. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from loadtest.compare.works import Kind, Work
+
+Rates = Sequence[float]
+
+
+class BadAnswerError(Exception):
+    """An answer that does not hold what was asked for."""
+
+
+def rate(work: Work, answer: Mapping[str, Any]) -> float:
+    """Tokens per second of one run.
+
+    Of a decode: the tokens that came after every row had its first and while every row went
+    on, over that time. Of a prefill: prompt tokens until the last first token. Else whatever
+    tokens ``work`` counts, over the whole run.
+
+    Raises:
+        BadAnswerError: tokens are missing.
+    """
+    wanted = work.batch * work.num_new_tokens or sum(work.lengths)
+    arrivals: list[list[float]] | None = answer.get("arrivals")
+    if arrivals is None:
+        if answer["num_tokens"] != wanted:
+            raise BadAnswerError(f"{answer['num_tokens']} tokens came of {wanted}")
+        return float(wanted / answer["seconds"])
+    found = sum(map(len, arrivals))
+    if len(arrivals) != work.batch or found != wanted:
+        raise BadAnswerError(f"{found} tokens came of {wanted}")
+    if work.kind == Kind.DECODE:
+        return _steady_rate(arrivals)
+    last = max(row[0] if work.kind == Kind.PREFILL else row[-1] for row in arrivals)
+    return (sum(work.lengths) if work.kind == Kind.PREFILL else wanted) / last
+
+
+def _steady_rate(arrivals: list[list[float]]) -> float:
+    begin, end = max(row[0] for row in arrivals), min(row[-1] for row in arrivals)
+    count = sum(begin < moment <= end for row in arrivals for moment in row)
+    if end <= begin or not count:
+        raise BadAnswerError("the rows never ran together")
+    return count / (end - begin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One contestant's rates on one work, a round each; or why there are none."""
+
+    rates: tuple[float, ...] = ()
+    reason: str = ""
+    layout: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float | str:
+        """The median, or the reason."""
+        return self.reason or median(self.rates)
+
+
+def row(
+    about: Mapping[str, Any], ours: Measured, peers: Mapping[str, Measured], floor: float | None
+) -> dict[str, Any]:
+    """A row of the report.
+
+    ``ratio_to_best_peer`` is the median of the ratios of each round, so that a machine whose
+    speed drifts harms neither side; the best peer is the one with the highest median. Of each
+    contestant, ``spread`` has the lowest and the highest round.
+    """
+    running = {name: found for name, found in peers.items() if not found.reason}
+    best = max(running, key=lambda name: median(running[name].rates), default=None)
+    ratios: list[float] = []
+    if best is not None and not ours.reason:
+        ratios = [a / b for a, b in zip(ours.rates, running[best].rates, strict=True)]
+    everyone = {"ours": ours, **peers}
+    return {
+        **about,
+        "ours": ours.value,
+        "peers": {name: found.value for name, found in peers.items()},
+        "floor": floor,
+        "ratio_to_best_peer": median(ratios) if ratios else None,
+        "best_peer": best,
+        "ratio_spread": [min(ratios), max(ratios)] if ratios else None,
+        "part_of_floor": median(ours.rates) / floor if floor and not ours.reason else None,
+        "spread": {
+            name: [min(found.rates), max(found.rates)]
+            for name, found in everyone.items()
+            if not found.reason
+        },
+        "layouts": {name: found.layout for name, found in everyone.items() if found.layout},
+        **{
+            key: {name: found.extra[key] for name, found in everyone.items() if key in found.extra}
+            for key in sorted({key for found in everyone.values() for key in found.extra})
+        },
+        "rounds": max(len(found.rates) for found in everyone.values()),
+    }

@@ -1,0 +1,146 @@
+"""Everybody loads, then takes turns, work by work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtest.compare import figures
+from loadtest.compare.contestants import ROOT, Contestant
+from loadtest.compare.figures import BadAnswerError, Measured
+from loadtest.compare.worker import Worker, WorkerError
+from loadtest.compare.works import Work
+from loadtest.tasks import Task
+
+LOAD_SECONDS = 300.0
+RUN_SECONDS = 180.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """Where environments and models lie, and where logs go; and the threads of everybody."""
+
+    environments: Path
+    models: Path
+    logs: Path
+    threads: int
+
+
+class Runner:
+    """A contestant at one task and precision: a process for each layout.
+
+    One that does not load, or dies, is out: ``reason`` says why, if no layout is left.
+    """
+
+    def __init__(self, contestant: Contestant, task: Task, precision: str, places: Places) -> None:
+        self.name = contestant.name
+        self.reason = ""
+        self.version = ""
+        self._workers: dict[str, Worker] = {}
+        try:
+            model = contestant.model(precision, places.models)
+            command = contestant.command(places.environments)
+        except LookupError as error:
+            self.reason = str(error)
+            return
+        question = {
+            "op": "load",
+            "task": task.value,
+            "model": str(model),
+            "precision": precision,
+            "threads": places.threads,
+        }
+        for layout, options in contestant.layouts.items():
+            filled = {k: places.threads if v == "threads" else v for k, v in options.items()}
+            log = places.logs / f"{self.name}-{precision}-{layout or 'only'}.log".replace(" ", "-")
+            worker = None
+            try:
+                worker = Worker(command, contestant.variables, log, ROOT)
+                self._workers[layout] = worker
+                answer = worker.ask(question | filled, LOAD_SECONDS)
+                self.version = str(answer.get("version", ""))
+            except WorkerError as error:
+                self._drop(layout, f"does not load: {error}")
+
+    def measurable(self, work: Work) -> list[str]:
+        """Layouts worth trying: one row leaves nothing to share among workers."""
+        layouts = list(self._workers)
+        return layouts[:1] if work.batch * work.beams == 1 else layouts
+
+    def run(self, layout: str, work: Work, seed: int) -> float:
+        """The rate of one run. Raises ``WorkerError`` or ``BadAnswerError``."""
+        try:
+            answer = self._workers[layout].ask(work.message(seed), RUN_SECONDS)
+        except WorkerError as error:
+            if not self._workers[layout].is_alive:
+                self._drop(layout, f"died in {work.label}, batch {work.batch}: {error}")
+            raise
+        return figures.rate(work, answer)
+
+    def vectors(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Of the first layout: they do not depend on it."""
+        worker = next(iter(self._workers.values()))
+        answer = worker.ask({"op": "vectors", "inputs": inputs}, RUN_SECONDS)
+        vectors: list[list[float]] = answer["vectors"]
+        return vectors
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        return next(iter(self._workers.values())).ask(question, RUN_SECONDS)
+
+    def close(self) -> None:
+        for layout in list(self._workers):
+            self._workers.pop(layout).close()
+
+    def _drop(self, layout: str, reason: str) -> None:
+        worker = self._workers.pop(layout, None)
+        if worker is not None:
+            worker.kill()
+        if not self._workers:
+            self.reason = reason
+
+
+def measure(work: Work, runners: Sequence[Runner], rounds: int) -> dict[str, Measured]:
+    """By contestant. Whoever fails has a reason; the others go on.
+
+    First everybody runs in each layout, to warm up and to find the best one. Then they take
+    turns, and each round begins with another.
+    """
+    reasons = {runner.name: runner.reason for runner in runners if runner.reason}
+    layouts: dict[str, str] = {}
+    seeds = iter(range(1_000_000))
+    for runner in runners:
+        if runner.reason:
+            continue
+        tried: dict[str, float] = {}
+        candidates = runner.measurable(work)
+        for layout in candidates:
+            try:
+                tried[layout] = runner.run(layout, work, next(seeds))
+                if len(candidates) > 1:  # the first run was the warm-up
+                    tried[layout] = runner.run(layout, work, next(seeds))
+            except (WorkerError, BadAnswerError) as error:
+                reasons[runner.name] = str(error)
+        if tried:
+            layouts[runner.name] = max(tried, key=lambda name: tried[name])
+            reasons.pop(runner.name, None)
+    rates: dict[str, list[float]] = {name: [] for name in layouts}
+    for number in range(rounds):
+        for runner in _rotated(runners, number):
+            if runner.name in reasons:
+                continue
+            try:
+                rate = runner.run(layouts[runner.name], work, next(seeds))
+                rates[runner.name].append(rate)
+            except (WorkerError, BadAnswerError) as error:
+                reasons[runner.name] = str(error)
+    return {
+        runner.name: Measured(reason=reasons[runner.name])
+        if runner.name in reasons
+        else Measured(rates=tuple(rates[runner.name]), layout=layouts[runner.name])
+        for runner in runners
+    }
+
+
+def _rotated(runners: Sequence[Runner], by: int) -> list[Runner]:
+    cut = by % len(runners)
+    return [*runners[cut:], *runners[:cut]]

@@ -1,0 +1,157 @@
+"""What is measured: works, their inputs, and the sizes of the models that do them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from loadtest.tasks import Task
+
+
+class Kind(StrEnum):
+    """What of a run counts."""
+
+    DECODE = "decode"  # tokens after every row has its first
+    PREFILL = "prefill"  # prompt tokens until the first new one
+    TRANSLATE = "translate"  # output tokens, encoder and decoder together
+    EMBED = "embed"  # input tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Of a model: parameters that multiply every token, read or written, and bytes.
+
+    ``encoder`` counts what an encoder-decoder computes once per source token, ``decoder`` what
+    is computed per target token without the output matrix, which is ``head``. Token and
+    position embeddings are looked up and do not count.
+    """
+
+    encoder: int = 0
+    decoder: int = 0
+    head: int = 0
+    cache_values_per_token: int = 0
+    first_id: int
+    """Token ids below are special."""
+    vocabulary: int
+
+
+MODELS = {
+    # 30 layers of 576: attention 576·(576+2·192)+576², gated feed-forward 3·576·1536.
+    Task.GENERATE: Sizes(
+        decoder=30 * (576 * 960 + 576 * 576 + 3 * 576 * 1536),
+        head=576 * 49152,
+        cache_values_per_token=30 * 2 * 192,
+        first_id=1000,
+        vocabulary=49152,
+    ),
+    # 6 + 6 layers of 512. Keys and values of the cross-attention are made per source token.
+    Task.TRANSLATE: Sizes(
+        encoder=6 * (12 + 2) * 512 * 512,
+        decoder=6 * (16 - 2) * 512 * 512,
+        head=512 * 32000,
+        cache_values_per_token=6 * 2 * 512,
+        first_id=10,
+        vocabulary=32000,
+    ),
+    # 6 layers of 384.
+    Task.EMBED: Sizes(encoder=6 * 12 * 384 * 384, first_id=2000, vocabulary=30522),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """``lengths``: tokens of each row of the batch."""
+
+    task: Task
+    kind: Kind
+    label: str
+    precision: str
+    lengths: tuple[int, ...]
+    num_new_tokens: int = 0
+    beams: int = 1
+
+    @property
+    def batch(self) -> int:
+        return len(self.lengths)
+
+    def message(self, seed: int) -> dict[str, Any]:
+        """The question to a worker. Random ids: two prompts never share a beginning."""
+        sizes = MODELS[self.task]
+        random = np.random.default_rng((seed, self.batch, sum(self.lengths), self.beams))
+        rows = [random.integers(sizes.first_id, sizes.vocabulary, n).tolist() for n in self.lengths]
+        return {
+            "op": "run",
+            "task": self.task.value,
+            "kind": self.kind.value,
+            "inputs": rows,
+            "max_new_tokens": self.num_new_tokens,
+            "beams": self.beams,
+        }
+
+
+BATCHES = (1, 4, 8, 16, 32)
+CACHED_TOKENS = 128
+PREFILLS = (128, 512)
+TRANSLATED = (1, 8, 32, 64)
+SENTENCE_TOKENS = 30
+MIXED_TEXTS = 64
+
+
+def _generate(precision: str) -> list[Work]:
+    def work(kind: Kind, label: str, lengths: tuple[int, ...], new: int) -> Work:
+        return Work(
+            task=Task.GENERATE,
+            kind=kind,
+            label=label,
+            precision=precision,
+            lengths=lengths,
+            num_new_tokens=new,
+        )
+
+    # Rows join one by one while earlier ones decode: large batches need more steps in common.
+    return [
+        work(Kind.DECODE, "decode, 128 cached", (CACHED_TOKENS,) * batch, 24 + batch // 2)
+        for batch in BATCHES
+    ] + [work(Kind.PREFILL, f"prefill of {size}", (size,), 1) for size in PREFILLS]
+
+
+def _translate(precision: str) -> list[Work]:
+    return [
+        Work(
+            task=Task.TRANSLATE,
+            kind=Kind.TRANSLATE,
+            label=f"30 to 30, {'greedy' if beams == 1 else f'beam {beams}'}",
+            precision=precision,
+            lengths=(SENTENCE_TOKENS,) * batch,
+            num_new_tokens=SENTENCE_TOKENS,
+            beams=beams,
+        )
+        for beams in (1, 4)
+        for batch in TRANSLATED
+    ]
+
+
+def _embed(precision: str) -> list[Work]:
+    mixed = np.random.default_rng(0).integers(8, 257, MIXED_TEXTS).tolist()
+    batches = {"16×32": (32,) * 16, "32×128": (128,) * 32, "64 of 8–256": tuple(mixed)}
+    return [
+        Work(task=Task.EMBED, kind=Kind.EMBED, label=label, precision=precision, lengths=lengths)
+        for label, lengths in batches.items()
+    ]
+
+
+_WORKS = {Task.GENERATE: _generate, Task.TRANSLATE: _translate, Task.EMBED: _embed}
+PRECISIONS = {
+    Task.GENERATE: ("int8", "fp32"),
+    Task.TRANSLATE: ("int8",),
+    Task.EMBED: ("fp32", "int8"),
+}
+
+
+def works(task: Task, precision: str, *, quick: bool = False) -> list[Work]:
+    """All works of a task. ``quick``: batches of at most 8, to see that everything runs."""
+    chosen = _WORKS[task](precision)
+    if not quick:
+        return chosen
+    return [work for work in chosen if work.batch <= 8 or task == Task.EMBED]

@@ -1,0 +1,148 @@
+"""CTranslate2: decoders, encoder-decoders and encoders, in the layout that is asked for.
+
+``inter`` workers of ``intra`` threads each share a batch; both default to one worker that has
+all threads.
+"""
+
+import json
+import math
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+
+from loadtest.peers.lines import Message, serve
+
+_COMPUTE = {"fp32": "float32", "int8": "int8"}
+_MAX_ENCODED_TOKENS = 4096
+
+
+class Peer:
+    _model: Any
+    _words: list[str]
+    _inter: int
+    _cached: list[str]
+
+    def load(self, message: Message) -> Message:
+        path = Path(message["model"])
+        makers = {
+            "generate": ctranslate2.Generator,
+            "translate": ctranslate2.Translator,
+            "embed": ctranslate2.Encoder,
+        }
+        self._cached = []
+        self._inter = message.get("inter", 1)
+        self._model = makers[message["task"]](
+            str(path),
+            device="cpu",
+            compute_type=_COMPUTE[message["precision"]],
+            inter_threads=self._inter,
+            intra_threads=message["threads"] // self._inter,
+        )
+        names = ("vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json")
+        file = next(path / name for name in names if (path / name).exists())
+        self._words = json.loads(file.read_text(encoding="utf-8"))
+        return {"version": ctranslate2.__version__}
+
+    def run(self, message: Message) -> Message:
+        return {"generate": self._generate, "translate": self._translate, "embed": self._embed}[
+            message["task"]
+        ](message)
+
+    def _rows(self, message: Message) -> list[list[str]]:
+        return [[self._words[id_] for id_ in row] for row in message["inputs"]]
+
+    def _share(self, num_rows: int) -> int:
+        """The rows of one worker's batch."""
+        return math.ceil(num_rows / self._inter)
+
+    def _generate(self, message: Message) -> Message:
+        """Follows every token of every row.
+
+        For a decode, the rows continue one prompt that was read before: its state is copied to
+        each row, and costs each as much as its own would.
+        """
+        rows, length = self._rows(message), message["max_new_tokens"]
+        if message["kind"] == "decode":
+            self._cached = self._cached or rows[0][:-1]
+            rows = [row[-1:] for row in rows]
+        arrivals: list[list[float]] = [[] for _ in rows]
+        lock = threading.Lock()
+        started = time.perf_counter()
+
+        def on_token(step: Any) -> bool:
+            with lock:
+                arrivals[step.batch_id].append(time.perf_counter() - started)
+            return False
+
+        self._model.generate_batch(
+            rows,
+            beam_size=1,
+            max_length=length,
+            min_length=length,
+            include_prompt_in_result=False,
+            static_prompt=self._cached if message["kind"] == "decode" else None,
+            max_batch_size=self._share(len(rows)),
+            callback=on_token,
+        )
+        return {"arrivals": arrivals}
+
+    def _translate(self, message: Message) -> Message:
+        rows, length = self._rows(message), message["max_new_tokens"]
+        started = time.perf_counter()
+        results = self._model.translate_batch(
+            rows,
+            beam_size=message["beams"],
+            max_decoding_length=length,
+            min_decoding_length=length,
+            max_batch_size=self._share(len(rows)),
+        )
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "num_tokens": sum(len(r.hypotheses[0]) for r in results)}
+
+    def _embed(self, message: Message) -> Message:
+        started = time.perf_counter()
+        self._vectors(message["inputs"])
+        return {
+            "seconds": time.perf_counter() - started,
+            "num_tokens": sum(map(len, message["inputs"])),
+        }
+
+    def vectors(self, message: Message) -> Message:
+        return {"vectors": self._vectors(message["inputs"]).tolist()}
+
+    def _vectors(self, inputs: list[list[int]]) -> Any:
+        """Means over tokens, of length 1, batched by length; workers take batches in threads."""
+        order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
+        batches: list[list[int]] = []
+        longest = max(1, _MAX_ENCODED_TOKENS // max(map(len, inputs)))
+        size = min(longest, self._share(len(order)))
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        found: dict[int, Any] = {}
+
+        def work(mine: list[list[int]]) -> None:
+            for batch in mine:
+                hidden = np.array(
+                    self._model.forward_batch([inputs[index] for index in batch]).last_hidden_state
+                )
+                for index, states in zip(batch, hidden, strict=True):
+                    mean = states[: len(inputs[index])].mean(0)
+                    found[index] = mean / np.linalg.norm(mean)
+
+        threads = [
+            threading.Thread(target=work, args=(batches[first :: self._inter],))
+            for first in range(self._inter)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return np.stack([found[index] for index in range(len(inputs))])
+
+
+if __name__ == "__main__":
+    peer = Peer()
+    serve({"load": peer.load, "run": peer.run, "vectors": peer.vectors})

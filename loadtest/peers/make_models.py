@@ -1,0 +1,114 @@
+"""Models for the peers: ``python -m loadtest.peers.make_models KIND SOURCE OUT``, in their own
+environment, from which each maker imports what it needs. ``OUT`` appears whole or not at all.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+VOCABULARY = 32_000
+
+
+def hugging_face_from_gguf(source: Path, out: Path) -> None:
+    """Weights dequantised to fp32, with their tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+
+    model = AutoModelForCausalLM.from_pretrained(
+        str(source.parent), gguf_file=source.name, dtype="float32"
+    )
+    model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(out)
+
+
+def ctranslate2(source: Path, out: Path) -> None:
+    """From a Hugging Face folder, in fp32: CTranslate2 quantises what it loads."""
+    from ctranslate2.converters import TransformersConverter  # noqa: PLC0415
+
+    TransformersConverter(str(source)).convert(str(out))
+
+
+def ctranslate2_transformer_base(source: Path, out: Path) -> None:
+    """A random Transformer-base (Vaswani et al. 2017) as OPUS-MT has them; reads no source."""
+    del source
+    from ctranslate2.converters import transformers as loaders  # noqa: PLC0415
+    from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415
+
+    sides: dict[str, Any] = {}
+    for side in ("encoder", "decoder"):
+        sides |= {f"{side}_layers": 6, f"{side}_attention_heads": 8, f"{side}_ffn_dim": 2048}
+    config = MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=512,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=VOCABULARY - 1,
+        decoder_start_token_id=VOCABULARY - 1,
+        eos_token_id=0,
+        **sides,
+    )
+    model: Any = MarianMTModel(config)
+    words = ["</s>", "<unk>", *(f"w{index}" for index in range(2, VOCABULARY - 1)), "<pad>"]
+    tokenizer = SimpleNamespace(
+        bos_token="</s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        get_vocab=lambda: {word: index for index, word in enumerate(words)},
+    )
+
+    class Converter(loaders.TransformersConverter):  # type: ignore[misc]
+        def _load(self) -> object:
+            return loaders.MarianMTLoader()(model.eval(), tokenizer)
+
+    Converter("").convert(str(out))
+
+
+def gguf(ftype: str) -> Callable[[Path, Path], None]:
+    """Another quantisation of a GGUF file."""
+
+    def make(source: Path, out: Path) -> None:
+        import llama_cpp  # noqa: PLC0415
+
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.ftype = getattr(llama_cpp, ftype)
+        params.allow_requantize = True
+        status = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), params)
+        if status:
+            raise RuntimeError(f"llama_model_quantize returned {status}")
+
+    return make
+
+
+def copy(source: Path, out: Path) -> None:
+    """What a peer reads as it is."""
+    if source.is_dir():
+        shutil.copytree(source, out)
+    else:
+        shutil.copyfile(source, out)
+
+
+MAKERS: dict[str, Callable[[Path, Path], None]] = {
+    "hugging-face-from-gguf": hugging_face_from_gguf,
+    "copy": copy,
+    "ctranslate2": ctranslate2,
+    "ctranslate2-transformer-base": ctranslate2_transformer_base,
+    "gguf-f32": gguf("LLAMA_FTYPE_ALL_F32"),
+    "gguf-q8": gguf("LLAMA_FTYPE_MOSTLY_Q8_0"),
+}
+
+
+def main(kind: str, source: Path, out: Path) -> None:
+    """Makes a model beside its place, then moves it there."""
+    partial = out.with_name(f"{out.name}.partial")
+    if partial.is_dir():
+        shutil.rmtree(partial)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    MAKERS[kind](source, partial)
+    partial.rename(out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,52 @@
+"""``transformers`` on PyTorch: greedy decoding with its own cache, stepped by hand."""
+
+import time
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from loadtest.peers.lines import Message, serve
+
+
+class Peer:
+    _model: Any
+    _caches: dict[tuple[int, int], Any]
+
+    def load(self, message: Message) -> Message:
+        torch.set_num_threads(message["threads"])
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            message["model"], dtype=torch.float32, attn_implementation="sdpa"
+        )
+        self._model = model.eval()
+        self._caches = {}
+        return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
+
+    def run(self, message: Message) -> Message:
+        """A decode continues the rows that were read in the first run of its shape."""
+        ids = torch.tensor(message["inputs"])
+        rows, length = ids.shape
+        decodes = message["kind"] == "decode"
+        cache: Any = DynamicCache()
+        with torch.inference_mode():
+            if decodes:
+                key = (rows, length)
+                if key not in self._caches:
+                    self._caches = {key: cache}
+                    self._model(ids[:, :-1], past_key_values=cache, logits_to_keep=1)
+                cache = self._caches[key]
+                cache.crop(length - 1)
+                ids = ids[:, -1:]
+            moments: list[float] = []
+            started = time.perf_counter()
+            for _ in range(message["max_new_tokens"]):
+                logits = self._model(ids, past_key_values=cache, logits_to_keep=1).logits
+                ids = logits[:, -1].argmax(-1, keepdim=True)
+                moments.append(time.perf_counter() - started)
+        return {"arrivals": [moments] * rows}
+
+
+if __name__ == "__main__":
+    peer = Peer()
+    serve({"load": peer.load, "run": peer.run})

@@ -1,0 +1,213 @@
+"""The comparison with peers, with real processes in their place."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtest.compare import figures, measure
+from loadtest.compare.contestants import (
+    ENGINE_PEERS,
+    FAILURE_SUFFIX,
+    ROOT,
+    Contestant,
+    Environment,
+    engine_command,
+)
+from loadtest.compare.figures import Measured
+from loadtest.compare.measure import Places, Runner
+from loadtest.compare.prepare import Step, _install, _make
+from loadtest.compare.report import Report, print_table
+from loadtest.compare.worker import Worker, WorkerError
+from loadtest.compare.works import Kind, Work, works
+from loadtest.tasks import Task
+
+WORK = Work(
+    task=Task.GENERATE,
+    kind=Kind.DECODE,
+    label="decode",
+    precision="fp32",
+    lengths=(3, 3),
+    num_new_tokens=4,
+)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(
+        environments=tmp_path / "peers",
+        models=tmp_path / "models",
+        logs=tmp_path / "logs",
+        threads=2,
+    )
+
+
+def _toy(name: str, places: Places, **more) -> Contestant:
+    (places.models / name).mkdir(parents=True, exist_ok=True)
+    return Contestant(name=name, module="tests.loadtest.toy_peer", models={"fp32": name}, **more)
+
+
+def _runners(places: Places, *contestants: Contestant) -> list[Runner]:
+    return [Runner(one, Task.GENERATE, "fp32", places) for one in contestants]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    command = [sys.executable, "-m", "tests.loadtest.toy_peer"]
+    process = Worker(command, {}, tmp_path / "log", ROOT)
+    yield process
+    process.close()
+    assert not process.is_alive
+
+
+def test_a_worker_stands_still_between_questions(worker: Worker) -> None:
+    assert worker.ask({"op": "load", "model": "fast"}, 30) == {"version": "1.2"}
+    stopped = os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
+    assert stopped is not None
+    assert stopped.si_status == signal.SIGSTOP
+    answer = worker.ask(WORK.message(0), 30)
+    assert figures.rate(WORK, answer) == pytest.approx(2 / 0.25)
+
+
+def test_an_error_is_a_reason_and_not_the_end(worker: Worker) -> None:
+    with pytest.raises(WorkerError, match="RuntimeError: this model is not for me"):
+        worker.ask({"op": "load", "model": "refuses"}, 30)
+    assert worker.ask({"op": "load", "model": "slow"}, 30) == {"version": "1.2"}
+
+
+def test_a_death_tells_the_last_words(worker: Worker) -> None:
+    worker.ask({"op": "load", "model": "dies"}, 30)
+    with pytest.raises(WorkerError, match="ended with status 3: out of luck"):
+        worker.ask(WORK.message(0), 30)
+
+
+def test_no_answer_is_a_reason(worker: Worker) -> None:
+    worker.ask({"op": "load", "model": "hangs"}, 30)
+    with pytest.raises(WorkerError, match=r"no answer within 0\.1 s"):
+        worker.ask(WORK.message(0), 0.1)
+    assert not worker.is_alive
+
+
+def test_whoever_fails_has_a_reason_and_the_others_go_on(places: Places) -> None:
+    elsewhere = Environment(name="elsewhere", requirements=())
+    (places.environments / "broken").mkdir(parents=True)
+    (places.environments / f"broken{FAILURE_SUFFIX}").write_text("does not install: no wheel\n")
+    broken = Environment(name="broken", requirements=())
+    layouts = {"one": {"layout": 2.0}, "two": {"layout": 1.0}}
+    runners = _runners(
+        places,
+        _toy("fast", places, layouts=layouts),
+        _toy("slow", places),
+        *(_toy(name, places) for name in ("refuses", "dies", "short")),
+        Contestant(name="absent", module="none", models={"fp32": "absent"}),
+        Contestant(name="int8 only", module="none", models={"int8": "fast"}),
+        Contestant(name="new", module="x", models={"fp32": "fast"}, environment=elsewhere),
+        Contestant(name="broken", module="x", models={"fp32": "fast"}, environment=broken),
+        Contestant(name="no module", module="none.at.all", models={"fp32": "fast"}),
+    )
+    found = measure.measure(WORK, runners, rounds=3)
+    again = measure.measure(WORK, runners, rounds=1)
+    for runner in runners:
+        runner.close()
+    assert found["fast"] == Measured(rates=(8.0,) * 3, layout="two")
+    assert found["slow"].rates == pytest.approx((2.0,) * 3)
+    reasons = {name: one.reason for name, one in found.items() if one.reason}
+    assert "does not load: RuntimeError: this model is not for me" in reasons["refuses"]
+    assert "out of luck" in reasons["dies"]
+    assert reasons["short"] == "6 tokens came of 8"
+    assert reasons["absent"] == "absent is missing: run the comparison with --prepare"
+    assert reasons["int8 only"] == "has no fp32"
+    assert "--prepare" in reasons["new"]
+    assert reasons["broken"] == "does not install: no wheel"
+    assert "none" in reasons["no module"]
+    assert len(reasons) == 8
+    assert again["dies"].reason.startswith("died in decode, batch 2")
+
+
+def test_installation_and_models_leave_their_reasons(tmp_path: Path) -> None:
+    said: list[str] = []
+    environment = Environment(name="impossible", requirements=())
+    (tmp_path / "impossible").touch()
+    assert not _install(environment, tmp_path, said.append)
+    failure = (tmp_path / f"impossible{FAILURE_SUFFIX}").read_text()
+    assert failure.startswith("does not install: ")
+    failing = Step(out=tmp_path / "model", command=(sys.executable, "-c", "raise OSError('full')"))
+    assert not _make(failing, said.append)
+    assert "OSError: full" in (tmp_path / f"model{FAILURE_SUFFIX}").read_text()
+    program = f"open({str(tmp_path / 'model')!r}, 'w')"
+    assert _make(Step(out=tmp_path / "model", command=(sys.executable, "-c", program)), said.append)
+    assert not (tmp_path / f"model{FAILURE_SUFFIX}").exists()
+
+
+def test_the_report_is_whole_after_every_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"task": "generate", "work": "w", "precision": "int8", "batch": 1, "metric": "tokens/s"}
+    peers = {"a": Measured(rates=(1.0, 2.0, 4.0)), "b": Measured(reason="does not install: why")}
+    report = Report(tmp_path / "out" / "rows.json", {"task": "generate"})
+    report.add(figures.row(about, Measured(rates=(2.0, 2.0, 2.0), layout="x"), peers, 4.0))
+    report.add(figures.row(about, Measured(reason="died"), peers, None))
+    document = json.loads((tmp_path / "out" / "rows.json").read_text())
+    first, second = document["rows"]
+    assert document["machine"]["cores"] >= 1
+    assert first["ours"] == 2.0
+    assert first["peers"] == {"a": 2.0, "b": "does not install: why"}
+    # Round by round 2, 1 and 0.5.
+    assert first["ratio_to_best_peer"] == 1.0
+    assert first["ratio_spread"] == [0.5, 2.0]
+    assert first["spread"] == {"ours": [2.0, 2.0], "a": [1.0, 4.0]}
+    assert first["part_of_floor"] == 0.5
+    assert first["layouts"] == {"ours": "x"}
+    assert (second["ours"], second["ratio_to_best_peer"]) == ("died", None)
+    print_table(report.rows)
+    assert "generate int8 b: does not install: why" in capsys.readouterr().out
+
+
+def test_our_engine_speaks_the_lines(tiny_bundles: Path, tmp_path: Path) -> None:
+    worker = Worker(engine_command(), {}, tmp_path / "log", ROOT)
+    try:
+        with pytest.raises(WorkerError, match="nothing is loaded"):
+            worker.ask({"op": "run", "inputs": [[5]], "max_new_tokens": 2}, 60)
+        with pytest.raises(WorkerError, match="BundleError"):
+            worker.ask({"op": "load", "model": str(tmp_path), "threads": 1}, 60)
+        bundle = tiny_bundles / "tiny-decoder" / "1"
+        worker.ask({"op": "load", "model": str(bundle), "threads": 2, "lanes": 2}, 60)
+        answer = worker.ask(
+            {"op": "run", "inputs": [[5, 6, 7], [6, 7, 8]], "max_new_tokens": 4}, 60
+        )
+        assert figures.rate(WORK, answer) > 0
+        assert all(row == sorted(row) and len(row) == 4 for row in answer["arrivals"])
+        ceilings = worker.ask({"op": "ceilings", "threads": 1}, 60)
+        assert ceilings["bytes_per_second"] > 1e8
+        assert min(ceilings["operations_per_second"].values()) > 1e8
+    finally:
+        worker.close()
+
+
+def test_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest", "compare", "--task", "embed"]
+    ran = subprocess.run(
+        [*command, "--peers", "nobody", "--json", str(tmp_path / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 1
+    assert "no peer for embed: nobody; there are " in ran.stderr
+
+
+@pytest.mark.parametrize("task", Task)
+def test_peers_are_pinned_and_works_are_named_once(task: Task) -> None:
+    for peer in ENGINE_PEERS[task]:
+        assert peer.environment is not None
+        assert all("==" in requirement for requirement in peer.environment.requirements)
+    chosen = works(task, "int8")
+    assert len({(work.label, work.batch) for work in chosen}) == len(chosen)
+    assert set(works(task, "int8", quick=True)) <= set(chosen)
