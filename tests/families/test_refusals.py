@@ -1,0 +1,122 @@
+"""What the decoders' importers refuse, by the name of the field."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MixtralConfig,
+    MixtralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
+
+from export.errors import ExportError, SourceError, UnsupportedError, WeightsError
+from export.sources import load_checkpoint
+from tests.export.importers.support import edit_json, edit_weights, save
+from tests.families.gated import SMALL
+
+SIZES: dict[str, Any] = {"vocab_size": 61, "n_embd": 32, "n_layer": 1, "n_head": 2}
+OPT: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 1}
+
+
+def made(family: str) -> Any:
+    """A small model of ``family``."""
+    models = {
+        "bloom": lambda: BloomForCausalLM(
+            BloomConfig(vocab_size=61, hidden_size=32, n_layer=1, n_head=2)
+        ),
+        "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SMALL, head_dim=16)),
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**SIZES)),
+        "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=2)),
+        "opt": lambda: OPTForCausalLM(OPTConfig(**OPT, num_attention_heads=2)),
+        "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SMALL)),
+        "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=16)),
+        "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**SMALL)),
+    }
+    return models[family]()
+
+
+LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "error", "message"),
+    [
+        (
+            "bloom",
+            {"apply_residual_connection_post_layernorm": True},
+            UnsupportedError,
+            "apply_residual_connection_post_layernorm True is not supported",
+        ),
+        (
+            "gemma3",
+            {"attn_logit_softcapping": 5.0},
+            UnsupportedError,
+            "attn_logit_softcapping 5.0 is not supported",
+        ),
+        (
+            "gemma3",
+            {"use_bidirectional_attention": True},
+            UnsupportedError,
+            "use_bidirectional_attention True is not supported",
+        ),
+        ("gemma3", {"layer_types": ["full_attention"]}, SourceError, "1 layer_types for 2 layers"),
+        ("gpt2", {"add_cross_attention": True}, UnsupportedError, "add_cross_attention True"),
+        ("gpt2", {"activation_function": "selu"}, UnsupportedError, "'selu' is not supported"),
+        ("mixtral", {"num_experts_per_tok": 3}, SourceError, "3 of 2 experts"),
+        (
+            "opt",
+            {"layer_norm_elementwise_affine": False},
+            UnsupportedError,
+            "layer_norm_elementwise_affine False is not supported",
+        ),
+        ("phi3", {"rope_parameters": LONG}, SourceError, "not 8 factors"),
+        (
+            "qwen3",
+            {"layer_types": ["full_attention", "chunked_attention"]},
+            UnsupportedError,
+            "layer_types 'chunked_attention' is not supported",
+        ),
+        (
+            "qwen3",
+            {"rope_parameters": {"rope_type": "linear", "factor": 0.0}},
+            SourceError,
+            "factor is 0.0",
+        ),
+        ("smollm3", {"no_rope_layers": [1]}, SourceError, "1 no_rope_layers, 2 layers"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    tmp_path: Path, family: str, changes: dict[str, Any], error: type[ExportError], message: str
+) -> None:
+    save(made(family), tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(error) as caught:
+        load_checkpoint(str(tmp_path))
+    assert message in str(caught.value)
+
+
+def test_all_missing_and_unexpected_weights_of_experts_are_listed(tmp_path: Path) -> None:
+    save(made("mixtral"), tmp_path)
+    missing = "model.layers.1.block_sparse_moe.experts.1.w3.weight"
+    unexpected = "model.layers.1.block_sparse_moe.experts.2.w3.weight"
+    edit_weights(tmp_path, remove=(missing,), add=(unexpected,))
+    with pytest.raises(WeightsError) as caught:
+        load_checkpoint(str(tmp_path))
+    assert str(caught.value).splitlines()[1:] == [
+        f"missing: {missing}",
+        f"unexpected: {unexpected}",
+    ]
