@@ -110,3 +110,15 @@ def test_a_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
             {"architectures": ["BertForMultipleChoice"]},
             "'BertForMultipleChoice' is not supported; BertModel, BertForSequenceClass",
         ),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; "),
+        ({"problem_type": "ranking"}, "problem_type 'ranking' is not supported; single_label"),
+    ],
+)
+def test_what_is_not_supported_is_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    save(randomise(BertForSequenceClassification(config())), tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(UnsupportedError) as caught:
+        load_checkpoint(str(tmp_path))
+    assert message in str(caught.value)
