@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from export.apply_recipe import apply_recipe, runnable
+from export.attention import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
 from export.equalize import equalized
 from export.errors import BundleExistsError, ExportError
@@ -86,6 +87,7 @@ def write_bundle(
         progress(f"turn into {precision} for {device}")
         graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
         progress(f"check the {precision} graphs")
+        graphs = add_attention_graph(graphs, directory)
         with runnable(recipe, graphs, directory) as folder:
             cosine = min_cosine(reference, folder, graphs, recipe.min_cosine)
         parity = certificate(reference, cosine)

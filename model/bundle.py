@@ -30,6 +30,9 @@ encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size
                           [batch]`` and ``max_source_length []``, and every state.
                           out: ``logits [chosen, vocabulary]``, and every state,
                           updated.
+``attend`` of an          as ``decode``, and out: ``cross_attention [batch, layers,
+encoder-decoder           heads, length, source_length]``, softmax weights. May be
+                          missing.
 ========================  =========================================================
 
 ``decode`` accepts any lengths where nothing is cached, length 1 where rows have
@@ -57,6 +60,10 @@ TOKENIZER_FILE = "tokenizer.json"
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MAX_MANIFEST_BYTES = 4 << 20
+
+# The graph that tells attention, and its output.
+ATTEND = "attend"
+ATTENTION = "cross_attention"
 
 
 _T = TypeVar("_T")
@@ -306,7 +313,8 @@ def read_manifest(directory: Path) -> Manifest:
     expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
     if manifest.kind == Kind.ENCODER_DECODER:
         expected = {"encode", "decode"}
-    if set(manifest.graphs) != expected:
+    optional = {ATTEND} if manifest.kind == Kind.ENCODER_DECODER else set()
+    if set(manifest.graphs) - optional != expected:
         raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
     return manifest
 

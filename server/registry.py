@@ -3,11 +3,13 @@
 import logging
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jinja2 import TemplateError
 
 from model.bundle import (
+    ATTEND,
     MANIFEST_FILE,
     TOKENIZER_FILE,
     BundleError,
@@ -19,6 +21,7 @@ from model.bundle import (
 )
 from server.backend.base import Backend, Graph
 from server.backend.external_data import check_external_data
+from server.backend.lazy import LazyGraph
 from server.errors import ModelNotFoundError
 from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
@@ -115,10 +118,11 @@ def load_bundle(directory: Path, backend: Backend, max_length: int) -> Model:
     """Verifies and loads one bundle. Raises ``BundleError`` with its name and what is wrong."""
     manifest = read_manifest(directory)
     verify_files(directory, manifest)
-    graphs = {}
+    graphs: dict[str, Graph] = {}
     for name, graph in manifest.graphs.items():
         check_external_data(directory, manifest, graph.file)
-        graphs[name] = backend.load(directory / graph.file, graph.disabled_optimizers)
+        load = partial(backend.load, directory / graph.file, graph.disabled_optimizers)
+        graphs[name] = LazyGraph(load) if name == ATTEND else load()
     tokenizer = Tokenizer(directory / TOKENIZER_FILE)
     return Model(
         manifest=manifest,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from model.bundle import ATTEND
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.busy import BusyLanes
@@ -49,8 +50,14 @@ def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worke
         return Encoder(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
-    suppressed = manifest.special_tokens.suppressed
-    runner = Runner(spec, model.graphs["decode"], model.graphs.get("encode"), capacity, suppressed)
+    runner = Runner(
+        spec,
+        model.graphs["decode"],
+        model.graphs.get("encode"),
+        capacity,
+        manifest.special_tokens.suppressed,
+        model.graphs.get(ATTEND),
+    )
     step = Limits(config.num_slots, config.max_step_tokens)
     return Generator(manifest.name, runner, capacity, step, clock, observer)
 

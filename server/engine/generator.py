@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
+import numpy as np
+
 from server.engine import sampling
 from server.engine.lifecycle import Event, Phase
 from server.engine.observer import Load, Observer, RunReport
@@ -123,10 +125,7 @@ class Generator:
     def _prefill(self, chunks: Rows[Chunk]) -> None:
         rows = [self._rows.get(chunk.id) for chunk in chunks]
         sizes = [chunk.num_tokens for chunk in chunks]
-        alone = any(
-            row.phase == Phase.ENDED or row.job.reporting.prompt_logprobs is not None
-            for row in rows
-        )
+        alone = any(row.phase == Phase.ENDED or row.job.reporting.reads_alone for row in rows)
         if not alone:
             self._read("prefill", rows, sizes)
             return
@@ -144,7 +143,10 @@ class Generator:
             rows, sizes = [rows[i] for i in order], [sizes[i] for i in order]
         started = self._clock()
         try:
-            if phase == "prefill" and rows[0].job.reporting.prompt_logprobs is not None:
+            reporting = rows[0].job.reporting
+            if phase == "prefill" and reporting.attention:
+                logits = self._read_attention(rows[0], min(slots), sizes[0])
+            elif phase == "prefill" and reporting.prompt_logprobs is not None:
                 logits = self._read_scored(rows[0], min(slots), sizes[0])
             else:
                 logits = self._runner.decode(rows, min(slots), sizes)
@@ -165,6 +167,12 @@ class Generator:
                     token = sampling.token_logprob(after, row.tokens[index], num_top)
                     group.prompt_logprobs.append(token)
         return logits[-1:]
+
+    def _read_attention(self, row: Sequence, slot: int, size: int) -> Floats:
+        """Reads a prompt's next tokens and notes their attention. Nothing is generated after."""
+        attention = self._outputs.of(row).attention
+        attention.extend(self._runner.decode_attention(row, slot, size))
+        return np.zeros((1, 1), np.float32)
 
     def _fail(self, rows: Rows[Sequence]) -> None:
         log.exception("a run of %s failed for %d sequences", self.model, len(rows))

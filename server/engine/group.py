@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from server.engine.beam import BeamSearch
 from server.engine.lifecycle import Event, Outcome
 from server.engine.sampling import TokenLogprob
-from server.engine.sequence import GenerationJob, Progress, Sequence, Times
+from server.engine.sequence import Floats, GenerationJob, Progress, Sequence, Times
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +24,7 @@ class Group:
     num_told_tokens: int = 0  # of the best hypothesis, while a search runs
     num_reused_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    attention: list[Floats] = field(default_factory=list)  # of each token [layers, heads, source]
 
     @classmethod
     def of(cls, id_: int, row: Sequence, submitted: float) -> "Group":
@@ -109,5 +112,6 @@ class Group:
             logprobs=logprobs,
             prompt_logprobs=tuple(self.prompt_logprobs),
             score=score,
+            attention=np.stack(self.attention) if self.attention else None,
             has_more=self.num_open_outputs > 0,
         )

@@ -56,10 +56,19 @@ class Beams:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """What is told of each token besides its id. ``top_logprobs``: None tells nothing."""
+    """What is told of each token besides its id. ``top_logprobs``: None tells nothing.
+
+    ``attention``: what each token of the prompt attended to in the source.
+    """
 
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    attention: bool = False
+
+    @property
+    def reads_alone(self) -> bool:
+        """Whether the prompt is read in a run of its own."""
+        return self.prompt_logprobs is not None or self.attention
 
 
 GREEDY = Sampling()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from model.bundle import ATTENTION
 from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, BoundGraph, Graph
 from server.engine.cache import SlotCache
@@ -45,6 +46,7 @@ class Runner:
         spec: the manifest's ``decode`` graph.
         decode: the same, loaded.
         encode: the encoder of an encoder-decoder.
+        attend: as ``decode``, but also tells attention.
         capacity: of the cache.
         suppressed: tokens that are never generated.
     """
@@ -56,6 +58,7 @@ class Runner:
         encode: Graph | None,
         capacity: Capacity,
         suppressed: tuple[int, ...] = (),
+        attend: Graph | None = None,
     ) -> None:
         self.cache = SlotCache(
             spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length
@@ -63,6 +66,7 @@ class Runner:
         self._max_chunk = spec.max_chunk
         self._suppressed = list(suppressed)
         self._decode = decode
+        self._attend = attend
         self._encode = None if encode is None else encode.bind({})
         self._bound: dict[tuple[int, int], BoundGraph] = {}
 
@@ -110,8 +114,32 @@ class Runner:
         for read in _pieces(row, size, min(self._max_chunk or SCORED_CHUNK, SCORED_CHUNK)):
             yield self._run([read], slot, all_positions=True)
 
+    def decode_attention(self, row: Sequence, slot: int, size: int) -> Iterator[Floats]:
+        """Reads the next ``size`` tokens of a row.
+
+        Yields:
+            What each attended to in the source: ``[layers, heads, source]``.
+        """
+        if self._attend is None:
+            raise ValueError("this model has no graph that tells attention")
+        bound = self._attend.bind(self.cache.rows(slot, 1))
+        for read in _pieces(row, size, min(self._max_chunk or SCORED_CHUNK, SCORED_CHUNK)):
+            weights = bound.run(self._inputs([read]))[ATTENTION][0]  # [layers, heads, n, capacity]
+            for index in range(read.size):
+                yield weights[:, :, index, : row.num_source_tokens].copy()
+
     def _run(self, reads: Rows[_Read], first_slot: int, *, all_positions: bool = False) -> Floats:
         """One run: logits after each row's last new token, or after every one of one row."""
+        key = (first_slot, len(reads))
+        if key not in self._bound:
+            self._bound[key] = self._decode.bind(self.cache.rows(*key))
+        inputs = self._inputs(reads, all_positions=all_positions)
+        logits: Floats = self._bound[key].run(inputs)["logits"]
+        if self._suppressed:
+            logits[:, self._suppressed] = NEVER
+        return logits
+
+    def _inputs(self, reads: Rows[_Read], *, all_positions: bool = False) -> dict[str, Array]:
         ids, num_new = pad([read.row.tokens[read.start : read.start + read.size] for read in reads])
         num_cached = np.array([read.start for read in reads], np.int32)
         positions = np.arange(len(reads), dtype=np.int32) * ids.shape[1] + num_new - 1
@@ -128,13 +156,7 @@ class Runner:
             lengths = np.array([read.row.num_source_tokens for read in reads], np.int32)
             inputs["source_lengths"] = lengths
             inputs["max_source_length"] = np.array(lengths.max(), np.int32)
-        key = (first_slot, len(reads))
-        if key not in self._bound:
-            self._bound[key] = self._decode.bind(self.cache.rows(*key))
-        logits: Floats = self._bound[key].run(inputs)["logits"]
-        if self._suppressed:
-            logits[:, self._suppressed] = NEVER
-        return logits
+        return inputs
 
 
 def _pieces(row: Sequence, size: int, longest: int) -> Iterator[_Read]:

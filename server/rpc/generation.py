@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protos.triune.v1 import common_pb2
+from protos.triune.v1 import inference_pb2 as pb
 from server.engine.engine import Ticket
 from server.engine.lifecycle import Outcome
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import End, Progress
 from server.errors import DeadlineError, InternalError, InvalidArgumentError, ServeError
 from server.metrics import Metrics
+from server.rpc.attention import read_attention
 from server.rpc.context import Services
 from server.rpc.prepare import Prepared
 from server.text.stop_strings import StopStrings
@@ -33,6 +35,7 @@ class Finish:
     end: End
     score: float | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    attention: pb.Attention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,33 @@ async def _pieces(
             outputs[number] = _Output(prepared, index, number, services.metrics)
         output = outputs[number]
         piece = output.push(progress)
+        if piece is not None and piece.finish is not None and number == 0:
+            attention = await _attention(prepared, index, output.token_ids, services)
+            finish = replace(piece.finish, attention=attention)
+            piece = replace(piece, finish=finish)
         if output.is_matched and progress.end is None:
             services.engine.cancel([ticket], number)
         if piece is not None:
             yield piece
         if progress.is_last:
             return
+
+
+async def _attention(
+    prepared: Prepared, index: int, token_ids: tuple[int, ...], services: Services
+) -> pb.Attention | None:
+    if prepared.attention is None or not token_ids:
+        return None
+    job, opening = prepared.jobs[index], prepared.openings[index]
+    return await read_attention(
+        services.engine,
+        prepared.model,
+        prepared.attention,
+        job,
+        len(job.prompt) - len(opening.prefix),
+        token_ids,
+        opening.source_text,
+    )
 
 
 class _Output:
@@ -132,6 +156,7 @@ class _Output:
         self._stream = prepared.model.tokenizer.stream()
         self._stops = StopStrings(prepared.stop_strings)
         self._is_open = False  # whether its opening was told
+        self.token_ids: tuple[int, ...] = ()
 
     @property
     def is_matched(self) -> bool:
@@ -151,6 +176,7 @@ class _Output:
         for token in progress.tokens if logprobs or token_ids else ():
             self._clock.tick()
             text += self._stops.push(self._stream.push(token))
+        self.token_ids += token_ids
         finish = None
         if progress.end is not None:
             if not self.is_matched:

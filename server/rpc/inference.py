@@ -150,4 +150,6 @@ def _streamed(prepared: Prepared, piece: Piece, response: type[Streamed]) -> Str
         message.prompt_logprobs.extend(messages.prompt_logprobs(prepared, piece))
         if piece.finish.score is not None:
             message.score = piece.finish.score
+        if piece.finish.attention is not None:
+            message.attention.CopyFrom(piece.finish.attention)
     return message

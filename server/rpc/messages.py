@@ -28,6 +28,7 @@ def output(prepared: Prepared, hypotheses: Mapping[int, Sequence[Piece]]) -> pb.
         score=first.score if first.HasField("score") else None,
         logprobs=first.logprobs,
         prompt_logprobs=prompt_logprobs(prepared, pieces[-1]),
+        attention=None if pieces[-1].finish is None else pieces[-1].finish.attention,
         hypotheses=all_of_them if prepared.num_hypotheses > 1 else (),
     )
 

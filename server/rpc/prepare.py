@@ -15,6 +15,7 @@ from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.rpc import options as checked
 from server.rpc import validation
+from server.rpc.attention import AttentionWanted, attention_wanted
 from server.rpc.context import Services
 from server.rpc.languages import target_start, with_source_language
 from server.text.grammar import GrammarError
@@ -25,10 +26,14 @@ TranslateRequest = pb.TranslateRequest | pb.TranslateStreamRequest
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What an output begins with before anything is generated: ``echo``, then a forced prefix."""
+    """What an output begins with before anything is generated: ``echo``, then a forced prefix.
+
+    ``source_text``: of an encoder-decoder.
+    """
 
     echo: str = ""
     prefix: tuple[int, ...] = ()
+    source_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Prepared:
     stop_strings: tuple[str, ...]
     wants_token_ids: bool
     wants_logprobs: bool
+    attention: AttentionWanted | None
     started: float  # seconds, of time.monotonic
     tokenize_seconds: float
 
@@ -237,13 +243,18 @@ def _prepared(
     prefixes: Sequence[tuple[int, ...]],
     started: float,
 ) -> Prepared:
+    texts = list(request.inputs) or [""] * len(jobs)
     return Prepared(
         options.model,
         jobs,
-        [Opening(echo, prefix) for echo, prefix in zip(echoes, prefixes, strict=True)],
+        [
+            Opening(echo, prefix, text)
+            for echo, prefix, text in zip(echoes, prefixes, texts, strict=True)
+        ],
         options.stop_strings,
         request.response.token_ids,
         request.response.logprobs,
+        attention_wanted(request.response, options.model),
         started,
         time.monotonic() - started,
     )

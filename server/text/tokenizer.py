@@ -106,6 +106,16 @@ class Tokenizer:
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
+    def offsets(self, text: str) -> list[tuple[int, int] | None]:
+        """The characters of ``text`` that each of its tokens stands for; None: a special one."""
+        encoding = self._tokenizer.encode(text)
+        return [
+            None if special or start >= end else _trimmed(text, start, end)
+            for (start, end), special in zip(
+                encoding.offsets, encoding.special_tokens_mask, strict=True
+            )
+        ]
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own spelling of each id."""
         return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]
@@ -140,3 +150,10 @@ class TextStream:
     def finish(self) -> str:
         """What the pieces so far still lack."""
         return self._tokenizer.decode(self._ids)[self._num_characters :]
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Without the space that many vocabularies put before a word."""
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    return (start, end) if start < end else None

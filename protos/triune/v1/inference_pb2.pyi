@@ -465,6 +465,42 @@ class StoppingOptions(_message.Message):
 Global___StoppingOptions: _TypeAlias = StoppingOptions  # noqa: Y015
 
 @_typing.final
+class AttentionOptions(_message.Message):
+    """What an encoder-decoder's tokens attended to in the source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYERS_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
+    AVERAGE_FIELD_NUMBER: _builtins.int
+    ALIGNMENTS_FIELD_NUMBER: _builtins.int
+    average: _builtins.bool
+    """One matrix: the mean over those layers and heads."""
+    alignments: _builtins.bool
+    """Also which part of the source each part of the text came from."""
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Counted from 0; all if empty."""
+
+    @_builtins.property
+    def heads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        layers: _abc.Iterable[_builtins.int] | None = ...,
+        heads: _abc.Iterable[_builtins.int] | None = ...,
+        average: _builtins.bool = ...,
+        alignments: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignments", b"alignments", "average", b"average", "heads", b"heads", "layers", b"layers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttentionOptions: _TypeAlias = AttentionOptions  # noqa: Y015
+
+@_typing.final
 class ResponseOptions(_message.Message):
     """What a response contains besides text."""
 
@@ -475,6 +511,7 @@ class ResponseOptions(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     ECHO_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
     token_ids: _builtins.bool
     logprobs: _builtins.bool
     """The log-probability of each generated token, in the model's own distribution (with
@@ -486,6 +523,10 @@ class ResponseOptions(_message.Message):
     """The log-probabilities of the prompt's tokens but the first."""
     echo: _builtins.bool
     """The text begins with the input's. Not for messages."""
+    @_builtins.property
+    def attention(self) -> Global___AttentionOptions:
+        """Of the first hypothesis. Only of encoder-decoders."""
+
     def __init__(
         self,
         *,
@@ -494,10 +535,11 @@ class ResponseOptions(_message.Message):
         top_logprobs: _builtins.int | None = ...,
         prompt_logprobs: _builtins.bool | None = ...,
         echo: _builtins.bool | None = ...,
+        attention: Global___AttentionOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_echo", b"_echo", "_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_token_ids", b"_token_ids", "_top_logprobs", b"_top_logprobs", "echo", b"echo", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_echo", b"_echo", "_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_token_ids", b"_token_ids", "_top_logprobs", b"_top_logprobs", "attention", b"attention", "echo", b"echo", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_echo", b"_echo", "_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_token_ids", b"_token_ids", "_top_logprobs", b"_top_logprobs", "echo", b"echo", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_echo", b"_echo", "_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_token_ids", b"_token_ids", "_top_logprobs", b"_top_logprobs", "attention", b"attention", "echo", b"echo", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__echo: _TypeAlias = _typing.Literal["echo"]  # noqa: Y015
     _WhichOneofArgType__echo: _TypeAlias = _typing.Literal["_echo", b"_echo"]  # noqa: Y015
@@ -521,6 +563,103 @@ class ResponseOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
 
 Global___ResponseOptions: _TypeAlias = ResponseOptions  # noqa: Y015
+
+@_typing.final
+class AttentionMatrix(_message.Message):
+    """One head's weights, or a mean."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYER_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    layer: _builtins.int
+    """-1 for a mean."""
+    head: _builtins.int
+    @_builtins.property
+    def weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Row by row: for each target token, a weight for each source token."""
+
+    def __init__(
+        self,
+        *,
+        layer: _builtins.int = ...,
+        head: _builtins.int = ...,
+        weights: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "layer", b"layer", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttentionMatrix: _TypeAlias = AttentionMatrix  # noqa: Y015
+
+@_typing.final
+class Alignment(_message.Message):
+    """A part of the text and the part of the source that it attended to most, in characters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_START_FIELD_NUMBER: _builtins.int
+    SOURCE_END_FIELD_NUMBER: _builtins.int
+    TARGET_START_FIELD_NUMBER: _builtins.int
+    TARGET_END_FIELD_NUMBER: _builtins.int
+    source_start: _builtins.int
+    source_end: _builtins.int
+    target_start: _builtins.int
+    target_end: _builtins.int
+    def __init__(
+        self,
+        *,
+        source_start: _builtins.int = ...,
+        source_end: _builtins.int = ...,
+        target_start: _builtins.int = ...,
+        target_end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["source_end", b"source_end", "source_start", b"source_start", "target_end", b"target_end", "target_start", b"target_start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alignment: _TypeAlias = Alignment  # noqa: Y015
+
+@_typing.final
+class Attention(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_TOKENS_FIELD_NUMBER: _builtins.int
+    TARGET_TOKENS_FIELD_NUMBER: _builtins.int
+    MATRICES_FIELD_NUMBER: _builtins.int
+    ALIGNMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def source_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As the vocabulary spells them; they include the end-of-sequence tokens."""
+
+    @_builtins.property
+    def target_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def matrices(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttentionMatrix]: ...
+    @_builtins.property
+    def alignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alignment]:
+        """In the order of the text."""
+
+    def __init__(
+        self,
+        *,
+        source_tokens: _abc.Iterable[_builtins.str] | None = ...,
+        target_tokens: _abc.Iterable[_builtins.str] | None = ...,
+        matrices: _abc.Iterable[Global___AttentionMatrix] | None = ...,
+        alignments: _abc.Iterable[Global___Alignment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignments", b"alignments", "matrices", b"matrices", "source_tokens", b"source_tokens", "target_tokens", b"target_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attention: _TypeAlias = Attention  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):
@@ -724,6 +863,7 @@ class GeneratedOutput(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     HYPOTHESES_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The first hypothesis."""
     finish_reason: _common_pb2.FinishReason.ValueType
@@ -746,6 +886,10 @@ class GeneratedOutput(_message.Message):
     def hypotheses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
         """All of them, best first, if decoding.num_hypotheses was more than 1."""
 
+    @_builtins.property
+    def attention(self) -> Global___Attention:
+        """Only if response.attention was set."""
+
     def __init__(
         self,
         *,
@@ -757,10 +901,11 @@ class GeneratedOutput(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         hypotheses: _abc.Iterable[Global___Hypothesis] | None = ...,
+        attention: Global___Attention | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "score", b"score", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "attention", b"attention", "score", b"score", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "finish_reason", b"finish_reason", "hypotheses", b"hypotheses", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "attention", b"attention", "finish_reason", b"finish_reason", "hypotheses", b"hypotheses", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
@@ -818,6 +963,7 @@ class GenerateStreamResponse(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     index: _builtins.int
     """Which input this continues."""
@@ -844,6 +990,10 @@ class GenerateStreamResponse(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
         """On the last piece of an output, if response.prompt_logprobs was set."""
 
+    @_builtins.property
+    def attention(self) -> Global___Attention:
+        """On the last piece of an input's first hypothesis, if response.attention was set."""
+
     def __init__(
         self,
         *,
@@ -858,10 +1008,11 @@ class GenerateStreamResponse(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         score: _builtins.float | None = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        attention: Global___Attention | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "score", b"score", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "attention", b"attention", "score", b"score", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "finish_reason", b"finish_reason", "hypothesis", b"hypothesis", "index", b"index", "logprobs", b"logprobs", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "timing", b"timing", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "attention", b"attention", "finish_reason", b"finish_reason", "hypothesis", b"hypothesis", "index", b"index", "logprobs", b"logprobs", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "timing", b"timing", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
@@ -1021,6 +1172,7 @@ class TranslateStreamResponse(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     index: _builtins.int
     text: _builtins.str
@@ -1043,6 +1195,10 @@ class TranslateStreamResponse(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
         """On the last piece of an output, if response.prompt_logprobs was set."""
 
+    @_builtins.property
+    def attention(self) -> Global___Attention:
+        """On the last piece of an input's first hypothesis, if response.attention was set."""
+
     def __init__(
         self,
         *,
@@ -1057,10 +1213,11 @@ class TranslateStreamResponse(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         score: _builtins.float | None = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        attention: Global___Attention | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "score", b"score", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "attention", b"attention", "score", b"score", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "finish_reason", b"finish_reason", "hypothesis", b"hypothesis", "index", b"index", "logprobs", b"logprobs", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "timing", b"timing", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "attention", b"attention", "finish_reason", b"finish_reason", "hypothesis", b"hypothesis", "index", b"index", "logprobs", b"logprobs", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "timing", b"timing", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015

@@ -1,0 +1,112 @@
+"""A graph beside ``decode`` that also tells what each token attended to in the source.
+
+Made from the finished ``decode`` graph, whatever its precision: softmax weights are computed
+beside every cross-attention, from its own inputs. Its weights are in the file of ``decode``.
+"""
+
+import math
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.tape import Tape
+
+from export.graph_files import load_graph
+from export.matrices import constant
+from model.bundle import ATTEND, ATTENTION, Dtype, Graph, TensorSpec
+
+OPERATOR = "GroupQueryAttention"
+FILE = "attend.onnx"
+
+
+def add_attention_graph(graphs: dict[str, Graph], directory: Path) -> dict[str, Graph]:
+    """``graphs``, with the one that tells attention if the decoder has a source.
+
+    Writes ``attend.onnx`` into ``directory``, next to ``decode.onnx``.
+    """
+    decode = graphs.get("decode")
+    if decode is None or "encode" not in graphs:
+        return graphs
+    model = load_graph(directory / decode.file)
+    nodes = [node for node in model.graph if _is_cross_attention(node)]
+    tape = Tape()
+    layers = [_weights(tape, node) for node in nodes]
+    stacked = tape.op("Concat", layers, {"axis": 1}, output=ir.Value(name=ATTENTION))
+    stacked.dtype = ir.DataType.FLOAT
+    stacked.shape = ir.Shape(["batch", len(nodes), "heads", "length", "source_length"])
+    for value in tape.initializers:
+        model.graph.register_initializer(value)
+    model.graph.extend(tape.nodes)
+    model.graph.outputs.append(stacked)
+    ir.save(model, directory / FILE)  # weights stay where they are
+    heads = int(nodes[0].attributes["num_heads"].value)
+    attention = TensorSpec(
+        name=ATTENTION,
+        dtype=Dtype.FLOAT32,
+        shape=("batch", len(nodes), heads, "length", "source_length"),
+    )
+    outputs = (*decode.outputs, attention)
+    return graphs | {ATTEND: msgspec.structs.replace(decode, file=FILE, outputs=outputs)}
+
+
+def _is_cross_attention(node: ir.Node) -> bool:
+    """Of those whose keys are all cached: nothing is causal, and a past is bound."""
+    causal = node.attributes.get("causal")
+    return (
+        node.op_type == OPERATOR
+        and causal is not None
+        and causal.value == 0
+        and len(node.inputs) > 3
+        and node.inputs[3] is not None
+    )
+
+
+def _weights(tape: Tape, node: ir.Node) -> ir.Value:
+    """``softmax(Q K^T scale)`` over the valid keys: ``[batch, 1, heads, length, source_length]``.
+
+    The operator's inputs: query ``[batch, length, heads * size]``, two empty ones, keys
+    ``[batch, kv_heads, source_length, size]``, values, and each row's last valid index.
+    """
+    query, key, last = node.inputs[0], node.inputs[3], node.inputs[5]
+    if query is None or key is None or last is None or key.shape is None:
+        raise ValueError("a cross-attention without its inputs")
+    num_heads = int(node.attributes["num_heads"].value)
+    num_kv_heads = int(node.attributes["kv_num_heads"].value)
+    size = int(key.shape[3])  # type: ignore[arg-type]
+    given = node.attributes.get("scale")
+    scale = float(given.value) if given is not None else 1 / math.sqrt(size)
+
+    def number(label: str, value: NDArray[np.generic]) -> ir.Value:
+        return constant(tape, f"{node.name}.{label}", value)
+
+    def ints(label: str, *values: int) -> ir.Value:
+        return number(label, np.array(values, np.int64))
+
+    def floats(value: ir.Value) -> ir.Value:
+        return tape.op("Cast", [value], {"to": ir.DataType.FLOAT})
+
+    # Each key head serves consecutive query heads.
+    group = num_heads // num_kv_heads
+    heads = ints("heads", 0, 0, num_kv_heads, group, size)
+    split = tape.op("Reshape", [floats(query), heads])  # [batch, length, kv_heads, group, size]
+    queries = tape.op("Transpose", [split], {"perm": [0, 2, 3, 1, 4]})
+    keys = tape.op("Transpose", [floats(key)], {"perm": [0, 1, 3, 2]})
+    keys = tape.op("Unsqueeze", [keys, ints("group", 2)])  # [batch, kv_heads, 1, size, source]
+    scores = tape.op("MatMul", [queries, keys])
+    scores = tape.op("Mul", [scores, number("scale", np.array(scale, np.float32))])
+    source = tape.op("Squeeze", [tape.op("Shape", [key], {"start": 2, "end": 3}), ints("first", 0)])
+    zero, one = number("zero", np.array(0, np.int64)), number("one", np.array(1, np.int64))
+    places = tape.op("Range", [zero, source, one])
+    limits = tape.op("Cast", [last], {"to": ir.DataType.INT64})
+    limits = tape.op("Unsqueeze", [limits, ints("axes", 1, 2, 3, 4)])
+    valid = tape.op("LessOrEqual", [places, limits])
+    lowest = number("lowest", np.array(np.finfo(np.float32).min, np.float32))
+    masked = tape.op("Where", [valid, scores, lowest])
+    weights = tape.op("Softmax", [masked], {"axis": -1})
+    # [batch, kv_heads, group, length, source] to [batch, 1, heads, length, source]
+    by_token = tape.op("Transpose", [weights], {"perm": [0, 3, 1, 2, 4]})
+    merged = tape.op("Reshape", [by_token, ints("merged", 0, 0, num_heads, -1)])
+    by_head = tape.op("Transpose", [merged], {"perm": [0, 2, 1, 3]})
+    return tape.op("Unsqueeze", [by_head, ints("layer", 1)])
