@@ -86,6 +86,12 @@ def generation_options(
     logprobs: Annotated[
         bool, typer.Option("--logprobs", help="With --json: the tokens' log-probabilities too.")
     ] = False,
+    alignments: Annotated[
+        bool,
+        typer.Option(
+            "--alignments", help="With --json: which part of the source each part came from."
+        ),
+    ] = False,
     echo: Annotated[bool, typer.Option("--echo", help="Print the input first.")] = False,
     priority: Annotated[int, typer.Option(help="Higher is served earlier.")] = 0,
 ) -> types.GenerationOptions:
@@ -124,6 +130,7 @@ def generation_options(
         grammar=grammars[0] if grammars else None,
         token_ids=token_ids,
         logprobs=logprobs,
+        attention=types.AttentionOptions(average=True, alignments=True) if alignments else None,
         echo=echo,
         priority=priority,
     )

@@ -66,6 +66,17 @@ def _decoding(options: GenerationOptions) -> wire.DecodingOptions:
     return decoding
 
 
+def _attention(options: types.AttentionOptions | None) -> wire.AttentionOptions | None:
+    if options is None:
+        return None
+    return wire.AttentionOptions(
+        layers=options.layers,
+        heads=options.heads,
+        average=options.average,
+        alignments=options.alignments,
+    )
+
+
 def _grouped(options: GenerationOptions) -> _Grouped:
     """Options as the wire groups them; ``None`` leaves a field unset.
 
@@ -100,6 +111,7 @@ def _grouped(options: GenerationOptions) -> _Grouped:
             top_logprobs=options.get("top_logprobs"),
             prompt_logprobs=options.get("prompt_logprobs"),
             echo=options.get("echo"),
+            attention=_attention(options.get("attention")),
         ),
         priority=options.get("priority", 0),
         version=options.get("version", ""),

@@ -65,6 +65,29 @@ def _hypothesis(message: inference_pb2.Hypothesis) -> types.Hypothesis:
     )
 
 
+def _attention(message: inference_pb2.Attention) -> types.Attention:
+    width = len(message.source_tokens)
+    return types.Attention(
+        source_tokens=tuple(message.source_tokens),
+        target_tokens=tuple(message.target_tokens),
+        matrices=tuple(
+            types.AttentionMatrix(
+                layer=matrix.layer,
+                head=matrix.head,
+                weights=tuple(
+                    tuple(matrix.weights[start : start + width])
+                    for start in range(0, len(matrix.weights), width)
+                ),
+            )
+            for matrix in message.matrices
+        ),
+        alignments=tuple(
+            types.Alignment(row.source_start, row.source_end, row.target_start, row.target_end)
+            for row in message.alignments
+        ),
+    )
+
+
 def _text(message: inference_pb2.GeneratedOutput) -> types.Text:
     return types.Text(
         text=message.text,
@@ -75,6 +98,7 @@ def _text(message: inference_pb2.GeneratedOutput) -> types.Text:
         usage=usage(message.usage),
         prompt_logprobs=_logprobs(message.prompt_logprobs),
         hypotheses=tuple(map(_hypothesis, message.hypotheses)),
+        attention=_attention(message.attention) if message.HasField("attention") else None,
     )
 
 
@@ -106,6 +130,7 @@ def piece(
         logprobs=_logprobs(message.logprobs),
         score=message.score if message.HasField("score") else None,
         prompt_logprobs=_logprobs(message.prompt_logprobs),
+        attention=_attention(message.attention) if message.HasField("attention") else None,
     )
 
 

@@ -95,6 +95,18 @@ class Choices:
 Grammar = JsonSchema | Regex | Lark | Choices
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionOptions:
+    """Which cross-attention weights to tell; all layers and heads if none are named."""
+
+    layers: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    average: bool = False
+    """One matrix, the mean."""
+    alignments: bool = False
+    """Also which part of the source each part of the text came from."""
+
+
 class GenerationOptions(TypedDict, total=False):
     """How tokens are chosen and when a text ends. What is left out, the server decides."""
 
@@ -132,6 +144,8 @@ class GenerationOptions(TypedDict, total=False):
     """Ask for the log-probability of each generated token."""
     top_logprobs: int | None
     prompt_logprobs: bool | None
+    attention: AttentionOptions | None
+    """Ask an encoder-decoder what its tokens attended to in the source."""
     echo: bool | None
     """Let the text begin with the input."""
     priority: int
@@ -175,6 +189,36 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionMatrix:
+    """A head's weights; layer and head are -1 for a mean."""
+
+    layer: int
+    head: int
+    weights: tuple[tuple[float, ...], ...]
+    """A row for each target token, with a weight for each source token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Characters of the source and of the text, the ends excluded."""
+
+    source_start: int
+    source_end: int
+    target_start: int
+    target_end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """What a text's tokens attended to."""
+
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
+    matrices: tuple[AttentionMatrix, ...]
+    alignments: tuple[Alignment, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Text(Hypothesis):
     """What was generated for one input: the first hypothesis, and all of them."""
 
@@ -183,6 +227,7 @@ class Text(Hypothesis):
     """Empty unless they were asked for."""
     hypotheses: tuple[Hypothesis, ...] = ()
     """All of them, best first, if more than one was asked for."""
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,6 +252,7 @@ class Piece:
     score: float | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     """On the last piece of an input's first output, if they were asked for."""
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

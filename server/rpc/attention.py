@@ -1,4 +1,4 @@
-"""What the tokens of a translation attended to: its text is read once more, and weights are told."""
+"""What the tokens of a translation attended to: its text is read again, and weights told."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

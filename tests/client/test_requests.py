@@ -68,6 +68,7 @@ def test_every_option_has_its_field() -> None:
         logprobs=True,
         top_logprobs=5,
         prompt_logprobs=True,
+        attention=types.AttentionOptions(layers=(1,), heads=(0, 2), average=True, alignments=True),
         echo=True,
         priority=3,
     )
@@ -105,7 +106,14 @@ def test_every_option_has_its_field() -> None:
             stop_token_ids=[9],
         ),
         response=wire.ResponseOptions(
-            token_ids=True, logprobs=True, top_logprobs=5, prompt_logprobs=True, echo=True
+            token_ids=True,
+            logprobs=True,
+            top_logprobs=5,
+            prompt_logprobs=True,
+            echo=True,
+            attention=wire.AttentionOptions(
+                layers=[1], heads=[0, 2], average=True, alignments=True
+            ),
         ),
         priority=3,
         version="2",

@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from client.errors import TriuneError
 from client.sync import Client
-from client.types import Choices, FinishReason, GenerationOptions, Lark
+from client.types import AttentionOptions, Choices, FinishReason, GenerationOptions, Lark
 from tests.serving import server_process
 
 DECODER, DATES = "tiny-decoder", "dates"
@@ -150,6 +151,52 @@ def test_a_second_prompt_reuses_the_first(client: Client) -> None:
     second = client.generate(DECODER, beginning + ",60,", max_new_tokens=2)
     assert second.usage.reused_tokens >= len(beginning)
     assert first.usage.reused_tokens <= first.usage.input_tokens
+
+
+def test_attention_and_alignments(client: Client) -> None:
+    """A date's year, month and day are copied: its digits attend to those of the source."""
+    asked = AttentionOptions(alignments=True)
+    output = client.translate(DATES, "2021-03-09", attention=asked, token_ids=True).outputs[0]
+    told = output.attention
+    assert told is not None
+    assert len(told.target_tokens) == len(output.token_ids)
+    assert len({(matrix.layer, matrix.head) for matrix in told.matrices}) == len(told.matrices)
+    for matrix in told.matrices:
+        assert len(matrix.weights) == len(told.target_tokens)
+        for weights in matrix.weights:
+            assert len(weights) == len(told.source_tokens)
+            assert sum(weights) == pytest.approx(1, abs=1e-4)
+    spans = [(row.target_start, row.target_end) for row in told.alignments]
+    assert spans == [(index, index + 1) for index in range(len(output.text))]
+    for row in told.alignments:
+        assert 0 <= row.source_start < row.source_end <= len("2021-03-09")
+
+
+def test_chosen_and_averaged_attention(client: Client) -> None:
+    whole = client.translate(DATES, DATE, attention=AttentionOptions()).outputs[0].attention
+    asked = AttentionOptions(layers=(1,), heads=(0, 2), average=True)
+    pieces = list(client.translate_stream(DATES, DATE, beam_size=3, attention=asked))
+    told = pieces[-1].attention
+    assert whole is not None
+    assert told is not None
+    (mean,) = told.matrices
+    chosen = [m.weights for m in whole.matrices if m.layer == 1 and m.head in (0, 2)]
+    np.testing.assert_allclose(mean.weights, np.mean(chosen, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "field"),
+    [
+        (DATES, AttentionOptions(layers=(0, 99)), "response.attention.layers[1]"),
+        (DATES, AttentionOptions(heads=(-1,)), "response.attention.heads[0]"),
+        (DECODER, AttentionOptions(), "response.attention"),
+    ],
+)
+def test_bad_attention_options_are_named(
+    client: Client, model: str, asked: AttentionOptions, field: str
+) -> None:
+    call = client.translate if model == DATES else client.generate
+    assert refused_field(call, model, "7", attention=asked) == field
 
 
 @pytest.mark.parametrize(
