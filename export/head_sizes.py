@@ -23,8 +23,7 @@ Weights = dict[str, Tensor]
 def padded_heads(checkpoint: Checkpoint) -> Checkpoint:
     """A checkpoint that computes the same, with heads of sizes that the operators take.
 
-    Attentions with weights by distance or by place of their own, and head norms that subtract a
-    mean, are left as they are.
+    Head norms that subtract a mean are left as they are.
     """
     config, weights = checkpoint.config, dict(checkpoint.weights)
     stacks = {
@@ -61,11 +60,7 @@ def _padded_layer(name: str, layer: LayerConfig, weights: Weights) -> LayerConfi
 def _size(attention: AttentionConfig) -> int:
     """The size that heads get."""
     norm = attention.head_norm
-    if (
-        attention.disentangled is not None
-        or attention.num_global_tokens
-        or (norm is not None and norm.kind != NormKind.RMS)
-    ):
+    if norm is not None and norm.kind != NormKind.RMS:
         return attention.head_size
     step = STEP if attention.rotary is None else ROTARY_STEP
     return -(-attention.head_size // step) * step
@@ -93,6 +88,12 @@ def _pad_self_attention(name: str, attention: AttentionConfig, weights: Weights)
     packed = attention.num_heads + 2 * attention.num_kv_heads
     _change(weights, f"{name}.mixer.qkv", lambda x: spread(x, packed))
     _change_rows(weights, f"{name}.mixer.output.weight", attention)
+    for term in attention.disentangled.terms if attention.disentangled is not None else ():
+        table = f"{name}.mixer.content_bias.{term}"
+        weights[table] = spread(weights[table], attention.num_heads)
+    global_tokens = f"{name}.mixer.global_tokens"
+    _change(weights, f"{global_tokens}.query", lambda x: spread(x, attention.num_heads))
+    _change(weights, f"{global_tokens}.key_value", lambda x: spread(x, 2 * attention.num_kv_heads))
     shrink = (attention.head_size / _size(attention)) ** 0.5
     for norm in ("query_norm", "key_norm"):
         _change(weights, f"{name}.mixer.{norm}", lambda x: spread(x, 1) * shrink)

@@ -12,7 +12,15 @@ from export.checkpoint import Checkpoint, check_weights
 from export.graphs import export_graphs
 from export.head_sizes import padded_heads
 from export.parity import compare_fp32
-from model.config import LayerConfig, NormConfig, NormKind, RotaryConfig
+from model.config import (
+    DisentangledConfig,
+    DisentangledTerm,
+    DistanceKind,
+    LayerConfig,
+    NormConfig,
+    NormKind,
+    RotaryConfig,
+)
 from model.kernels import Step
 from model.transformer import from_weights
 from tests import architectures
@@ -48,12 +56,17 @@ def with_heads(name: str, head_size: int, **attention: Any) -> Checkpoint:
 def logits(checkpoint: Checkpoint) -> torch.Tensor:
     model = from_weights(checkpoint.config, checkpoint.weights).double()
     ids, lengths = torch.arange(24).view(2, 12), torch.tensor([12, 7], dtype=torch.int32)
+    if checkpoint.config.decoder is None:
+        return model.pool(model.encode(ids, lengths, torch.zeros_like(ids)), lengths)
     if checkpoint.config.encoder is None:
         return model.logits(model.decode(ids, Step.whole(lengths)).hidden)
     states = model.remember(model.encode(ids, lengths))
     return model.logits(model.decode(ids, Step.whole(lengths, lengths), states).hidden)
 
 
+BOTH = DisentangledConfig(
+    kind=DistanceKind.CLIPPED, span=4, max_distance=4, terms=tuple(DisentangledTerm)
+)
 RMS = NormConfig(kind=NormKind.RMS, epsilon=1e-2)
 
 
@@ -62,6 +75,8 @@ RMS = NormConfig(kind=NormKind.RMS, epsilon=1e-2)
     [
         ("gpt", 13, {}, 16),
         ("vaswani", 20, {}, 24),
+        ("bert", 12, {"disentangled": BOTH}, 16),
+        ("bert", 12, {"num_global_tokens": 1, "window": 3}, 16),
         ("llama", 20, {"rotary": RotaryConfig()}, 32),
         ("llama", 24, {"rotary": RotaryConfig(size=8, base=100.0)}, 32),
         ("llama", 40, {"rotary": RotaryConfig(), "head_norm": RMS, "scale": 0.3}, 48),
