@@ -1,11 +1,11 @@
-"""Llama in GGUF, as llama.cpp converts it."""
+"""Llama, Qwen2 and Qwen3 in GGUF, as llama.cpp converts them."""
 
 from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
-from export.errors import SourceError, UnsupportedError, WeightsError
+from export.errors import SourceError, WeightsError
 from export.importers.gated_decoder import OURS, Names, Shape, gated_table
 from export.importers.renaming import rename
 from export.importers.samples import ENGLISH_PROMPTS
@@ -15,8 +15,9 @@ from export.readers.gguf import GgufFile
 from export.supported import check_supported
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from model.bundle import SpecialTokens, Task
-from model.config import RotaryConfig
+from model.config import LayerConfig, ListedScaling, RotaryConfig
 
+FACTORS = "rope_freqs.weight"
 _THEIRS = "blk.{n}"
 GGUF: Names = {
     "embedding.tokens": ("token_embd",),
@@ -24,6 +25,8 @@ GGUF: Names = {
     "head.output": ("output",),
     f"{OURS}.mixer_norm": (f"{_THEIRS}.attn_norm",),
     f"{OURS}.mixer.qkv": tuple(f"{_THEIRS}.attn_{name}" for name in "qkv"),
+    f"{OURS}.mixer.query_norm": (f"{_THEIRS}.attn_q_norm",),
+    f"{OURS}.mixer.key_norm": (f"{_THEIRS}.attn_k_norm",),
     f"{OURS}.mixer.output": (f"{_THEIRS}.attn_output",),
     f"{OURS}.feed_forward_norm": (f"{_THEIRS}.ffn_norm",),
     f"{OURS}.feed_forward.input": (f"{_THEIRS}.ffn_gate", f"{_THEIRS}.ffn_up"),
@@ -37,15 +40,71 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: as their names say.
     """
-    metadata = file.metadata
-    shape = _gguf_shape(file)
+    shape = _gguf_shape(file, "llama")
     bias = "blk.0.attn_q.bias" in file.weights
-    base = metadata.number("llama.rope.freq_base", 10_000.0)
-    attention = shape.attention(input_bias=bias, output_bias=bias, rotary=RotaryConfig(base=base))
+    attention = shape.attention(
+        input_bias=bias, output_bias=bias, rotary=_rotary(file, "llama", shape)
+    )
     layer = shape.layer(attention, bias="blk.0.ffn_gate.bias" in file.weights)
-    max_positions = metadata.positive("llama.context_length")
+    weights = _Unpermuted(file.weights, shape)
+    return _checkpoint(file, "llama", "LlamaForCausalLM", shape, layer, weights)
+
+
+def import_qwen2_gguf(file: GgufFile) -> Checkpoint:
+    """The model in a GGUF file of the architecture ``qwen2``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    shape = _gguf_shape(file, "qwen2")
+    attention = shape.attention(
+        input_bias=True, output_bias=False, rotary=_rotary(file, "qwen2", shape)
+    )
+    layer = shape.layer(attention)
+    return _checkpoint(file, "qwen2", "Qwen2ForCausalLM", shape, layer, file.weights)
+
+
+def import_qwen3_gguf(file: GgufFile) -> Checkpoint:
+    """The model in a GGUF file of the architecture ``qwen3``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    shape = _gguf_shape(file, "qwen3")
+    attention = shape.attention(
+        input_bias=False,
+        output_bias=False,
+        rotary=_rotary(file, "qwen3", shape),
+        head_norm=shape.norm,
+    )
+    layer = shape.layer(attention)
+    return _checkpoint(file, "qwen3", "Qwen3ForCausalLM", shape, layer, file.weights)
+
+
+def _rotary(file: GgufFile, kind: str, shape: Shape) -> RotaryConfig:
+    """Llama 3.1 and later have a factor for each frequency, computed by the converter."""
+    scaling = None
+    if FACTORS in file.weights:
+        factors = tuple(file.weights[FACTORS].flatten().tolist())
+        if len(factors) != shape.head_size // 2 or min(factors) <= 0:
+            raise SourceError(f"{file.metadata.origin}: {FACTORS} does not fit the heads")
+        scaling = ListedScaling(factors=factors)
+    base = file.metadata.number(f"{kind}.rope.freq_base", 10_000.0)
+    return RotaryConfig(base=base, scaling=scaling)
+
+
+def _checkpoint(
+    file: GgufFile,
+    kind: str,
+    architecture: str,
+    shape: Shape,
+    layer: LayerConfig,
+    theirs: Mapping[str, Tensor],
+) -> Checkpoint:
+    metadata = file.metadata
+    max_positions = metadata.positive(f"{kind}.context_length")
     model = shape.model((layer,) * shape.num_layers, max_positions)
-    weights = rename(gated_table(model, GGUF), _Unpermuted(file.weights, shape))
+    weights = rename(gated_table(model, GGUF), theirs, ignored=(FACTORS,))
     check_weights(model, weights)
     ids = metadata.integers("tokenizer.ggml.eos_token_id")
     turn_end = metadata.integers("tokenizer.ggml.eot_token_id")
@@ -53,7 +112,7 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
         config=model,
         weights=weights,
         tokenizer_json=_gguf_tokenizer(metadata),
-        architecture="LlamaForCausalLM",
+        architecture=architecture,
         tasks=(Task.GENERATE,),
         special_tokens=SpecialTokens(
             eos=tuple(dict.fromkeys(ids + turn_end)),
@@ -68,32 +127,30 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
     )
 
 
-def _gguf_shape(file: GgufFile) -> Shape:
+def _gguf_shape(file: GgufFile, kind: str) -> Shape:
     metadata, weights = file.metadata, file.weights
-    hidden_size = metadata.positive("llama.embedding_length")
-    num_heads = metadata.positive("llama.attention.head_count")
-    head_size = metadata.optional_integer("llama.attention.key_length") or divide_heads(
+    hidden_size = metadata.positive(f"{kind}.embedding_length")
+    num_heads = metadata.positive(f"{kind}.attention.head_count")
+    head_size = metadata.optional_integer(f"{kind}.attention.key_length") or divide_heads(
         metadata.origin, hidden_size, num_heads
     )
     values = {
-        "llama.rope.scaling.type": ("none",),
-        "llama.rope.dimension_count": (head_size,),
-        "llama.attention.value_length": (head_size,),
-        "llama.expert_count": (0,),
+        f"{kind}.rope.scaling.type": ("none",),
+        f"{kind}.rope.dimension_count": (head_size,),
+        f"{kind}.attention.value_length": (head_size,),
+        f"{kind}.expert_count": (0,),
     }
     check_supported(metadata, **values)
-    if "rope_freqs.weight" in weights:
-        raise UnsupportedError(f"{metadata.origin}: scaled rotary frequencies are not supported")
     return Shape(
         origin=metadata.origin,
         vocabulary_size=len(metadata.texts("tokenizer.ggml.tokens")),
         hidden_size=hidden_size,
-        inner_size=metadata.positive("llama.feed_forward_length"),
-        num_layers=metadata.positive("llama.block_count", maximum=MAX_LAYERS),
+        inner_size=metadata.positive(f"{kind}.feed_forward_length"),
+        num_layers=metadata.positive(f"{kind}.block_count", maximum=MAX_LAYERS),
         num_heads=num_heads,
-        num_kv_heads=metadata.positive("llama.attention.head_count_kv", num_heads),
+        num_kv_heads=metadata.positive(f"{kind}.attention.head_count_kv", num_heads),
         head_size=head_size,
-        epsilon=metadata.number("llama.attention.layer_norm_rms_epsilon"),
+        epsilon=metadata.number(f"{kind}.attention.layer_norm_rms_epsilon"),
         tied="output.weight" not in weights,
     )
 

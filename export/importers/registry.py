@@ -20,7 +20,11 @@ from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_neox import import_gpt_neox
 from export.importers.llama import import_llama
-from export.importers.llama_gguf import import_llama_gguf
+from export.importers.llama_gguf import (
+    import_llama_gguf,
+    import_qwen2_gguf,
+    import_qwen3_gguf,
+)
 from export.importers.longformer import import_longformer
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
@@ -82,7 +86,11 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "t5": import_t5,
 }
 # By ``general.architecture`` of the metadata.
-GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {"llama": import_llama_gguf}
+GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {
+    "llama": import_llama_gguf,
+    "qwen2": import_qwen2_gguf,
+    "qwen3": import_qwen3_gguf,
+}
 
 
 def _import_hugging_face(path: Path) -> Checkpoint:

@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from export.errors import SourceError
@@ -11,11 +21,35 @@ from export.supported import lookup
 
 # What splits text before merging, by llama.cpp's name of it (``tokenizer.ggml.pre``).
 _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _words(numbers: str) -> PreTokenizer:
+    """Contractions, words, ``numbers``, other signs, line ends and spaces: Llama 3 and Qwen2."""
+    parts = (
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        numbers,
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+    split = pre_tokenizers.Split(Regex("|".join(parts)), "isolated")
+    return pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+
+
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "default": _BYTE_LEVEL,
     "gpt-2": _BYTE_LEVEL,
+    "llama-bpe": _words(r"\p{N}{1,3}"),
+    "qwen2": _words(r"\p{N}"),
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _BYTE_LEVEL]),
 }
+
+WHOLE_WORDS = ("llama-bpe",)  # a word that is a token is not made of merges
+NORMALIZERS: dict[str, Normalizer] = {"qwen2": normalizers.NFC()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +85,14 @@ class ByteLevelBpe:
                         f"the tokenizer's merges: {left!r} {right!r} needs the token {token!r}"
                     )
         try:
-            tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+            whole = self.pre_tokenizer in WHOLE_WORDS
+            tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=whole))
         except Exception as error:
             # The library raises plain Exception.
             raise SourceError(f"the tokenizer's merges: {error}") from error
         tokenizer.pre_tokenizer = lookup(PRE_TOKENIZERS, self.pre_tokenizer, "pre-tokenizer")
+        if self.pre_tokenizer in NORMALIZERS:
+            tokenizer.normalizer = NORMALIZERS[self.pre_tokenizer]
         tokenizer.decoder = decoders.ByteLevel()
         if self.prefix is not None:
             tokenizer.post_processor = processors.TemplateProcessing(

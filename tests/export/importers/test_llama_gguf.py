@@ -27,6 +27,8 @@ NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
@@ -63,13 +65,14 @@ def write(
     path: Path,
     model: Any,
     *,
+    family: str = "llama",
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     without: tuple[str, ...] = (),
     tensors: dict[str, np.ndarray] | None = None,
     **values: Any,
 ) -> Path:
     """``model`` as llama.cpp would convert it; ``values`` replace metadata, "__" being "."."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, family)
     metadata: dict[str, Any] = {
         "general.license": "apache-2.0",
         "llama.block_count": 2,
@@ -89,6 +92,7 @@ def write(
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.chat_template": "{{ messages[0].content }}",
     }
+    metadata = {name.replace("llama.", f"{family}."): value for name, value in metadata.items()}
     metadata |= {name.replace("__", "."): value for name, value in values.items()}
     add: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32}
     add |= {float: writer.add_float32, str: writer.add_string, list: writer.add_array}
@@ -99,7 +103,7 @@ def write(
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         values_ = weight.numpy()
-        if "q_proj" in name or "k_proj" in name:
+        if family == "llama" and ("q_proj" in name or "k_proj" in name):
             values_ = interleave(values_, NUM_HEADS if "q_proj" in name else NUM_KV_HEADS)
         for theirs, ours in NAMES.items():
             name = name.replace(theirs, ours)  # noqa: PLW2901
@@ -194,12 +198,12 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "kind", "message"),
     [
-        ({"general__architecture": "qwen2"}, UnsupportedError, "'qwen2' is not supported; llama"),
+        ({"general__architecture": "mamba"}, UnsupportedError, "'mamba' is not supported; llama"),
         ({"llama__rope__scaling__type": "linear"}, UnsupportedError, "scaling.type 'linear'"),
         ({"llama__rope__dimension_count": 8}, UnsupportedError, "dimension_count 8"),
         ({"llama__expert_count": 8}, UnsupportedError, "llama.expert_count 8"),
         ({"tokenizer__ggml__model": "llama"}, UnsupportedError, "'llama' is not supported; 'gpt2'"),
-        ({"tokenizer__ggml__pre": "qwen2"}, UnsupportedError, "pre-tokenizer 'qwen2'"),
+        ({"tokenizer__ggml__pre": "olmo"}, UnsupportedError, "pre-tokenizer 'olmo'"),
         ({"llama__block_count": 10**6}, SourceError, "block_count is 1000000, not in 0 to 1024"),
         ({"llama__embedding_length": None}, SourceError, "llama.embedding_length is missing"),
         ({"tokenizer__ggml__merges": ["a zz"]}, SourceError, "the tokenizer's merges"),
@@ -217,8 +221,8 @@ def test_what_does_not_fit_is_refused(
     assert message in str(caught.value)
 
 
-def test_scaled_rotary_frequencies_are_refused(tmp_path: Path) -> None:
-    extra = {"rope_freqs.weight": np.ones(8, np.float32)}
+def test_factors_of_frequencies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    extra = {"rope_freqs.weight": np.ones(7, np.float32)}
     path = write(tmp_path / "model.gguf", llama(), tensors=extra)
-    with pytest.raises(UnsupportedError, match="scaled rotary frequencies"):
+    with pytest.raises(SourceError, match=r"rope_freqs.weight does not fit"):
         load_checkpoint(str(path))
