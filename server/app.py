@@ -60,7 +60,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         StartupError: the device or an address cannot be had, or no bundle can be served.
     """
     busy = BusyLanes()
-    backend = _backend(config, busy)
+    backend = make_backend(config, busy)
     registry = load_bundles(config.bundles, backend, config.max_length)
     if not registry.models:
         raise StartupError(f"no bundle in {config.bundles} can be served")
@@ -93,7 +93,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
             metrics_server.stop()
 
 
-def _backend(config: ServerConfig, busy: BusyLanes) -> Backend:
+def make_backend(config: ServerConfig, busy: BusyLanes) -> Backend:
     """Runs with all threads where there is one lane, else as many as are alone."""
     wide = OrtBackend(config.device, config.num_threads)
     if config.num_lanes == 1:

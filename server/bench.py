@@ -18,10 +18,11 @@ from typing import Any, TextIO
 import onnx
 
 from model.bundle import BundleError
-from server.backend.ort import OrtBackend
+from server.app import make_backend
 from server.ceilings import measure_ceilings
 from server.config import ServerConfig
 from server.engine.build import build_engine, clock
+from server.engine.busy import BusyLanes
 from server.engine.engine import Engine, Ticket
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, RunReport
@@ -53,17 +54,18 @@ class Bench:
 
     async def load(self, message: Message) -> Message:
         """Fields: ``model`` (a bundle's folder), ``threads``; optional ``lanes``, ``slots``."""
-        directory, lanes = Path(message["model"]), message.get("lanes", 1)
+        directory, threads = Path(message["model"]), message["threads"]
         config = ServerConfig(
             bundles=directory,
-            num_lanes=lanes,
-            num_threads=max(1, message["threads"] // lanes),
+            num_lanes=message.get("lanes") or threads,
+            num_threads=threads,
             num_slots=message.get("slots", 32),
             max_length=message.get("max_length", 1024),
         )
-        backend = OrtBackend(config.device, config.num_threads)
+        busy = BusyLanes()
+        backend = make_backend(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
-        self._engine = build_engine(Registry([self._model], []), config, Silent(), _die)
+        self._engine = build_engine(Registry([self._model], []), config, Silent(), busy, _die)
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:

@@ -101,10 +101,6 @@ CTRANSLATE2 = Environment(
 )
 LLAMA_CPP = Environment(name="llama-cpp", requirements=("llama-cpp-python==0.3.36",))
 
-_LANES: dict[str, dict[str, Any]] = {
-    "1 lane": {"lanes": 1},
-    "a lane a core": {"lanes": "threads"},
-}
 _INTER: dict[str, dict[str, Any]] = {
     "1 worker": {"inter": 1},
     "a worker a core": {"inter": "threads"},
@@ -123,14 +119,15 @@ def engine_of(task: Task) -> Contestant:
         Task.TRANSLATE: "transformer-base",
         Task.EMBED: "minilm",
     }[task]
-    slots = 128 if task == Task.TRANSLATE else 32
+    # Beams need rows, translations are short.
+    room = {"slots": 128, "max_length": 128} if task == Task.TRANSLATE else {"max_length": 1024}
     return Contestant(
         name="triune",
         module="server.bench",
         models={
             p: f"{bundles_folder(Path()).name}/{p}/{bundle}/1" for p in ("fp32", "int8", "int4")
         },
-        layouts={name: {**layout, "slots": slots} for name, layout in _LANES.items()},
+        layouts={"": room},
     )
 
 

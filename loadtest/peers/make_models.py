@@ -16,11 +16,16 @@ def hugging_face_from_gguf(source: Path, out: Path) -> None:
     """Weights dequantised to fp32, with their tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
 
-    model = AutoModelForCausalLM.from_pretrained(
-        str(source.parent), gguf_file=source.name, dtype="float32"
-    )
+    place = str(source.parent)
+    read = AutoModelForCausalLM.from_pretrained(place, gguf_file=source.name, dtype="float32")
+    # What was read from GGUF counts as quantised and refuses to be saved.
+    if hasattr(read.config, "quantization_config"):
+        del read.config.quantization_config
+    make: Any = AutoModelForCausalLM.from_config
+    model = make(read.config)
+    model.load_state_dict(read.state_dict())
     model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(out)
+    AutoTokenizer.from_pretrained(place, gguf_file=source.name).save_pretrained(out)
 
 
 def ctranslate2(source: Path, out: Path) -> None:
