@@ -1,0 +1,118 @@
+"""Entities of labelled tokens, and texts in windows: the pure parts."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+from server.text.entities import Aggregation, Entity, Piece, find_entities
+from server.text.reading import Fit, Limit, Reading, TooLongError, best_windows, read
+from tests.heads import tokenizer_folder
+
+BIOES = ("O", "B-X", "I-X", "E-X", "S-X", "S-Y")
+
+
+def piece(label: int, position: int, labels: tuple[str, ...], *, begins: bool = True) -> Piece:
+    scores = np.full(len(labels), 0.1 / len(labels), np.float32)
+    scores[label] = 0.9
+    return Piece(scores, 2 * position, 2 * position + 1, begins)
+
+
+def found(names: str, labels: tuple[str, ...]) -> list[tuple[str, int, int]]:
+    tokens = [piece(labels.index(name), i, labels) for i, name in enumerate(names.split())]
+    entities = find_entities(tokens, labels, Aggregation.SIMPLE)
+    return [(entity.label, entity.start, entity.end) for entity in entities]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("B-X I-X E-X S-X", [("X", 0, 5), ("X", 6, 7)]),
+        ("S-X S-X", [("X", 0, 1), ("X", 2, 3)]),
+        ("B-X E-X I-X", [("X", 0, 3), ("X", 4, 5)]),
+        ("S-X S-Y O S-Y", [("X", 0, 1), ("Y", 2, 3), ("Y", 6, 7)]),
+        ("I-X O I-X I-X", [("X", 0, 1), ("X", 4, 7)]),
+    ],
+)
+def test_a_scheme_that_marks_ends(names: str, expected: list[tuple[str, int, int]]) -> None:
+    assert found(names, BIOES) == expected
+
+
+def test_a_label_without_a_prefix_is_whole() -> None:
+    labels = ("O", "S-Bahn", "U-Bahn", "bus")
+    assert found("S-Bahn S-Bahn U-Bahn bus", labels) == [
+        ("S-Bahn", 0, 3),
+        ("U-Bahn", 4, 5),
+        ("bus", 6, 7),
+    ]
+
+
+def test_a_word_has_one_label() -> None:
+    labels = ("O", "B-X", "B-Y")
+    scores = [[0.1, 0.6, 0.3], [0.05, 0.05, 0.9], [0.2, 0.5, 0.3]]
+    tokens = [
+        Piece(np.array(row, np.float32), i, i + 1, begins_word=i == 0)
+        for i, row in enumerate(scores)
+    ]
+    means = np.array(scores).mean(0)
+    expected = {
+        Aggregation.FIRST: ("X", 0.6),
+        Aggregation.MAX: ("Y", 0.9),
+        Aggregation.AVERAGE: ("Y", means[2]),
+    }
+    for aggregation, (label, score) in expected.items():
+        (entity,) = find_entities(tokens, labels, aggregation)
+        assert entity == Entity(label, pytest.approx(score), 0, 3)  # type: ignore[arg-type]
+
+
+LIBRARY = HuggingFaceTokenizer.from_file(str(tokenizer_folder() / "tokenizer.json"))
+LIBRARY.no_padding()
+LIBRARY.no_truncation()
+
+
+def reading_of(text: str, pair: str | None, limit: Limit) -> Reading:
+    inputs = text if pair is None else (text, pair)
+    whole = LIBRARY.encode(inputs) if pair is None else LIBRARY.encode(text, pair)
+    assert inputs
+    return read(LIBRARY, text, pair, whole, limit)
+
+
+@given(
+    st.integers(1, 60),
+    st.integers(0, 12),
+    st.integers(5, 24),
+    st.integers(0, 10),
+    st.sampled_from(Fit),
+)
+def test_every_token_is_read_once_or_counted(
+    num_tokens: int, num_first: int, room: int, stride: int, fit: Fit
+) -> None:
+    text = " ".join(["a", "b", "c", "d", "e", "f", "g"][i % 7] for i in range(num_tokens))
+    first = " ".join(["x"] * num_first) or None
+    limit = Limit(fit, room, room, stride)
+    try:
+        reading = reading_of(text, None, limit) if first is None else reading_of(first, text, limit)
+    except TooLongError:
+        special = 2 if first is None else 3 + num_first
+        fits = num_tokens + special <= room
+        assert not fits
+        assert fit in (Fit.ERROR, Fit.WINDOWS) or room - 3 < 2
+        if fit == Fit.WINDOWS:
+            assert room - special <= stride
+        return
+    assert all(len(window.token_ids) <= room for window in reading.windows)
+    places = best_windows(reading)
+    begin = reading.windows[0].first
+    ids = LIBRARY.encode(text, add_special_tokens=False).ids
+    for token, (number, index) in enumerate(places, begin):
+        assert reading.windows[number].token_ids[index] == ids[token]
+        start, end = reading.spans[token]
+        assert text[start:end] == LIBRARY.id_to_token(ids[token])
+    cut_first = max(0, num_first - (len(reading.windows[0].token_ids) - len(places) - 3))
+    if first is None or fit == Fit.WINDOWS:
+        assert len(places) + reading.num_truncated == num_tokens
+    elif len(reading.windows) == 1:
+        assert len(places) + reading.num_truncated == num_tokens + cut_first
+    if fit == Fit.WINDOWS:
+        assert reading.num_truncated == 0
