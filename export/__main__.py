@@ -60,6 +60,7 @@ def export(
                 precision=choice.precision,
                 device=device,
                 progress=report,
+                keep_weights=False,
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except ExportError as error:

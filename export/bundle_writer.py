@@ -4,11 +4,12 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from export.apply_recipe import apply_recipe, runnable
 from export.attention import add_attention_graph
@@ -18,6 +19,7 @@ from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
 from export.parity import certificate, compare_fp32, min_cosine, tokenized_samples
 from export.recipes import RECIPES
+from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -51,6 +53,7 @@ def write_bundle(
     precision: Precision = Precision.FP32,
     device: Device = Device.CPU,
     progress: Progress = _no_progress,
+    keep_weights: bool = True,
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
 
@@ -60,6 +63,8 @@ def write_bundle(
         name: default: the checkpoint's own.
         device: that the graphs are for.
         progress: is told the name of each stage as it begins.
+        keep_weights: False lets the export take those of a large model out of
+            ``checkpoint``, so that its memory is free.
 
     Raises:
         WeightsError: the weights do not fit the configuration.
@@ -74,16 +79,22 @@ def write_bundle(
     if target.exists():
         raise BundleExistsError(f"{target} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
+    num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
     recipe = RECIPES[precision, device]
-    with _one_thread(), _scratch(root) as directory:
-        weights = checkpoint.weights
+    with _scratch(root) as directory, _threads(checkpoint.weights):
+        weights: Mapping[str, Tensor] = checkpoint.weights
+        if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
+            progress("put the weights aside")
+            weights = SpilledWeights(checkpoint.weights, directory / "weights")
+        progress("even out activations" if recipe.evened else "trace the graphs")
+        evened = evenly(checkpoint, weights) if recipe.evened else dict(weights)
         if recipe.evened:
-            progress("even out activations")
-            weights = equalized(checkpoint.config, weights, tokenized_samples(checkpoint))
-        progress("trace the graphs")
-        graphs = export_graphs(checkpoint.config, weights, directory)
+            progress("trace the graphs")
+        graphs = export_graphs(checkpoint.config, evened, directory)
+        del evened
         progress("check parity with the eager module")
-        reference = compare_fp32(checkpoint, directory, graphs)
+        reference = compare_fp32(checkpoint, directory, graphs, weights)
+        shutil.rmtree(directory / "weights", ignore_errors=True)
         progress(f"turn into {precision} for {device}")
         graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
         progress(f"check the {precision} graphs")
@@ -93,7 +104,9 @@ def write_bundle(
         parity = certificate(reference, cosine)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
-        _write_records(checkpoint, directory, graphs, parity, name, version, precision, device)
+        _write_records(
+            checkpoint, directory, graphs, parity, name, version, precision, device, num_parameters
+        )
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             directory.rename(target)
@@ -102,15 +115,21 @@ def write_bundle(
     return target
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keeps PyTorch to one thread.
+def evenly(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``weights`` with activations evened on the checkpoint's samples."""
+    return equalized(checkpoint.config, dict(weights), tokenized_samples(checkpoint))
 
-    Its matrices are small here, and where other work shares the cores, threads that wait for
+
+@contextmanager
+def _threads(weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Keeps PyTorch to one thread, unless the model is large.
+
+    The matrices are small then, and where other work shares the cores, threads that wait for
     each other made a check of 8 seconds one of 37.
     """
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if num_bytes(weights) < LARGE_BYTES:
+        torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -138,6 +157,7 @@ def _write_records(
     version: str,
     precision: Precision,
     device: Device,
+    num_parameters: int,
 ) -> None:
     config = checkpoint.config
     (directory / PARITY_FILE).write_bytes(to_json(parity))
@@ -160,7 +180,7 @@ def _write_records(
             num_layers=sum(len(s.applied) for s in (config.encoder, config.decoder) if s),
             vocabulary_size=config.vocabulary_size,
             max_positions=config.position.max_positions,
-            num_parameters=sum(math.prod(w.shape) for w in checkpoint.weights.values()),
+            num_parameters=num_parameters,
         ),
         special_tokens=checkpoint.special_tokens,
         source_language=checkpoint.source_language,

@@ -79,7 +79,7 @@ def equalized(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> W
     result = dict(weights)
     every = list(links(config))
     if every and rows:
-        ranges = _measure(config, weights, rows)
+        ranges = _measure(config, result, rows)
         for link in every:
             _equalize(result, link, ranges)
     return result

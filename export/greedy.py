@@ -138,17 +138,16 @@ def remember_eagerly(model: Transformer, source: list[int]) -> list[State]:
     return model.remember(model.encode(ids, torch.tensor([len(source)], dtype=torch.int32)))
 
 
-def remembered(decoder: DecodeSession, row: int, length: int, like: list[State]) -> list[State]:
-    """What :func:`remember_source` left in slot ``row``, in the form of ``like``."""
-    return [
-        {
-            kind: torch.from_numpy(decoder.states[f"{kind}.{layer}"][row : row + 1, :, :length]).to(
-                tensor.dtype
-            )
-            for kind, tensor in state.items()
-        }
-        for layer, state in enumerate(like)
-    ]
+def remembered(decoder: DecodeSession, row: int, length: int) -> list[State]:
+    """What :func:`remember_source` left in slot ``row``, by layer, in double precision."""
+    cross = [state.name for state in decoder.graph.states if state.role == StateRole.CROSS]
+    layers = 1 + max((int(name.split(".")[1]) for name in cross), default=-1)
+    states: list[State] = [{} for _ in range(layers)]
+    for name in cross:
+        kind, layer = name.split(".")
+        memory = torch.from_numpy(decoder.states[name][row : row + 1, :, :length])
+        states[int(layer)][kind] = memory.double()
+    return states
 
 
 def decode_eagerly(

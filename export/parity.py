@@ -5,7 +5,7 @@ graphs that the bundle holds, quantised perhaps, are held to a cosine.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from export.checkpoint import Checkpoint
+from export.double import in_double
 from export.encoding import EncoderWork, encode_eagerly, encode_in_graph
 from export.errors import ParityError
 from export.greedy import (
@@ -29,13 +31,15 @@ from export.greedy import (
     remembered,
 )
 from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
+from export.spill import LARGE_BYTES, num_bytes
 from model.bundle import Graph, Parity
 from model.config import Kind
-from model.transformer import Transformer, from_weights
+from model.transformer import Transformer
 
 TOLERANCE = 1e-4  # of a logit or of a component of an embedding, absolute
 TIE = 1e-3  # two logits this close may change places
 NUM_STEPS = 32
+NUM_LARGE_STEPS = 8  # of a large model, for which each step reads gigabytes
 NUM_CHUNKED_STEPS = 4  # decoded after a prefill in chunks
 RANDOM_LENGTHS = (13, 1, 7, 4)
 SEED = 20170612
@@ -78,19 +82,34 @@ def tokenized_samples(checkpoint: Checkpoint) -> list[list[int]]:
     return [row for row in rows if row]
 
 
-def compare_fp32(checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]) -> Reference:
+def compare_fp32(
+    checkpoint: Checkpoint,
+    directory: Path,
+    graphs: dict[str, Graph],
+    weights: Mapping[str, Tensor] | None = None,
+) -> Reference:
     """Compares the fp32 graphs in ``directory`` with the eager module.
+
+    Args:
+        weights: default: the checkpoint's.
 
     Raises:
         ParityError: an error over :data:`TOLERANCE`, or a greedy token that differs.
     """
-    # In double precision, so that only the graph's own rounding is measured.
-    model = from_weights(checkpoint.config, checkpoint.weights).double()
+    held = checkpoint.weights if weights is None else weights
+
+    def make_model() -> Transformer:
+        # In double precision, so that only the graph's own rounding is measured.
+        return in_double(checkpoint.config, held)
+
+    is_large = num_bytes(held) >= LARGE_BYTES
     with torch.inference_mode():
         if checkpoint.config.kind == Kind.ENCODER:
-            reference = _compare_encoder(model, parity_rows(checkpoint), directory, graphs)
+            rows = parity_rows(checkpoint)
+            reference = _compare_encoder(make_model(), rows, directory, graphs)
         else:
-            reference = _compare_decoder(model, _work(checkpoint), directory, graphs)
+            work = _work(checkpoint, NUM_LARGE_STEPS if is_large else NUM_STEPS)
+            reference = _compare_decoder(make_model, work, directory, graphs, is_large=is_large)
     if not reference.max_absolute_error <= TOLERANCE:
         raise ParityError(
             f"the graph differs from the eager module by {reference.max_absolute_error:.2e}, "
@@ -142,12 +161,12 @@ def certificate(reference: Reference, cosine: float) -> Parity:
     )
 
 
-def _work(checkpoint: Checkpoint) -> Work:
+def _work(checkpoint: Checkpoint, num_steps: int) -> Work:
     rows, special = parity_rows(checkpoint), checkpoint.special_tokens
     limit = checkpoint.config.position.max_positions
     suppressed = special.suppressed
     if checkpoint.config.kind == Kind.DECODER:
-        num_steps = max(1, min(NUM_STEPS, limit - max(map(len, rows))))
+        num_steps = max(1, min(num_steps, limit - max(map(len, rows))))
         return Work(prompts=rows, num_steps=num_steps, suppressed=suppressed)
     if special.decoder_start is None:
         raise ParityError("an encoder-decoder needs special_tokens.decoder_start")
@@ -155,7 +174,7 @@ def _work(checkpoint: Checkpoint) -> Work:
     # The random rows' targets begin with some random tokens as well: a forced prefix.
     prefixes = [[start, *rows[index][:index]] for index in range(len(RANDOM_LENGTHS))]
     prompts = prefixes + [[start]] * (len(rows) - len(prefixes))
-    num_steps = max(1, min(NUM_STEPS, limit - max(map(len, prompts))))
+    num_steps = max(1, min(num_steps, limit - max(map(len, prompts))))
     return Work(prompts=prompts, num_steps=num_steps, sources=rows, suppressed=suppressed)
 
 
@@ -165,15 +184,20 @@ class _Sessions:
     encoder: Session | None
 
 
-def _sessions(work: Work, directory: Path, graphs: dict[str, Graph]) -> _Sessions:
+def _sessions(
+    work: Work, directory: Path, graphs: dict[str, Graph], *, is_large: bool = False
+) -> _Sessions:
     decoder = DecodeSession(
         directory,
         graphs["decode"],
         num_slots=len(work.prompts),
         capacity=work.capacity,
         source_capacity=work.source_capacity,
+        is_large=is_large,
     )
-    encoder = Session(directory, graphs["encode"]) if "encode" in graphs else None
+    encoder = None
+    if "encode" in graphs:
+        encoder = Session(directory, graphs["encode"], is_large=is_large)
     return _Sessions(decoder, encoder)
 
 
@@ -185,18 +209,28 @@ def _run(sessions: _Sessions, work: Work, tokens: NDArray[np.int64] | None, chun
 
 
 def _compare_decoder(
-    model: Transformer, work: Work, directory: Path, graphs: dict[str, Graph]
+    make_model: Callable[[], Transformer],
+    work: Work,
+    directory: Path,
+    graphs: dict[str, Graph],
+    *,
+    is_large: bool,
 ) -> Reference:
-    sessions = _sessions(work, directory, graphs)
+    sessions = _sessions(work, directory, graphs, is_large=is_large)
     run = _run(sessions, work, None)
-    memories = theirs = None
-    error = 0.0
+    # A longer chunk over a cache: the same prompts in three pieces give the same logits.
+    short = dataclasses.replace(work, num_steps=min(NUM_CHUNKED_STEPS, work.num_steps))
+    chunked = _run(sessions, short, run.tokens, chunks=3)
+    theirs = None
     if work.sources is not None:
+        lengths = [len(source) for source in work.sources]
+        theirs = [remembered(sessions.decoder, row, n) for row, n in enumerate(lengths)]
+    del sessions  # a large model is in memory once: as a session, or as a module
+    model = make_model()
+    memories = None
+    error = 0.0
+    if work.sources is not None and theirs is not None:
         memories = [remember_eagerly(model, source) for source in work.sources]
-        theirs = [
-            remembered(sessions.decoder, row, len(source), memory)
-            for row, (source, memory) in enumerate(zip(work.sources, memories, strict=True))
-        ]
         error = max(
             _error(actual[kind].numpy(), expected[kind].numpy())
             for row, row_theirs in zip(memories, theirs, strict=True)
@@ -206,9 +240,6 @@ def _compare_decoder(
     # Each graph is held to the tolerance on its own: ``decode`` over what ``encode`` gave it.
     over_theirs = decode_eagerly(model, work, run.tokens, theirs)
     error = max(error, _error(run.logits, over_theirs))
-    # A longer chunk over a cache: the same prompts in three pieces give the same logits.
-    short = dataclasses.replace(work, num_steps=min(NUM_CHUNKED_STEPS, work.num_steps))
-    chunked = _run(sessions, short, run.tokens, chunks=3)
     error = max(error, _error(chunked.logits, over_theirs[:, : short.num_steps]))
     # The tokens are held to the eager module from end to end.
     expected = over_theirs

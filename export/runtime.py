@@ -41,10 +41,15 @@ def _to_array(value: Any) -> Floats:
 
 
 class Session:
-    """One graph of a bundle, on the CPU."""
+    """One graph of a bundle, on the CPU.
 
-    def __init__(self, directory: Path, graph: Graph) -> None:
+    A large one reads its weights where their file is mapped, instead of a faster copy.
+    """
+
+    def __init__(self, directory: Path, graph: Graph, *, is_large: bool = False) -> None:
         options = ort.SessionOptions()
+        if is_large:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         options.log_severity_level = 3
         # PyTorch runs in this process as well: threads that spin would take its cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -75,9 +80,16 @@ class DecodeSession(Session):
     """A ``decode`` graph with its states: ``num_slots`` rows, updated in place."""
 
     def __init__(
-        self, directory: Path, graph: Graph, *, num_slots: int, capacity: int, source_capacity: int
+        self,
+        directory: Path,
+        graph: Graph,
+        *,
+        num_slots: int,
+        capacity: int,
+        source_capacity: int,
+        is_large: bool = False,
     ) -> None:
-        super().__init__(directory, graph)
+        super().__init__(directory, graph, is_large=is_large)
         sizes = {"length": capacity, "source_length": source_capacity}
         self.states: dict[str, Array] = {}
         for spec in graph.states:

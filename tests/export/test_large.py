@@ -1,0 +1,73 @@
+"""Large models: the same results, without everything in memory at once."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import export.double
+from export.bundle_writer import write_bundle
+from export.double import in_double
+from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
+from model.bundle import Precision, read_parity
+from model.kernels import Step
+from model.transformer import from_weights
+from tests.architectures import ARCHITECTURES, checkpoint, random_weights
+
+
+@pytest.fixture
+def every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("double", "parity", "bundle_writer"):
+        monkeypatch.setattr(f"export.{module}.LARGE_BYTES", 1)
+
+
+def test_spilled_weights_are_the_weights_and_leave_the_dictionary(tmp_path: Path) -> None:
+    weights = random_weights(ARCHITECTURES["llama"])
+    weights["half"] = torch.arange(6.0).view(2, 3).T.to(torch.float16)  # neither fp32 nor in order
+    expected = dict(weights)
+    spilled = SpilledWeights(weights, tmp_path / "weights")
+    assert weights == {}
+    assert num_bytes(spilled) == sum(4 * weight.numel() for weight in expected.values())
+    for name, weight in expected.items():
+        torch.testing.assert_close(spilled[name], weight.float(), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("every_model_is_large")
+@pytest.mark.parametrize("name", ["llama", "ssru", "bert"])
+def test_a_module_in_double_part_by_part_computes_the_same(name: str) -> None:
+    config = ARCHITECTURES[name]
+    weights = random_weights(config)
+    whole, parts = from_weights(config, weights).double(), in_double(config, weights)
+    ids, lengths = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([5], dtype=torch.int32)
+    with torch.inference_mode():
+        for _ in range(2):  # the weights are as they were after a run
+            if config.encoder is not None:
+                more = [torch.zeros_like(ids)] if config.embedding.num_segments else []
+                expected, actual = (m.encode(ids, lengths, *more) for m in (whole, parts))
+            else:
+                step = Step.whole(lengths)
+                expected, actual = (m.logits(m.decode(ids, step).hidden) for m in (whole, parts))
+            assert actual.dtype == torch.float64
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-13)
+            assert all(weight.dtype == torch.float32 for weight in parts.parameters())
+
+
+@pytest.mark.usefixtures("every_model_is_large")
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.INT8])
+def test_a_large_model_becomes_the_same_bundle(tmp_path: Path, precision: Precision) -> None:
+    source = checkpoint("llama")
+    kept = write_bundle(source, tmp_path / "kept", precision=precision)
+    assert source.weights
+    taken = dataclasses.replace(source, weights=dict(source.weights))
+    moved = write_bundle(taken, tmp_path / "moved", precision=precision, keep_weights=False)
+    assert taken.weights == {}
+    assert sorted(p.name for p in moved.iterdir()) == sorted(p.name for p in kept.iterdir())
+    for name in ("decode.onnx.data", "tokenizer.json"):
+        assert (moved / name).read_bytes() == (kept / name).read_bytes()
+    assert read_parity(moved).max_absolute_error <= 1e-5
+
+
+def test_small_models_are_not_large() -> None:
+    assert num_bytes(random_weights(ARCHITECTURES["llama"])) < LARGE_BYTES
+    assert export.double.LARGE_BYTES == LARGE_BYTES
