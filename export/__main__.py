@@ -11,7 +11,7 @@ from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
 from export.recipes import AUTO, choose
 from export.sources import DEFAULT_SOURCES, load_checkpoint
-from model.bundle import Device, Precision, read_parity
+from model.bundle import Device, Parity, Precision, read_parity
 
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)
@@ -70,7 +70,17 @@ def export(
     typer.echo(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
-        f"min cosine {parity.min_cosine:.5f}"
+        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}"
+    )
+
+
+def _perplexity(parity: Parity) -> str:
+    if parity.perplexity is None or parity.fp32_perplexity is None:
+        return ""
+    ratio = parity.perplexity / parity.fp32_perplexity
+    return (
+        f", perplexity {parity.perplexity:.3f} of {parity.evaluation_tokens} tokens "
+        f"({ratio:.4f} x fp32)"
     )
 
 

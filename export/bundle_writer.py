@@ -14,6 +14,7 @@ from torch import Tensor
 from export.apply_recipe import apply_recipe, runnable
 from export.attention import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
+from export.cost import Evaluation, score
 from export.equalize import equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
@@ -94,14 +95,21 @@ def write_bundle(
         del evened
         progress("check parity with the eager module")
         reference = compare_fp32(checkpoint, directory, graphs, weights)
-        shutil.rmtree(directory / "weights", ignore_errors=True)
+        evaluation, before, after = Evaluation.of(checkpoint), None, None
+        if evaluation is not None:
+            progress("measure perplexity")
+            is_large = num_bytes(weights) >= LARGE_BYTES
+            before = after = score(evaluation, directory, graphs, is_large=is_large)
         progress(f"turn into {precision} for {device}")
         graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
         progress(f"check the {precision} graphs")
         graphs = add_attention_graph(graphs, directory)
         with runnable(recipe, graphs, directory) as folder:
             cosine = min_cosine(reference, folder, graphs, recipe.min_cosine)
-        parity = certificate(reference, cosine)
+            if evaluation is not None and precision != Precision.FP32:
+                after = score(evaluation, folder, graphs)
+        parity = certificate(reference, cosine, before, after)
+        shutil.rmtree(directory / "weights", ignore_errors=True)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
+from export.cost import Score
 from export.double import in_double
 from export.encoding import EncoderWork, encode_eagerly, encode_in_graph
 from export.errors import ParityError
@@ -148,8 +149,15 @@ def min_cosine(
     return worst
 
 
-def certificate(reference: Reference, cosine: float) -> Parity:
-    """``parity.json`` of a bundle that passed."""
+def certificate(
+    reference: Reference, cosine: float, before: Score | None = None, after: Score | None = None
+) -> Parity:
+    """``parity.json`` of a bundle that passed.
+
+    Args:
+        before: how well the fp32 graphs predict text.
+        after: the same of the bundle's.
+    """
     return Parity(
         max_absolute_error=reference.max_absolute_error,
         greedy_tokens_compared=reference.tokens_compared,
@@ -158,6 +166,9 @@ def certificate(reference: Reference, cosine: float) -> Parity:
         tolerance=TOLERANCE,
         onnxruntime=onnxruntime_version(),
         torch=str(torch.__version__),
+        evaluation_tokens=0 if after is None else after.num_tokens,
+        perplexity=None if after is None else after.perplexity,
+        fp32_perplexity=None if before is None else before.perplexity,
     )
 
 

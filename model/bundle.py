@@ -259,6 +259,9 @@ class Parity(_Record, frozen=True, kw_only=True):
 
     The first three compare the fp32 graph. ``min_cosine`` compares the graph that
     the bundle holds: embeddings or logits, the worst row.
+
+    What a precision cost a model that writes text: the ``perplexity`` of the bundle's graphs
+    beside that of the fp32 graphs, over ``evaluation_tokens`` of text.
     """
 
     max_absolute_error: float
@@ -268,6 +271,9 @@ class Parity(_Record, frozen=True, kw_only=True):
     tolerance: float
     onnxruntime: str
     torch: str
+    evaluation_tokens: int = 0
+    perplexity: float | None = None
+    fp32_perplexity: float | None = None
 
 
 def _decode(path: Path, kind: type[_T], label: str) -> _T:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +12,13 @@ from onnx import TensorProto
 from export.apply_recipe import apply_recipe, runnable
 from export.errors import ParityError, UnsupportedError
 from export.graph_files import data_file
-from export.graphs import export_graphs
 from export.matrices import Int8Rows
-from export.parity import Reference, compare_fp32, min_cosine
+from export.parity import min_cosine
 from export.recipes import AUTO, RECIPES, choose
-from export.signatures import Signatures
 from model.bundle import Device, Dtype, Precision
-from tests.architectures import ARCHITECTURES, checkpoint
+from tests.architectures import ARCHITECTURES
+from tests.export.exported import Exported
 
-# One of each kind; SSRU has recurrent states and a bias behind a tied matrix.
-NAMES = ("llama", "ssru", "bert")
 TYPES = {
     Dtype.FLOAT32: TensorProto.FLOAT,
     Dtype.FLOAT16: TensorProto.FLOAT16,
@@ -36,25 +32,6 @@ COSINES = {
     Precision.INT8: 0.99,
     Precision.INT4: 0.9,
 }
-
-
-@dataclass(frozen=True)
-class Exported:
-    """fp32 graphs in a folder, and what the eager module says of them."""
-
-    name: str
-    directory: Path
-    graphs: Signatures
-    reference: Reference
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    source = checkpoint(request.param)
-    directory = tmp_path_factory.mktemp(request.param)
-    graphs = export_graphs(source.config, source.weights, directory)
-    reference = compare_fp32(source, directory, graphs)
-    return Exported(request.param, directory, graphs, reference)
 
 
 @pytest.mark.parametrize(("precision", "device"), RECIPES)

@@ -145,11 +145,20 @@ class Parity(_message.Message):
     GREEDY_TOKENS_COMPARED_FIELD_NUMBER: _builtins.int
     GREEDY_TOKENS_EQUAL_FIELD_NUMBER: _builtins.int
     MIN_COSINE_FIELD_NUMBER: _builtins.int
+    PERPLEXITY_FIELD_NUMBER: _builtins.int
+    FP32_PERPLEXITY_FIELD_NUMBER: _builtins.int
+    EVALUATION_TOKENS_FIELD_NUMBER: _builtins.int
     max_absolute_error: _builtins.float
     greedy_tokens_compared: _builtins.int
     greedy_tokens_equal: _builtins.int
     min_cosine: _builtins.float
     """Of the served graph's outputs to the fp32 reference's."""
+    perplexity: _builtins.float
+    """Of models that write text: of the served graph, and of the fp32 graph, over
+    evaluation_tokens of text that the export brings. 0 where there is none.
+    """
+    fp32_perplexity: _builtins.float
+    evaluation_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -157,10 +166,13 @@ class Parity(_message.Message):
         greedy_tokens_compared: _builtins.int = ...,
         greedy_tokens_equal: _builtins.int = ...,
         min_cosine: _builtins.float = ...,
+        perplexity: _builtins.float = ...,
+        fp32_perplexity: _builtins.float = ...,
+        evaluation_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["greedy_tokens_compared", b"greedy_tokens_compared", "greedy_tokens_equal", b"greedy_tokens_equal", "max_absolute_error", b"max_absolute_error", "min_cosine", b"min_cosine"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_tokens", b"evaluation_tokens", "fp32_perplexity", b"fp32_perplexity", "greedy_tokens_compared", b"greedy_tokens_compared", "greedy_tokens_equal", b"greedy_tokens_equal", "max_absolute_error", b"max_absolute_error", "min_cosine", b"min_cosine", "perplexity", b"perplexity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,118 @@
+"""What a precision costs a model that writes text: its perplexity, on text of this repository.
+
+Every token is predicted from those before it, by the graphs as they are served.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from export.checkpoint import Checkpoint
+from export.evaluation_texts import PASSAGES, SENTENCES
+from export.greedy import Work, decode_in_graph, remember_source
+from export.runtime import DecodeSession, Floats, Session
+from export.signatures import Signatures
+from model.config import Kind
+
+MAX_TOKENS = 96  # of each text
+
+
+@dataclass(frozen=True)
+class Score:
+    """``perplexity``: the exponential of the mean negative log probability of a token."""
+
+    num_tokens: int
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Rows of ids to predict, from the second on, and of an encoder-decoder what they translate."""
+
+    rows: list[list[int]]
+    sources: list[list[int]] | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Evaluation | None":
+        """The bundled text as ``checkpoint`` reads it; None if it writes none."""
+        tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+        limit = min(MAX_TOKENS, checkpoint.config.position.max_positions)
+        unknown = checkpoint.config.vocabulary_size
+
+        def encode(texts: tuple[str, ...]) -> list[list[int]]:
+            rows = [tokenizer.encode(text).ids[:limit] for text in texts]
+            return [[index for index in row if index < unknown] for row in rows]
+
+        if checkpoint.config.kind == Kind.DECODER:
+            rows = [row for row in encode(PASSAGES) if len(row) > 1]
+            return cls(rows) if rows else None
+        start = checkpoint.special_tokens.decoder_start
+        if checkpoint.config.kind == Kind.ENCODER or start is None:
+            return None
+        source = SENTENCES.get(checkpoint.source_language or "en", SENTENCES["en"])
+        target = SENTENCES.get(checkpoint.target_language or "", source)
+        pairs = zip(encode(source), encode(target), strict=True)
+        kept = [(s, [start, *t][:limit]) for s, t in pairs if s and t]
+        return cls([t for _, t in kept], [s for s, _ in kept]) if kept else None
+
+
+def score(
+    evaluation: Evaluation, directory: Path, graphs: Signatures, *, is_large: bool = False
+) -> Score:
+    """How well the graphs in ``directory`` predict the rows of ``evaluation``."""
+    rows = evaluation.rows
+    longest = max(map(len, rows))
+    decoder = DecodeSession(
+        directory,
+        graphs["decode"],
+        num_slots=len(rows),
+        capacity=longest,
+        source_capacity=max(map(len, evaluation.sources or [[0]])),
+        is_large=is_large,
+    )
+    if graphs["decode"].max_chunk is None and evaluation.sources is None:
+        losses = [_losses(_whole(decoder, row), row[1:]) for row in rows]
+    else:
+        losses = _step_by_step(decoder, evaluation, directory, graphs)
+    all_losses = np.concatenate(losses)
+    return Score(len(all_losses), math.exp(float(all_losses.mean())))
+
+
+def _whole(decoder: DecodeSession, row: list[int]) -> Floats:
+    """Logits ``[length - 1, vocabulary]`` after each token of ``row`` but the last."""
+    ids, length = np.array([row[:-1]]), len(row) - 1
+    return decoder.step(
+        token_ids=ids,
+        logit_positions=np.arange(length),
+        num_cached_tokens=np.zeros(1, np.int32),
+        num_new_tokens=np.array([length], np.int32),
+        max_total_length=np.array(length),
+    )
+
+
+def _step_by_step(
+    decoder: DecodeSession, evaluation: Evaluation, directory: Path, graphs: Signatures
+) -> list[Floats]:
+    rows, sources = evaluation.rows, evaluation.sources
+    if sources is not None:
+        remember_source(Session(directory, graphs["encode"]), decoder, sources)
+    num_steps = max(map(len, rows)) - 1
+    work = Work(prompts=[row[:1] for row in rows], num_steps=num_steps, sources=sources)
+    tokens = np.zeros((len(rows), num_steps), np.int64)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row) - 1] = row[1:]
+    logits = decode_in_graph(decoder, work, tokens).logits
+    return [_losses(logits[index], row[1:]) for index, row in enumerate(rows)]
+
+
+def _losses(logits: Floats, tokens: list[int]) -> Floats:
+    """Negative log probabilities of ``tokens``; ``logits [steps, vocabulary]`` may go on."""
+    x: NDArray[np.float64] = logits[: len(tokens)].astype(np.float64)
+    x -= x.max(-1, keepdims=True)
+    log_sums = np.log(np.exp(x).sum(-1))
+    result: Floats = log_sums - x[np.arange(len(tokens)), tokens]
+    return result
