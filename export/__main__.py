@@ -1,5 +1,6 @@
 """The command line: ``python -m export SOURCE --out bundles/NAME``."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,7 @@ def export(
     except UnsupportedError as error:
         raise typer.BadParameter(str(error), param_hint="--precision") from error
     console.print(f"precision {choice.precision} for {device}: {choice.reason}", highlight=False)
+    started = time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console) as progress:
@@ -50,6 +52,9 @@ def export(
 
             def report(stage: str) -> None:
                 progress.update(task, description=f"{source}: {stage}")
+                if not console.is_terminal:  # a log has no line that changes
+                    seconds = time.monotonic() - started
+                    console.print(f"{source}: {seconds:.0f} s: {stage}", highlight=False)
 
             checkpoint = load_checkpoint(source)
             path = write_bundle(

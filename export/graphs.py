@@ -1,6 +1,7 @@
 """Module to ONNX: one wrapper for each graph, and the export itself."""
 
 import contextlib
+import gc
 import io
 import logging
 import warnings
@@ -173,4 +174,6 @@ def export_graphs(
     graphs = signatures(config)
     for name, graph in graphs.items():
         save_graph(trace(name, graph, model), directory / graph.file)
+    del model
+    gc.collect()  # what the exporter made refers to itself, and holds all weights
     return graphs
