@@ -173,7 +173,11 @@ def export_graphs(
     model = from_weights(config, weights, FusedKernels())
     graphs = signatures(config)
     for name, graph in graphs.items():
-        save_graph(trace(name, graph, model), directory / graph.file)
+        traced = trace(name, graph, model)
+        save_graph(traced, directory / graph.file)
+        # The exporter's rewriting rules remember their last graph: it must not hold weights.
+        for value in traced.graph.initializers.values():
+            value.const_value = None
     del model
-    gc.collect()  # what the exporter made refers to itself, and holds all weights
+    gc.collect()
     return graphs

@@ -1,6 +1,8 @@
 """Large models: the same results, without everything in memory at once."""
 
 import dataclasses
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from export.bundle_writer import write_bundle
 from export.double import in_double
+from export.graphs import export_graphs
 from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
 from model.bundle import Precision, read_parity
 from model.kernels import Step
@@ -69,3 +72,15 @@ def test_a_large_model_becomes_the_same_bundle(tmp_path: Path, precision: Precis
 
 def test_small_models_are_not_large() -> None:
     assert num_bytes(random_weights(ARCHITECTURES["llama"])) < LARGE_BYTES
+
+
+def test_what_was_traced_holds_no_weights(tmp_path: Path) -> None:
+    arrays = {name: w.numpy().copy() for name, w in random_weights(ARCHITECTURES["llama"]).items()}
+    references = [weakref.ref(array) for array in arrays.values()]
+    # A tensor keeps the array that it was made of.
+    weights = {name: torch.from_numpy(arrays.pop(name)) for name in list(arrays)}
+    assert all(reference() is not None for reference in references)
+    export_graphs(ARCHITECTURES["llama"], weights, tmp_path)
+    del weights
+    gc.collect()
+    assert all(reference() is None for reference in references)
