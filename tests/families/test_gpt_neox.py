@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.fixed_dictionaries(
         {

@@ -41,7 +41,7 @@ def model(changes: dict[str, Any]) -> Any:
     return LlamaForCausalLM(LlamaConfig(**SMALL | changes))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.fixed_dictionaries(
         AXES

@@ -18,7 +18,7 @@ from tests.families.harness import check_eager, check_graphs
 EXPERTS = st.sampled_from((3, 4))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.fixed_dictionaries(
         AXES
@@ -38,7 +38,7 @@ def test_mixtral_graphs() -> None:
     check_graphs("Mixtral", model, precisions=(Precision.INT8,))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.fixed_dictionaries(
         AXES
