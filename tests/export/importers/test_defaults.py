@@ -13,7 +13,7 @@ import torch
 from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Tokenizer
 from torch.nn import functional
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 from transformers.integrations.gguf import convert_gguf_tokenizer  # type: ignore[attr-defined]
 
 from export.checkpoint import Checkpoint
@@ -210,3 +210,15 @@ def test_marian_tokens_are_sentencepieces_on_real_strings(name: str) -> None:
     # Two segmentations of one score (see export.tokenization.sentence_piece) may differ.
     assert len(different) <= len(texts) // 1_000, different
     assert [tokenizer(name).decode(ids) for ids in theirs] == library.decode(theirs)
+
+
+def test_masked_words_are_those_of_transformers() -> None:
+    """Its layer norms have TensorFlow's names: gamma and beta."""
+    theirs = BertForMaskedLM.from_pretrained(DEFAULT_SOURCES["bert-tiny"].locate()).eval()
+    ours = from_weights(checkpoint("bert-tiny").config, checkpoint("bert-tiny").weights)
+    for text in ("Paris is the [MASK] of France.", *checkpoint("bert-tiny").sample_inputs):
+        ids = torch.tensor([tokenizer("bert-tiny").encode(text).ids])
+        with torch.no_grad():
+            hidden = ours.encode(ids, torch.tensor([ids.shape[1]]), torch.zeros_like(ids))
+            expected = theirs(ids).logits
+        torch.testing.assert_close(ours.logits(hidden), expected, rtol=0, atol=1e-4)
