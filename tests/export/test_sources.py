@@ -75,7 +75,7 @@ def test_an_unknown_format_lists_those_that_are_supported(tmp_path: Path, kind: 
     message = str(caught.value)
     assert "a Hugging Face folder" in message
     assert "model_type " in message
-    assert "GGUF file (general.architecture llama)" in message
+    assert "GGUF file (general.architecture llama" in message
     assert "Marian binary model (.bin) with its vocabulary (*.spm)" in message
 
 
