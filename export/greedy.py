@@ -100,13 +100,16 @@ def decode_in_graph(
         )
 
     num_rows, lengths = len(work.prompts), work.prompt_lengths
-    if chunks == 1 and decoder.graph.max_chunk is None:
+    graph = decoder.graph
+    if chunks == 1 and graph.max_chunk is None and not graph.chunk_within_source:
         logits = step(padded(work.prompts), np.zeros_like(lengths), lengths, 0)
     else:
         rows = []
         for row, prompt in enumerate(work.prompts):
             cached = 0
-            size = decoder.graph.max_chunk or -(-len(prompt) // chunks)
+            size = graph.max_chunk or -(-len(prompt) // chunks)
+            if graph.chunk_within_source and work.sources is not None:
+                size = min(size, len(work.sources[row]))
             for start in range(0, len(prompt), size):
                 ids = np.array([prompt[start : start + size]])
                 new = np.array([ids.shape[1]], np.int32)

@@ -26,15 +26,8 @@ Signatures = dict[str, Graph]
 
 
 def _max_chunk(stack: StackConfig) -> int | None:
-    """One token a run where the layer is recurrent, and with cross-attention.
-
-    GroupQueryAttention over a past takes several tokens of one row only, and not more
-    than the past is long: fewer than a target may begin with.
-    """
-    one = any(
-        layer.mixer == MixerKind.SSRU or layer.cross_attention is not None for layer in stack.layers
-    )
-    return 1 if one else None
+    """One token a run where a layer is recurrent."""
+    return 1 if any(layer.mixer == MixerKind.SSRU for layer in stack.layers) else None
 
 
 def _attention_states(config: ModelConfig, layer: LayerConfig, index: int) -> list[StateSpec]:
@@ -168,6 +161,10 @@ def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
         outputs=(_chosen_logits(config),),
         states=decoder_states(config),
         max_chunk=max_chunk,
+        # GroupQueryAttention over a past, which cross-attention's memory is, takes several
+        # tokens of one row only, and not more than the past is long.
+        chunk_within_source=max_chunk is None
+        and any(layer.cross_attention is not None for layer in stack.layers),
         disabled_optimizers=DISABLED_OPTIMIZERS,
     )
 

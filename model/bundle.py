@@ -37,7 +37,9 @@ encoder-decoder           heads, length, source_length]``, softmax weights. May 
 
 ``decode`` accepts any lengths where nothing is cached, length 1 where rows have
 ragged caches, and a longer chunk over a cache for one row at a time
-(``max_chunk`` = 1 in :class:`Graph` forbids more than one new token per run).
+(``max_chunk`` = 1 in :class:`Graph` forbids more than one new token per run). With
+``chunk_within_source``, any run of more than one new token holds one row, and no more
+tokens than the row's source has.
 
 *Slot state* is every tensor that a running sequence owns. A state is bound as
 input and output on the same memory, with ``batch`` in front of its slot shape.
@@ -174,6 +176,7 @@ class Graph(_Record, frozen=True, kw_only=True):
     outputs: tuple[TensorSpec, ...]
     states: tuple[StateSpec, ...] = ()
     max_chunk: int | None = None
+    chunk_within_source: bool = False
     disabled_optimizers: tuple[str, ...] = ()
 
 

@@ -64,6 +64,7 @@ class Runner:
             spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length
         )
         self._max_chunk = spec.max_chunk
+        self._within_source = spec.chunk_within_source
         self._suppressed = list(suppressed)
         self._decode = decode
         self._attend = attend
@@ -91,7 +92,8 @@ class Runner:
             Logits ``[rows, vocabulary]`` after each row's last new token; valid until
             the next run.
         """
-        if self._max_chunk is None or max(sizes) <= self._max_chunk:
+        together = 1 if self._within_source else self._max_chunk
+        if together is None or max(sizes) <= together:
             reads = [
                 _Read(row, row.num_cached_tokens, size)
                 for row, size in zip(rows, sizes, strict=True)
@@ -99,7 +101,7 @@ class Runner:
             return self._run(reads, first_slot)
         last = []
         for slot, (row, size) in enumerate(zip(rows, sizes, strict=True), first_slot):
-            for read in _pieces(row, size, self._max_chunk):
+            for read in _pieces(row, size, self._longest(row, size)):
                 logits = self._run([read], slot)
             last.append(logits.copy())
         return np.concatenate(last)
@@ -111,7 +113,7 @@ class Runner:
             Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens; valid until
             the next.
         """
-        for read in _pieces(row, size, min(self._max_chunk or SCORED_CHUNK, SCORED_CHUNK)):
+        for read in _pieces(row, size, min(self._longest(row, size), SCORED_CHUNK)):
             yield self._run([read], slot, all_positions=True)
 
     def decode_attention(self, row: Sequence, slot: int, size: int) -> Iterator[Floats]:
@@ -123,10 +125,15 @@ class Runner:
         if self._attend is None:
             raise ValueError("this model has no graph that tells attention")
         bound = self._attend.bind(self.cache.rows(slot, 1))
-        for read in _pieces(row, size, min(self._max_chunk or SCORED_CHUNK, SCORED_CHUNK)):
+        for read in _pieces(row, size, min(self._longest(row, size), SCORED_CHUNK)):
             weights = bound.run(self._inputs([read]))[ATTENTION][0]  # [layers, heads, n, capacity]
             for index in range(read.size):
                 yield weights[:, :, index, : row.num_source_tokens].copy()
+
+    def _longest(self, row: Sequence, size: int) -> int:
+        """How many of ``size`` new tokens of ``row`` one run may hold."""
+        limit = self._max_chunk or size
+        return min(limit, row.num_source_tokens) if self._within_source else limit
 
     def _run(self, reads: Rows[_Read], first_slot: int, *, all_positions: bool = False) -> Floats:
         """One run: logits after each row's last new token, or after every one of one row."""

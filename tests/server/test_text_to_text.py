@@ -69,17 +69,17 @@ def client(models: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
         yield client
 
 
-def expected(model: Any, source: list[int], first: int) -> tuple[int, ...]:
-    """What transformers generates greedily behind its start and the forced ``first`` token."""
-    ids = [EOS, first]
-    while len(ids) < NUM_TOKENS + 2:
+def expected(model: Any, source: list[int], *first: int) -> tuple[int, ...]:
+    """What transformers generates greedily behind its start and the forced ``first`` tokens."""
+    ids = [EOS, *first]
+    while len(ids) < NUM_TOKENS + 1 + len(first):
         with torch.no_grad():
             logits = model(torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits
         logits[..., SMALL["pad_token_id"]] = -torch.inf
         ids.append(int(logits[0, -1].argmax()))
         if ids[-1] == EOS:
             break
-    return tuple(ids[2:])
+    return tuple(ids[1 + len(first) :])
 
 
 def source(language: str | None) -> list[int]:
@@ -129,6 +129,24 @@ def test_an_encoder_decoder_generates(client: Client, models: dict[str, Any]) ->
     assert by_ids.outputs[0].token_ids == wanted
     pieces = list(client.generate_stream("summary", TEXT, **options))
     assert tuple(id_ for piece in pieces for id_ in piece.token_ids) == wanted
+
+
+@pytest.mark.parametrize("length", [1, 3, 5, 11])
+def test_a_prefix_is_as_long_as_it_likes(
+    client: Client, models: dict[str, Any], length: int
+) -> None:
+    """Longer than the source, too: of which one run reads no more."""
+    words = [f"w{30 - index}" for index in range(length)]
+    ids = [WORDS.index(word) for word in words]
+    wanted = expected(models["summary"], source(None), 0, *ids)
+    output = client.generate(
+        "summary",
+        TEXT,
+        target_prefix=" ".join(words),
+        max_new_tokens=NUM_TOKENS,
+        token_ids=True,
+    ).outputs[0]
+    assert output.token_ids[-len(wanted) :] == wanted
 
 
 def test_each_call_refuses_the_models_of_the_other(client: Client) -> None:
