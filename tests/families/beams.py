@@ -14,7 +14,7 @@ from server.backend.ort import OrtBackend
 from server.engine.generator import Generator
 from server.engine.observer import Load, RunReport
 from server.engine.options import Beams, EarlyStopping
-from server.engine.runner import Capacity, Runner
+from server.engine.runner import NEVER, Capacity, Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Progress
 
@@ -90,10 +90,11 @@ def check_beams(
                 num_outputs=beams.size,
             )
         )
-    ours = _run(directory, graphs, jobs)
+    suppressed = checkpoint.special_tokens.suppressed
+    ours = _run(directory, graphs, jobs, suppressed)
     compared = 0
     for job, found in zip(jobs, ours, strict=True):
-        expected = _reference(model, job, checkpoint.special_tokens.suppressed)
+        expected = _reference(model, job, suppressed)
         assert len(found) == len(expected)
         for mine, theirs in zip(found, expected, strict=True):
             assert abs(mine.score - theirs.score) <= SCORE_TOLERANCE
@@ -106,7 +107,10 @@ def check_beams(
 
 
 def _run(
-    directory: Path, graphs: dict[str, Graph], jobs: list[GenerationJob]
+    directory: Path,
+    graphs: dict[str, Graph],
+    jobs: list[GenerationJob],
+    suppressed: tuple[int, ...],
 ) -> list[list[Hypothesis]]:
     """All at once: they share steps, and wait for each other's rows."""
     backend = OrtBackend("cpu", 1)
@@ -115,7 +119,7 @@ def _run(
         for name, graph in graphs.items()
     }
     capacity = Capacity(NUM_SLOTS, 64, 64)
-    runner = Runner(graphs["decode"], loaded["decode"], loaded.get("encode"), capacity)
+    runner = Runner(graphs["decode"], loaded["decode"], loaded.get("encode"), capacity, suppressed)
     clock = itertools.count().__next__
     generator = Generator(
         "beams", runner, capacity, Limits(NUM_SLOTS, 256), lambda: float(clock()), Unobserved()
@@ -150,7 +154,6 @@ def _reference(model: Any, job: GenerationJob, suppressed: tuple[int, ...]) -> l
         "eos_token_id": eos,
         "pad_token_id": eos,
         "do_sample": False,
-        "suppress_tokens": list(suppressed) or None,
         "output_scores": True,
         "return_dict_in_generate": True,
         "forced_eos_token_id": None,
@@ -162,7 +165,16 @@ def _reference(model: Any, job: GenerationJob, suppressed: tuple[int, ...]) -> l
         options |= {"decoder_input_ids": prompt, "decoder_start_token_id": job.prompt[0]}
     else:
         ids = prompt
-    result = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    # Suppressed before the softmax, as here, so that the others' probabilities sum to 1;
+    # transformers' own option does it after.
+    never = torch.tensor(suppressed, dtype=torch.long)
+    hook = model.get_output_embeddings().register_forward_hook(
+        lambda _module, _inputs, logits: logits.index_fill(-1, never, NEVER)
+    )
+    try:
+        result = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    finally:
+        hook.remove()
     hypotheses = []
     for row, score in zip(result.sequences, result.sequences_scores, strict=True):
         tokens = row[len(job.prompt) :].tolist()
