@@ -143,7 +143,7 @@ def compare(
     json: Annotated[
         Path | None, typer.Option("--json", help="Where the rows are written, as they come.")
     ] = None,
-    level: Annotated[Level, typer.Option()] = Level.ALL,
+    level: Annotated[Level, typer.Option()] = Level.ENGINE,
     peers: Annotated[str, typer.Option(help="NAME,…; by default all.")] = "",
     precisions: Annotated[str, typer.Option(help="fp32,int8,int4; by default the usual.")] = "",
     rounds: Annotated[int, typer.Option(min=1)] = 5,
@@ -159,7 +159,7 @@ def compare(
     ] = False,
     root: Annotated[Path, typer.Option(help="Of environments and models.")] = Path("build"),
 ) -> None:
-    """Measure this engine and server side by side with others on the same work."""
+    """Measure this engine side by side with others on the same work."""
     comparison = Comparison(
         task=task,
         level=level,

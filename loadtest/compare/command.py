@@ -19,9 +19,9 @@ from loadtest.tasks import Task
 
 
 class Level(StrEnum):
+    """What of an inference server is compared. Servers as a whole are not compared yet."""
+
     ENGINE = "engine"
-    SERVER = "server"
-    ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,9 +66,8 @@ def compare(comparison: Comparison, path: Path) -> bool:
     )
     ceilings = _ceilings(comparison.places)
     report.note("ceilings", ceilings)
-    if comparison.level in {Level.ENGINE, Level.ALL}:
-        for precision in comparison.precisions or PRECISIONS[comparison.task]:
-            _compare_engines(comparison, precision, ceilings, report)
+    for precision in comparison.precisions or PRECISIONS[comparison.task]:
+        _compare_engines(comparison, precision, ceilings, report)
     print_table(report.rows)
     return all(not isinstance(row["ours"], str) for row in report.rows)
 
