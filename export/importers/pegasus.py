@@ -11,6 +11,7 @@ LAYOUT = Layout(
     tasks=(Task.GENERATE,),
     order=NormOrder.PRE,
     positions=PositionKind.SINUSOIDAL_PAPER,
+    own_ids=True,
     final_norm=True,
 )
 
