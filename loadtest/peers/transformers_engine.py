@@ -36,7 +36,9 @@ class Peer:
                     self._caches = {key: cache}
                     self._model(ids[:, :-1], past_key_values=cache, logits_to_keep=1)
                 cache = self._caches[key]
-                cache.crop(length - 1)
+                extra = cache.get_seq_length() - (length - 1)
+                if extra:
+                    cache.crop(-extra)
                 ids = ids[:, -1:]
             moments: list[float] = []
             started = time.perf_counter()
