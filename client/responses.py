@@ -171,6 +171,9 @@ def _parity(message: models_pb2.Parity) -> types.Parity:
         greedy_tokens_compared=message.greedy_tokens_compared,
         greedy_tokens_equal=message.greedy_tokens_equal,
         min_cosine=message.min_cosine,
+        perplexity=message.perplexity,
+        fp32_perplexity=message.fp32_perplexity,
+        evaluation_tokens=message.evaluation_tokens,
     )
 
 

@@ -318,6 +318,10 @@ class Parity:
     greedy_tokens_compared: int
     greedy_tokens_equal: int
     min_cosine: float
+    perplexity: float
+    """Of the served graph over ``evaluation_tokens``; 0 for a model that writes no text."""
+    fp32_perplexity: float
+    evaluation_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

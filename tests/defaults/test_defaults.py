@@ -1,6 +1,7 @@
 """The default models, served: against their references, and in company."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 from client.aio import AsyncClient
+from client.errors import TriuneError
 from client.sync import Client
-from client.types import FinishReason, Message, Piece
+from client.types import AttentionOptions, FinishReason, JsonSchema, Message, Piece
 from tests.defaults import references
 from tests.serving import server_process
 
@@ -46,6 +48,68 @@ def test_translation_reads_well(int8: Client) -> None:
     back = int8.translate("pt-en", [out.outputs[0].text])
     assert "children" in back.outputs[0].text
     assert "garden" in back.outputs[0].text
+
+
+def test_a_grammar_is_followed(int8: Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    question = [Message("user", "Describe Ann, who is 30, as JSON.")]
+    grammar = JsonSchema(json.dumps(schema))
+    for seed in range(4):  # hot enough to write anything else
+        output = int8.generate(
+            "smollm2", messages=question, grammar=grammar, temperature=1.5, seed=seed,
+            max_new_tokens=120,
+        ).outputs[0]  # fmt: skip
+        assert output.finish_reason == FinishReason.STOP
+        assert set(json.loads(output.text)) == {"name", "age"}
+    with pytest.raises(TriuneError, match="json_schema"):
+        int8.generate("smollm2", messages=question, grammar=JsonSchema("{"))
+
+
+def test_the_truth_scores_higher(int8: Client) -> None:
+    pairs = [("The capital of France is", f" {city}.") for city in ("Paris", "Berlin")]
+    paris, berlin = int8.score("smollm2", pairs).outputs
+    assert paris.score > berlin.score + 2
+
+
+def test_hypotheses_and_alignments_of_a_translation(int8: Client) -> None:
+    source = "The children were playing in the garden."
+    output = int8.translate(
+        "en-pt", source, beam_size=4, num_hypotheses=3,
+        attention=AttentionOptions(average=True, alignments=True),
+    ).outputs[0]  # fmt: skip
+    assert len({hypothesis.text for hypothesis in output.hypotheses}) == 3
+    assert output.attention is not None
+    pairs = {
+        output.text[row.target_start : row.target_end]: source[row.source_start : row.source_end]
+        for row in output.attention.alignments
+    }
+    assert pairs["crianças"] == "children"
+    assert pairs["jardim"] == "garden"
+
+
+def test_a_second_question_reuses_the_template(int8: Client) -> None:
+    """Its first token comes after reading what is new only."""
+    system = Message("system", "You answer in one short sentence. " * 40)
+    first, second = (
+        int8.generate("smollm2", messages=[system, Message("user", text)], max_new_tokens=1)
+        for text in ("Why is the sky blue?", "Where is Paris?")
+    )
+    assert first.usage.reused_tokens < 100
+    assert second.usage.reused_tokens > 250
+    assert second.usage.input_tokens - second.usage.reused_tokens < 20
+
+
+def test_a_quantised_export_says_what_it_cost(int8: Client) -> None:
+    for name in ("smollm2", "en-pt"):
+        parity = int8.get_model(name).parity
+        assert parity is not None
+        assert parity.evaluation_tokens > 100
+        assert 1.0 < parity.fp32_perplexity < parity.perplexity < 1.1 * parity.fp32_perplexity
 
 
 def test_embeddings_are_unit_vectors_that_know_cats(int8: Client) -> None:
