@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from export.bundle_writer import write_bundle
 from model.bundle import Precision
@@ -26,13 +27,14 @@ def _key(*folders: str) -> str:
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """``build/bundles/NAME``; made if it is not there, whole or not at all."""
+    """``build/bundles/NAME``; made if it is not there, by one test process for all."""
     path = ROOT / "build" / "bundles" / name
     complete = path / "complete"
-    if not complete.exists():
-        path.mkdir(parents=True, exist_ok=True)
-        make(path)
-        complete.touch()
+    path.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not complete.exists():
+            make(path)
+            complete.touch()
     return path
 
 

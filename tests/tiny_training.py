@@ -1,11 +1,11 @@
 """What the models of :mod:`tests.tiny` share: a tokenizer, and weights trained only once."""
 
 import hashlib
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import model.basics
@@ -69,16 +69,17 @@ def trained(
 ) -> dict[str, torch.Tensor]:
     """The weights after ``train``, kept in ``build/`` for as long as the code is the same."""
     path = CACHE / f"{name}-{_source_hash()}.pt"
-    if not path.exists():
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # matrices this small are slower with more
-        try:
-            weights = train(config, batches(), recipe)
-        finally:
-            torch.set_num_threads(num_threads)
-        CACHE.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{random.SystemRandom().randrange(10**9)}")
-        torch.save(weights, partial)
-        partial.replace(path)  # two test processes may train at once
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            num_threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # matrices this small are slower with more
+            try:
+                weights = train(config, batches(), recipe)
+            finally:
+                torch.set_num_threads(num_threads)
+            partial = path.with_suffix(".partial")
+            torch.save(weights, partial)
+            partial.replace(path)
     loaded: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
     return loaded
