@@ -25,7 +25,7 @@ tools:
 
 # The tests export what they need, below build/. Each that is skipped says why.
 test: setup
-	$(VENV)/python -m pytest -rs
+	$(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -rs
 
 check: setup
 	$(VENV)/ruff format --check .
