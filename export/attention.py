@@ -39,7 +39,7 @@ def add_attention_graph(graphs: dict[str, Graph], directory: Path) -> dict[str, 
     for value in tape.initializers:
         model.graph.register_initializer(value)
     model.graph.extend(tape.nodes)
-    model.graph.outputs.append(stacked)
+    model.graph.outputs.insert(len(decode.outputs), stacked)  # before the states
     ir.save(model, directory / FILE)  # weights stay where they are
     heads = int(nodes[0].attributes["num_heads"].value)
     attention = TensorSpec(
