@@ -6,15 +6,18 @@ are divided by ``length ** length_penalty``, and three rules say when to stop.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from server.engine.options import Beams, EarlyStopping
 
-Floats = npt.NDArray[np.float32]
+
+class Likeliest(NamedTuple):
+    """Next tokens of a hypothesis and their log-probabilities, likeliest first."""
+
+    tokens: list[int]
+    logprobs: list[float]
 
 
 class Branch(NamedTuple):
@@ -60,12 +63,17 @@ class BeamSearch:
     finished: list[Hypothesis] = field(default_factory=list)
     is_over: bool = False
 
-    def advance(self, log_probabilities: Floats) -> list[Branch]:
+    @property
+    def num_candidates(self) -> int:
+        """Continuations to look at: ``size`` of them go on even if every other one ends."""
+        return max(2, 1 + len(self.eos)) * self.beams.size
+
+    def advance(self, likeliest: Sequence[Likeliest]) -> list[Branch]:
         """Takes one step.
 
         Args:
-            log_probabilities: ``[live, vocabulary]`` of the next token of each live
-                hypothesis; minus infinity forbids a token.
+            likeliest: of each live hypothesis, the :attr:`num_candidates` likeliest next
+                tokens, or all that are allowed.
 
         Returns:
             The live hypotheses of the next step, best first; none when the search is over.
@@ -74,7 +82,7 @@ class BeamSearch:
         is_last = length >= self.max_new_tokens
         branches: list[Branch] = []
         live: list[Hypothesis] = []
-        for rank, (score, parent, token) in enumerate(self._candidates(log_probabilities)):
+        for rank, (score, parent, token) in enumerate(self._candidates(likeliest)):
             if is_last or token in self.eos:
                 if rank < self.beams.size:
                     self._finish(self.live[parent].extended(token, score))
@@ -101,20 +109,15 @@ class BeamSearch:
                 return first[:index]
         return first[: len(last)]
 
-    def _candidates(self, log_probabilities: Floats) -> list[tuple[float, int, int]]:
-        """``(score, parent, token)`` of the best continuations, best first.
-
-        As many that ``size`` of them go on even if every other one ends.
-        """
-        count = max(2, 1 + len(self.eos)) * self.beams.size
-        found = []
-        for parent, row in enumerate(log_probabilities):
-            for token in top_indices(row, count):
-                value = float(row[token])
-                if value > -np.inf:
-                    found.append((self.live[parent].score + value, parent, int(token)))
+    def _candidates(self, likeliest: Sequence[Likeliest]) -> list[tuple[float, int, int]]:
+        """``(score, parent, token)`` of the best continuations, best first."""
+        found = [
+            (live.score + logprob, parent, token)
+            for parent, (live, row) in enumerate(zip(self.live, likeliest, strict=True))
+            for token, logprob in zip(row.tokens, row.logprobs, strict=True)
+        ]
         found.sort(key=lambda candidate: -candidate[0])
-        return found[:count]
+        return found[: self.num_candidates]
 
     def _finish(self, hypothesis: Hypothesis) -> None:
         self.finished.append(hypothesis.penalized(self.beams))
@@ -130,23 +133,3 @@ class BeamSearch:
             length = self.max_new_tokens
         possible = best_live_score / math.pow(length, self.beams.length_penalty)
         return possible <= self.finished[-1].score
-
-
-# A candidate set this far below the best logit is enough for any small count.
-_NEAR = 12.0
-
-
-def top_indices(row: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Indices of the ``count`` largest of ``row [n]``, largest first.
-
-    Looks first at those near the maximum, which are few: several times faster than a
-    partition of a whole vocabulary.
-    """
-    near = np.flatnonzero(row >= row.max() - _NEAR)
-    if len(near) < count:
-        near = np.arange(len(row))
-    values = row[near]
-    if len(near) > 4 * count:
-        part = np.argpartition(values, len(values) - count)[len(values) - count :]
-        near, values = near[part], values[part]
-    return near[np.argsort(-values, kind="stable")[:count]]

@@ -1,13 +1,14 @@
 """How the rows of a job become the next ones: samples, alternatives, a step of a beam search."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 import numpy as np
 
 from server.engine import sampling
 from server.engine.adjust import ConstraintError
-from server.engine.beam import Branch, top_indices
+from server.engine.beam import Branch, Likeliest
 from server.engine.group import Group
 from server.engine.lifecycle import Event
 from server.engine.residents import common_prefix
@@ -38,7 +39,9 @@ class Branching:
         if group.job.alternatives:
             adjusted = logits.copy()
             first.adjust(adjusted)
-            tokens = [int(id_) for id_ in top_indices(adjusted, count) if adjusted[id_] > -np.inf]
+            tokens = [
+                int(id_) for id_ in sampling.top_indices(adjusted, count) if adjusted[id_] > -np.inf
+            ]
             if not tokens:
                 raise ConstraintError("no token is allowed")
             count = group.num_open_outputs = len(tokens)
@@ -48,11 +51,11 @@ class Branching:
         group.has_branched = True
         return tokens
 
-    def search(self, logits: Floats) -> list[Progress]:
+    def search(self, logits: Rows[Floats]) -> list[Progress]:
         """One step of the group's beam search.
 
         Args:
-            logits: ``[live, vocabulary]``, in the order of ``group.rows``.
+            logits: ``[vocabulary]`` each, in the order of ``group.rows``.
 
         Returns:
             News of the best hypothesis: the tokens on which all now agree. ``group.rows`` is
@@ -61,10 +64,11 @@ class Branching:
         group, search = self.group, self.group.search
         if search is None:
             raise ValueError("this job has no search")
-        table = sampling.log_probabilities(logits)
-        for row, values in zip(group.rows, table, strict=True):
-            row.adjust(values)
-        branches = search.advance(table)
+        count = search.num_candidates
+        candidates = [
+            _likeliest(row, values, count) for row, values in zip(group.rows, logits, strict=True)
+        ]
+        branches = search.advance(candidates)
         if not branches:
             return []
         self._rearrange(branches)
@@ -112,3 +116,11 @@ class Branching:
         child = parent.fork(next(self.ids), output)
         self.rows.fork(parent, child)
         return child
+
+
+def _likeliest(row: Sequence, logits: Floats, count: int) -> Likeliest:
+    if not row.adjusters and row.constraint is None:
+        return sampling.likeliest(logits, count)
+    log_probs = sampling.log_probabilities(logits)
+    row.adjust(log_probs)
+    return sampling.likeliest_of(log_probs, count)

@@ -142,8 +142,9 @@ class Outputs:
             self._end(row, outcome, now, tokens=(token,), logprobs=logprobs)
 
     def _branch(self, group: Group, logits: dict[int, Floats], now: float) -> None:
-        table = np.stack([logits[row.id] for row in group.rows])
-        if np.isnan(table).any() or not np.isfinite(table.max(-1)).all():
+        table = [logits[row.id] for row in group.rows]
+        # numpy's maximum of a row with a NaN is NaN.
+        if not all(np.isfinite(row.max()) for row in table):
             self._end_all(group, Outcome.FAILED, now, NOT_FINITE)
             return
         if group.times.first_token is None:

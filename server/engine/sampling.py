@@ -1,11 +1,12 @@
 """Choosing tokens from logits, row by row: no row's choice depends on its neighbours."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from server.engine.beam import top_indices
+from server.engine.beam import Likeliest
 from server.engine.options import Sampling
 
 Floats = npt.NDArray[np.float32]
@@ -112,6 +113,48 @@ def _typical(
     keep = int(np.searchsorted(np.cumsum(weights[order]), mass)) + 1
     chosen = np.sort(order[:keep])  # likeliest first again
     return ids[chosen], weights[chosen]
+
+
+# Of a vocabulary, for the search for its largest.
+_BLOCK = 64
+
+
+def top_indices(row: Floats, count: int) -> npt.NDArray[np.intp]:
+    """Indices of the ``count`` largest of ``row [n]``, largest first; all if there are fewer.
+
+    The ``count``-th largest maximum of its blocks is no larger than the ``count``-th largest
+    value, so only what reaches it is sorted: several times faster than a partition of a
+    whole vocabulary.
+    """
+    num_blocks = len(row) // _BLOCK
+    if count >= num_blocks:
+        return np.argsort(-row, kind="stable")[:count]
+    tail = row[num_blocks * _BLOCK :]
+    maxima = row[: num_blocks * _BLOCK].reshape(num_blocks, _BLOCK).max(1)
+    if len(tail):
+        maxima = np.append(maxima, tail.max())
+    least = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
+    reach = np.flatnonzero(row >= least)
+    return reach[np.argsort(-row[reach], kind="stable")[:count]]
+
+
+def likeliest(logits: Floats, count: int) -> Likeliest:
+    """The ``count`` likeliest tokens of ``logits [vocabulary]``; none that is impossible."""
+    best = logits.max()
+    total = float(best) + math.log(float(np.exp(logits - best).sum()))
+    ids = top_indices(logits, count)
+    values = logits[ids]
+    possible = values > -np.inf
+    logprobs = values[possible].astype(np.float64) - total
+    return Likeliest(ids[possible].tolist(), logprobs.tolist())
+
+
+def likeliest_of(log_probs: Floats, count: int) -> Likeliest:
+    """The same of ``log_probs [vocabulary]`` that need not add up to 1: some were changed."""
+    ids = top_indices(log_probs, count)
+    values = log_probs[ids]
+    possible = values > -np.inf
+    return Likeliest(ids[possible].tolist(), values[possible].tolist())
 
 
 def log_probabilities(logits: Floats) -> Floats:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import (
     LogitsProcessor,
     MinPLogitsWarper,
@@ -103,3 +105,29 @@ def test_log_probabilities_of_tokens() -> None:
     assert [id_ for id_, _ in told.top] == [0, 2]
     assert told.top[1][1] == pytest.approx(np.log(0.3), abs=1e-6)
     np.testing.assert_allclose(sampling.log_probabilities(LOGITS + 7), LOGITS, atol=1e-6)
+
+
+@given(
+    size=st.integers(1, 700),
+    count=st.integers(1, 40),
+    seed=st.integers(0, 99),
+    levels=st.sampled_from([2, 50, 10_000]),
+    forbidden=st.floats(0, 1),
+)
+def test_the_largest_in_order(
+    size: int, count: int, seed: int, levels: int, forbidden: float
+) -> None:
+    """Among ties, and among many that are forbidden."""
+    rng = np.random.default_rng(seed)
+    row = rng.integers(0, levels, size).astype(np.float32)
+    row[rng.random(size) < forbidden] = -np.inf
+    found = sampling.top_indices(row, count)
+    assert len(set(found.tolist())) == min(count, size)
+    np.testing.assert_array_equal(row[found], np.sort(row)[::-1][:count])
+
+
+def test_the_likeliest_are_possible() -> None:
+    row = np.where(np.arange(500) % 100 == 0, 1.0, -np.inf).astype(np.float32)
+    found = sampling.likeliest(row, 20)
+    assert found.tokens == [0, 100, 200, 300, 400]
+    assert found.logprobs == pytest.approx([np.log(1 / 5)] * 5)
