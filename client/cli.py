@@ -168,8 +168,7 @@ def score(
         pairs = [(before, text) for text in target]
         result = client.score(model, pairs, logprobs=json, version=version)
     if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
+        render.write_outputs_json(result)
     else:
         render.write_scores(result, target)
 
@@ -192,8 +191,7 @@ def tokenize(
             model, texts, without_special_tokens=without_special_tokens, version=version
         )
     if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
+        render.write_outputs_json(result)
     else:
         render.write_tokenizations(result)
 

@@ -1,7 +1,6 @@
 """The command line's calls to encoders: embed, classify, tag, fill-mask, answer, rerank."""
 
 import sys
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -101,8 +100,7 @@ def classify(
             max_tokens=max_tokens,
         )
     if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
+        render.write_outputs_json(result)
     else:
         render.write_classifications(result, texts)
 
@@ -140,8 +138,7 @@ def tag(
             stride=stride,
         )
     if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
+        render.write_outputs_json(result)
         return
     for output in result.outputs:
         for row in output.entities:
@@ -175,8 +172,7 @@ def fill_mask(
             max_tokens=max_tokens,
         )
     if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
+        render.write_outputs_json(result)
         return
     for output in result.outputs:
         for mask in output.masks:
@@ -215,8 +211,7 @@ def answer(
             stride=stride,
         )
     if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
+        render.write_outputs_json(result)
         return
     for output in result.outputs:
         for row in output.spans:
@@ -253,8 +248,7 @@ def rerank(
             stride=stride,
         )
     if json:
-        outputs = [asdict(output) for output in result.outputs]
-        render.write_json(result.model, outputs, result.usage, result.timing)
+        render.write_outputs_json(result)
         return
     for row in result.outputs:
         print(f"{row.score:+.4f}  {row.index}  {row.document[:80]}")

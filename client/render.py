@@ -34,6 +34,20 @@ def write_json(
     print(json.dumps(row, ensure_ascii=False))
 
 
+def write_outputs_json(
+    result: types.ScoreResult
+    | types.TokenizeResult
+    | encoder_types.ClassifyResult
+    | encoder_types.TagResult
+    | encoder_types.FillMaskResult
+    | encoder_types.AnswerResult
+    | encoder_types.RerankResult,
+) -> None:
+    """A result whose outputs are objects."""
+    outputs = [asdict(output) for output in result.outputs]
+    write_json(result.model, outputs, result.usage, result.timing)
+
+
 def write_texts_json(results: Sequence[types.TextResult], options: types.GenerationOptions) -> None:
     """Several requests as one object: usage and timing are sums.
 
