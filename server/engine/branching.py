@@ -120,7 +120,7 @@ class Branching:
 
 def _likeliest(row: Sequence, logits: Floats, count: int) -> Likeliest:
     if not row.adjusters and row.constraint is None:
-        return sampling.likeliest(logits, count)
+        return sampling.likeliest(logits, count, sampling.log_sum_exp(logits))
     log_probs = sampling.log_probabilities(logits)
     row.adjust(log_probs)
-    return sampling.likeliest_of(log_probs, count)
+    return sampling.likeliest(log_probs, count)

@@ -138,23 +138,22 @@ def top_indices(row: Floats, count: int) -> npt.NDArray[np.intp]:
     return reach[np.argsort(-row[reach], kind="stable")[:count]]
 
 
-def likeliest(logits: Floats, count: int) -> Likeliest:
-    """The ``count`` likeliest tokens of ``logits [vocabulary]``; none that is impossible."""
-    best = logits.max()
-    total = float(best) + math.log(float(np.exp(logits - best).sum()))
-    ids = top_indices(logits, count)
-    values = logits[ids]
+def likeliest(log_probs: Floats, count: int, total: float = 0.0) -> Likeliest:
+    """The ``count`` likeliest tokens of ``log_probs [vocabulary]``; none that is impossible.
+
+    ``total`` is subtracted from each: :func:`log_sum_exp` of what are logits still.
+    """
+    ids = top_indices(log_probs, count)
+    values = log_probs[ids]
     possible = values > -np.inf
     logprobs = values[possible].astype(np.float64) - total
     return Likeliest(ids[possible].tolist(), logprobs.tolist())
 
 
-def likeliest_of(log_probs: Floats, count: int) -> Likeliest:
-    """The same of ``log_probs [vocabulary]`` that need not add up to 1: some were changed."""
-    ids = top_indices(log_probs, count)
-    values = log_probs[ids]
-    possible = values > -np.inf
-    return Likeliest(ids[possible].tolist(), values[possible].tolist())
+def log_sum_exp(logits: Floats) -> float:
+    """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow."""
+    best = logits.max()
+    return float(best) + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
 
 
 def log_probabilities(logits: Floats) -> Floats:
@@ -166,8 +165,7 @@ def log_probabilities(logits: Floats) -> Floats:
 
 def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
     """Of ``token`` in the distribution of ``logits [vocabulary]``, and of the likeliest tokens."""
-    best = float(logits.max())
-    total = best + float(np.log(np.exp(logits - best).sum(dtype=np.float64)))
+    total = log_sum_exp(logits)
     top = top_indices(logits, num_top) if num_top else ()
     return TokenLogprob(
         float(logits[token]) - total, tuple((int(id_), float(logits[id_]) - total) for id_ in top)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server.engine.beam import BeamSearch
 from server.engine.lifecycle import Outcome
 from server.engine.options import Adjustments, Beams, EarlyStopping, Reporting, Sampling
-from server.engine.sampling import likeliest, log_probabilities
+from server.engine.sampling import likeliest, log_probabilities, log_sum_exp
 from server.engine.sequence import GenerationJob
 from tests.server.fake_backend import EOS, next_logits, reference
 from tests.server.generating import MAX_LENGTH, Bench, bench, job
@@ -32,7 +32,7 @@ def searched(
     search = BeamSearch(beams, frozenset({EOS}), max_new_tokens)
     while not search.is_over:
         table = [next_logits((*prompt, *live.tokens), source) for live in search.live]
-        search.advance([likeliest(row, search.num_candidates) for row in table])
+        search.advance([likeliest(row, search.num_candidates, log_sum_exp(row)) for row in table])
     return [Found(list(best.tokens), best.score) for best in search.best(beams.size)]
 
 
