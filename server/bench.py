@@ -25,7 +25,7 @@ from server.engine.build import build_engine, clock
 from server.engine.busy import BusyLanes
 from server.engine.engine import Engine, Ticket
 from server.engine.lifecycle import Outcome
-from server.engine.observer import Load, RunReport
+from server.engine.observer import Unobserved
 from server.engine.options import Beams
 from server.engine.sequence import EncodingJob, GenerationJob, Job
 from server.errors import StartupError
@@ -33,16 +33,6 @@ from server.registry import Model, Registry, load_bundle
 
 Message = dict[str, Any]
 _GOOD = {Outcome.DONE, Outcome.LENGTH, Outcome.STOP}
-
-
-class Silent:
-    """An observer that keeps nothing."""
-
-    def on_run(self, model: str, report: RunReport) -> None:
-        del model, report
-
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
-        del model, lane, load, seconds
 
 
 class Bench:
@@ -65,7 +55,7 @@ class Bench:
         busy = BusyLanes()
         backend = make_backend(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
-        self._engine = build_engine(Registry([self._model], []), config, Silent(), busy, _die)
+        self._engine = build_engine(Registry([self._model], []), config, Unobserved(), busy, _die)
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:

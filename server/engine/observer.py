@@ -31,3 +31,13 @@ class Observer(Protocol):
     def on_run(self, model: str, report: RunReport) -> None: ...
 
     def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None: ...
+
+
+class Unobserved:
+    """An observer that keeps nothing."""
+
+    def on_run(self, model: str, report: RunReport) -> None:
+        del model, report
+
+    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+        del model, lane, load, seconds

@@ -12,7 +12,7 @@ from model.bundle import TOKENIZER_FILE
 from server.backend.base import Array, BoundGraph, Graph
 from server.backend.ort import OrtBackend
 from server.engine.generator import Generator
-from server.engine.observer import Load, RunReport
+from server.engine.observer import Unobserved
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Sequence
@@ -58,16 +58,6 @@ class TimedRun:
             return self._bound.run(inputs)
 
 
-class Silent:
-    """An observer that keeps nothing."""
-
-    def on_run(self, model: str, report: RunReport) -> None:
-        del model, report
-
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
-        del model, lane, load, seconds
-
-
 @dataclass(frozen=True)
 class StepTimes:
     """Medians over decode steps, in seconds."""
@@ -99,7 +89,7 @@ class BareEngine:
         self._runner = Runner(spec, graph, None, capacity)
         limits = Limits(num_slots, MAX_STEP_TOKENS)
         self._generator = Generator(
-            "bench", self._runner, capacity, limits, time.perf_counter, Silent()
+            "bench", self._runner, capacity, limits, time.perf_counter, Unobserved()
         )
         self._next_id = 0
         self._touch_cache(num_slots)

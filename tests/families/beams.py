@@ -12,7 +12,7 @@ from export.checkpoint import Checkpoint
 from model.bundle import Graph
 from server.backend.ort import OrtBackend
 from server.engine.generator import Generator
-from server.engine.observer import Load, RunReport
+from server.engine.observer import Unobserved
 from server.engine.options import Beams, EarlyStopping
 from server.engine.runner import NEVER, Capacity, Runner
 from server.engine.scheduler import Limits
@@ -28,16 +28,6 @@ NUM_STEPS = 16
 SCORE_TOLERANCE = 1e-4
 # Two hypotheses this close may change places.
 TIE = 2e-5
-
-
-class Unobserved:
-    """Implements :class:`server.engine.observer.Observer`."""
-
-    def on_run(self, model: str, report: RunReport) -> None:
-        """Nothing is noted."""
-
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
-        """Nothing is noted."""
 
 
 @dataclass(frozen=True)

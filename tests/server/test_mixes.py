@@ -10,13 +10,13 @@ import pytest
 
 from server.backend.ort import OrtBackend
 from server.engine.generator import Generator
+from server.engine.observer import Unobserved
 from server.engine.options import Adjustments, Beams, Sampling
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Progress
 from server.registry import Model, load_bundle
 from tests import tiny
-from tests.families.beams import Unobserved
 
 NUM_MIXES = {"tiny-decoder": 400, "dates": 100}
 NUM_SLOTS = 8
