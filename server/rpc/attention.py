@@ -12,6 +12,7 @@ from server.engine.options import Reporting
 from server.engine.sequence import Floats, GenerationJob
 from server.errors import InternalError, InvalidArgumentError
 from server.registry import Model
+from server.rpc.accounting import end_of
 from server.text.alignment import target_spans
 
 FIELD = "response.attention"
@@ -87,6 +88,7 @@ async def read_attention(
         progress = await tickets[0].next()
     finally:
         engine.cancel(tickets)
+    end_of(progress)
     if progress.attention is None:
         raise InternalError("the attention could not be read")
     # A token was chosen after the one before it was read.

@@ -8,12 +8,12 @@ from model.bundle import Task
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import encoding_pb2 as pb
 from server.engine.engine import Ticket
-from server.engine.sequence import EncodingJob, End, Floats, Progress
+from server.engine.sequence import EncodingJob, End, Floats
 from server.errors import InternalError, InvalidArgumentError
 from server.registry import Model
 from server.rpc import validation
+from server.rpc.accounting import end_of, timing
 from server.rpc.context import Services
-from server.rpc.generation import failure_of
 from server.text.reading import Limit, Reading, TooLongError, Window
 
 
@@ -112,25 +112,16 @@ class Call:
         for end in self._ends:
             metrics.on_phases(name, end.queue_seconds, end.prefill_seconds, end.decode_seconds)
         metrics.on_tokens(name, self._num_tokens, 0)
-        timing = common_pb2.Timing(
-            queue_seconds=max(end.queue_seconds for end in self._ends),
-            tokenize_seconds=self._tokenize_seconds,
-            prefill_seconds=max(end.prefill_seconds for end in self._ends),
-            total_seconds=time.monotonic() - self.started,
-        )
-        return common_pb2.Usage(input_tokens=self._num_tokens), timing
+        usage = common_pb2.Usage(input_tokens=self._num_tokens)
+        return usage, timing(self._ends, self._tokenize_seconds, self.started)
 
 
 async def _result(ticket: Ticket) -> tuple[Output, End]:
-    progress: Progress = await ticket.next()
-    if progress.end is None:
-        raise InternalError
-    failure = failure_of(progress.end)
-    if failure is not None:
-        raise failure
+    progress = await ticket.next()
+    end = end_of(progress)
     if progress.vector is None:
         raise InternalError
-    return Output(progress.vector, progress.token_vectors), progress.end
+    return Output(progress.vector, progress.token_vectors), end
 
 
 def usage_of(reading: Reading) -> common_pb2.Usage:

@@ -12,8 +12,8 @@ from server.engine.engine import Ticket
 from server.engine.lifecycle import Outcome
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import End, Progress
-from server.errors import DeadlineError, InternalError, InvalidArgumentError, ServeError
 from server.metrics import Metrics
+from server.rpc.accounting import failure_of
 from server.rpc.attention import read_attention
 from server.rpc.context import Services
 from server.rpc.prepare import Prepared
@@ -70,17 +70,6 @@ async def generate(prepared: Prepared, services: Services) -> AsyncGenerator[Pie
         services.engine.cancel(tickets)
 
 
-def timing(prepared: Prepared, ends: list[End]) -> common_pb2.Timing:
-    """Of a request: each phase's longest among its outputs."""
-    return common_pb2.Timing(
-        queue_seconds=max(end.queue_seconds for end in ends),
-        tokenize_seconds=prepared.tokenize_seconds,
-        prefill_seconds=max(end.prefill_seconds for end in ends),
-        decode_seconds=max(end.decode_seconds for end in ends),
-        total_seconds=time.monotonic() - prepared.started,
-    )
-
-
 def total_usage(usages: list[common_pb2.Usage]) -> common_pb2.Usage:
     """The sum over a request's outputs."""
     return common_pb2.Usage(
@@ -88,19 +77,6 @@ def total_usage(usages: list[common_pb2.Usage]) -> common_pb2.Usage:
         output_tokens=sum(usage.output_tokens for usage in usages),
         reused_tokens=sum(usage.reused_tokens for usage in usages),
     )
-
-
-def failure_of(end: End) -> ServeError | None:
-    """The error that a caller gets for an outcome that is none of success."""
-    match end.outcome:
-        case Outcome.FAILED:
-            return InternalError(end.failure)
-        case Outcome.UNSATISFIABLE:
-            return InvalidArgumentError("decoding", end.failure)
-        case Outcome.DEADLINE:
-            return DeadlineError()
-        case _:
-            return None
 
 
 async def _pieces(

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TypeVar
 
+from protos.triune.v1 import common_pb2, inference_pb2_grpc
 from protos.triune.v1 import inference_pb2 as pb
-from protos.triune.v1 import inference_pb2_grpc
+from server.engine.sequence import End
 from server.rpc import (
     answering,
     embedding,
@@ -17,6 +18,7 @@ from server.rpc import (
     scoring,
     tokenization,
 )
+from server.rpc.accounting import timing
 from server.rpc.calls import Context, deadline_of, guarded
 from server.rpc.context import Services
 from server.rpc.generation import Piece
@@ -130,7 +132,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             model=prepared.model.manifest.name,
             outputs=[messages.output(prepared, hypotheses) for hypotheses in outputs],
             usage=generation.total_usage([end.usage for end in ends]),
-            timing=generation.timing(prepared, [end.end for end in ends]),
+            timing=_timing(prepared, [end.end for end in ends]),
         )
 
 
@@ -146,10 +148,14 @@ def _streamed(prepared: Prepared, piece: Piece, response: type[Streamed]) -> Str
     if piece.finish is not None:
         message.finish_reason = piece.finish.reason
         message.usage.CopyFrom(piece.finish.usage)
-        message.timing.CopyFrom(generation.timing(prepared, [piece.finish.end]))
+        message.timing.CopyFrom(_timing(prepared, [piece.finish.end]))
         message.prompt_logprobs.extend(messages.prompt_logprobs(prepared, piece))
         if piece.finish.score is not None:
             message.score = piece.finish.score
         if piece.finish.attention is not None:
             message.attention.CopyFrom(piece.finish.attention)
     return message
+
+
+def _timing(prepared: Prepared, ends: list[End]) -> common_pb2.Timing:
+    return timing(ends, prepared.tokenize_seconds, prepared.started)

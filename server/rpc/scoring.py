@@ -11,11 +11,11 @@ from server.engine.engine import Ticket
 from server.engine.options import Reporting
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import End, GenerationJob
-from server.errors import InternalError, InvalidArgumentError
+from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.rpc import options as checked
+from server.rpc.accounting import end_of, timing
 from server.rpc.context import Services
-from server.rpc.generation import failure_of
 from server.rpc.languages import target_start
 from server.rpc.messages import token_logprobs
 
@@ -78,12 +78,7 @@ async def score(
         model=name,
         outputs=outputs,
         usage=common_pb2.Usage(input_tokens=sum(row.usage.input_tokens for row in outputs)),
-        timing=common_pb2.Timing(
-            queue_seconds=max(end.queue_seconds for _, end in results),
-            tokenize_seconds=tokenized - started,
-            prefill_seconds=max(end.prefill_seconds for _, end in results),
-            total_seconds=time.monotonic() - started,
-        ),
+        timing=timing([end for _, end in results], tokenized - started, started),
     )
 
 
@@ -127,9 +122,4 @@ def _translated(model: Model, pair: pb.ScoreInput, field: str) -> _Scored:
 
 async def _result(ticket: Ticket) -> tuple[tuple[TokenLogprob, ...], End]:
     progress = await ticket.next()
-    if progress.end is None:
-        raise InternalError("an unscored prompt")
-    failure = failure_of(progress.end)
-    if failure is not None:
-        raise failure
-    return progress.prompt_logprobs, progress.end
+    return progress.prompt_logprobs, end_of(progress)
