@@ -1,4 +1,7 @@
-"""Two thousand real strings and more, the same on every run: prose, code, scripts, oddities."""
+"""Two thousand real strings and more: prose, code, scripts, oddities.
+
+The same on every run, and whatever is written elsewhere in this repository.
+"""
 
 import sys
 import unicodedata
@@ -8,7 +11,7 @@ from pydoc_data.topics import topics
 from export.evaluation_texts import PASSAGES, SENTENCES
 from export.importers.samples import ENGLISH_PROMPTS, ENGLISH_TEXTS, SOURCE_SENTENCES
 
-ROOT = Path(__file__).parents[2]
+PROMPTS = Path(__file__).parents[2] / "loadtest/data/prompts.txt"
 NUM_TEXTS = 2000
 ODD = (
     "",
@@ -48,10 +51,7 @@ def _scripts() -> list[str]:
 
 def texts() -> list[str]:
     """At least :data:`NUM_TEXTS`, none twice."""
-    documents = [path.read_text("utf-8") for path in sorted(ROOT.glob("*.md"))]
-    documents += [path.read_text("utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))]
-    documents += [(ROOT / "loadtest/data/prompts.txt").read_text("utf-8")]
-    lines = [line for document in documents for line in document.splitlines()]
+    lines = PROMPTS.read_text("utf-8").splitlines()
     paragraphs = [part for topic in sorted(topics) for part in topics[topic].split("\n\n")]
     known = [*ODD, *_scripts(), *PASSAGES, *ENGLISH_PROMPTS, *ENGLISH_TEXTS]
     for sentences in (*SENTENCES.values(), *SOURCE_SENTENCES.values()):
