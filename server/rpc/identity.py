@@ -26,7 +26,7 @@ def identity_of(context: Context) -> str:
 
 
 def address_of(peer: str) -> str:
-    """A peer without its port: of ``ipv4:1.2.3.4:50``, ``ipv6:[::1]:50`` (percent-encoded) or ``unix:PATH``."""
+    """A peer without its port: of ``ipv4:1.2.3.4:50``, ``ipv6:[::1]:50``, ``unix:PATH``."""
     kind, _, rest = unquote(peer).partition(":")
     if kind in {"ipv4", "ipv6"}:
         return rest.rpartition(":")[0].strip("[]")
