@@ -18,7 +18,7 @@ from server.backend.base import Backend
 from server.backend.ort import OrtBackend
 from server.backend.paired import PairedBackend
 from server.config import ServerConfig
-from server.engine.build import build_engine
+from server.engine.build import build_engine, capacity_of, make_workers
 from server.engine.busy import BusyLanes
 from server.errors import StartupError
 from server.metrics import Metrics
@@ -66,7 +66,9 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         raise StartupError(f"no bundle in {config.bundles} can be served")
     metrics = Metrics()
     dead: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    engine = build_engine(registry, config, metrics, busy, dead.set_result)
+    engine = build_engine(config, metrics, busy, dead.set_result)
+    for model in registry.models:
+        engine.add(model.key, make_workers(model, config, metrics), capacity_of(model, config))
     server = grpc.aio.server(options=_OPTIONS)
     health_servicer = health.aio.HealthServicer()
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize") as tokenizing:

@@ -21,7 +21,7 @@ from model.bundle import BundleError
 from server.app import make_backend
 from server.ceilings import measure_ceilings
 from server.config import ServerConfig
-from server.engine.build import build_engine, clock
+from server.engine.build import build_engine, capacity_of, clock, make_workers
 from server.engine.busy import BusyLanes
 from server.engine.engine import Engine, Ticket
 from server.engine.lifecycle import Outcome
@@ -29,7 +29,7 @@ from server.engine.observer import Unobserved
 from server.engine.options import Beams
 from server.engine.sequence import EncodingJob, GenerationJob, Job
 from server.errors import StartupError
-from server.registry import Model, Registry, load_bundle
+from server.registry import Model, load_bundle
 
 Message = dict[str, Any]
 _GOOD = {Outcome.DONE, Outcome.LENGTH, Outcome.STOP}
@@ -55,7 +55,9 @@ class Bench:
         busy = BusyLanes()
         backend = make_backend(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
-        self._engine = build_engine(Registry([self._model], []), config, Unobserved(), busy, _die)
+        self._engine = build_engine(config, Unobserved(), busy, _die)
+        workers = make_workers(self._model, config, Unobserved())
+        self._engine.add(self._model.key, workers, capacity_of(self._model, config))
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:

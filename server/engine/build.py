@@ -15,30 +15,31 @@ from server.engine.lane import Worker
 from server.engine.observer import Observer
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
-from server.registry import Model, Registry
+from server.registry import Model
 
 # The clock of deadlines and times, in seconds; handlers use the same.
 clock = time.monotonic
 
 
 def build_engine(
-    registry: Registry,
     config: ServerConfig,
     observer: Observer,
     busy: BusyLanes,
     on_death: Callable[[BaseException], None],
 ) -> Engine:
-    """Starts an engine for all models. Its model names are ``Model.key``."""
-    models = registry.models
+    """Starts an engine without models. It is to know them by ``Model.key``."""
     return Engine(
-        make_workers=lambda _: [make_worker(model, config, observer) for model in models],
         num_lanes=config.num_lanes,
-        capacities={model.key: _capacity(model, config) for model in models},
         observer=observer,
         busy=busy,
         gather_rows=config.gather_rows,
         on_death=on_death,
     )
+
+
+def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list[Worker[Any]]:
+    """The workers for a model, one for each lane."""
+    return [make_worker(model, config, observer) for _ in range(config.num_lanes)]
 
 
 def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worker[Any]:
@@ -62,7 +63,7 @@ def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worke
     return Generator(manifest.name, runner, capacity, step, clock, observer)
 
 
-def _capacity(model: Model, config: ServerConfig) -> int:
+def capacity_of(model: Model, config: ServerConfig) -> int:
     """Jobs accepted at a time: what runs, and what may wait."""
     if model.manifest.kind == Kind.ENCODER:
         return config.max_queued_texts

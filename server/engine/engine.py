@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from server.engine.busy import BusyLanes
-from server.engine.lane import Cancel, Lane, Stop, Submit, Worker
+from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.sequence import Job, Progress
 from server.errors import InternalError, InvalidArgumentError, OverloadedError, ShuttingDownError
@@ -53,6 +54,9 @@ class Admission:
     name: str
     capacity: int
     num_accepted: int = 0
+    idle: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  # set when nothing is accepted any more
     seconds_per_job: float = 0.0  # between two ends, while busy; smoothed
 
     def retry_seconds(self) -> float:
@@ -61,14 +65,10 @@ class Admission:
 
 
 class Engine:
-    """Lanes, each with a worker for every model.
+    """Lanes, each with a worker for every model. Models come and go while it runs.
 
     Args:
-        make_workers: makes the workers of lane ``n``, one per model, always in
-            the same order.
         num_lanes: threads.
-        capacities: by model name, in the order of the workers: the jobs accepted
-            at a time.
         observer: told of runs and steps.
         busy: told which lanes have work.
         gather_rows: up to so many rows, all work goes to one lane, which then has the cores.
@@ -77,9 +77,7 @@ class Engine:
 
     def __init__(
         self,
-        make_workers: Callable[[int], list[Worker[Any]]],
         num_lanes: int,
-        capacities: dict[str, int],
         observer: Observer,
         busy: BusyLanes,
         gather_rows: int,
@@ -88,19 +86,52 @@ class Engine:
         self._gather_rows = gather_rows
         self._loop = asyncio.get_running_loop()
         self._on_death = on_death
-        self._index = {name: index for index, name in enumerate(capacities)}
-        self._admission = [Admission(name, capacity) for name, capacity in capacities.items()]
+        # A number for each model that ever came, which its workers are known by in the lanes.
+        self._numbers = itertools.count()
+        self._index: dict[str, int] = {}
+        self._admission: dict[int, Admission] = {}
         self._tickets: dict[int, Ticket] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
         self._is_closed = False
         self._is_dead = False
         self._lanes = [
-            Lane(index, make_workers(index), self._publish, self._report_death, observer, busy)
+            Lane(index, self._publish, self._report_death, observer, busy)
             for index in range(num_lanes)
         ]
         for lane in self._lanes:
             lane.start()
+
+    def add(self, model: str, workers: list[Worker[Any]], capacity: int) -> None:
+        """Takes a model.
+
+        Args:
+            model: unique among all that were added.
+            workers: one for each lane, whose they are from now on.
+            capacity: the rows accepted at a time.
+        """
+        number = self._index[model] = next(self._numbers)
+        self._admission[number] = Admission(model, capacity)
+        for lane, worker in zip(self._lanes, workers, strict=True):
+            lane.send(Add(number, worker))
+
+    async def remove(self, model: str) -> None:
+        """Gives a model up: waits for the jobs it has, then until no lane holds its worker.
+
+        Nothing may be submitted to it any more.
+        """
+        number = self._index.pop(model)
+        admission = self._admission[number]
+        if admission.num_accepted:
+            admission.idle.clear()
+            await admission.idle.wait()
+        del self._admission[number]
+        gone = [self._loop.create_future() for _ in self._lanes]
+        for lane, done in zip(self._lanes, gone, strict=True):
+            lane.send(
+                Remove(number, partial(self._loop.call_soon_threadsafe, done.set_result, None))
+            )
+        await asyncio.gather(*gone)
 
     def submit(self, model: str, jobs: Rows[Job]) -> list[Ticket]:
         """Accepts all jobs of a request, or none.
@@ -178,6 +209,8 @@ class Engine:
         share = (self._loop.time() - ticket.submitted) * ticket.num_rows / admission.num_accepted
         admission.seconds_per_job += _SMOOTHING * (share - admission.seconds_per_job)
         admission.num_accepted -= ticket.num_rows
+        if not admission.num_accepted:
+            admission.idle.set()
 
     def _report_death(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._die, error)

@@ -29,6 +29,22 @@ class Worker(Protocol[JobT_contra]):
 
 
 @dataclass(frozen=True, slots=True)
+class Add:
+    """``instance`` from now on belongs to the lane, which knows it as ``worker``."""
+
+    worker: int
+    instance: Worker[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """For a worker without jobs. ``done`` is called by the lane when it has let go of it."""
+
+    worker: int
+    done: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     worker: int
     id: int
@@ -49,7 +65,7 @@ class Stop:
     """Leave at once; what is unfinished is dropped by the engine."""
 
 
-Command = Submit | Cancel | Stop
+Command = Add | Remove | Submit | Cancel | Stop
 
 
 class Lane(threading.Thread):
@@ -57,7 +73,6 @@ class Lane(threading.Thread):
 
     Args:
         index: for reports.
-        workers: one per model; commands name them by position.
         publish: takes the news of a step; called by this thread, must not block.
         on_death: takes the exception that ended the thread.
         observer: told of every step.
@@ -67,7 +82,6 @@ class Lane(threading.Thread):
     def __init__(
         self,
         index: int,
-        workers: list[Worker[Any]],
         publish: Callable[[list[Progress]], None],
         on_death: Callable[[BaseException], None],
         observer: Observer,
@@ -75,7 +89,7 @@ class Lane(threading.Thread):
     ) -> None:
         super().__init__(name=f"lane-{index}", daemon=True)
         self._index = index
-        self._workers = workers
+        self._workers: dict[int, Worker[Any]] = {}
         self._publish = publish
         self._on_death = on_death
         self._observer = observer
@@ -90,11 +104,15 @@ class Lane(threading.Thread):
     def run(self) -> None:
         try:
             while self._take_commands():
-                for worker in self._workers:
-                    if worker.has_work:
-                        self._step(worker)
+                self._step_all()
         except BaseException as error:
             self._on_death(error)
+
+    def _step_all(self) -> None:
+        # In a frame of its own: no local of the idle thread holds a worker that is removed.
+        for worker in self._workers.values():
+            if worker.has_work:
+                self._step(worker)
 
     def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
@@ -106,7 +124,7 @@ class Lane(threading.Thread):
 
     def _take_commands(self) -> bool:
         """Takes all commands, waiting for one if there is no work. False: stop."""
-        is_idle = not any(worker.has_work for worker in self._workers)
+        is_idle = not any(worker.has_work for worker in self._workers.values())
         if is_idle:
             self._busy.leave(self._index)
         while True:
@@ -116,10 +134,18 @@ class Lane(threading.Thread):
                 return True
             is_idle = False
             self._busy.enter(self._index)
-            match command:
-                case Submit(worker, id_, job):
-                    self._workers[worker].submit(id_, job)
-                case Cancel(worker, id_, output):
-                    self._workers[worker].cancel(id_, output)
-                case Stop():
-                    return False
+            if isinstance(command, Stop):
+                return False
+            self._obey(command)
+
+    def _obey(self, command: Add | Remove | Submit | Cancel) -> None:
+        match command:
+            case Add(worker, instance):
+                self._workers[worker] = instance
+            case Remove(worker, done):
+                del self._workers[worker]
+                done()
+            case Submit(worker, id_, job):
+                self._workers[worker].submit(id_, job)
+            case Cancel(worker, id_, output):
+                self._workers[worker].cancel(id_, output)
