@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,11 +19,16 @@ from server.engine.sequence import Floats, Progress, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Branching:
-    """Forks and reorders rows, after all runs of a step. ``ids`` are of new sequences."""
+    """Forks and reorders rows, after all runs of a step. ``ids`` are of new sequences.
+
+    ``forked``: the rows that it made so far. They are the group's when it is done; if it
+    raises, they are to be released with the rest.
+    """
 
     group: Group
     rows: RowStore
     ids: Iterator[int]
+    forked: list[Sequence] = field(default_factory=list)
 
     def split(self, logits: Floats) -> list[int] | None:
         """The prompt's row becomes one for each output, which then go their own ways.
@@ -115,6 +120,7 @@ class Branching:
     def _fork(self, parent: Sequence, output: int) -> Sequence:
         child = parent.fork(next(self.ids), output)
         self.rows.fork(parent, child)
+        self.forked.append(child)
         return child
 
 

@@ -78,6 +78,24 @@ class SlotCache:
             if state.role == StateRole.RECURRENT:
                 self._arrays[state.name][row] = 0
 
+    def clear(self, row: int) -> None:
+        """Zeroes all that ``row`` holds: what is not finite must not reach its next owner."""
+        for array in self._arrays.values():
+            array[row] = 0
+
+    def recurrent(self, first: int, count: int) -> dict[str, Array]:
+        """Copies of the recurrent states of ``count`` rows from ``first``, by name."""
+        return {
+            state.name: self._arrays[state.name][first : first + count].copy()
+            for state in self._states
+            if state.role == StateRole.RECURRENT
+        }
+
+    def restore(self, first: int, saved: dict[str, Array]) -> None:
+        """Puts back what :meth:`recurrent` gave."""
+        for name, array in saved.items():
+            self._arrays[name][first : first + len(array)] = array
+
     def copy(self, source: int, target: int, span: Span) -> None:
         """Copies a span of row ``source`` to row ``target``, and the recurrent states whole."""
         for state in self._states:

@@ -1,6 +1,5 @@
 """The worker of encoders: batches by padded cost, ``step()``: schedule → run → apply."""
 
-import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ import numpy as np
 
 from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, BoundGraph, Graph
+from server.engine.isolation import attempts
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, Observer, RunReport
 from server.engine.runner import pad
@@ -17,7 +17,6 @@ from server.engine.sequence import EncodingJob, Floats, Progress, Times
 TOKEN_VECTORS = "token_embeddings"
 
 Clock = Callable[[], float]
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +136,16 @@ class Encoder:
         for text in batch:
             text.times.started = now
             del self._waiting[text.id]
-        try:
-            results = self._run([text.job for text in batch])
-        except Exception:
-            log.exception("a run of %s failed for %d texts", self.model, len(batch))
-            return news + [self._failure(text, "the model run failed") for text in batch]
-        return news + self._apply(batch, results)
+
+        def run(texts: Rows[_Text]) -> list[_Result]:
+            return self._run([text.job for text in texts])
+
+        for attempt in attempts(batch, run, f"a run of {self.model}"):
+            if attempt.result is None:
+                news += [self._failure(text, "the model run failed") for text in attempt.items]
+            else:
+                news += self._apply(attempt.items, attempt.result)
+        return news
 
     def _drop_over(self, now: float) -> list[Progress]:
         news = []
@@ -198,7 +201,9 @@ class Encoder:
         now = self._clock()
         news = []
         for text, result in zip(batch, results, strict=True):
-            if not np.isfinite(result.vector).all():
+            vectors = result.token_vectors
+            is_finite = vectors is None or np.isfinite(vectors).all()
+            if not (is_finite and np.isfinite(result.vector).all()):
                 news.append(self._failure(text, "the model's output is not finite"))
                 continue
             text.times.first_token = now

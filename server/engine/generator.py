@@ -1,15 +1,15 @@
 """The worker of decoders and encoder-decoders: ``step()``: schedule → run → apply."""
 
-import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 import numpy as np
 
 from server.engine import sampling
+from server.engine.isolation import attempts
 from server.engine.lifecycle import Event, Phase
 from server.engine.observer import Load, Observer, RunReport
-from server.engine.outputs import Outputs
+from server.engine.outputs import NOT_FINITE, Outputs
 from server.engine.rows import RowStore
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Chunk, Limits, Plan, overdue, schedule
@@ -17,7 +17,6 @@ from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
 from server.engine.waiting import WaitingQueue
 
 Clock = Callable[[], float]
-log = logging.getLogger(__name__)
 
 
 class Generator:
@@ -111,50 +110,59 @@ class Generator:
             self._read("decode", decode, [1] * len(decode))
 
     def _encode(self, rows: Rows[Sequence]) -> None:
-        started = self._clock()
-        try:
+        def run(rows: Rows[Sequence]) -> Rows[Sequence]:
+            started = self._clock()
             self._runner.encode(rows, [self._rows.slot_of(row) for row in rows])
-        except Exception:
-            self._fail(rows)
-            return
-        num_tokens = sum(row.num_source_tokens for row in rows)
-        self._report("encode", len(rows), num_tokens, started)
-        for row in rows:
-            row.is_encoded = True
+            num_tokens = sum(row.num_source_tokens for row in rows)
+            self._report("encode", len(rows), num_tokens, started)
+            return rows
+
+        for attempt in attempts(rows, run, f"encoding by {self.model}", _is_open):
+            if attempt.result is None:
+                self._outputs.fail(attempt.items, self._clock())
+            for row in attempt.result or ():
+                row.is_encoded = True
 
     def _prefill(self, chunks: Rows[Chunk]) -> None:
         rows = [self._rows.get(chunk.id) for chunk in chunks]
         sizes = [chunk.num_tokens for chunk in chunks]
-        alone = any(row.phase == Phase.ENDED or row.job.reporting.reads_alone for row in rows)
+        alone = any(not _is_open(row) or row.job.reporting.reads_alone for row in rows)
         if not alone:
             self._read("prefill", rows, sizes)
             return
         # An encoder run failed, so that those that are left are no longer neighbours; or
         # logits are wanted for all positions.
         for row, size in zip(rows, sizes, strict=True):
-            if row.phase != Phase.ENDED:
+            if _is_open(row):
                 self._read("prefill", [row], [size])
 
     def _read(self, phase: str, rows: Rows[Sequence], sizes: Rows[int]) -> None:
         """Runs the decoder over the next tokens of neighbouring rows and applies the result."""
-        slots = [self._rows.slot_of(row) for row in rows]
-        if slots != sorted(slots):
-            order = sorted(range(len(rows)), key=slots.__getitem__)
-            rows, sizes = [rows[i] for i in order], [sizes[i] for i in order]
-        started = self._clock()
-        try:
-            reporting = rows[0].job.reporting
-            if phase == "prefill" and reporting.attention:
-                logits = self._read_attention(rows[0], min(slots), sizes[0])
-            elif phase == "prefill" and reporting.prompt_logprobs is not None:
-                logits = self._read_scored(rows[0], min(slots), sizes[0])
-            else:
-                logits = self._runner.decode(rows, min(slots), sizes)
-        except Exception:
-            self._fail(rows)
-            return
-        self._report(phase, len(rows), sum(sizes), started)
-        self._outputs.apply(rows, sizes, logits, self._clock())
+        reads = sorted(zip(rows, sizes, strict=True), key=lambda read: self._rows.slot_of(read[0]))
+
+        def run(reads: Rows[tuple[Sequence, int]]) -> Floats:
+            started = self._clock()
+            logits = self._logits(phase, [row for row, _ in reads], [size for _, size in reads])
+            self._report(phase, len(reads), sum(size for _, size in reads), started)
+            return logits
+
+        label = f"a {phase} run of {self.model}"
+        for attempt in attempts(reads, run, label, lambda read: _is_open(read[0])):
+            read = [row for row, _ in attempt.items]
+            if attempt.result is None:
+                self._outputs.fail(read, self._clock())
+                continue
+            now = self._clock()
+            self._outputs.apply(read, [size for _, size in attempt.items], attempt.result, now)
+
+    def _logits(self, phase: str, rows: Rows[Sequence], sizes: Rows[int]) -> Floats:
+        """After the next tokens of each row: ``[rows, vocabulary]``. ``rows`` in order of slots."""
+        slot, reporting = self._rows.slot_of(rows[0]), rows[0].job.reporting
+        if phase == "prefill" and reporting.attention:
+            return self._read_attention(rows[0], slot, sizes[0])
+        if phase == "prefill" and reporting.prompt_logprobs is not None:
+            return self._read_scored(rows[0], slot, sizes[0])
+        return self._runner.decode(rows, slot, sizes)
 
     def _read_scored(self, row: Sequence, slot: int, size: int) -> Floats:
         """Reads a prompt's next tokens and notes how likely each was after those before it."""
@@ -162,6 +170,8 @@ class Generator:
         index = row.num_cached_tokens
         for logits in self._runner.decode_all(row, slot, size):
             for after in logits:
+                if not np.isfinite(after.max()):
+                    raise ValueError(NOT_FINITE)
                 index += 1
                 if index < len(row.job.prompt):
                     token = sampling.token_logprob(after, row.tokens[index], num_top)
@@ -174,10 +184,6 @@ class Generator:
         attention.extend(self._runner.decode_attention(row, slot, size))
         return np.zeros((1, 1), np.float32)
 
-    def _fail(self, rows: Rows[Sequence]) -> None:
-        log.exception("a run of %s failed for %d sequences", self.model, len(rows))
-        self._outputs.fail(rows, self._clock())
-
     def _release_ended(self) -> None:
         """Frees the slots of what ended. Rows move only here, never between the runs of a plan."""
         for row in self._outputs.take_ended():
@@ -187,3 +193,7 @@ class Generator:
     def _report(self, phase: str, num_rows: int, num_tokens: int, started: float) -> None:
         report = RunReport(phase, num_rows, num_tokens, self._clock() - started)
         self._observer.on_run(self.model, report)
+
+
+def _is_open(row: Sequence) -> bool:
+    return row.phase != Phase.ENDED

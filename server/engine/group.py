@@ -58,6 +58,7 @@ class Group:
     ) -> Progress:
         """Ends a plain row's output."""
         row.on(Event.END)
+        row.is_failed = outcome == Outcome.FAILED
         self.rows.remove(row)
         return self._ended(row.output, outcome, now, tokens, logprobs, failure)
 
@@ -66,19 +67,26 @@ class Group:
         open_outputs = [row.output for row in self.rows]
         if not self.is_plain:
             open_outputs = list(range(self.job.num_outputs))
+            self.num_open_outputs = len(open_outputs)
         for row in self.rows:
             row.on(Event.END)
+            row.is_failed = outcome == Outcome.FAILED
         self.rows = []
         return [self._ended(output, outcome, now, failure=failure) for output in open_outputs]
 
     def end_search(self, now: float) -> list[Progress]:
-        """Tells the best hypotheses; of the first, what was not told yet."""
+        """Tells the best hypotheses; of the first, what was not told yet.
+
+        Those that did not end by themselves ran out of time.
+        """
         if self.search is None:
             raise ValueError("this job has no search")
+        hypotheses = self.search.best(self.job.num_outputs)
+        if not hypotheses and not self.search.is_over:
+            return self.end_all(Outcome.TIME_LIMIT, now)
         for row in self.rows:
             row.on(Event.END)
         self.rows = []
-        hypotheses = self.search.best(self.job.num_outputs)
         if not hypotheses:
             return [self._ended(0, Outcome.UNSATISFIABLE, now, failure="no token is allowed")]
         self.num_open_outputs = len(hypotheses)  # a constraint may allow fewer than wanted
@@ -88,7 +96,10 @@ class Group:
             tokens, values = hypothesis.tokens[told:], hypothesis.logprobs[told:]
             if self.job.reporting.top_logprobs is None:
                 values = ()
-            outcome = Outcome.STOP if hypothesis.tokens[-1] in self.job.eos else Outcome.LENGTH
+            outcome = Outcome.STOP
+            if hypothesis.tokens[-1] not in self.job.eos:
+                is_full = len(hypothesis.tokens) >= self.job.max_new_tokens
+                outcome = Outcome.LENGTH if is_full or self.search.is_over else Outcome.TIME_LIMIT
             logprobs = tuple(TokenLogprob(value) for value in values)
             news.append(self._ended(output, outcome, now, tokens, logprobs, score=hypothesis.score))
         return news

@@ -22,6 +22,7 @@ class Outcome(StrEnum):
     STOP = "stop"  # the end-of-sequence token
     LENGTH = "length"
     DONE = "done"  # an encoder's only outcome of success
+    TIME_LIMIT = "time_limit"  # the time that the caller gave it is over; what there is counts
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
     UNSATISFIABLE = "unsatisfiable"  # what was asked for allows no token

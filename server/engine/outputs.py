@@ -1,7 +1,10 @@
 """What becomes of rows when a run is over: tokens, branches, ends. The *apply* of a step."""
 
 import itertools
+import logging
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
+from functools import partial
 
 import numpy as np
 
@@ -9,12 +12,15 @@ from server.engine import sampling
 from server.engine.adjust import ConstraintError
 from server.engine.branching import Branching
 from server.engine.group import Group
-from server.engine.lifecycle import Outcome
+from server.engine.lifecycle import Outcome, Phase
 from server.engine.rows import RowStore
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
 
 NOT_FINITE = "the model's output is not finite"
+RUN_FAILED = "the model run failed"
+NOT_CHOSEN = "choosing the next token failed"
+log = logging.getLogger(__name__)
 
 
 class Outputs:
@@ -75,6 +81,8 @@ class Outputs:
         for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             row.num_cached_tokens += size
             if row.num_remaining_tokens:
+                if not np.isfinite(logits[index].max()):
+                    self._fail(row, now, NOT_FINITE)
                 continue
             group = self.of(row)
             if not row.job.max_new_tokens:
@@ -101,16 +109,18 @@ class Outputs:
         row = next((row for row in group.rows if row.id == id_), None)
         if row is None:  # gone already, with another row of its job
             return
-        outcome = Outcome.CANCELLED if row.is_cancelled else Outcome.DEADLINE
-        if group.is_plain:
+        outcome = _overdue_outcome(row, now)
+        if outcome == Outcome.TIME_LIMIT and group.search is not None:
+            self._end_search(group, now)
+        elif group.is_plain:
             self._end(row, outcome, now)
         else:
             self._end_all(group, outcome, now)
 
     def fail(self, rows: Rows[Sequence], now: float) -> None:
-        """A run failed: its rows' jobs end."""
-        for group in {self.of(row).id: self.of(row) for row in rows}.values():
-            self._end_all(group, Outcome.FAILED, now, "the model run failed")
+        """The runs of these rows failed, each alone: a plain one ends, any other with its job."""
+        for row in rows:
+            self._fail(row, now, RUN_FAILED)
 
     def _choose(self, rows: Rows[Sequence], logits: Floats, now: float) -> None:
         """Gives each row its next token, from ``logits [rows, vocabulary]``."""
@@ -118,11 +128,18 @@ class Outputs:
         for row, token, row_logits in zip(rows, best, logits, strict=True):
             if token is None:
                 self._end(row, Outcome.FAILED, now, failure=NOT_FINITE)
-                continue
-            try:
-                self._take(row, _chosen(row, token, row_logits), row_logits, now)
-            except ConstraintError as error:
-                self._end(row, Outcome.UNSATISFIABLE, now, failure=str(error))
+            else:
+                self._next(row, partial(_chosen, row, token, row_logits), row_logits, now)
+
+    def _next(self, row: Sequence, choose: Callable[[], int], logits: Floats, now: float) -> None:
+        """Gives a row the token that ``choose`` returns; if that goes wrong, it ends alone."""
+        try:
+            self._take(row, choose(), logits, now)
+        except ConstraintError as error:
+            self._end(row, Outcome.UNSATISFIABLE, now, failure=str(error))
+        except Exception:
+            log.exception("no token could be chosen")
+            self._end(row, Outcome.FAILED, now, failure=NOT_CHOSEN)
 
     def _take(self, row: Sequence, token: int, logits: Floats, now: float) -> None:
         group = self.of(row)
@@ -155,17 +172,19 @@ class Outputs:
                 tokens = branching.split(table[0])
             else:
                 self._news += branching.search(table)
-        except ConstraintError as error:
-            self._end_all(group, Outcome.UNSATISFIABLE, now, str(error))
+        except Exception as error:
+            outcome, failure = Outcome.UNSATISFIABLE, str(error)
+            if not isinstance(error, ConstraintError):
+                log.exception("rows could not branch")
+                outcome, failure = Outcome.FAILED, NOT_CHOSEN
+            self._abandon(group, [*before, *branching.forked], outcome, now, failure)
             return
         for row in group.rows:
             self._group_of[row.id] = group
         if group.search is None:
             self._begin(group, tokens, table[0], now)
         elif group.search.is_over:
-            self._ended += group.rows
-            self._news += group.end_search(now)
-            del self._groups[group.id]
+            self._end_search(group, now)
         else:
             self._ended += [row for row in before if row not in group.rows]
 
@@ -176,7 +195,7 @@ class Outputs:
             self._choose(rows, np.broadcast_to(logits, (len(rows), len(logits))), now)
             return
         for row, token in zip(rows, tokens, strict=True):
-            self._take(row, token, logits, now)
+            self._next(row, partial(int, token), logits, now)
 
     def _end(
         self,
@@ -193,14 +212,50 @@ class Outputs:
         progress = group.end(row, outcome, now, tokens=tokens, logprobs=logprobs, failure=failure)
         self._news.append(progress)
         self._ended.append(row)
+        if outcome == Outcome.FAILED:
+            self._rows.clear(row)
         if progress.is_last:
             del self._groups[group.id]
 
+    def _fail(self, row: Sequence, now: float, failure: str) -> None:
+        if self.of(row).is_plain:
+            self._end(row, Outcome.FAILED, now, failure=failure)
+        else:
+            self._end_all(self.of(row), Outcome.FAILED, now, failure)
+
+    def _end_search(self, group: Group, now: float) -> None:
+        self._ended += group.rows
+        self._news += group.end_search(now)
+        del self._groups[group.id]
+        self._branching.pop(group.id, None)
+
+    def _abandon(
+        self, group: Group, rows: Rows[Sequence], outcome: Outcome, now: float, failure: str
+    ) -> None:
+        """Ends a group that was left in the middle of branching: ``rows`` are all it had or has."""
+        for row in rows:
+            self._group_of[row.id] = group
+        group.rows = [row for row in rows if row.phase != Phase.ENDED]
+        self._ended += [row for row in rows if row.phase == Phase.ENDED]
+        self._end_all(group, outcome, now, failure)
+
     def _end_all(self, group: Group, outcome: Outcome, now: float, failure: str = "") -> None:
         self._ended += group.rows
+        if outcome == Outcome.FAILED:
+            for row in group.rows:
+                self._rows.clear(row)
         self._news += group.end_all(outcome, now, failure)
         del self._groups[group.id]
         self._branching.pop(group.id, None)
+
+
+def _overdue_outcome(row: Sequence, now: float) -> Outcome:
+    finish_by = row.job.finish_by
+    if row.is_cancelled:
+        return Outcome.CANCELLED
+    if finish_by is not None and finish_by <= now:
+        return Outcome.TIME_LIMIT
+    return Outcome.DEADLINE
 
 
 def _chosen(row: Sequence, best: int, logits: Floats) -> int:

@@ -92,11 +92,18 @@ class RowStore:
         span = Span(parent.num_cached_tokens, first_token=first_token)
         self._cache.copy(self.slot_of(parent), self.slot_of(target), span)
 
+    def clear(self, sequence: Sequence) -> None:
+        """Zeroes what a failed sequence holds, if it runs: before rows move, and none is spared."""
+        if sequence.id in self._sequences:
+            self._cache.clear(self.slot_of(sequence))
+
     def release(self, sequence: Sequence) -> None:
-        """Frees its row; what it holds stays resident if it is worth it."""
+        """Frees its row; what it holds stays resident if it is worth it, and did not fail."""
         before = self.running
         cycle = self._slots.release(sequence.id, keep_last=self._has_prefilling_last(before))
         kept = sequence.tokens[: sequence.num_cached_tokens]
+        if sequence.is_failed:
+            kept = []
         keep = self._residents.keep(cycle[-1], kept)
         spans = [_span(before[row]) for row in cycle]
         self._cache.rotate(cycle, spans, keep_first=keep)

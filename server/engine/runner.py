@@ -90,8 +90,17 @@ class Runner:
 
         Returns:
             Logits ``[rows, vocabulary]`` after each row's last new token; valid until
-            the next run.
+            the next run. If it raises, it may run again: the rows are what they were.
         """
+        saved = self.cache.recurrent(first_slot, len(rows))
+        try:
+            return self._read(rows, first_slot, sizes)
+        except Exception:
+            # Tokens are written again where they were; a recurrent state has to be put back.
+            self.cache.restore(first_slot, saved)
+            raise
+
+    def _read(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:
         together = 1 if self._within_source else self._max_chunk
         if together is None or max(sizes) <= together:
             reads = [

@@ -26,8 +26,9 @@ class GenerationJob:
     """One prompt or source, and what to generate after it.
 
     ``prompt`` holds the decoder's first token ids (at least one), ``source`` the
-    encoder's (empty for a decoder-only model). ``deadline`` is in the engine's
-    clock, in seconds. ``max_new_tokens`` 0 only reads the prompt.
+    encoder's (empty for a decoder-only model). ``max_new_tokens`` 0 only reads the prompt.
+    ``deadline`` and ``finish_by`` are in the engine's clock, in seconds: after the first nobody
+    waits any more, at the second what there is is the output.
 
     ``num_outputs`` sequences are generated after one prompt: samples, each with its own
     generator (``seed + index``); with ``alternatives``, one for each of the likeliest first
@@ -48,6 +49,7 @@ class GenerationJob:
     reporting: Reporting = SILENT
     priority: int = 0
     deadline: float | None = None
+    finish_by: float | None = None
 
     @property
     def num_rows(self) -> int:
@@ -162,6 +164,7 @@ class Sequence:
     num_reserved_rows: int = 0
     is_encoded: bool = False
     is_cancelled: bool = False
+    is_failed: bool = False  # its slot may hold what is not finite
 
     @classmethod
     def first_of(cls, id_: int, job: GenerationJob) -> "Sequence":
@@ -195,7 +198,10 @@ class Sequence:
 
     @property
     def deadline(self) -> float | None:
-        return self.job.deadline
+        """When it leaves, whoever set that."""
+        return min(
+            (at for at in (self.job.finish_by, self.job.deadline) if at is not None), default=None
+        )
 
     @property
     def num_source_tokens(self) -> int:

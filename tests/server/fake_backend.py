@@ -81,7 +81,10 @@ def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
 
 
 class FakeDecode:
-    """``poison``: a token id after which a row's logits are NaN. ``fail``: one that raises."""
+    """``poison``: a token id after which a row's logits are NaN, as is what it keeps of it.
+
+    ``fail``: one that makes the run raise, when it has already changed all states.
+    """
 
     def __init__(self, poison: int = -1, fail: int = -1) -> None:
         self.poison = poison
@@ -110,8 +113,6 @@ class BoundFakeDecode:
         if ids.shape[1] > 1 and cached.any():
             assert len(ids) == 1, "a chunk over a cache runs alone"
         assert int(inputs["max_total_length"]) == int((cached + new).max())
-        if (ids == self._graph.fail).any():
-            raise RuntimeError("the run fails")
         logits = np.zeros((*ids.shape, VOCABULARY), np.float32)
         for row, tokens in enumerate(ids):
             end = cached[row] + new[row]
@@ -127,7 +128,9 @@ class BoundFakeDecode:
                 seen = keys[row, 0, : cached[row] + index + 1, 0]
                 logits[row, index] = next_logits(seen, source)
             if self._graph.poison in tokens[: new[row]]:
-                logits[row] = np.nan
+                logits[row] = keys[row, 0, cached[row] : end, 0] = np.nan
+        if (ids == self._graph.fail).any():
+            raise RuntimeError("the run fails")
         return {"logits": logits.reshape(-1, VOCABULARY)[inputs["logit_positions"]]}
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from server.engine.cache import SlotCache
 from server.engine.generator import Generator
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, RunReport
@@ -44,6 +45,7 @@ class Bench:
     graph: FakeDecode
     clock: Clock
     recorder: Recorder
+    cache: SlotCache
     news: list[Progress] = field(default_factory=list)
 
     def submit(self, id_: int, job: GenerationJob) -> None:
@@ -113,7 +115,7 @@ def bench(
     runner = Runner(spec, decode, encode, capacity)
     limits = Limits(num_slots, max_step_tokens, min_chunk=4)
     generator = Generator("fake", runner, capacity, limits, clock, recorder)
-    return Bench(generator, decode, clock, recorder)
+    return Bench(generator, decode, clock, recorder, runner.cache)
 
 
 def job(prompt: list[int], max_new_tokens: int, source: tuple[int, ...] = ()) -> GenerationJob:

@@ -1,0 +1,181 @@
+"""One request that goes wrong ends alone: whatever shares its runs is as without it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from model.bundle import Dtype, Graph, TensorSpec
+from server.backend.base import Array
+from server.engine.adjust import Constraint, ConstraintError, Floats
+from server.engine.encoder import TOKEN_VECTORS, BatchLimits, Encoder
+from server.engine.isolation import attempts
+from server.engine.lifecycle import Outcome
+from server.engine.observer import Unobserved
+from server.engine.options import Beams, Sampling
+from server.engine.sequence import EncodingJob, GenerationJob
+from tests.server.fake_backend import reference
+from tests.server.generating import Bench, bench, job
+from tests.server.test_branching import jobs, same
+
+POISON, FAIL = 50, 51
+FAULTS: dict[str, Any] = {"poison": POISON, "fail": FAIL}
+NUM_SLOTS = 6
+
+
+def alone(wanted: GenerationJob, **options: Any) -> Bench:
+    lone = bench(num_slots=NUM_SLOTS, **options, **FAULTS)
+    lone.submit(0, wanted)
+    lone.run()
+    return lone
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    mixed_jobs=st.lists(
+        st.tuples(jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
+        min_size=1,
+        max_size=9,
+    ),
+    max_step_tokens=st.integers(1, 64),
+    is_recurrent=st.booleans(),
+    has_source=st.booleans(),
+)
+def test_a_bad_request_of_any_kind_harms_no_other(
+    mixed_jobs, max_step_tokens, is_recurrent, has_source
+) -> None:
+    """Samples, beams, greedy ones; some see a token that breaks the run, or makes a NaN."""
+    options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
+    mixed = bench(num_slots=NUM_SLOTS, max_step_tokens=max_step_tokens, **options, **FAULTS)
+    wanted = []
+    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
+        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
+        wanted.append(replace(one, prompt=prompt, source=(3, 4) if has_source else ()))
+        for _ in range(steps_before):
+            mixed.step()
+        mixed.submit(id_, wanted[-1])
+    mixed.run()
+    assert mixed.generator.load.num_running == 0
+    for array in mixed.cache.rows(0, NUM_SLOTS).values():
+        assert np.isfinite(array).all(), "what failed is zeroed before its slot is used again"
+    for id_, one in enumerate(wanted):
+        same(mixed, id_, alone(one, **options))
+        if set(one.prompt) & {POISON, FAIL}:
+            assert set(mixed.outcomes[id_]) == {Outcome.FAILED}
+
+
+@dataclass
+class Faulty:
+    """A constraint that raises at its ``n``-th token."""
+
+    num_tokens: int
+    error: type[Exception]
+
+    def mask(self, logits: Floats) -> None:
+        pass
+
+    def advance(self, token: int) -> None:
+        del token
+        self.num_tokens -= 1
+        if self.num_tokens == 0:
+            raise self.error("planted")
+
+    def fork(self) -> Constraint:
+        return Faulty(self.num_tokens, self.error)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"sampling": Sampling(1.0, seed=1), "num_outputs": 3},
+        {"alternatives": True, "num_outputs": 3},
+        {"beams": Beams(3), "num_outputs": 2},
+    ],
+    ids=["greedy", "samples", "alternatives", "beams"],
+)
+@pytest.mark.parametrize("num_tokens", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(ConstraintError, Outcome.UNSATISFIABLE), (RuntimeError, Outcome.FAILED)],
+)
+def test_an_error_while_choosing_ends_one_job(change, num_tokens, error, outcome) -> None:
+    mixed = bench()
+    bad = replace(job([5, 6], 12), eos=frozenset(), constraint=Faulty(num_tokens, error), **change)
+    mixed.submit(1, job([7, 8], 12))
+    mixed.submit(2, bad)
+    mixed.submit(3, job([9], 12))
+    mixed.run()
+    assert outcome in mixed.outcomes[2]
+    assert [progress.is_last for progress in mixed.news if progress.id == 2].count(True) == 1
+    assert mixed.generator.load.num_running == 0
+    assert mixed.tokens_of(1) == reference([7, 8], 12)
+    assert mixed.tokens_of(3) == reference([9], 12)
+
+
+def test_attempts_run_alone_only_after_a_failure() -> None:
+    runs: list[list[int]] = []
+
+    def run(items) -> int:
+        runs.append(list(items))
+        if 3 in items:
+            raise ValueError
+        return sum(items)
+
+    assert [attempt.result for attempt in attempts([1, 2], run, "test")] == [3]
+    assert [(attempt.items, attempt.result) for attempt in attempts([1, 3, 2], run, "test")] == [
+        ([1], 1),
+        ([3], None),
+        ([2], 2),
+    ]
+    assert runs == [[1, 2], [1, 3, 2], [1], [3], [2]]
+
+
+@dataclass
+class Halves:
+    """An encoder: half of each token id, its sum for the text."""
+
+    num_runs: int = 0
+
+    def bind(self, states, outputs=None) -> "Halves":
+        del states, outputs
+        return self
+
+    def run(self, inputs) -> dict[str, Array]:
+        self.num_runs += 1
+        ids = inputs["token_ids"].astype(np.float32)
+        if (ids == FAIL).any():
+            raise RuntimeError("the run fails")
+        tokens = np.where(ids == POISON, np.nan, ids / 2)[..., None]
+        return {"vectors": np.nan_to_num(tokens.sum(1)), TOKEN_VECTORS: tokens}
+
+
+def test_of_a_batch_of_texts_only_the_bad_ones_fail() -> None:
+    spec = Graph(
+        file="encode.onnx",
+        inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),
+        outputs=tuple(
+            TensorSpec(name=name, dtype=Dtype.FLOAT32, shape=shape)
+            for name, shape in (("vectors", ("batch", 1)), (TOKEN_VECTORS, ("batch", "length", 1)))
+        ),
+    )
+    graph = Halves()
+    encoder = Encoder("fake", spec, graph, BatchLimits(100), lambda: 0.0, Unobserved())
+    texts = [(2, 4), (2, FAIL), (2, 6), (2, POISON), (2, 8)]
+    for id_, text in enumerate(texts):
+        encoder.submit(id_, EncodingJob(text, wants_tokens=True))
+    news = {progress.id: progress for progress in encoder.step()}
+    assert graph.num_runs == 1 + len(texts)
+    for id_, text in enumerate(texts):
+        end, vector = news[id_].end, news[id_].vector
+        assert end is not None
+        if set(text) & {FAIL, POISON}:
+            assert end.outcome == Outcome.FAILED
+        else:
+            assert vector is not None
+            assert end.outcome == Outcome.DONE
+            assert vector[0] == sum(text) / 2
+    assert not encoder.has_work
