@@ -31,6 +31,15 @@ def generation_options(
     stop_token_id: Annotated[
         list[int] | None, typer.Option(help="End a text with this token. May be repeated.")
     ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="End a text after this time, with what there is.")
+    ] = None,
+    stop_before_deadline: Annotated[
+        bool,
+        typer.Option(
+            "--stop-before-deadline", help="End a text shortly before the call's deadline."
+        ),
+    ] = False,
     temperature: Annotated[
         float | None,
         typer.Option(help="Sample; 0, and without this flag, takes the likeliest token."),
@@ -110,6 +119,8 @@ def generation_options(
         ignore_eos=ignore_eos,
         stop_strings=stop or (),
         stop_token_ids=stop_token_id or (),
+        max_seconds=max_seconds,
+        stop_before_deadline=stop_before_deadline,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

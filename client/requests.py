@@ -104,6 +104,8 @@ def _grouped(options: GenerationOptions) -> _Grouped:
             ignore_eos=options.get("ignore_eos"),
             min_new_tokens=options.get("min_new_tokens"),
             stop_token_ids=options.get("stop_token_ids", ()),
+            max_seconds=options.get("max_seconds"),
+            stop_before_deadline=options.get("stop_before_deadline"),
         ),
         response=wire.ResponseOptions(
             token_ids=options.get("token_ids"),

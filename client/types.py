@@ -138,6 +138,10 @@ class GenerationOptions(TypedDict, total=False):
     stop_strings: Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool | None
+    max_seconds: float | None
+    """End a text after this time, with what there is: ``FinishReason.DEADLINE``."""
+    stop_before_deadline: bool | None
+    """End it shortly before the call's deadline, with what there is."""
     token_ids: bool | None
     """Ask for the output's token ids besides its text."""
     logprobs: bool | None

@@ -42,6 +42,17 @@ def main(
     max_queue: Annotated[
         int, typer.Option(min=0, help="Sequences that may wait, per model.")
     ] = 256,
+    max_queue_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens of sequences that may wait, per model.")
+    ] = 1 << 19,
+    client_tokens_per_second: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that one client may ask for; no limit by default."),
+    ] = None,
+    client_burst_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that it may ask for at once; a minute's by default."),
+    ] = None,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds for calls in flight after SIGTERM.")
     ] = 30.0,
@@ -60,6 +71,9 @@ def main(
         max_length=max_length,
         max_step_tokens=max_step_tokens,
         max_queue=max_queue,
+        max_queue_tokens=max_queue_tokens,
+        client_tokens_per_second=client_tokens_per_second,
+        client_burst_tokens=client_burst_tokens,
         grace_seconds=grace,
     )
     try:

@@ -26,6 +26,7 @@ from server.registry import Registry, load_bundles
 from server.rpc.context import Services
 from server.rpc.inference import InferenceServicer
 from server.rpc.models import ModelServicer
+from server.rpc.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,9 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     server = grpc.aio.server(options=_OPTIONS)
     health_servicer = health.aio.HealthServicer()
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize") as tokenizing:
-        services = Services(config, registry, engine, metrics, tokenizing)
+        services = Services(
+            config, registry, engine, metrics, Threads(tokenizing, config.max_tokenizing)
+        )
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             InferenceServicer(services), server
         )

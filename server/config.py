@@ -11,8 +11,11 @@ class ServerConfig:
     ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
     them. Weights of at most ``max_paired_bytes`` are held twice for that: see
     :mod:`server.backend.paired`. While no more than ``gather_rows`` sequences run, one lane
-    takes them all. ``max_queue``
-    and ``max_queued_texts`` bound what waits, per model, beyond what runs.
+    takes them all. ``max_queue`` and ``max_queue_tokens`` bound the
+    sequences that wait, per model, beyond what runs; ``max_queued_texts`` and
+    ``max_queued_text_tokens`` the texts of an encoder; ``max_tokenizing`` the requests that wait
+    to be tokenized. One client may ask for ``client_tokens_per_second`` (None: no limit), read
+    or generated, and for ``client_burst_tokens`` (None: a minute's) at once.
     """
 
     bundles: Path
@@ -28,6 +31,11 @@ class ServerConfig:
     max_step_tokens: int = 256
     max_padded_tokens: int = 4096
     max_queue: int = 256
+    max_queue_tokens: int = 1 << 19
     max_queued_texts: int = 8192
+    max_queued_text_tokens: int = 1 << 21
+    max_tokenizing: int = 1024
+    client_tokens_per_second: int | None = None
+    client_burst_tokens: int | None = None
     max_input_bytes: int = 1 << 20
     grace_seconds: float = 30.0

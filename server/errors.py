@@ -3,6 +3,8 @@
 ``server.rpc.status`` maps each to its gRPC status, in one table.
 """
 
+from enum import StrEnum
+
 
 class ServeError(Exception):
     """A request that fails. ``str(error)`` is sent to the client: no paths, no internals."""
@@ -23,12 +25,24 @@ class ModelNotFoundError(ServeError):
         super().__init__(f"model {model!r} is not served here; served: {names}")
 
 
-class OverloadedError(ServeError):
-    """The queue is full. Worth another try after ``retry_seconds``."""
+class Limit(StrEnum):
+    """What was reached: a stable word for programs."""
 
-    def __init__(self, model: str, retry_seconds: float) -> None:
-        super().__init__(f"the queue of model {model!r} is full")
+    QUEUE_ROWS = "queue_rows"
+    QUEUE_TOKENS = "queue_tokens"
+    CLIENT_TOKENS = "client_tokens"  # per second
+    THREADS = "threads"  # too much waits to be tokenized
+    DEADLINE = "deadline"  # the queue is longer than the caller waits
+    SLOW_READER = "slow_reader"  # too much waits to be read by the caller
+
+
+class OverloadedError(ServeError):
+    """There is no room now. Worth another try after ``retry_seconds``."""
+
+    def __init__(self, message: str, retry_seconds: float, limit: Limit) -> None:
+        super().__init__(message)
         self.retry_seconds = retry_seconds
+        self.limit = limit
 
 
 class DeadlineError(ServeError):
@@ -39,6 +53,13 @@ class DeadlineError(ServeError):
 class ShuttingDownError(ServeError):
     def __init__(self) -> None:
         super().__init__("the server is shutting down")
+
+
+class EngineStoppedError(ServeError):
+    """The engine died, or was stopped before the request was done. Another server may do it."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine stopped")
 
 
 class InternalError(ServeError):

@@ -7,6 +7,7 @@ from typing import Any
 from model.bundle import ATTEND
 from model.config import Kind
 from server.config import ServerConfig
+from server.engine.admission import ClientRate, Room
 from server.engine.busy import BusyLanes
 from server.engine.encoder import BatchLimits, Encoder
 from server.engine.engine import Engine
@@ -15,6 +16,7 @@ from server.engine.lane import Worker
 from server.engine.observer import Observer
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
+from server.engine.sequence import Cost
 from server.registry import Model
 
 # The clock of deadlines and times, in seconds; handlers use the same.
@@ -34,6 +36,7 @@ def build_engine(
         busy=busy,
         gather_rows=config.gather_rows,
         on_death=on_death,
+        client_rate=_client_rate(config),
     )
 
 
@@ -63,8 +66,21 @@ def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worke
     return Generator(manifest.name, runner, capacity, step, clock, observer)
 
 
-def capacity_of(model: Model, config: ServerConfig) -> int:
-    """Jobs accepted at a time: what runs, and what may wait."""
+def capacity_of(model: Model, config: ServerConfig) -> Room:
+    """What is accepted at a time: what runs, and what may wait."""
     if model.manifest.kind == Kind.ENCODER:
-        return config.max_queued_texts
-    return config.num_slots * config.num_lanes + config.max_queue
+        num_tokens = config.max_padded_tokens * config.num_lanes
+        most = Cost(config.max_queued_texts, config.max_queued_text_tokens)
+        return Room(most, Cost(num_tokens, num_tokens))
+    num_slots = config.num_slots * config.num_lanes
+    # A row's source counts as well as its target.
+    parallel = Cost(num_slots, 2 * num_slots * model.max_length)
+    return Room(parallel + Cost(config.max_queue, config.max_queue_tokens), parallel)
+
+
+def _client_rate(config: ServerConfig) -> ClientRate | None:
+    """None where there is no limit."""
+    per_second = config.client_tokens_per_second
+    if per_second is None:
+        return None
+    return ClientRate(per_second, config.client_burst_tokens or 60 * per_second)

@@ -1,30 +1,27 @@
 """The engine as request handlers see it: submit jobs, await their news.
 
 All of it runs on the event loop's thread; only :meth:`Engine._publish` is called
-by lanes. Admission is decided here, by counting: what was accepted and has not
-ended.
+by lanes.
 """
 
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from server.engine.admission import Admission, ClientBuckets, ClientRate, Room
 from server.engine.busy import BusyLanes
 from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
-from server.engine.sequence import Job, Progress
-from server.errors import InternalError, InvalidArgumentError, OverloadedError, ShuttingDownError
+from server.engine.sequence import Cost, GenerationJob, Job, Progress
+from server.errors import EngineStoppedError, ShuttingDownError
 
 log = logging.getLogger(__name__)
-
-_MIN_RETRY_SECONDS = 0.1
-_MAX_RETRY_SECONDS = 30.0
-_SMOOTHING = 0.1
 
 
 @dataclass(eq=False, slots=True)
@@ -34,34 +31,24 @@ class Ticket:
     id: int
     lane: int
     model: int
-    submitted: float
-    num_rows: int
+    cost: Cost
     news: "asyncio.Queue[Progress | None]" = field(default_factory=asyncio.Queue)
     is_done: bool = False
 
     async def next(self) -> Progress:
-        """The next news. Raises ``InternalError`` if the engine died."""
+        """The next news. Raises ``EngineStoppedError`` if the engine died."""
         progress = await self.news.get()
         if progress is None:
-            raise InternalError("the engine stopped")
+            raise EngineStoppedError
         return progress
 
 
-@dataclass(slots=True)
-class Admission:
-    """Counts of one model. ``capacity``: rows accepted at a time, running or queued."""
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """``idle`` is set when nothing is accepted any more."""
 
-    name: str
-    capacity: int
-    num_accepted: int = 0
-    idle: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  # set when nothing is accepted any more
-    seconds_per_job: float = 0.0  # between two ends, while busy; smoothed
-
-    def retry_seconds(self) -> float:
-        """When a place is likely to be free."""
-        return min(max(self.seconds_per_job, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+    admission: Admission
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Engine:
@@ -73,6 +60,7 @@ class Engine:
         busy: told which lanes have work.
         gather_rows: up to so many rows, all work goes to one lane, which then has the cores.
         on_death: called on the loop, once, when a lane died.
+        client_rate: of each client; None is no limit.
     """
 
     def __init__(
@@ -82,14 +70,16 @@ class Engine:
         busy: BusyLanes,
         gather_rows: int,
         on_death: Callable[[BaseException], None],
+        client_rate: ClientRate | None = None,
     ) -> None:
+        self._buckets = None if client_rate is None else ClientBuckets(client_rate)
         self._gather_rows = gather_rows
         self._loop = asyncio.get_running_loop()
         self._on_death = on_death
         # A number for each model that ever came, which its workers are known by in the lanes.
         self._numbers = itertools.count()
         self._index: dict[str, int] = {}
-        self._admission: dict[int, Admission] = {}
+        self._served: dict[int, _Served] = {}
         self._tickets: dict[int, Ticket] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
@@ -102,16 +92,16 @@ class Engine:
         for lane in self._lanes:
             lane.start()
 
-    def add(self, model: str, workers: list[Worker[Any]], capacity: int) -> None:
+    def add(self, model: str, workers: list[Worker[Any]], room: Room) -> None:
         """Takes a model.
 
         Args:
             model: unique among all that were added.
             workers: one for each lane, whose they are from now on.
-            capacity: the rows accepted at a time.
+            room: what of it is accepted at a time.
         """
         number = self._index[model] = next(self._numbers)
-        self._admission[number] = Admission(model, capacity)
+        self._served[number] = _Served(Admission(model, room))
         for lane, worker in zip(self._lanes, workers, strict=True):
             lane.send(Add(number, worker))
 
@@ -121,11 +111,11 @@ class Engine:
         Nothing may be submitted to it any more.
         """
         number = self._index.pop(model)
-        admission = self._admission[number]
-        if admission.num_accepted:
-            admission.idle.clear()
-            await admission.idle.wait()
-        del self._admission[number]
+        served = self._served[number]
+        if served.admission.accepted.num_rows:
+            served.idle.clear()
+            await served.idle.wait()
+        del self._served[number]
         gone = [self._loop.create_future() for _ in self._lanes]
         for lane, done in zip(self._lanes, gone, strict=True):
             lane.send(
@@ -133,29 +123,38 @@ class Engine:
             )
         await asyncio.gather(*gone)
 
-    def submit(self, model: str, jobs: Rows[Job]) -> list[Ticket]:
+    def submit(self, model: str, jobs: Rows[Job], client: str | None = None) -> list[Ticket]:
         """Accepts all jobs of a request, or none.
 
+        Args:
+            model: that does them.
+            jobs: at least one.
+            client: whose limit counts; None for what belongs to a request that was accepted.
+
         Raises:
-            InvalidArgumentError: more jobs than could ever be accepted at once.
-            OverloadedError: no room for them now.
+            InvalidArgumentError: more than could ever be accepted at once.
+            OverloadedError: no room for them now, or the queue is longer than the caller waits.
             ShuttingDownError: the engine stops, or died.
         """
         if self._is_closed:
             raise ShuttingDownError
         index = self._index[model]
-        admission = self._admission[index]
-        num_rows = sum(job.num_rows for job in jobs)
-        if num_rows > admission.capacity:
-            raise InvalidArgumentError(
-                "inputs",
-                f"{len(jobs)} given, which need {num_rows} places, at most "
-                f"{admission.capacity} in one request",
-            )
-        if admission.num_accepted + num_rows > admission.capacity:
-            raise OverloadedError(admission.name, admission.retry_seconds())
-        admission.num_accepted += num_rows
+        admission = self._served[index].admission
+        cost = sum((job.cost for job in jobs), Cost(0, 0))
+        admission.check(cost, self._remaining_seconds(jobs[0]))
+        if self._buckets is not None and client is not None:
+            now = time.monotonic_ns()
+            self._buckets.check(client, cost, now)
+            self._buckets.take(client, cost, now)
+        admission.take(cost)
         return [self._accept(index, job) for job in jobs]
+
+    def _remaining_seconds(self, job: Job) -> float | None:
+        """Until the caller gives up; None too for one who may overtake what waits."""
+        may_overtake = isinstance(job, GenerationJob) and job.priority > 0
+        if job.deadline is None or may_overtake:
+            return None
+        return job.deadline - time.monotonic()
 
     def cancel(self, tickets: Iterable[Ticket], output: int | None = None) -> None:
         """Ends jobs, or one output of each, early. Those that are done are left as they are."""
@@ -175,7 +174,7 @@ class Engine:
     def _accept(self, model: int, job: Job) -> Ticket:
         lane = self._lane_for(job.num_rows)
         self._lane_load[lane] += job.num_rows
-        ticket = Ticket(next(self._ids), lane, model, self._loop.time(), job.num_rows)
+        ticket = Ticket(next(self._ids), lane, model, job.cost)
         self._tickets[ticket.id] = ticket
         self._lanes[lane].send(Submit(model, ticket.id, job))
         return ticket
@@ -198,19 +197,17 @@ class Engine:
             if ticket is None:  # abandoned: the engine stops
                 continue
             if progress.is_last:
-                self._close(ticket)
+                self._close(ticket, progress)
             ticket.news.put_nowait(progress)
 
-    def _close(self, ticket: Ticket) -> None:
+    def _close(self, ticket: Ticket, last: Progress) -> None:
         ticket.is_done = True
         del self._tickets[ticket.id]
-        self._lane_load[ticket.lane] -= ticket.num_rows
-        admission = self._admission[ticket.model]
-        share = (self._loop.time() - ticket.submitted) * ticket.num_rows / admission.num_accepted
-        admission.seconds_per_job += _SMOOTHING * (share - admission.seconds_per_job)
-        admission.num_accepted -= ticket.num_rows
-        if not admission.num_accepted:
-            admission.idle.set()
+        self._lane_load[ticket.lane] -= ticket.cost.num_rows
+        served = self._served[ticket.model]
+        served.admission.give_back(ticket.cost, last.end)
+        if not served.admission.accepted.num_rows:
+            served.idle.set()
 
     def _report_death(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(self._die, error)

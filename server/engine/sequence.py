@@ -22,6 +22,29 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What is asked for: slots, and tokens that are read or generated, at most."""
+
+    num_rows: int
+    num_tokens: int
+    num_new_tokens: int = 0  # of num_tokens, those to generate
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.num_rows + other.num_rows,
+            self.num_tokens + other.num_tokens,
+            self.num_new_tokens + other.num_new_tokens,
+        )
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.num_rows - other.num_rows,
+            self.num_tokens - other.num_tokens,
+            self.num_new_tokens - other.num_new_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationJob:
     """One prompt or source, and what to generate after it.
 
@@ -56,6 +79,11 @@ class GenerationJob:
         """Slots that it needs at most."""
         return self.num_outputs if self.beams is None else self.beams.size
 
+    @property
+    def cost(self) -> Cost:
+        num_new = self.num_rows * self.max_new_tokens
+        return Cost(self.num_rows, len(self.source) + len(self.prompt) + num_new, num_new)
+
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
@@ -75,6 +103,10 @@ class EncodingJob:
     def num_rows(self) -> int:
         return 1
 
+    @property
+    def cost(self) -> Cost:
+        return Cost(1, len(self.token_ids))
+
 
 Job = GenerationJob | EncodingJob
 
@@ -89,6 +121,11 @@ class End:
     decode_seconds: float
     failure: str = ""
     num_reused_tokens: int = 0
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it ran to an end of its own."""
+        return self.outcome in {Outcome.STOP, Outcome.LENGTH, Outcome.DONE}
 
 
 @dataclass(frozen=True, slots=True)

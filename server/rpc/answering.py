@@ -4,6 +4,7 @@ from model.bundle import Task
 from protos.triune.v1 import encoding_pb2 as pb
 from server.rpc import encoder_options as options
 from server.rpc import validation
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.encoding import Call, report_of, usage_of
 from server.text.answers import Span, find_answers
@@ -14,10 +15,10 @@ MAX_TOP_K = 1024
 
 
 async def answer(
-    request: pb.AnswerRequest, services: Services, deadline: float | None
+    request: pb.AnswerRequest, services: Services, caller: Caller
 ) -> pb.AnswerResponse:
     """Raises ``ServeError``."""
-    call = Call.open(request.model, request.version, Task.ANSWER, services, deadline)
+    call = Call.open(request.model, request.version, Task.ANSWER, services, caller)
     model, max_bytes = call.model, services.config.max_input_bytes
     questions = [row.question for row in request.questions]
     contexts = [row.context for row in request.questions]

@@ -1,8 +1,6 @@
 """What every call shares."""
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,19 +8,28 @@ from server.config import ServerConfig
 from server.engine.engine import Engine
 from server.metrics import Metrics
 from server.registry import Registry
+from server.rpc.caller import Caller
+from server.rpc.threads import Threads
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of a running server. ``tokenizing`` runs what would block the event loop."""
+    """The parts of a running server. ``threads`` run what would block the event loop."""
 
     config: ServerConfig
     registry: Registry
     engine: Engine
     metrics: Metrics
-    tokenizing: Executor
+    threads: Threads
 
-    async def in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.tokenizing, function)
+    async def in_thread(self, function: Callable[[], T], caller: Caller | None = None) -> T:
+        """What ``function`` returns.
+
+        With a ``caller``, whose request is not accepted yet, raises ``ServeError`` if it is too
+        late for them, or too much waits.
+        """
+        if caller is None:
+            return await self.threads.run(function)
+        return await self.threads.run_bounded(function, caller.deadline)

@@ -16,6 +16,7 @@ from server.errors import InvalidArgumentError, OverloadedError
 from server.registry import Model
 from server.rpc import encoder_options as options
 from server.rpc import validation
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.encoding import Call, Output, report_of, usage_of
 from server.text.reading import Fit, Reading
@@ -36,11 +37,9 @@ class _Form:
     wants_tokens: bool
 
 
-async def embed(
-    request: pb.EmbedRequest, services: Services, deadline: float | None
-) -> pb.EmbedResponse:
+async def embed(request: pb.EmbedRequest, services: Services, caller: Caller) -> pb.EmbedResponse:
     """Raises ``ServeError``."""
-    call = Call.open(request.model, request.version, Task.EMBED, services, deadline)
+    call = Call.open(request.model, request.version, Task.EMBED, services, caller)
     model = call.model
     validation.check_texts(request.inputs, services.config.max_input_bytes)
     form = _form(request.options, model)
@@ -179,9 +178,9 @@ class Bulk:
     the transport's flow control stops the client.
     """
 
-    def __init__(self, services: Services, deadline: float | None) -> None:
+    def __init__(self, services: Services, caller: Caller) -> None:
         self._services = services
-        self._deadline = deadline
+        self._caller = caller
         self._last = pb.EmbedRequest()  # model, version, options and length so far
 
     async def answers(
@@ -235,7 +234,7 @@ class Bulk:
         """Waits while the queue is full: bulk work has time."""
         while True:
             try:
-                response = await embed(request, self._services, self._deadline)
+                response = await embed(request, self._services, self._caller)
             except OverloadedError as error:
                 await asyncio.sleep(error.retry_seconds)
                 continue

@@ -13,6 +13,7 @@ from server.errors import InternalError, InvalidArgumentError
 from server.registry import Model
 from server.rpc import validation
 from server.rpc.accounting import end_of, timing
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.text.reading import Limit, Reading, TooLongError, Window
 
@@ -29,12 +30,12 @@ class Output:
 class Call:
     """One request to an encoder, from its arrival to its response.
 
-    ``deadline`` and ``started`` in seconds of ``time.monotonic``. One coroutine owns it.
+    ``started`` in seconds of ``time.monotonic``. One coroutine owns it.
     """
 
     model: Model
     services: Services
-    deadline: float | None
+    caller: Caller
     started: float = field(default_factory=time.monotonic)
     _tokenize_seconds: float = 0.0
     _ends: list[End] = field(default_factory=list)
@@ -42,12 +43,12 @@ class Call:
 
     @classmethod
     def open(
-        cls, name: str, version: str, task: Task, services: Services, deadline: float | None
+        cls, name: str, version: str, task: Task, services: Services, caller: Caller
     ) -> "Call":
         """Raises ``ModelNotFoundError``, and ``InvalidArgumentError`` for a model without it."""
         model = services.registry.get(name, version)
         validation.check_task(model, task)
-        return cls(model, services, deadline)
+        return cls(model, services, caller)
 
     async def read(
         self,
@@ -63,7 +64,7 @@ class Call:
         tokenizer = self.model.tokenizer
         try:
             readings = await self.services.in_thread(
-                lambda: tokenizer.read(texts, pairs, limit, spans=spans)
+                lambda: tokenizer.read(texts, pairs, limit, spans=spans), self.caller
             )
         except TooLongError as error:
             raise InvalidArgumentError(path.format(error.index), str(error)) from error
@@ -80,7 +81,9 @@ class Call:
             ServeError: what the first failure was.
         """
         engine = self.services.engine
-        tickets = engine.submit(self.model.key, [job for group in jobs for job in group])
+        tickets = engine.submit(
+            self.model.key, [job for group in jobs for job in group], self.caller.client
+        )
         try:
             results = [await _result(ticket) for ticket in tickets]
         finally:
@@ -99,7 +102,7 @@ class Call:
             segment_ids=window.segment_ids,
             logit_positions=logit_positions,
             wants_tokens=wants_tokens,
-            deadline=self.deadline,
+            deadline=self.caller.deadline,
         )
 
     def jobs(self, readings: Sequence[Reading]) -> list[list[EncodingJob]]:

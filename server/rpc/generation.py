@@ -22,6 +22,7 @@ from server.text.stop_strings import StopStrings
 FINISH_REASONS = {
     Outcome.STOP: common_pb2.FINISH_REASON_STOP,
     Outcome.LENGTH: common_pb2.FINISH_REASON_LENGTH,
+    Outcome.TIME_LIMIT: common_pb2.FINISH_REASON_DEADLINE,
     Outcome.CANCELLED: common_pb2.FINISH_REASON_CANCELLED,
 }
 
@@ -58,7 +59,7 @@ async def generate(prepared: Prepared, services: Services) -> AsyncGenerator[Pie
 
     Leaving early cancels what is unfinished. Raises ``ServeError``.
     """
-    tickets = services.engine.submit(prepared.model.key, prepared.jobs)
+    tickets = services.engine.submit(prepared.model.key, prepared.jobs, prepared.client)
     try:
         streams = [
             _pieces(prepared, index, ticket, services) for index, ticket in enumerate(tickets)

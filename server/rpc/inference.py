@@ -19,7 +19,8 @@ from server.rpc import (
     tokenization,
 )
 from server.rpc.accounting import timing
-from server.rpc.calls import Context, deadline_of, guarded
+from server.rpc.caller import Caller
+from server.rpc.calls import Context, guarded
 from server.rpc.context import Services
 from server.rpc.generation import Piece
 from server.rpc.prepare import Prepared, prepare_generate, prepare_translate
@@ -36,14 +37,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         async with self._guarded("Generate", request.model, context):
-            prepared = await prepare_generate(request, self._services, deadline_of(context))
+            prepared = await prepare_generate(request, self._services, Caller.of(context))
             return await self._collect(prepared, pb.GenerateResponse)
 
     async def GenerateStream(
         self, request: pb.GenerateStreamRequest, context: Context
     ) -> AsyncIterator[pb.GenerateStreamResponse]:
         async with self._guarded("GenerateStream", request.model, context):
-            prepared = await prepare_generate(request, self._services, deadline_of(context))
+            prepared = await prepare_generate(request, self._services, Caller.of(context))
             async with aclosing(generation.generate(prepared, self._services)) as pieces:
                 async for piece in pieces:
                     yield _streamed(prepared, piece, pb.GenerateStreamResponse)
@@ -52,25 +53,25 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: pb.TranslateRequest, context: Context
     ) -> pb.TranslateResponse:
         async with self._guarded("Translate", request.model, context):
-            prepared = await prepare_translate(request, self._services, deadline_of(context))
+            prepared = await prepare_translate(request, self._services, Caller.of(context))
             return await self._collect(prepared, pb.TranslateResponse)
 
     async def TranslateStream(
         self, request: pb.TranslateStreamRequest, context: Context
     ) -> AsyncIterator[pb.TranslateStreamResponse]:
         async with self._guarded("TranslateStream", request.model, context):
-            prepared = await prepare_translate(request, self._services, deadline_of(context))
+            prepared = await prepare_translate(request, self._services, Caller.of(context))
             async with aclosing(generation.generate(prepared, self._services)) as pieces:
                 async for piece in pieces:
                     yield _streamed(prepared, piece, pb.TranslateStreamResponse)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         async with self._guarded("Embed", request.model, context):
-            return await embedding.embed(request, self._services, deadline_of(context))
+            return await embedding.embed(request, self._services, Caller.of(context))
 
     async def Classify(self, request: pb.ClassifyRequest, context: Context) -> pb.ClassifyResponse:
         async with self._guarded("Classify", request.model, context):
-            return await labels.classify(request, self._services, deadline_of(context))
+            return await labels.classify(request, self._services, Caller.of(context))
 
     async def EmbedStream(
         self, request_iterator: AsyncIterator[pb.EmbedStreamRequest], context: Context
@@ -80,34 +81,34 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         if first is None:
             return
         async with self._guarded("EmbedStream", first.model, context):
-            bulk = embedding.Bulk(self._services, deadline_of(context))
+            bulk = embedding.Bulk(self._services, Caller.of(context))
             async with aclosing(bulk.answers(first, requests)) as answers:
                 async for answer in answers:
                     yield answer
 
     async def Tag(self, request: pb.TagRequest, context: Context) -> pb.TagResponse:
         async with self._guarded("Tag", request.model, context):
-            return await labels.tag(request, self._services, deadline_of(context))
+            return await labels.tag(request, self._services, Caller.of(context))
 
     async def FillMask(self, request: pb.FillMaskRequest, context: Context) -> pb.FillMaskResponse:
         async with self._guarded("FillMask", request.model, context):
-            return await masks.fill_mask(request, self._services, deadline_of(context))
+            return await masks.fill_mask(request, self._services, Caller.of(context))
 
     async def Answer(self, request: pb.AnswerRequest, context: Context) -> pb.AnswerResponse:
         async with self._guarded("Answer", request.model, context):
-            return await answering.answer(request, self._services, deadline_of(context))
+            return await answering.answer(request, self._services, Caller.of(context))
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         async with self._guarded("Rerank", request.model, context):
-            return await ranking.rerank(request, self._services, deadline_of(context))
+            return await ranking.rerank(request, self._services, Caller.of(context))
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         async with self._guarded("Score", request.model, context):
-            return await scoring.score(request, self._services, deadline_of(context))
+            return await scoring.score(request, self._services, Caller.of(context))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async with self._guarded("Tokenize", request.model, context):
-            return await tokenization.tokenize(request, self._services)
+            return await tokenization.tokenize(request, self._services, Caller.of(context))
 
     def _guarded(
         self, method: str, model: str, context: Context

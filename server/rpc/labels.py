@@ -10,6 +10,7 @@ from server.engine.sequence import Floats
 from server.errors import InvalidArgumentError
 from server.rpc import encoder_options as options
 from server.rpc import validation
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.encoding import Call, Output, report_of, usage_of
 from server.text.entities import Aggregation, Entity, Piece, find_entities
@@ -18,10 +19,10 @@ from server.text.tokenizer import Tokenizer
 
 
 async def classify(
-    request: pb.ClassifyRequest, services: Services, deadline: float | None
+    request: pb.ClassifyRequest, services: Services, caller: Caller
 ) -> pb.ClassifyResponse:
     """Raises ``ServeError``."""
-    call = Call.open(request.model, request.version, Task.CLASSIFY, services, deadline)
+    call = Call.open(request.model, request.version, Task.CLASSIFY, services, caller)
     model, max_bytes = call.model, services.config.max_input_bytes
     top_k = options.integer("options.top_k", request.options, None)
     scores = options.scores("options.score_function", request.options.score_function, model)
@@ -66,9 +67,9 @@ def _label_scores(
     return [pb.LabelScore(label=labels[index], score=scores[index]) for index in order]
 
 
-async def tag(request: pb.TagRequest, services: Services, deadline: float | None) -> pb.TagResponse:
+async def tag(request: pb.TagRequest, services: Services, caller: Caller) -> pb.TagResponse:
     """Raises ``ServeError``."""
-    call = Call.open(request.model, request.version, Task.TAG, services, deadline)
+    call = Call.open(request.model, request.version, Task.TAG, services, caller)
     model = call.model
     validation.check_texts(request.inputs, services.config.max_input_bytes)
     aggregation = options.choice(

@@ -11,6 +11,7 @@ from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.rpc import encoder_options as options
 from server.rpc import validation
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.encoding import Call, report_of, usage_of
 from server.text.reading import Fit, Reading
@@ -20,10 +21,10 @@ MAX_TARGETS = 1024
 
 
 async def fill_mask(
-    request: pb.FillMaskRequest, services: Services, deadline: float | None
+    request: pb.FillMaskRequest, services: Services, caller: Caller
 ) -> pb.FillMaskResponse:
     """Raises ``ServeError``."""
-    call = Call.open(request.model, request.version, Task.FILL_MASK, services, deadline)
+    call = Call.open(request.model, request.version, Task.FILL_MASK, services, caller)
     model = call.model
     validation.check_texts(request.inputs, services.config.max_input_bytes)
     size = model.manifest.dimensions.vocabulary_size

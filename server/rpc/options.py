@@ -11,6 +11,7 @@ from server.errors import InvalidArgumentError
 from server.text.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
 
 MAX_BEAMS = 64
+MAX_SECONDS = 86400.0
 MAX_TOP_LOGPROBS = 100
 MAX_ENTRIES = 1024  # of a list of tokens or words
 MAX_STOP_STRINGS = 16
@@ -32,10 +33,16 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "decoding.no_repeat_ngram_size": (0, 1024),
     "stopping.max_new_tokens": (1, 2**31 - 1),
     "stopping.min_new_tokens": (0, 2**31 - 1),
+    "stopping.max_seconds": (0.0, MAX_SECONDS),
     "response.top_logprobs": (0, MAX_TOP_LOGPROBS),
 }
 # Of the numbers above, those that may not be 0.
-POSITIVE = ("sampling.top_p", "sampling.typical_p", "sampling.repetition_penalty")
+POSITIVE = (
+    "sampling.top_p",
+    "sampling.typical_p",
+    "sampling.repetition_penalty",
+    "stopping.max_seconds",
+)
 MAX_LOGIT_BIAS = 100.0
 PRIORITIES = (-100, 100)
 EARLY_STOPPING = {

@@ -16,8 +16,10 @@ from server.registry import Model
 from server.rpc import options as checked
 from server.rpc import validation
 from server.rpc.attention import AttentionWanted, attention_wanted
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.languages import target_start, with_source_language
+from server.rpc.time_limit import finish_by
 from server.text.grammar import GrammarError
 
 GenerateRequest = pb.GenerateRequest | pb.GenerateStreamRequest
@@ -41,6 +43,7 @@ class Prepared:
     """A checked request: one job per input, how its text begins, and how it ends."""
 
     model: Model
+    client: str
     jobs: list[GenerationJob]
     openings: list[Opening]
     stop_strings: tuple[str, ...]
@@ -65,6 +68,7 @@ class _Options:
     """What all outputs of a request share, checked once."""
 
     model: Model
+    client: str
     sampling: Sampling
     adjustments: Adjustments
     beams: Beams | None
@@ -77,6 +81,7 @@ class _Options:
     eos: frozenset[int]
     priority: int
     deadline: float | None
+    finish_by: float | None
 
     def job(
         self, index: int, prompt: tuple[int, ...], source: tuple[int, ...], max_new_tokens: int
@@ -98,23 +103,24 @@ class _Options:
             reporting=self.reporting,
             priority=self.priority,
             deadline=self.deadline,
+            finish_by=self.finish_by,
         )
 
 
 async def prepare_generate(
-    request: GenerateRequest, services: Services, deadline: float | None
+    request: GenerateRequest, services: Services, caller: Caller
 ) -> Prepared:
     """Jobs of a decoder, or of an encoder-decoder that answers a text with one.
 
     Raises ``InvalidArgumentError`` or ``ModelNotFoundError``.
     """
     started = time.monotonic()
-    options = await _options(request, Task.GENERATE, services, deadline)
+    options = await _options(request, Task.GENERATE, services, caller, started)
     model = options.model
-    field, prompts = await _prompts(request, model, services)
+    field, prompts = await _prompts(request, model, services, caller)
     if request.response.echo and field == "messages":
         raise InvalidArgumentError("response.echo", "is not available with messages")
-    prefixes = await _prefixes(request, model, len(prompts), services)
+    prefixes = await _prefixes(request, model, len(prompts), services, caller)
     if model.manifest.kind == Kind.ENCODER_DECODER:
         validation.check_lengths(field, prompts, model.max_length)
         jobs = _target_jobs(options, request, prompts, target_start(model), prefixes)
@@ -133,16 +139,16 @@ async def prepare_generate(
 
 
 async def prepare_translate(
-    request: TranslateRequest, services: Services, deadline: float | None
+    request: TranslateRequest, services: Services, caller: Caller
 ) -> Prepared:
     """Jobs of an encoder-decoder. Raises ``InvalidArgumentError`` or ``ModelNotFoundError``."""
     started = time.monotonic()
-    options = await _options(request, Task.TRANSLATE, services, deadline)
+    options = await _options(request, Task.TRANSLATE, services, caller, started)
     model = options.model
     validation.check_texts(request.inputs, services.config.max_input_bytes)
-    sources = await services.in_thread(lambda: model.tokenizer.encode(request.inputs))
+    sources = await services.in_thread(lambda: model.tokenizer.encode(request.inputs), caller)
     validation.check_lengths("inputs", sources, model.max_length)
-    prefixes = await _prefixes(request, model, len(sources), services)
+    prefixes = await _prefixes(request, model, len(sources), services, caller)
     start = target_start(model, request.target_language)
     sources = [with_source_language(model, request.source_language, row) for row in sources]
     jobs = _target_jobs(options, request, sources, start, prefixes)
@@ -176,7 +182,8 @@ async def _options(
     request: GenerateRequest | TranslateRequest,
     task: Task,
     services: Services,
-    deadline: float | None,
+    caller: Caller,
+    started: float,
 ) -> _Options:
     model = services.registry.get(request.model, request.version)
     validation.check_task(model, task)
@@ -199,40 +206,48 @@ async def _options(
 
     return _Options(
         model=model,
+        client=caller.client,
         sampling=drawing,
-        adjustments=await services.in_thread(adjust) if decoding.bad_words else adjust(),
+        adjustments=await services.in_thread(adjust, caller) if decoding.bad_words else adjust(),
         beams=beams,
         num_outputs=num_outputs,
         alternatives=decoding.alternatives and num_outputs > 1,
-        constraint=await _constraint(request, model, services),
+        constraint=await _constraint(request, model, services, caller),
         reporting=checked.reporting(request.response, beams),
         max_new_tokens=max_new_tokens,
         stop_strings=checked.stop_strings(stopping),
         eos=eos,
         priority=checked.priority(request.priority),
-        deadline=deadline,
+        deadline=caller.deadline,
+        finish_by=finish_by(stopping, started, caller.deadline),
     )
 
 
 async def _constraint(
-    request: GenerateRequest | TranslateRequest, model: Model, services: Services
+    request: GenerateRequest | TranslateRequest, model: Model, services: Services, caller: Caller
 ) -> Constraint | None:
     grammar = checked.grammar(request.decoding, request.stopping)
     if grammar is None:
         return None
     try:
-        return await services.in_thread(lambda: model.grammars.compile(grammar))
+        return await services.in_thread(lambda: model.grammars.compile(grammar), caller)
     except GrammarError as error:
         raise InvalidArgumentError(f"decoding.grammar.{grammar.kind}", str(error)) from error
 
 
 async def _prefixes(
-    request: GenerateRequest | TranslateRequest, model: Model, count: int, services: Services
+    request: GenerateRequest | TranslateRequest,
+    model: Model,
+    count: int,
+    services: Services,
+    caller: Caller,
 ) -> list[tuple[int, ...]]:
     texts = checked.target_prefixes(request.decoding, count)
     if not any(texts):
         return [()] * count
-    return await services.in_thread(lambda: model.tokenizer.encode(texts, special_tokens=False))
+    return await services.in_thread(
+        lambda: model.tokenizer.encode(texts, special_tokens=False), caller
+    )
 
 
 def _prepared(
@@ -246,6 +261,7 @@ def _prepared(
     texts = list(request.inputs) or [""] * len(jobs)
     return Prepared(
         options.model,
+        options.client,
         jobs,
         [
             Opening(echo, prefix, text)
@@ -261,7 +277,7 @@ def _prepared(
 
 
 async def _prompts(
-    request: GenerateRequest, model: Model, services: Services
+    request: GenerateRequest, model: Model, services: Services, caller: Caller
 ) -> tuple[str, Sequence[tuple[int, ...]]]:
     """The one field that was given, and its prompts' token ids."""
     given = [name for name in ("inputs", "token_inputs", "messages") if len(getattr(request, name))]
@@ -276,7 +292,9 @@ async def _prompts(
     max_bytes = services.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
-        return "inputs", await services.in_thread(lambda: model.tokenizer.encode(request.inputs))
+        return "inputs", await services.in_thread(
+            lambda: model.tokenizer.encode(request.inputs), caller
+        )
     template = model.chat_template
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
@@ -285,4 +303,4 @@ async def _prompts(
     def render() -> list[tuple[int, ...]]:
         return model.tokenizer.encode([template.render(messages)], special_tokens=False)
 
-    return "messages", await services.in_thread(render)
+    return "messages", await services.in_thread(render, caller)

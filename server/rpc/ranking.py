@@ -9,6 +9,7 @@ from model.bundle import Task
 from protos.triune.v1 import encoding_pb2 as pb
 from server.rpc import encoder_options as options
 from server.rpc import validation
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.embedding import normalized, prompt_of
 from server.rpc.encoding import Call, report_of
@@ -16,7 +17,7 @@ from server.text.reading import Fit, Limit, Reading
 
 
 async def rerank(
-    request: pb.RerankRequest, services: Services, deadline: float | None
+    request: pb.RerankRequest, services: Services, caller: Caller
 ) -> pb.RerankResponse:
     """By the cross-encoder's score, or by the cosine of the two vectors of a model that embeds.
 
@@ -25,7 +26,7 @@ async def rerank(
     Raises:
         ServeError: what went wrong.
     """
-    call = Call.open(request.model, request.version, Task.RERANK, services, deadline)
+    call = Call.open(request.model, request.version, Task.RERANK, services, caller)
     max_bytes = services.config.max_input_bytes
     validation.check_text(request.query, max_bytes, "query")
     validation.check_texts(request.documents, max_bytes, "documents")

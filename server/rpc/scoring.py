@@ -15,6 +15,7 @@ from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.rpc import options as checked
 from server.rpc.accounting import end_of, timing
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.languages import target_start
 from server.rpc.messages import token_logprobs
@@ -31,16 +32,14 @@ class _Scored:
     source: tuple[int, ...] = ()
 
 
-async def score(
-    request: pb.ScoreRequest, services: Services, deadline: float | None
-) -> pb.ScoreResponse:
+async def score(request: pb.ScoreRequest, services: Services, caller: Caller) -> pb.ScoreResponse:
     """Raises ``ServeError``."""
     started = time.monotonic()
     model = services.registry.get(request.model, request.version)
     task = next((task for task in _TASKS if task in model.manifest.tasks), None)
     if task is None:
         raise InvalidArgumentError("model", f"{request.model!r} is an encoder: it has no Score")
-    rows = await services.in_thread(lambda: _rows(request, model, services))
+    rows = await services.in_thread(lambda: _rows(request, model, services), caller)
     top = int(checked.numbers("response", request.response).get("top_logprobs", 0))
     jobs = [
         GenerationJob(
@@ -49,12 +48,12 @@ async def score(
             source=row.source,
             reporting=Reporting(prompt_logprobs=top),
             priority=checked.priority(request.priority),
-            deadline=deadline,
+            deadline=caller.deadline,
         )
         for row in rows
     ]
     tokenized = time.monotonic()
-    tickets = services.engine.submit(model.key, jobs)
+    tickets = services.engine.submit(model.key, jobs, caller.client)
     try:
         results = [await _result(ticket) for ticket in tickets]
     finally:

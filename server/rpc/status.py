@@ -20,6 +20,7 @@ STATUS: dict[type[errors.ServeError], grpc.StatusCode] = {
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
+    errors.EngineStoppedError: grpc.StatusCode.UNAVAILABLE,
     errors.InternalError: grpc.StatusCode.INTERNAL,
 }
 
@@ -44,7 +45,8 @@ def metadata_of(error: errors.ServeError) -> tuple[tuple[str, str | bytes], ...]
 
 def _details(error: errors.ServeError) -> Iterable[Message]:
     reason = status_of(error).name
-    yield error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN)
+    metadata = {"limit": error.limit} if isinstance(error, errors.OverloadedError) else {}
+    yield error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
     if isinstance(error, errors.InvalidArgumentError):
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=error.description

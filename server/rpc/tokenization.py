@@ -5,10 +5,13 @@ import time
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import inference_pb2 as pb
 from server.rpc import validation
+from server.rpc.caller import Caller
 from server.rpc.context import Services
 
 
-async def tokenize(request: pb.TokenizeRequest, services: Services) -> pb.TokenizeResponse:
+async def tokenize(
+    request: pb.TokenizeRequest, services: Services, caller: Caller
+) -> pb.TokenizeResponse:
     """Raises ``ServeError``."""
     started = time.monotonic()
     model = services.registry.get(request.model, request.version)
@@ -16,7 +19,8 @@ async def tokenize(request: pb.TokenizeRequest, services: Services) -> pb.Tokeni
     rows = await services.in_thread(
         lambda: model.tokenizer.encode(
             request.inputs, special_tokens=not request.without_special_tokens
-        )
+        ),
+        caller,
     )
     seconds = time.monotonic() - started
     return pb.TokenizeResponse(

@@ -43,6 +43,8 @@ def test_every_option_has_its_field() -> None:
         top_k=3,
         top_p=0.9,
         seed=2**64 - 1,
+        max_seconds=2.5,
+        stop_before_deadline=True,
         max_new_tokens=7,
         stop_strings=["a", "b"],
         ignore_eos=True,
@@ -104,6 +106,8 @@ def test_every_option_has_its_field() -> None:
             ignore_eos=True,
             min_new_tokens=2,
             stop_token_ids=[9],
+            max_seconds=2.5,
+            stop_before_deadline=True,
         ),
         response=wire.ResponseOptions(
             token_ids=True,

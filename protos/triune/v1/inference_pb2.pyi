@@ -422,12 +422,20 @@ class StoppingOptions(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     MIN_NEW_TOKENS_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    MAX_SECONDS_FIELD_NUMBER: _builtins.int
+    STOP_BEFORE_DEADLINE_FIELD_NUMBER: _builtins.int
     max_new_tokens: _builtins.int
     """At least 1. Without it, what the model and its cache can hold decides."""
     ignore_eos: _builtins.bool
     """Go on past the end-of-sequence token, up to max_new_tokens."""
     min_new_tokens: _builtins.int
     """No end-of-sequence or stop token before this many tokens."""
+    max_seconds: _builtins.float
+    """A text ends this many seconds after the call came, with what there is:
+    FINISH_REASON_DEADLINE. More than 0. Without it, a deadline that passes is an error.
+    """
+    stop_before_deadline: _builtins.bool
+    """The same, shortly before the call's own deadline."""
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The text ends just before the first of these that appears."""
@@ -444,23 +452,33 @@ class StoppingOptions(_message.Message):
         ignore_eos: _builtins.bool | None = ...,
         min_new_tokens: _builtins.int | None = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        max_seconds: _builtins.float | None = ...,
+        stop_before_deadline: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_eos", b"_ignore_eos", "_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "ignore_eos", b"ignore_eos", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ignore_eos", b"_ignore_eos", "_max_new_tokens", b"_max_new_tokens", "_max_seconds", b"_max_seconds", "_min_new_tokens", b"_min_new_tokens", "_stop_before_deadline", b"_stop_before_deadline", "ignore_eos", b"ignore_eos", "max_new_tokens", b"max_new_tokens", "max_seconds", b"max_seconds", "min_new_tokens", b"min_new_tokens", "stop_before_deadline", b"stop_before_deadline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_eos", b"_ignore_eos", "_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "ignore_eos", b"ignore_eos", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ignore_eos", b"_ignore_eos", "_max_new_tokens", b"_max_new_tokens", "_max_seconds", b"_max_seconds", "_min_new_tokens", b"_min_new_tokens", "_stop_before_deadline", b"_stop_before_deadline", "ignore_eos", b"ignore_eos", "max_new_tokens", b"max_new_tokens", "max_seconds", b"max_seconds", "min_new_tokens", b"min_new_tokens", "stop_before_deadline", b"stop_before_deadline", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ignore_eos: _TypeAlias = _typing.Literal["ignore_eos"]  # noqa: Y015
     _WhichOneofArgType__ignore_eos: _TypeAlias = _typing.Literal["_ignore_eos", b"_ignore_eos"]  # noqa: Y015
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__max_seconds: _TypeAlias = _typing.Literal["max_seconds"]  # noqa: Y015
+    _WhichOneofArgType__max_seconds: _TypeAlias = _typing.Literal["_max_seconds", b"_max_seconds"]  # noqa: Y015
     _WhichOneofReturnType__min_new_tokens: _TypeAlias = _typing.Literal["min_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__min_new_tokens: _TypeAlias = _typing.Literal["_min_new_tokens", b"_min_new_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__stop_before_deadline: _TypeAlias = _typing.Literal["stop_before_deadline"]  # noqa: Y015
+    _WhichOneofArgType__stop_before_deadline: _TypeAlias = _typing.Literal["_stop_before_deadline", b"_stop_before_deadline"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ignore_eos) -> _WhichOneofReturnType__ignore_eos | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_seconds) -> _WhichOneofReturnType__max_seconds | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_new_tokens) -> _WhichOneofReturnType__min_new_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_before_deadline) -> _WhichOneofReturnType__stop_before_deadline | None: ...
 
 Global___StoppingOptions: _TypeAlias = StoppingOptions  # noqa: Y015
 
