@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from client import types
-from protos.triune.v1 import common_pb2, inference_pb2, models_pb2
+from protos.triune.v1 import admin_pb2, common_pb2, inference_pb2, models_pb2
 
 _FINISH_REASONS = {
     common_pb2.FINISH_REASON_STOP: types.FinishReason.STOP,
@@ -20,6 +20,8 @@ _KINDS = {
 _STATES = {
     models_pb2.MODEL_STATE_READY: types.ModelState.READY,
     models_pb2.MODEL_STATE_REFUSED: types.ModelState.REFUSED,
+    models_pb2.MODEL_STATE_LOADING: types.ModelState.LOADING,
+    models_pb2.MODEL_STATE_UNLOADING: types.ModelState.UNLOADING,
 }
 
 
@@ -215,8 +217,8 @@ def _model(message: models_pb2.Model) -> types.Model:
     )
 
 
-def model(message: models_pb2.GetModelResponse) -> types.Model:
-    """What ``GetModel`` answers."""
+def model(message: models_pb2.GetModelResponse | admin_pb2.LoadModelResponse) -> types.Model:
+    """What ``GetModel`` and ``LoadModel`` answer."""
     return _model(message.model)
 
 

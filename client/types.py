@@ -312,6 +312,8 @@ class ModelKind(StrEnum):
 class ModelState(StrEnum):
     READY = "ready"
     REFUSED = "refused"
+    LOADING = "loading"
+    UNLOADING = "unloading"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,6 +24,14 @@ def main(
     ] = Path("bundles"),
     listen: Annotated[str, typer.Option(help="gRPC address, HOST:PORT.")] = "0.0.0.0:50051",
     metrics: Annotated[str, typer.Option(help="Prometheus address.")] = "0.0.0.0:9464",
+    admin: Annotated[
+        str | None,
+        typer.Option(help="Address to load and unload models at, best on loopback; off."),
+    ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Look at the bundles every so many seconds; off."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     lanes: Annotated[
         int | None,
@@ -64,6 +72,8 @@ def main(
         bundles=bundles,
         listen=listen,
         metrics=metrics,
+        admin=admin,
+        watch_seconds=watch,
         device=device,
         num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if device == "cpu" else 1),
         num_threads=threads or num_cores,

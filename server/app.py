@@ -6,34 +6,48 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from protos.triune.v1 import inference_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
+from protos.triune.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    inference_pb2_grpc,
+    models_pb2_grpc,
+)
 from server.backend.base import Backend
 from server.backend.ort import OrtBackend
 from server.backend.paired import PairedBackend
+from server.catalog import Catalog
 from server.config import ServerConfig
-from server.engine.build import build_engine, capacity_of, make_workers
+from server.engine.build import build_engine
 from server.engine.busy import BusyLanes
 from server.errors import StartupError
 from server.metrics import Metrics
-from server.registry import Registry, load_bundles
+from server.registry import Registry
+from server.rpc.admin import AdminServicer
 from server.rpc.context import Services
+from server.rpc.health import INFERENCE, MODELS, Health
 from server.rpc.inference import InferenceServicer
 from server.rpc.models import ModelServicer
 from server.rpc.threads import Threads
+from server.watch import Watch
 
 log = logging.getLogger(__name__)
 
 SERVICE_NAMES = (
-    inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
-    models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,
+    INFERENCE,
+    MODELS,
     health.SERVICE_NAME,
+    reflection.SERVICE_NAME,
+)
+ADMIN_SERVICE_NAMES = (
+    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+    MODELS,
     reflection.SERVICE_NAME,
 )
 _OPTIONS = (
@@ -45,12 +59,21 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers. Ports are the real ones, where 0 was asked for."""
+    """A server that answers. Ports are the real ones, where 0 was asked for.
+
+    ``admin_port``: None if there is no such listener.
+    """
 
     port: int
     metrics_port: int
-    registry: Registry
+    admin_port: int | None
+    catalog: Catalog
     dead: "asyncio.Future[BaseException]"
+
+    @property
+    def registry(self) -> Registry:
+        """The models that are served now."""
+        return self.catalog.registry
 
 
 @asynccontextmanager
@@ -58,44 +81,70 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     """Serves until the block ends; then drains: what was accepted finishes.
 
     Raises:
-        StartupError: the device or an address cannot be had, or no bundle can be served.
+        StartupError: the device or an address cannot be had, or no bundle can be served and
+            none could come later.
     """
     busy = BusyLanes()
     backend = make_backend(config, busy)
-    registry = load_bundles(config.bundles, backend, config.max_length)
-    if not registry.models:
-        raise StartupError(f"no bundle in {config.bundles} can be served")
-    metrics = Metrics()
+    metrics, health = Metrics(), Health()
     dead: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    engine = build_engine(config, metrics, busy, dead.set_result)
-    for model in registry.models:
-        engine.add(model.key, make_workers(model, config, metrics), capacity_of(model, config))
-    server = grpc.aio.server(options=_OPTIONS)
-    health_servicer = health.aio.HealthServicer()
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize") as tokenizing:
+    async with AsyncExitStack() as stack:
+        engine = build_engine(config, metrics, busy, dead.set_result)
+        stack.callback(engine.stop)
+        catalog = Catalog(config, backend, engine, metrics, health.follow)
+        stack.callback(catalog.close)
+        watch = _watch(config, catalog)
+        await catalog.load_all()
+        if not catalog.registry.models and watch is None and config.admin is None:
+            raise StartupError(f"no bundle in {config.bundles} can be served")
+        tokenizing = stack.enter_context(
+            ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenize")
+        )
         services = Services(
-            config, registry, engine, metrics, Threads(tokenizing, config.max_tokenizing)
+            config, catalog, engine, metrics, Threads(tokenizing, config.max_tokenizing)
         )
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(
-            InferenceServicer(services), server
-        )
-        models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-        reflection.enable_server_reflection(SERVICE_NAMES, server)
-        port = _bind(server, config.listen)
+        server, port = _main_listener(services, health)
+        admin, admin_port = _admin_listener(services)
         metrics_server = metrics.serve(*_host_and_port(config.metrics))
-        await server.start()
-        for name in ("", *SERVICE_NAMES[:2]):
-            await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        dead.add_done_callback(lambda _: health_servicer.enter_graceful_shutdown())
-        try:
-            yield RunningServer(port, metrics_server.port, registry, dead)
-        finally:
-            await health_servicer.enter_graceful_shutdown()
-            # Refuses new calls at once, cancels what is left after the grace period.
-            await server.stop(config.grace_seconds)
-            engine.stop()
-            metrics_server.stop()
+        stack.callback(metrics_server.stop)
+        for listener in (server, admin):
+            if listener is not None:
+                await listener.start()
+                # Refuses new calls at once, cancels what is left after the grace period.
+                stack.push_async_callback(listener.stop, config.grace_seconds)
+        if watch is not None:
+            task = asyncio.create_task(watch.run())
+            stack.callback(task.cancel)
+        await health.open()
+        stack.push_async_callback(health.close)
+        dead.add_done_callback(lambda _: asyncio.ensure_future(health.close()))
+        yield RunningServer(port, metrics_server.port, admin_port, catalog, dead)
+
+
+def _main_listener(services: Services, health: Health) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server(options=_OPTIONS)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(InferenceServicer(services), server)
+    models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
+    health_pb2_grpc.add_HealthServicer_to_server(health.servicer, server)
+    reflection.enable_server_reflection(SERVICE_NAMES, server)
+    return server, _bind(server, services.config.listen)
+
+
+def _admin_listener(services: Services) -> tuple[grpc.aio.Server | None, int | None]:
+    address = services.config.admin
+    if address is None:
+        return None, None
+    server = grpc.aio.server(options=_OPTIONS)
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(services), server)
+    models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
+    reflection.enable_server_reflection(ADMIN_SERVICE_NAMES, server)
+    return server, _bind(server, address)
+
+
+def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
+    if config.watch_seconds is None:
+        return None
+    return Watch(catalog, config.bundles, config.watch_seconds)
 
 
 def make_backend(config: ServerConfig, busy: BusyLanes) -> Backend:
@@ -123,10 +172,11 @@ async def serve(config: ServerConfig) -> int:
     async with running_server(config) as running:
         names = ", ".join(model.key for model in running.registry.models)
         log.info(
-            "serving %s: gRPC on port %d, metrics on port %d",
-            names,
+            "serving %s: gRPC on port %d, metrics on port %d, admin on %s",
+            names or "no model yet",
             running.port,
             running.metrics_port,
+            "no port" if running.admin_port is None else f"port {running.admin_port}",
         )
         running.dead.add_done_callback(lambda _: stop.set())
         await stop.wait()

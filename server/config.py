@@ -15,12 +15,16 @@ class ServerConfig:
     sequences that wait, per model, beyond what runs; ``max_queued_texts`` and
     ``max_queued_text_tokens`` the texts of an encoder; ``max_tokenizing`` the requests that wait
     to be tokenized. One client may ask for ``client_tokens_per_second`` (None: no limit), read
-    or generated, and for ``client_burst_tokens`` (None: a minute's) at once.
+    or generated, and for ``client_burst_tokens`` (None: a minute's) at once. ``admin``: where
+    models are loaded and unloaded; nowhere if None. ``watch_seconds``: between two looks at the
+    folder of bundles; None looks once.
     """
 
     bundles: Path
     listen: str = "0.0.0.0:50051"
     metrics: str = "0.0.0.0:9464"
+    admin: str | None = None
+    watch_seconds: float | None = None
     device: str = "cpu"
     num_lanes: int = 1
     num_threads: int = 1

@@ -25,6 +25,20 @@ class ModelNotFoundError(ServeError):
         super().__init__(f"model {model!r} is not served here; served: {names}")
 
 
+class BundleNotFoundError(ServeError):
+    def __init__(self, label: str) -> None:
+        super().__init__(f"there is no bundle {label!r}")
+
+
+class LoadError(ServeError):
+    """A bundle that cannot be served; the message says why."""
+
+
+class UnauthenticatedError(ServeError):
+    def __init__(self) -> None:
+        super().__init__("a valid bearer token is needed")
+
+
 class Limit(StrEnum):
     """What was reached: a stable word for programs."""
 

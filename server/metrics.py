@@ -71,6 +71,12 @@ class Metrics:
         self._cached.labels(*labels).set(load.num_cached_tokens)
         self._capacity.labels(*labels).set(load.cache_capacity_tokens)
 
+    def forget(self, model: str) -> None:
+        """A model is gone: what it holds is not reported any more. Counters stay."""
+        gauges = (self._running, self._waiting, self._slots, self._cached, self._capacity)
+        for gauge in gauges:
+            gauge.remove_by_labels({"model": model})
+
     def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
         """A call ended. ``status``: the name of its gRPC status."""
         self._requests.labels(model, method, status).inc()

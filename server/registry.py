@@ -1,8 +1,9 @@
-"""Which bundles are served: found, verified, loaded. One that is damaged is refused by name."""
+"""Which models there are, and how a bundle becomes one: verified, then loaded."""
 
-import logging
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from jinja2 import TemplateError
 
 from model.bundle import (
     ATTEND,
-    MANIFEST_FILE,
     TOKENIZER_FILE,
     BundleError,
     Manifest,
@@ -27,12 +27,13 @@ from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
 from server.text.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A bundle in memory. ``max_length``: what this server accepts, in tokens."""
+    """A bundle in memory. ``max_length``: what this server accepts, in tokens.
+
+    ``serial`` tells the loads of one version from each other.
+    """
 
     manifest: Manifest
     parity: Parity
@@ -42,6 +43,7 @@ class Model:
     graphs: dict[str, Graph]
     max_length: int
     directory: Path
+    serial: int = 0
 
     @property
     def mask_token(self) -> str:
@@ -50,72 +52,107 @@ class Model:
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
 
     @property
-    def key(self) -> str:
-        """``name/version``: unique in a server."""
+    def label(self) -> str:
+        """``name/version``."""
         return f"{self.manifest.name}/{self.manifest.version}"
+
+    @property
+    def key(self) -> str:
+        """Unique in a server, also among those that were loaded again."""
+        return f"{self.label}#{self.serial}" if self.serial else self.label
+
+
+class State(StrEnum):
+    """Of one version of a model.
+
+    ``REFUSED``: it could not be loaded. ``UNLOADING``: calls that came before still use it.
+    """
+
+    LOADING = "loading"
+    READY = "ready"
+    REFUSED = "refused"
+    UNLOADING = "unloading"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A bundle that is not served. ``reason`` names the file or field."""
+class Entry:
+    """One version of a model. ``model``: of a READY one, what is served.
+
+    ``failure`` says why the last load failed; a READY model's, why the one before goes on.
+    """
 
     name: str
     version: str
-    reason: str
+    state: State
+    model: Model | None = None
+    failure: str = ""
 
 
 class Registry:
-    """Models by name and version.
+    """A snapshot: which models there are, by name and version. Never changes; is replaced."""
 
-    Args:
-        models: loaded.
-        refusals: for ``ListModels``.
-    """
-
-    def __init__(self, models: list[Model], refusals: list[Refusal]) -> None:
-        self.models = tuple(sorted(models, key=_order))
-        self.refusals = tuple(refusals)
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(model.manifest.name for model in self.models)
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.entries = tuple(
+            sorted(entries, key=lambda entry: (entry.name, version_order(entry.version)))
+        )
+        self.models = tuple(entry.model for entry in self.entries if entry.model is not None)
+        self.names = frozenset(model.manifest.name for model in self.models)
 
     def get(self, name: str, version: str = "") -> Model:
-        """The newest version, or the one named. Raises ``ModelNotFoundError``."""
-        found = [
-            model
-            for model in self.models
-            if model.manifest.name == name and version in ("", model.manifest.version)
-        ]
+        """The newest version that is served, or the one named. Raises ``ModelNotFoundError``."""
+        found = [entry.model for entry in self._entries(name, version) if entry.model is not None]
         if not found:
-            label = f"{name}/{version}" if version else name
-            raise ModelNotFoundError(label, sorted(self.names))
+            raise ModelNotFoundError(_label(name, version), sorted(self.names))
         return found[-1]
 
+    def describe(self, name: str, version: str = "") -> Entry:
+        """As ``get``, but if none is served, the newest of those that are not."""
+        found = self._entries(name, version)
+        if not found:
+            raise ModelNotFoundError(_label(name, version), sorted(self.names))
+        return max(reversed(found), key=lambda entry: entry.model is not None)
 
-def load_bundles(root: Path, backend: Backend, max_length: int) -> Registry:
-    """Loads every ``NAME/VERSION`` folder below ``root`` that has a ``bundle.json``.
+    def entry(self, name: str, version: str) -> Entry | None:
+        """What is known of one version."""
+        return next(iter(self._entries(name, version)), None)
+
+    def replacing(self, name: str, version: str, entry: Entry | None) -> "Registry":
+        """With ``entry`` for this version, or without it."""
+        others = (row for row in self.entries if (row.name, row.version) != (name, version))
+        return Registry(others if entry is None else (*others, entry))
+
+    def _entries(self, name: str, version: str) -> list[Entry]:
+        return [
+            entry for entry in self.entries if entry.name == name and version in ("", entry.version)
+        ]
+
+
+def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
+    """A key that sorts versions: numbers in them compare as numbers."""
+    parts = re.findall(r"\d+|\D+", version)
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
+
+
+def _label(name: str, version: str) -> str:
+    return f"{name}/{version}" if version else name
+
+
+def load_bundle(
+    directory: Path, backend: Backend, max_length: int, before: Model | None = None
+) -> Model:
+    """Verifies and loads one bundle.
 
     Args:
-        root: of the bundles.
+        directory: of the bundle.
         backend: that runs the graphs.
         max_length: a bound on sequences, in tokens, whatever a model could hold.
+        before: what was loaded from there earlier. Its tokenizer is used again if it is the
+            same: the library that reads it lets no other thread run meanwhile, for up to a
+            second.
+
+    Raises:
+        BundleError: with the bundle's name and what is wrong.
     """
-    models, refusals = [], []
-    for path in sorted(root.glob(f"*/*/{MANIFEST_FILE}")):
-        directory = path.parent
-        try:
-            models.append(load_bundle(directory, backend, max_length))
-        except BundleError as error:
-            log.error("refused a bundle: %s", error)
-            refusals.append(Refusal(directory.parent.name, directory.name, str(error)))
-        else:
-            log.info("loaded %s", models[-1].key)
-    return Registry(models, refusals)
-
-
-def load_bundle(directory: Path, backend: Backend, max_length: int) -> Model:
-    """Verifies and loads one bundle. Raises ``BundleError`` with its name and what is wrong."""
     manifest = read_manifest(directory)
     verify_files(directory, manifest)
     graphs: dict[str, Graph] = {}
@@ -123,7 +160,10 @@ def load_bundle(directory: Path, backend: Backend, max_length: int) -> Model:
         check_external_data(directory, manifest, graph.file)
         load = partial(backend.load, directory / graph.file, graph.disabled_optimizers)
         graphs[name] = LazyGraph(load) if name == ATTEND else load()
-    tokenizer = Tokenizer(directory / TOKENIZER_FILE)
+    if before is not None and _tokenizer_hash(before.manifest) == _tokenizer_hash(manifest):
+        tokenizer = before.tokenizer
+    else:
+        tokenizer = Tokenizer(directory / TOKENIZER_FILE)
     return Model(
         manifest=manifest,
         parity=read_parity(directory),
@@ -140,6 +180,10 @@ def load_bundle(directory: Path, backend: Backend, max_length: int) -> Model:
     )
 
 
+def _tokenizer_hash(manifest: Manifest) -> str:
+    return next(record.sha256 for record in manifest.files if record.path == TOKENIZER_FILE)
+
+
 def _chat_template(manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | None:
     if manifest.chat_template is None:
         return None
@@ -153,10 +197,3 @@ def _chat_template(manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | N
     except TemplateError as error:
         label = f"{manifest.name}/{manifest.version}"
         raise BundleError(f"{label}: chat_template: {error}") from error
-
-
-def _order(model: Model) -> tuple[str, tuple[tuple[int, int, str], ...]]:
-    """By name, then version: numbers in it compare as numbers."""
-    parts = re.findall(r"\d+|\D+", model.manifest.version)
-    keys = ((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
-    return model.manifest.name, tuple(keys)

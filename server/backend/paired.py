@@ -45,6 +45,11 @@ class PairedBackend:
         return _PairedGraph(narrow, self._wide.load(path, disabled_optimizers), self._is_alone)
 
 
+def sides(graph: Graph) -> tuple[Graph, ...]:
+    """A pair's two graphs, either of which may be the next to run; any other graph alone."""
+    return (graph.narrow, graph.wide) if isinstance(graph, _PairedGraph) else (graph,)
+
+
 @dataclass(frozen=True, slots=True)
 class _PairedGraph:
     narrow: Graph

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
+from server.catalog import Catalog
 from server.errors import InternalError, ServeError
 from server.metrics import Metrics
-from server.registry import Registry
 from server.rpc.status import metadata_of, status_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -22,9 +22,9 @@ UNKNOWN_MODEL = "unknown"
 
 @asynccontextmanager
 async def guarded(
-    method: str, model: str, context: Context, registry: Registry, metrics: Metrics
+    method: str, model: str, context: Context, catalog: Catalog, metrics: Metrics
 ) -> AsyncIterator[None]:
-    """Runs a call's body.
+    """Runs a call's body; the model that it finds by name stays until it ends.
 
     ``ServeError`` ends the call with its status and details; anything else is
     logged and ends it with ``INTERNAL``.
@@ -33,7 +33,8 @@ async def guarded(
     status = grpc.StatusCode.CANCELLED  # what it is if the body is abandoned
     try:
         try:
-            yield
+            with catalog.calls.of(model):
+                yield
             status = grpc.StatusCode.OK
         except ServeError as error:
             status = status_of(error)
@@ -44,7 +45,7 @@ async def guarded(
             status = status_of(fault)
             await context.abort(status, str(fault), metadata_of(fault))
     finally:
-        label = model if model in registry.names else UNKNOWN_MODEL
+        label = model if model in catalog.registry.names else UNKNOWN_MODEL
         metrics.on_request(label, method, status.name, time.monotonic() - started)
 
 

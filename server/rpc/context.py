@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from server.catalog import Catalog
 from server.config import ServerConfig
 from server.engine.engine import Engine
 from server.metrics import Metrics
@@ -19,10 +20,15 @@ class Services:
     """The parts of a running server. ``threads`` run what would block the event loop."""
 
     config: ServerConfig
-    registry: Registry
+    catalog: Catalog
     engine: Engine
     metrics: Metrics
     threads: Threads
+
+    @property
+    def registry(self) -> Registry:
+        """The models that are served now: ask once in a call."""
+        return self.catalog.registry
 
     async def in_thread(self, function: Callable[[], T], caller: Caller | None = None) -> T:
         """What ``function`` returns.

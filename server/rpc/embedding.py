@@ -234,7 +234,8 @@ class Bulk:
         """Waits while the queue is full: bulk work has time."""
         while True:
             try:
-                response = await embed(request, self._services, self._caller)
+                with self._services.catalog.calls.of(request.model):
+                    response = await embed(request, self._services, self._caller)
             except OverloadedError as error:
                 await asyncio.sleep(error.retry_seconds)
                 continue

@@ -114,7 +114,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, method: str, model: str, context: Context
     ) -> AbstractAsyncContextManager[None]:
         services = self._services
-        return guarded(method, model, context, services.registry, services.metrics)
+        return guarded(method, model, context, services.catalog, services.metrics)
 
     async def _collect(self, prepared: Prepared, response: type[Unary]) -> Unary:
         """All outputs of a request, in the order of its inputs."""

@@ -4,7 +4,8 @@ from model.bundle import Embedding
 from model.config import Kind
 from protos.triune.v1 import models_pb2 as pb
 from protos.triune.v1 import models_pb2_grpc
-from server.registry import Model, Refusal
+from server.config import ServerConfig
+from server.registry import Entry, State
 from server.rpc.calls import Context, guarded
 from server.rpc.context import Services
 
@@ -12,6 +13,13 @@ KINDS = {
     Kind.ENCODER: pb.MODEL_KIND_ENCODER,
     Kind.DECODER: pb.MODEL_KIND_DECODER,
     Kind.ENCODER_DECODER: pb.MODEL_KIND_ENCODER_DECODER,
+}
+
+STATES = {
+    State.LOADING: pb.MODEL_STATE_LOADING,
+    State.READY: pb.MODEL_STATE_READY,
+    State.REFUSED: pb.MODEL_STATE_REFUSED,
+    State.UNLOADING: pb.MODEL_STATE_UNLOADING,
 }
 
 
@@ -25,53 +33,59 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         del request
-        registry, metrics = self._services.registry, self._services.metrics
-        async with guarded("ListModels", "", context, registry, metrics):
-            models = [self._describe(model) for model in registry.models]
-            refused = [_describe_refusal(refusal) for refusal in registry.refusals]
-            return pb.ListModelsResponse(models=models + refused)
+        catalog, metrics = self._services.catalog, self._services.metrics
+        async with guarded("ListModels", "", context, catalog, metrics):
+            entries = catalog.registry.entries
+            return pb.ListModelsResponse(
+                models=[describe(entry, self._services.config) for entry in entries]
+            )
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
-        registry, metrics = self._services.registry, self._services.metrics
-        async with guarded("GetModel", request.model, context, registry, metrics):
-            model = registry.get(request.model, request.version)
-            return pb.GetModelResponse(model=self._describe(model))
+        catalog, metrics = self._services.catalog, self._services.metrics
+        async with guarded("GetModel", request.model, context, catalog, metrics):
+            entry = catalog.registry.describe(request.model, request.version)
+            return pb.GetModelResponse(model=describe(entry, self._services.config))
 
-    def _describe(self, model: Model) -> pb.Model:
-        manifest, parity = model.manifest, model.parity
-        config = self._services.config
-        is_encoder = manifest.kind == Kind.ENCODER
-        return pb.Model(
-            name=manifest.name,
-            version=manifest.version,
-            state=pb.MODEL_STATE_READY,
-            kind=KINDS[manifest.kind],
-            tasks=[task.value for task in manifest.tasks],
-            architecture=manifest.architecture,
-            precision=manifest.precision,
-            license=manifest.license,
-            parameters=manifest.dimensions.num_parameters,
-            vocabulary_size=manifest.dimensions.vocabulary_size,
-            hidden_size=manifest.dimensions.hidden_size,
-            max_length=model.max_length,
-            source_language=manifest.source_language or "",
-            target_language=manifest.target_language or "",
-            languages=list(manifest.languages),
-            labels=manifest.labels,
-            has_chat_template=model.chat_template is not None,
-            parity=pb.Parity(
-                max_absolute_error=parity.max_absolute_error,
-                greedy_tokens_compared=parity.greedy_tokens_compared,
-                greedy_tokens_equal=parity.greedy_tokens_equal,
-                min_cosine=parity.min_cosine,
-                perplexity=parity.perplexity or 0.0,
-                fp32_perplexity=parity.fp32_perplexity or 0.0,
-                evaluation_tokens=parity.evaluation_tokens,
-            ),
-            slots=0 if is_encoder else config.num_slots,
-            mask_token=model.mask_token,
-            embedding=_describe_embedding(manifest.embedding),
-        )
+
+def describe(entry: Entry, config: ServerConfig) -> pb.Model:
+    """All that is known of one version; of one that is not served, its state."""
+    state, model = STATES[entry.state], entry.model
+    if model is None:
+        return pb.Model(name=entry.name, version=entry.version, state=state, failure=entry.failure)
+    manifest, parity = model.manifest, model.parity
+    is_encoder = manifest.kind == Kind.ENCODER
+    return pb.Model(
+        name=manifest.name,
+        version=manifest.version,
+        state=state,
+        failure=entry.failure,
+        kind=KINDS[manifest.kind],
+        tasks=[task.value for task in manifest.tasks],
+        architecture=manifest.architecture,
+        precision=manifest.precision,
+        license=manifest.license,
+        parameters=manifest.dimensions.num_parameters,
+        vocabulary_size=manifest.dimensions.vocabulary_size,
+        hidden_size=manifest.dimensions.hidden_size,
+        max_length=model.max_length,
+        source_language=manifest.source_language or "",
+        target_language=manifest.target_language or "",
+        languages=list(manifest.languages),
+        labels=manifest.labels,
+        has_chat_template=model.chat_template is not None,
+        parity=pb.Parity(
+            max_absolute_error=parity.max_absolute_error,
+            greedy_tokens_compared=parity.greedy_tokens_compared,
+            greedy_tokens_equal=parity.greedy_tokens_equal,
+            min_cosine=parity.min_cosine,
+            perplexity=parity.perplexity or 0.0,
+            fp32_perplexity=parity.fp32_perplexity or 0.0,
+            evaluation_tokens=parity.evaluation_tokens,
+        ),
+        slots=0 if is_encoder else config.num_slots,
+        mask_token=model.mask_token,
+        embedding=_describe_embedding(manifest.embedding),
+    )
 
 
 def _describe_embedding(embedding: Embedding | None) -> pb.EmbeddingInfo | None:
@@ -84,13 +98,4 @@ def _describe_embedding(embedding: Embedding | None) -> pb.EmbeddingInfo | None:
         truncations=embedding.truncations,
         prompts=embedding.prompts,
         default_prompt=embedding.default_prompt or "",
-    )
-
-
-def _describe_refusal(refusal: Refusal) -> pb.Model:
-    return pb.Model(
-        name=refusal.name,
-        version=refusal.version,
-        state=pb.MODEL_STATE_REFUSED,
-        failure=refusal.reason,
     )

@@ -17,6 +17,9 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 STATUS: dict[type[errors.ServeError], grpc.StatusCode] = {
     errors.InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
+    errors.BundleNotFoundError: grpc.StatusCode.NOT_FOUND,
+    errors.LoadError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,

@@ -48,6 +48,9 @@ class _ModelStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelState
     MODEL_STATE_READY: _ModelState.ValueType  # 1
     MODEL_STATE_REFUSED: _ModelState.ValueType  # 2
     """The bundle was refused; failure says why. The other models are served."""
+    MODEL_STATE_LOADING: _ModelState.ValueType  # 3
+    MODEL_STATE_UNLOADING: _ModelState.ValueType  # 4
+    """New calls do not find it; calls that came before still use it."""
 
 class ModelState(_ModelState, metaclass=_ModelStateEnumTypeWrapper): ...
 
@@ -55,6 +58,9 @@ MODEL_STATE_UNSPECIFIED: ModelState.ValueType  # 0
 MODEL_STATE_READY: ModelState.ValueType  # 1
 MODEL_STATE_REFUSED: ModelState.ValueType  # 2
 """The bundle was refused; failure says why. The other models are served."""
+MODEL_STATE_LOADING: ModelState.ValueType  # 3
+MODEL_STATE_UNLOADING: ModelState.ValueType  # 4
+"""New calls do not find it; calls that came before still use it."""
 Global___ModelState: _TypeAlias = ModelState  # noqa: Y015
 
 @_typing.final
@@ -100,7 +106,7 @@ class GetModelRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
-    """The newest if empty."""
+    """The newest that is served if empty; if none is, the newest."""
     def __init__(
         self,
         *,
@@ -208,6 +214,7 @@ class Model(_message.Message):
     version: _builtins.str
     state: Global___ModelState.ValueType
     failure: _builtins.str
+    """Why the last load failed; of a READY model, why the one before goes on serving."""
     kind: Global___ModelKind.ValueType
     architecture: _builtins.str
     precision: _builtins.str

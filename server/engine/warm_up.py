@@ -1,0 +1,62 @@
+"""Before a model is ready, each of its graphs runs once."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from model.bundle import ATTEND, BundleError
+from model.config import Kind
+from server.backend.base import Graph
+from server.backend.paired import sides
+from server.config import ServerConfig
+from server.engine.build import make_worker
+from server.engine.encoder import TOKEN_VECTORS
+from server.engine.lifecycle import Outcome
+from server.engine.observer import Unobserved
+from server.engine.sequence import EncodingJob, GenerationJob, Job
+from server.registry import Model
+
+_MAX_LENGTH = 8
+_ID = 0  # any token will do, and every vocabulary has this one
+_GOOD = {Outcome.DONE, Outcome.LENGTH, Outcome.STOP}
+
+
+def warm_up(model: Model, config: ServerConfig) -> None:
+    """Runs a short job on each graph, through workers that are thrown away.
+
+    A graph that tells attention is left out: it is loaded when it is first asked for.
+
+    Raises:
+        BundleError: a run failed, or its output is not finite.
+    """
+    small = replace(config, num_slots=1)
+    for graphs in _sides(model):
+        short = replace(model, graphs=graphs, max_length=min(model.max_length, _MAX_LENGTH))
+        worker = make_worker(short, small, Unobserved())
+        worker.submit(0, _job(model))
+        while worker.has_work:
+            for news in worker.step():
+                if news.end is not None and news.end.outcome not in _GOOD:
+                    raise BundleError(f"{model.label}: warm-up: {news.end.failure}")
+
+
+def _sides(model: Model) -> Iterator[dict[str, Graph]]:
+    """The model's graphs, as one lane that is alone runs them and as one of several does."""
+    graphs = {name: graph for name, graph in model.graphs.items() if name != ATTEND}
+    for index in range(max(len(sides(graph)) for graph in graphs.values())):
+        yield {
+            name: sides(graph)[min(index, len(sides(graph)) - 1)] for name, graph in graphs.items()
+        }
+
+
+def _job(model: Model) -> Job:
+    manifest = model.manifest
+    if manifest.kind == Kind.ENCODER:
+        spec = manifest.graphs["encode"]
+        has_positions = any(tensor.name == "logit_positions" for tensor in spec.inputs)
+        return EncodingJob(
+            (_ID, _ID),
+            logit_positions=(0,) if has_positions else (),
+            wants_tokens=any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs),
+        )
+    source = (_ID, _ID) if manifest.kind == Kind.ENCODER_DECODER else ()
+    return GenerationJob((_ID, _ID), 2, source=source)

@@ -1,0 +1,296 @@
+"""Models come and go while others are served."""
+
+import asyncio
+import gc
+import json
+import shutil
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import msgspec
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from client.admin import AdminClient
+from client.aio import AsyncClient
+from client.errors import TriuneError
+from client.types import ModelState
+from model.bundle import BundleError
+from server.app import RunningServer, running_server
+from server.backend.ort import OrtBackend
+from server.config import ServerConfig
+from server.engine.warm_up import warm_up
+from server.registry import load_bundle
+from server.watch import Changes, Watch, changes
+from tests.server.fake_backend import FakeDecode, decode_spec
+
+DATES, DECODER = "dates", "tiny-decoder"
+DATE, ISO = "3 March 2021", "2021-03-03"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+def root(tiny_bundles: Path, tmp_path: Path) -> Path:
+    """A folder of bundles of the test's own."""
+    path = tmp_path / "bundles"
+    for name in (DATES, DECODER):
+        shutil.copytree(tiny_bundles / name, path / name)
+    return path
+
+
+@asynccontextmanager
+async def serving(root: Path, **options: Any) -> AsyncIterator[tuple[RunningServer, AsyncClient]]:
+    config = ServerConfig(
+        bundles=root,
+        listen="127.0.0.1:0",
+        metrics="127.0.0.1:0",
+        admin="127.0.0.1:0",
+        num_lanes=2,
+        num_slots=4,
+        max_length=200,
+        **options,
+    )
+    async with (
+        running_server(config) as running,
+        AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
+    ):
+        yield running, client
+
+
+async def load(running: RunningServer, model: str, version: str = "") -> None:
+    with AdminClient(f"127.0.0.1:{running.admin_port}", timeout_seconds=60) as admin:
+        await asyncio.to_thread(admin.load_model, model, version=version)
+
+
+async def unload(running: RunningServer, model: str, version: str = "") -> tuple[str, ...]:
+    with AdminClient(f"127.0.0.1:{running.admin_port}", timeout_seconds=60) as admin:
+        return await asyncio.to_thread(admin.unload_model, model, version=version)
+
+
+def add_version(root: Path, name: str, version: str) -> Path:
+    """The bundle's first version once more, as another one."""
+    copy = root / name / version
+    shutil.copytree(root / name / "1", copy)
+    edit(copy, version=version)
+    return copy
+
+
+def edit(bundle: Path, **fields: Any) -> None:
+    path = bundle / "bundle.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def sessions(running: RunningServer, name: str) -> list[Any]:
+    """Weak references to the runtime's sessions of a model: two for each graph."""
+    graphs: dict[str, Any] = dict(running.registry.get(name).graphs)
+    pairs = [graph for key, graph in graphs.items() if key != "attend"]
+    return [weakref.ref(side._session) for pair in pairs for side in (pair.narrow, pair.wide)]
+
+
+async def failure(call: Any) -> TriuneError:
+    with pytest.raises(TriuneError) as caught:
+        await call
+    return caught.value
+
+
+async def test_twenty_reloads_under_load_drop_nothing(root: Path) -> None:
+    async with serving(root) as (running, client):
+        first = sessions(running, DATES)
+        stopped, num_answers = asyncio.Event(), 0
+
+        async def ask() -> None:
+            nonlocal num_answers
+            while not stopped.is_set():
+                result = await client.translate(DATES, [DATE])
+                assert result.outputs[0].text == ISO
+                num_answers += 1
+
+        async def stream() -> None:
+            while not stopped.is_set():
+                pieces = [piece async for piece in client.translate_stream(DATES, DATE)]
+                assert "".join(piece.text for piece in pieces) == ISO
+
+        askers = [asyncio.create_task(work()) for work in (ask, ask, ask, stream)]
+        answered = []
+        for _ in range(20):
+            await load(running, DATES)
+            answered.append(num_answers)
+        stopped.set()
+        await asyncio.gather(*askers)  # raises what any request raised
+        assert answered[0] > 0
+        assert answered[-1] > answered[0]
+        assert running.registry.get(DATES).serial == 20
+        await running.catalog.settled()
+        gc.collect()
+        assert [session() for session in first] == [None] * len(first)
+
+
+async def test_a_failed_load_leaves_the_old_one_serving(root: Path) -> None:
+    async with serving(root) as (running, client):
+        weights = next((root / DATES / "1").glob("*.data"))
+        weights.rename(weights.with_suffix(".elsewhere"))
+        error = await failure(load(running, DATES))
+        assert error.code == grpc.StatusCode.FAILED_PRECONDITION
+        assert error.message == f"dates/1: file {weights.name!r} is missing"
+        assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
+        model = await client.get_model(DATES)
+        assert (model.state, model.failure) == (ModelState.READY, error.message)
+        weights.with_suffix(".elsewhere").rename(weights)
+        await load(running, DATES)
+        assert (await client.get_model(DATES)).failure == ""
+
+
+async def test_an_unloaded_model_finishes_its_calls_and_is_freed(root: Path) -> None:
+    async with serving(root) as (running, client):
+        gone = sessions(running, DECODER)
+        stream = client.generate_stream(DECODER, "1", max_new_tokens=150, ignore_eos=True)
+        pieces = [await anext(stream)]
+        assert await unload(running, DECODER) == ("1",)
+        error = await failure(client.generate(DECODER, "1"))
+        assert error.code == grpc.StatusCode.NOT_FOUND
+        assert (await failure(unload(running, DECODER))).code == grpc.StatusCode.NOT_FOUND
+        pieces += [piece async for piece in stream]
+        assert pieces[-1].usage is not None
+        assert pieces[-1].usage.output_tokens == 150
+        await running.catalog.settled()
+        gc.collect()
+        assert [session() for session in gone] == [None] * len(gone)
+        assert [model.name for model in await client.list_models()] == [DATES]
+        await load(running, DECODER)
+        assert (await client.generate(DECODER, "1", max_new_tokens=2)).outputs
+
+
+async def test_a_model_that_leaves_is_shown_until_its_calls_end(root: Path) -> None:
+    async with serving(root) as (running, client):
+        with running.catalog.calls.of(DATES):
+            await unload(running, DATES)
+            model = await client.get_model(DATES)
+            assert model.state == ModelState.UNLOADING
+        await running.catalog.settled()
+        assert (await failure(client.get_model(DATES))).code == grpc.StatusCode.NOT_FOUND
+
+
+async def test_versions_stand_side_by_side(root: Path) -> None:
+    async with serving(root) as (running, client):
+        for version in ("2", "10"):
+            add_version(root, DATES, version)
+            await load(running, DATES, version)
+        assert (await client.get_model(DATES)).version == "10"
+        for version in ("", "1", "2", "10"):
+            result = await client.translate(DATES, DATE, version=version)
+            assert result.outputs[0].text == ISO
+        await unload(running, DATES, "10")
+        assert (await client.get_model(DATES)).version == "2"
+        error = await failure(client.translate(DATES, DATE, version="10"))
+        assert error.code == grpc.StatusCode.NOT_FOUND
+        await load(running, DATES)
+        assert (await client.get_model(DATES)).version == "10"
+        assert set(await unload(running, DATES)) == {"1", "2", "10"}
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "code", "message"),
+    [
+        ("", "", grpc.StatusCode.INVALID_ARGUMENT, "model: '' does not match"),
+        ("../evil", "", grpc.StatusCode.INVALID_ARGUMENT, "model: '../evil' does not match"),
+        (DATES, "../1", grpc.StatusCode.INVALID_ARGUMENT, "version: '../1' does not match"),
+        (DATES, "1\n", grpc.StatusCode.INVALID_ARGUMENT, "version: '1\\n' does not match"),
+        (DATES, "7", grpc.StatusCode.NOT_FOUND, "there is no bundle 'dates/7'"),
+        ("nobody", "", grpc.StatusCode.NOT_FOUND, "there is no bundle 'nobody'"),
+        ("linked", "1", grpc.StatusCode.FAILED_PRECONDITION, "a link out of the bundles"),
+    ],
+)
+async def test_what_cannot_be_loaded(root, tmp_path, model, version, code, message) -> None:
+    shutil.move(root / DECODER, tmp_path / "outside")
+    (root / "linked").symlink_to(tmp_path / "outside")
+    async with serving(root) as (running, _):
+        error = await failure(load(running, model, version))
+        assert error.code == code
+        assert message in error.message
+
+
+async def test_health_follows_each_model(root: Path) -> None:
+    async with serving(root) as (running, client):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+            request = health_pb2.HealthCheckRequest(service=f"triune.v1.InferenceService/{DATES}")
+            states = aiter(health_pb2_grpc.HealthStub(channel).Watch(request))
+            assert (await anext(states)).status == SERVING
+            await unload(running, DATES)
+            assert (await anext(states)).status == NOT_SERVING
+            await load(running, DATES)
+            assert (await anext(states)).status == SERVING
+        assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
+
+
+async def test_a_watched_folder_is_followed(root: Path) -> None:
+    """A bundle that is not whole is not loaded; nothing is, until it stands still."""
+    async with serving(root) as (running, client):
+        watch = Watch(running.catalog, root, seconds=60)
+        bundle = add_version(root, DATES, "2")
+        weights = next(bundle.glob("*.data"))
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:100])
+        await watch.follow()
+        assert running.registry.entry(DATES, "2") is None
+        await watch.follow()
+        assert (await client.get_model(DATES, version="2")).state == ModelState.REFUSED
+        assert (await client.get_model(DATES)).version == "1"
+        weights.write_bytes(whole)
+        await watch.follow()
+        await watch.follow()
+        assert (await client.get_model(DATES)).version == "2"
+        shutil.rmtree(bundle)
+        await watch.follow()
+        assert (await client.get_model(DATES)).version == "2"
+        await watch.follow()
+        assert (await client.get_model(DATES)).version == "1"
+        serial = running.registry.get(DATES).serial
+        await watch.follow()
+        assert running.registry.get(DATES).serial == serial
+
+
+async def test_a_server_that_watches_finds_its_first_model(root: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    async with serving(empty, watch_seconds=0.1) as (running, client):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+            request = health_pb2.HealthCheckRequest(service=f"triune.v1.InferenceService/{DATES}")
+            states = health_pb2_grpc.HealthStub(channel).Watch(request)
+            shutil.move(root / DATES, empty / DATES)
+            async for state in states:
+                if state.status == SERVING:
+                    break
+        assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
+
+
+def test_changes_wait_until_they_stand_still() -> None:
+    old, new = frozenset({("a", 1, 1, 1)}), frozenset({("a", 2, 1, 1)})
+    key = (DATES, "1")
+    assert changes({key: old}, {key: old}, {key: old}) == Changes()
+    assert changes({key: old}, {key: old}, {key: new}) == Changes()
+    assert changes({key: old}, {key: new}, {key: new}) == Changes(load=(key,))
+    assert changes({}, {}, {key: new}) == Changes()
+    assert changes({}, {key: new}, {key: new}) == Changes(load=(key,))
+    assert changes({key: old}, {key: old}, {}) == Changes()
+    assert changes({key: old}, {}, {}) == Changes(unload=(key,))
+
+
+def test_a_model_is_warm_before_it_is_ready(root: Path) -> None:
+    loaded = load_bundle(root / DECODER / "1", OrtBackend("cpu", 1), 96)
+    manifest = msgspec.structs.replace(
+        loaded.manifest, graphs={"decode": decode_spec(has_source=False)}
+    )
+    config = ServerConfig(bundles=root)
+    good = FakeDecode()
+    warm_up(replace(loaded, manifest=manifest, graphs={"decode": good}), config)
+    assert good.num_runs == 2
+    assert good.max_tokens_in_run == 2
+    for bad, reason in ((FakeDecode(fail=0), "run failed"), (FakeDecode(poison=0), "not finite")):
+        with pytest.raises(BundleError, match=f"{DECODER}/1: warm-up: .*{reason}"):
+            warm_up(replace(loaded, manifest=manifest, graphs={"decode": bad}), config)
