@@ -141,15 +141,10 @@ class AsyncClient:
         self,
         model: str,
         pairs: Sequence[tuple[str, str]],
-        *,
-        logprobs: bool = False,
-        top_logprobs: int | None = None,
-        version: str = "",
+        **options: Unpack[types.ScoreOptions],
     ) -> types.ScoreResult:
         """How likely the second text of each pair is after the first: a prompt, or a source."""
-        request = requests.score(
-            model, pairs, logprobs=logprobs, top_logprobs=top_logprobs, version=version
-        )
+        request = requests.score(model, pairs, options)
         return await self._call(self._inference.Score, request, responses.score)
 
     async def embed(

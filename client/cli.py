@@ -124,8 +124,8 @@ def translate(
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "en-pt",
     json: flags.Json = False,
-    source_language: Annotated[str, typer.Option(help="Of a multilingual model.")] = "",
-    target_language: Annotated[str, typer.Option(help="Of a multilingual model.")] = "",
+    source_language: flags.SourceLanguage = "",
+    target_language: flags.TargetLanguage = "",
     *,
     options: types.GenerationOptions,
 ) -> None:
@@ -160,13 +160,22 @@ def score(
     before: Annotated[str, typer.Argument(metavar="CONTEXT", help="The prompt or the source.")],
     target: Annotated[list[str], typer.Argument(metavar="TARGET", help="Texts after it.")],
     model: Annotated[str, typer.Option()] = "smollm2",
+    source_language: flags.SourceLanguage = "",
+    target_language: flags.TargetLanguage = "",
     version: flags.Version = "",
     json: flags.Json = False,
 ) -> None:
     """Tell how likely texts are after a prompt, or as translations of a source."""
     with _server(context).connect() as client:
         pairs = [(before, text) for text in target]
-        result = client.score(model, pairs, logprobs=json, version=version)
+        result = client.score(
+            model,
+            pairs,
+            logprobs=json,
+            version=version,
+            source_language=source_language,
+            target_language=target_language,
+        )
     if json:
         render.write_outputs_json(result)
     else:

@@ -12,6 +12,8 @@ Texts = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+SourceLanguage = Annotated[str, typer.Option(help="Of a multilingual model.")]
+TargetLanguage = Annotated[str, typer.Option(help="Of a multilingual model.")]
 Version = Annotated[str, typer.Option(help="A version of the model; the newest by default.")]
 
 

@@ -101,6 +101,16 @@ def generation_options(
             "--alignments", help="With --json: which part of the source each part came from."
         ),
     ] = False,
+    attention: Annotated[
+        types.AttentionKind | None,
+        typer.Option(help="With --json: what tokens attended to, as the mean of the chosen."),
+    ] = None,
+    attention_layer: Annotated[
+        list[int] | None, typer.Option(help="From 0; all if none. May be repeated.")
+    ] = None,
+    attention_head: Annotated[
+        list[int] | None, typer.Option(help="From 0; all if none. May be repeated.")
+    ] = None,
     echo: Annotated[bool, typer.Option("--echo", help="Print the input first.")] = False,
     priority: Annotated[int, typer.Option(help="Higher is served earlier.")] = 0,
 ) -> types.GenerationOptions:
@@ -141,7 +151,15 @@ def generation_options(
         grammar=grammars[0] if grammars else None,
         token_ids=token_ids,
         logprobs=logprobs,
-        attention=types.AttentionOptions(average=True, alignments=True) if alignments else None,
+        attention=None
+        if not (attention or alignments)
+        else types.AttentionOptions(
+            kind=attention,
+            layers=tuple(attention_layer or ()),
+            heads=tuple(attention_head or ()),
+            average=True,
+            alignments=alignments,
+        ),
         echo=echo,
         priority=priority,
     )

@@ -66,11 +66,12 @@ def write_texts_json(results: Sequence[types.TextResult], options: types.Generat
         more["hypotheses"] = [[asdict(row) for row in output.hypotheses] for output in outputs]
     if (options.get("beam_size") or 1) > 1:
         more["scores"] = [output.score for output in outputs]
-    if options.get("attention"):
-        more["alignments"] = [
-            [] if output.attention is None else [asdict(row) for row in output.attention.alignments]
-            for output in outputs
-        ]
+    attention = options.get("attention")
+    told = [asdict(output.attention) if output.attention else None for output in outputs]
+    if attention is not None and attention.alignments:
+        more["alignments"] = [one["alignments"] if one else [] for one in told]
+    if attention is not None and attention.kind is not None:
+        more["attention"] = told
     write_json(results[0].model, [output.text for output in outputs], usage, timing, **more)
 
 

@@ -28,6 +28,10 @@ class _Grouped(TypedDict):
     priority: int
 
 
+_ATTENTION_KINDS = {
+    types.AttentionKind.CROSS: wire.ATTENTION_KIND_CROSS,
+    types.AttentionKind.SELF: wire.ATTENTION_KIND_SELF,
+}
 _EARLY_STOPPING = {
     types.EarlyStopping.HEURISTIC: wire.EARLY_STOPPING_HEURISTIC,
     types.EarlyStopping.FIRST: wire.EARLY_STOPPING_FIRST,
@@ -74,6 +78,7 @@ def _attention(options: types.AttentionOptions | None) -> wire.AttentionOptions 
         heads=options.heads,
         average=options.average,
         alignments=options.alignments,
+        kind=_ATTENTION_KINDS[options.kind] if options.kind else wire.ATTENTION_KIND_UNSPECIFIED,
     )
 
 
@@ -158,19 +163,18 @@ def translate(
 
 
 def score(
-    model: str,
-    pairs: Sequence[tuple[str, str]],
-    *,
-    logprobs: bool,
-    top_logprobs: int | None,
-    version: str,
+    model: str, pairs: Sequence[tuple[str, str]], options: types.ScoreOptions
 ) -> wire.ScoreRequest:
     """For ``Score``: contexts with their targets."""
     return wire.ScoreRequest(
         model=model,
         inputs=[wire.ScoreInput(context=context, target=target) for context, target in pairs],
-        response=wire.ResponseOptions(logprobs=logprobs, top_logprobs=top_logprobs),
-        version=version,
+        response=wire.ResponseOptions(
+            logprobs=options.get("logprobs"), top_logprobs=options.get("top_logprobs")
+        ),
+        version=options.get("version", ""),
+        source_language=options.get("source_language", ""),
+        target_language=options.get("target_language", ""),
     )
 
 

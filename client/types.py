@@ -95,9 +95,21 @@ class Choices:
 Grammar = JsonSchema | Regex | Lark | Choices
 
 
+class AttentionKind(StrEnum):
+    """To the source of an encoder-decoder, or to the tokens before."""
+
+    CROSS = "cross"
+    SELF = "self"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionOptions:
-    """Which cross-attention weights to tell; all layers and heads if none are named."""
+    """Which attention weights to tell; all layers and heads if none are named.
+
+    ``kind``: by default the first that the model has.
+    """
+
+    kind: AttentionKind | None = None
 
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
@@ -105,6 +117,15 @@ class AttentionOptions:
     """One matrix, the mean."""
     alignments: bool = False
     """Also which part of the source each part of the text came from."""
+
+
+class ScoreOptions(TypedDict, total=False):
+    logprobs: bool
+    top_logprobs: int | None
+    source_language: str
+    """As ``target_language``: of an encoder-decoder that knows several."""
+    target_language: str
+    version: str
 
 
 class GenerationOptions(TypedDict, total=False):

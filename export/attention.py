@@ -1,7 +1,8 @@
-"""A graph beside ``decode`` that also tells what each token attended to in the source.
+"""A graph beside ``decode`` that also tells what each token attended to.
 
-Made from the finished ``decode`` graph, whatever its precision: softmax weights are computed
-beside every cross-attention, from its own inputs. Its weights are in the file of ``decode``.
+Made from the finished ``decode`` graph, whatever its precision. Self-attention's operator tells its
+softmax weights itself; beside every cross-attention they are computed from its own inputs. The
+model's weights are in the file of ``decode``.
 """
 
 import math
@@ -15,39 +16,53 @@ from onnx_ir.tape import Tape
 
 from export.graph_files import load_graph
 from export.matrices import constant
-from model.bundle import ATTEND, ATTENTION, Dtype, Graph, TensorSpec
+from model.bundle import ATTEND, AttentionKind, Dtype, Graph, TensorSpec
 
 OPERATOR = "GroupQueryAttention"
 FILE = "attend.onnx"
 
 
 def add_attention_graph(graphs: dict[str, Graph], directory: Path) -> dict[str, Graph]:
-    """``graphs``, with the one that tells attention if the decoder has a source.
+    """``graphs``, with the one that tells attention, if there is a decoder that has any.
 
     Writes ``attend.onnx`` into ``directory``, next to ``decode.onnx``.
     """
     decode = graphs.get("decode")
-    if decode is None or "encode" not in graphs:
+    if decode is None:
         return graphs
     model = load_graph(directory / decode.file)
-    nodes = [node for node in model.graph if _is_cross_attention(node)]
+    nodes = [node for node in model.graph if node.op_type == OPERATOR]
     tape = Tape()
-    layers = [_weights(tape, node) for node in nodes]
-    stacked = tape.op("Concat", layers, {"axis": 1}, output=ir.Value(name=ATTENTION))
-    stacked.dtype = ir.DataType.FLOAT
-    stacked.shape = ir.Shape(["batch", len(nodes), "heads", "length", "source_length"])
+    told: list[TensorSpec] = []
+    for kind, of_kind, source in (
+        (AttentionKind.CROSS, [n for n in nodes if _is_cross_attention(n)], "source_length"),
+        (AttentionKind.SELF, [n for n in nodes if _is_self_attention(n)], "total_length"),
+    ):
+        if not of_kind:
+            continue
+        weights = _cross_weights if kind == AttentionKind.CROSS else _self_weights
+        stacked = tape.op(
+            "Concat",
+            [weights(tape, node) for node in of_kind],
+            {"axis": 1},
+            output=ir.Value(name=kind),
+        )
+        heads = int(of_kind[0].attributes["num_heads"].value)
+        spec = TensorSpec(
+            name=kind,
+            dtype=Dtype.FLOAT32,
+            shape=("batch", len(of_kind), heads, "length", source),
+        )
+        stacked.dtype, stacked.shape = ir.DataType.FLOAT, ir.Shape(spec.shape)
+        model.graph.outputs.insert(len(decode.outputs) + len(told), stacked)  # before the states
+        told.append(spec)
+    if not told:
+        return graphs
     for value in tape.initializers:
         model.graph.register_initializer(value)
     model.graph.extend(tape.nodes)
-    model.graph.outputs.insert(len(decode.outputs), stacked)  # before the states
-    ir.save(model, directory / FILE)  # weights stay where they are
-    heads = int(nodes[0].attributes["num_heads"].value)
-    attention = TensorSpec(
-        name=ATTENTION,
-        dtype=Dtype.FLOAT32,
-        shape=("batch", len(nodes), heads, "length", "source_length"),
-    )
-    outputs = (*decode.outputs, attention)
+    ir.save(model, directory / FILE)  # the model's weights stay where they are
+    outputs = (*decode.outputs, *told)
     return graphs | {ATTEND: msgspec.structs.replace(decode, file=FILE, outputs=outputs)}
 
 
@@ -63,7 +78,25 @@ def _is_cross_attention(node: ir.Node) -> bool:
     )
 
 
-def _weights(tape: Tape, node: ir.Node) -> ir.Value:
+def _is_self_attention(node: ir.Node) -> bool:
+    """Of those that add keys to a cache."""
+    return not _is_cross_attention(node) and len(node.outputs) > 1
+
+
+def _self_weights(tape: Tape, node: ir.Node) -> ir.Value:
+    """What the operator tells: ``[batch, 1, heads, length, total_length]``.
+
+    Its attribute ``qk_output`` 2 is for the softmax weights, in its own type.
+    """
+    node.resize_outputs(4)
+    weights = node.outputs[3]
+    weights.name = f"{node.name}.weights"
+    node.attributes["qk_output"] = ir.AttrInt64("qk_output", 2)
+    by_head = tape.op("Cast", [weights], {"to": ir.DataType.FLOAT})
+    return tape.op("Unsqueeze", [by_head, constant(tape, f"{node.name}.layer", np.array([1]))])
+
+
+def _cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
     """``softmax(Q K^T scale)`` over the valid keys: ``[batch, 1, heads, length, source_length]``.
 
     The operator's inputs: query ``[batch, length, heads * size]``, two empty ones, keys

@@ -63,9 +63,8 @@ TOKENIZER_FILE = "tokenizer.json"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MAX_MANIFEST_BYTES = 4 << 20
 
-# The graph that tells attention, and its output.
+# The graph that tells attention.
 ATTEND = "attend"
-ATTENTION = "cross_attention"
 
 
 _T = TypeVar("_T")
@@ -73,6 +72,13 @@ _T = TypeVar("_T")
 
 class BundleError(Exception):
     """A bundle that cannot be used. ``str(error)`` names the bundle and the reason."""
+
+
+class AttentionKind(StrEnum):
+    """What a decoder attends to; the name of the output of :data:`ATTEND` that tells it."""
+
+    CROSS = "cross_attention"
+    SELF = "self_attention"
 
 
 class Task(StrEnum):
@@ -322,7 +328,7 @@ def read_manifest(directory: Path) -> Manifest:
     expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
     if manifest.kind == Kind.ENCODER_DECODER:
         expected = {"encode", "decode"}
-    optional = {ATTEND} if manifest.kind == Kind.ENCODER_DECODER else set()
+    optional = {ATTEND} if "decode" in expected else set()
     if set(manifest.graphs) - optional != expected:
         raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
     return manifest

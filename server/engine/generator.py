@@ -9,6 +9,7 @@ from server.engine import sampling
 from server.engine.isolation import attempts
 from server.engine.lifecycle import Event, Phase
 from server.engine.observer import Load, Observer, RunReport
+from server.engine.options import AttentionRead
 from server.engine.outputs import NOT_FINITE, Outputs
 from server.engine.rows import RowStore
 from server.engine.runner import Capacity, Runner
@@ -158,8 +159,8 @@ class Generator:
     def _logits(self, phase: str, rows: Rows[Sequence], sizes: Rows[int]) -> Floats:
         """After the next tokens of each row: ``[rows, vocabulary]``. ``rows`` in order of slots."""
         slot, reporting = self._rows.slot_of(rows[0]), rows[0].job.reporting
-        if phase == "prefill" and reporting.attention:
-            return self._read_attention(rows[0], slot, sizes[0])
+        if phase == "prefill" and reporting.attention is not None:
+            return self._read_attention(rows[0], slot, sizes[0], reporting.attention)
         if phase == "prefill" and reporting.prompt_logprobs is not None:
             return self._read_scored(rows[0], slot, sizes[0])
         return self._runner.decode(rows, slot, sizes)
@@ -178,10 +179,10 @@ class Generator:
                     group.prompt_logprobs.append(token)
         return logits[-1:]
 
-    def _read_attention(self, row: Sequence, slot: int, size: int) -> Floats:
+    def _read_attention(self, row: Sequence, slot: int, size: int, wanted: AttentionRead) -> Floats:
         """Reads a prompt's next tokens and notes their attention. Nothing is generated after."""
         attention = self._outputs.of(row).attention
-        attention.extend(self._runner.decode_attention(row, slot, size))
+        attention.extend(self._runner.decode_attention(row, slot, size, wanted))
         return np.zeros((1, 1), np.float32)
 
     def _release_ended(self) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from model.bundle import AttentionKind
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -55,20 +57,34 @@ class Beams:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionRead:
+    """Of which layers and heads the weights are told, each alone or their mean.
+
+    ``from_token``: of the prompt, the first whose weights are told.
+    """
+
+    kind: AttentionKind
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    average: bool
+    from_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Reporting:
     """What is told of each token besides its id. ``top_logprobs``: None tells nothing.
 
-    ``attention``: what each token of the prompt attended to in the source.
+    ``attention``: what the prompt's tokens attended to.
     """
 
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
-    attention: bool = False
+    attention: AttentionRead | None = None
 
     @property
     def reads_alone(self) -> bool:
         """Whether the prompt is read in a run of its own."""
-        return self.prompt_logprobs is not None or self.attention
+        return self.prompt_logprobs is not None or self.attention is not None
 
 
 GREEDY = Sampling()

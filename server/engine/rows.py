@@ -50,7 +50,7 @@ class RowStore:
             for row, id_ in enumerate(self._slots.ids)
         ]
         for own, sequence in zip(self._free_rows(), waiting, strict=False):
-            if sequence.job.reporting.prompt_logprobs is not None:
+            if sequence.job.reporting.reads_alone:
                 continue
             found = best_match(sequence.tokens, [*self._residents.rows(own), *busy])
             if found is not None:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.bundle import ATTENTION
+from model.bundle import AttentionKind
 from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, BoundGraph, Graph
 from server.engine.cache import SlotCache
+from server.engine.options import AttentionRead
 from server.engine.sequence import Floats, Sequence
 
 
@@ -125,19 +126,31 @@ class Runner:
         for read in _pieces(row, size, min(self._longest(row, size), SCORED_CHUNK)):
             yield self._run([read], slot, all_positions=True)
 
-    def decode_attention(self, row: Sequence, slot: int, size: int) -> Iterator[Floats]:
+    def decode_attention(
+        self, row: Sequence, slot: int, size: int, wanted: AttentionRead
+    ) -> Iterator[Floats]:
         """Reads the next ``size`` tokens of a row.
 
         Yields:
-            What each attended to in the source: ``[layers, heads, source]``.
+            What each from the first wanted on attended to: ``[layers, heads, source]``, or
+            ``[1, 1, source]`` for the mean. The source of self-attention is the whole prompt;
+            what comes after a token has no weight.
         """
         if self._attend is None:
             raise ValueError("this model has no graph that tells attention")
-        bound = self._attend.bind(self.cache.rows(slot, 1))
+        bound = self._attend.bind(self.cache.rows(slot, 1), {wanted.kind})
+        is_cross = wanted.kind == AttentionKind.CROSS
+        width = row.num_source_tokens if is_cross else len(row.job.prompt)
         for read in _pieces(row, size, min(self._longest(row, size), SCORED_CHUNK)):
-            weights = bound.run(self._inputs([read]))[ATTENTION][0]  # [layers, heads, n, capacity]
-            for index in range(read.size):
-                yield weights[:, :, index, : row.num_source_tokens].copy()
+            told = bound.run(self._inputs([read]))[wanted.kind][0]  # [layers, heads, n, capacity]
+            chosen = told[np.ix_(wanted.layers, wanted.heads)]
+            if wanted.average:
+                chosen = chosen.mean((0, 1), keepdims=True)
+            for index in range(max(wanted.from_token - read.start, 0), read.size):
+                weights = np.zeros((*chosen.shape[:2], width), np.float32)
+                num_seen = width if is_cross else read.start + index + 1
+                weights[..., :num_seen] = chosen[:, :, index, :num_seen]
+                yield weights
 
     def _longest(self, row: Sequence, size: int) -> int:
         """How many of ``size`` new tokens of ``row`` one run may hold."""

@@ -136,7 +136,7 @@ class Progress:
     ``[positions, vocabulary]``. ``token_vectors [length, width]`` only if they were wanted.
     ``logprobs`` are those of ``tokens``, if the job wants them. ``prompt_logprobs`` come
     once: those of the prompt's tokens but the first. ``score`` is a beam search's.
-    ``attention [prompt, layers, heads, source]`` comes with the end, if the job wants it.
+    ``attention [tokens, layers, heads, source]`` comes with the end, if the job wants it.
     ``has_more``: other outputs of the job go on after this one's end.
     """
 

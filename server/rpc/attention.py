@@ -1,14 +1,14 @@
-"""What the tokens of a translation attended to: its text is read again, and weights told."""
+"""What the tokens of a text attended to: it is read again, and weights told."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from model.bundle import ATTEND, ATTENTION
+from model.bundle import ATTEND, AttentionKind
 from protos.triune.v1 import inference_pb2 as pb
 from server.engine.engine import Engine
-from server.engine.options import Reporting
+from server.engine.options import AttentionRead, Reporting
 from server.engine.sequence import Floats, GenerationJob
 from server.errors import InternalError, InvalidArgumentError
 from server.registry import Model
@@ -16,34 +16,63 @@ from server.rpc.accounting import end_of
 from server.text.alignment import target_spans
 
 FIELD = "response.attention"
+MAX_WEIGHTS = 8 << 20  # of a response, in float32
+KINDS = {
+    pb.ATTENTION_KIND_CROSS: AttentionKind.CROSS,
+    pb.ATTENTION_KIND_SELF: AttentionKind.SELF,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWanted:
-    """Which layers and heads to tell, each alone or their mean; and whether to align."""
+    """What to tell of a text, and whether to align it with its source."""
 
-    layers: tuple[int, ...]
-    heads: tuple[int, ...]
-    average: bool
+    read: AttentionRead
     alignments: bool
+
+    @property
+    def num_matrices(self) -> int:
+        return 1 if self.read.average else len(self.read.layers) * len(self.read.heads)
 
 
 def attention_wanted(response: pb.ResponseOptions, model: Model) -> AttentionWanted | None:
     """What is asked for, if anything. Raises ``InvalidArgumentError``."""
     if not response.HasField("attention"):
         return None
+    options, name = response.attention, model.manifest.name
     graph = model.manifest.graphs.get(ATTEND)
-    if graph is None:
-        raise InvalidArgumentError(FIELD, f"{model.manifest.name!r} has no graph that tells it")
-    (output,) = (output for output in graph.outputs if output.name == ATTENTION)
-    _, num_layers, num_heads, *_ = output.shape
-    options = response.attention
-    return AttentionWanted(
-        _chosen("layers", options.layers, int(num_layers)),
-        _chosen("heads", options.heads, int(num_heads)),
-        options.average,
-        options.alignments,
-    )
+    told = {} if graph is None else {output.name: output.shape for output in graph.outputs}
+    kinds = [kind for kind in AttentionKind if kind in told]
+    if not kinds:
+        raise InvalidArgumentError(FIELD, f"{name!r} has no graph that tells it")
+    kind = kinds[0]
+    if options.kind:
+        if options.kind not in KINDS:
+            raise InvalidArgumentError(f"{FIELD}.kind", f"{options.kind} is not a kind")
+        kind = KINDS[options.kind]
+    if kind not in told:
+        raise InvalidArgumentError(f"{FIELD}.kind", f"{name!r} has {kinds[0]} alone")
+    if options.alignments and kind != AttentionKind.CROSS:
+        raise InvalidArgumentError(f"{FIELD}.alignments", "are those of cross-attention")
+    _, num_layers, num_heads, *_ = told[kind]
+    layers = _chosen("layers", options.layers, int(num_layers))
+    heads = _chosen("heads", options.heads, int(num_heads))
+    return AttentionWanted(AttentionRead(kind, layers, heads, options.average), options.alignments)
+
+
+def check_size(wanted: AttentionWanted, jobs: Iterable[GenerationJob]) -> None:
+    """Raises ``InvalidArgumentError`` for more weights than a response may hold."""
+    num_weights = 0
+    for job in jobs:
+        length = len(job.prompt) + job.max_new_tokens
+        source = len(job.source) if wanted.read.kind == AttentionKind.CROSS else length
+        num_weights += wanted.num_matrices * length * source
+    if num_weights > MAX_WEIGHTS:
+        raise InvalidArgumentError(
+            FIELD,
+            f"could be {num_weights} weights, at most {MAX_WEIGHTS}: choose layers and heads, or "
+            f"their average, and bound stopping.max_new_tokens",
+        )
 
 
 def _chosen(name: str, given: Sequence[int], count: int) -> tuple[int, ...]:
@@ -74,16 +103,17 @@ async def read_attention(
         token_ids: of the text, with what ended it.
         source_text: as the caller wrote it.
     """
-    prompt = (*job.prompt[:num_start_tokens], *token_ids)
-    reading = GenerationJob(
-        prompt=prompt,
+    # A token was chosen after the one before it was read.
+    first = num_start_tokens - 1
+    read = GenerationJob(
+        prompt=(*job.prompt[:num_start_tokens], *token_ids[:-1]),
         max_new_tokens=0,
         source=job.source,
-        reporting=Reporting(attention=True),
+        reporting=Reporting(attention=replace(wanted.read, from_token=first)),
         priority=job.priority,
         deadline=job.deadline,
     )
-    tickets = engine.submit(model.key, [reading])
+    tickets = engine.submit(model.key, [read])
     try:
         progress = await tickets[0].next()
     finally:
@@ -91,31 +121,29 @@ async def read_attention(
     end_of(progress)
     if progress.attention is None:
         raise InternalError("the attention could not be read")
-    # A token was chosen after the one before it was read.
-    rows = progress.attention[num_start_tokens - 1 :][: len(token_ids)]
-    return _message(model, wanted, rows, job.source, token_ids, source_text)
+    source = read.source if wanted.read.kind == AttentionKind.CROSS else read.prompt
+    return _message(model, wanted, progress.attention, source, token_ids, source_text)
 
 
 def _message(
     model: Model,
     wanted: AttentionWanted,
-    weights: Floats,  # [target, layers, heads, source]
+    weights: Floats,  # [target, layers, heads, source], of the layers and heads that are wanted
     source: tuple[int, ...],
     target: tuple[int, ...],
     source_text: str,
 ) -> pb.Attention:
-    chosen = weights[:, list(wanted.layers)][:, :, list(wanted.heads)]
-    if wanted.average:
-        matrices = [_matrix(-1, -1, chosen.mean((1, 2)))]
+    if wanted.read.average:
+        matrices = [_matrix(-1, -1, weights[:, 0, 0])]
     else:
         matrices = [
-            _matrix(layer, head, chosen[:, i, j])
-            for i, layer in enumerate(wanted.layers)
-            for j, head in enumerate(wanted.heads)
+            _matrix(layer, head, weights[:, i, j])
+            for i, layer in enumerate(wanted.read.layers)
+            for j, head in enumerate(wanted.read.heads)
         ]
     alignments = []
     if wanted.alignments:
-        alignments = _alignments(model, chosen.mean((1, 2)), target, source_text)
+        alignments = _alignments(model, weights.mean((1, 2)), target, source_text)
     return pb.Attention(
         source_tokens=model.tokenizer.tokens(source),
         target_tokens=model.tokenizer.tokens(target),

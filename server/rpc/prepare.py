@@ -15,7 +15,7 @@ from server.errors import InvalidArgumentError
 from server.registry import Model
 from server.rpc import options as checked
 from server.rpc import validation
-from server.rpc.attention import AttentionWanted, attention_wanted
+from server.rpc.attention import AttentionWanted, attention_wanted, check_size
 from server.rpc.caller import Caller
 from server.rpc.context import Services
 from server.rpc.languages import target_start, with_source_language
@@ -259,6 +259,9 @@ def _prepared(
     started: float,
 ) -> Prepared:
     texts = list(request.inputs) or [""] * len(jobs)
+    attention = attention_wanted(request.response, options.model)
+    if attention is not None:
+        check_size(attention, jobs)
     return Prepared(
         options.model,
         options.client,
@@ -270,7 +273,7 @@ def _prepared(
         options.stop_strings,
         request.response.token_ids,
         request.response.logprobs,
-        attention_wanted(request.response, options.model),
+        attention,
         started,
         time.monotonic() - started,
     )

@@ -17,7 +17,7 @@ from server.rpc import options as checked
 from server.rpc.accounting import end_of, timing
 from server.rpc.caller import Caller
 from server.rpc.context import Services
-from server.rpc.languages import target_start
+from server.rpc.languages import target_start, with_source_language
 from server.rpc.messages import token_logprobs
 
 _TASKS = (Task.TRANSLATE, Task.GENERATE)
@@ -85,6 +85,7 @@ def _rows(request: pb.ScoreRequest, model: Model, services: Services) -> list[_S
     """Every input as token ids. Raises ``InvalidArgumentError``."""
     if not request.inputs:
         raise InvalidArgumentError("inputs", "at least one is needed")
+    languages = request.source_language, request.target_language
     rows = []
     for index, pair in enumerate(request.inputs):
         field, max_bytes = f"inputs[{index}]", services.config.max_input_bytes
@@ -93,9 +94,10 @@ def _rows(request: pb.ScoreRequest, model: Model, services: Services) -> list[_S
         if len(pair.context.encode()) + len(pair.target.encode()) > max_bytes:
             raise InvalidArgumentError(field, f"has more than {max_bytes} bytes")
         if model.manifest.kind == Kind.DECODER:
+            _check_no_languages(request)
             row = _continued(model, pair)
         else:
-            row = _translated(model, pair, field)
+            row = _translated(model, pair, field, *languages)
         if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
             raise InvalidArgumentError(field, f"has more than {model.max_length} tokens")
         if row.num_targets < 1:
@@ -104,19 +106,29 @@ def _rows(request: pb.ScoreRequest, model: Model, services: Services) -> list[_S
     return rows
 
 
+def _check_no_languages(request: pb.ScoreRequest) -> None:
+    for field in ("source_language", "target_language"):
+        if getattr(request, field):
+            raise InvalidArgumentError(field, "is of encoder-decoders")
+
+
 def _continued(model: Model, pair: pb.ScoreInput) -> _Scored:
     """Context and target in one piece, so that tokens are those of the whole text."""
     tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target)
     return _Scored(tokens, len(tokens) - max(num_before, 1))
 
 
-def _translated(model: Model, pair: pb.ScoreInput, field: str) -> _Scored:
+def _translated(
+    model: Model, pair: pb.ScoreInput, field: str, source_language: str, target_language: str
+) -> _Scored:
     if not pair.context.strip():
         raise InvalidArgumentError(f"{field}.context", "is empty: it is the source")
     (source,) = model.tokenizer.encode([pair.context])
     (target,) = model.tokenizer.encode([pair.target], special_tokens=False)
     scored = (*target, *model.manifest.special_tokens.eos[:1])
-    return _Scored((*target_start(model), *scored), len(scored), source)
+    start = target_start(model, target_language)
+    source = with_source_language(model, source_language, source)
+    return _Scored((*start, *scored), len(scored), source)
 
 
 async def _result(ticket: Ticket) -> tuple[tuple[TokenLogprob, ...], End]:

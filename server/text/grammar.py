@@ -17,8 +17,10 @@ import llguidance
 import llguidance.numpy
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
 
 from server.engine.adjust import ConstraintError, Floats
+from server.text.spelling import drops_first_space, spelling
 
 MAX_GRAMMAR_BYTES = 1 << 16
 CACHED_GRAMMARS = 64
@@ -60,6 +62,7 @@ class GrammarCompiler:
         self._eos = list(eos)
         self._lock = threading.Lock()
         self._tokenizer: llguidance.LLTokenizer | None = None
+        self._drops_first_space = False
         self._compiled = lru_cache(CACHED_GRAMMARS)(self._compile)
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
@@ -71,7 +74,10 @@ class GrammarCompiler:
         return self._compiled(grammar).fork()
 
     def _compile(self, grammar: Grammar) -> "GrammarConstraint":
-        matcher = llguidance.LLMatcher(self._library_tokenizer(), _source(grammar), log_level=0)
+        tokenizer, source = self._library_tokenizer(), _source(grammar)
+        if self._drops_first_space:
+            source = _after_a_space(source)
+        matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
         constraint = GrammarConstraint(matcher, self._vocabulary_size)
@@ -86,18 +92,25 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 if not self._eos:
                     raise GrammarError("this model has no token that ends an output")
+                ours = Tokenizer.from_file(str(self._path))
+                self._drops_first_space = drops_first_space(ours)
                 try:
-                    self._tokenizer = llguidance.LLTokenizer(
-                        self._path.read_text("utf-8"),
-                        n_vocab=self._vocabulary_size,
-                        eos_token=self._eos,
-                    )
+                    self._tokenizer = self._read_tokenizer(ours)
                 except Exception as error:
                     # The library raises ValueError and RuntimeError, and wraps Rust's panics.
                     raise GrammarError(
                         f"this model's tokenizer cannot be constrained: {_first_line(str(error))}"
                     ) from error
             return self._tokenizer
+
+    def _read_tokenizer(self, ours: Tokenizer) -> llguidance.LLTokenizer:
+        """By the library, if it knows such a decoder; else from what the tokens decode to."""
+        given: str | llguidance.TokenizerWrapper = self._path.read_text("utf-8")
+        try:
+            return llguidance.LLTokenizer(given, n_vocab=self._vocabulary_size, eos_token=self._eos)
+        except ValueError:
+            given = llguidance.TokenizerWrapper(_Spelled(ours, self._vocabulary_size, self._eos[0]))
+        return llguidance.LLTokenizer(given, eos_token=self._eos)
 
 
 class GrammarConstraint:
@@ -122,6 +135,32 @@ class GrammarConstraint:
 
     def fork(self) -> "GrammarConstraint":
         return GrammarConstraint(self._matcher.deep_copy(), self._bits.shape[1] * 32)
+
+
+class _Spelled:
+    """A tokenizer in the form that the library's wrapper reads."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary_size: int, eos: int) -> None:
+        found = spelling(tokenizer, vocabulary_size)
+        self.eos_token_id = eos
+        self.tokens = found.tokens
+        self.special_token_ids = found.unwritable
+        self._encode = found.encode
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._encode(text)
+
+
+def _after_a_space(source: str) -> str:
+    """The same, where a text may begin with a space that its reader does not see."""
+    if source.lstrip().startswith("{"):
+        (inner,) = json.loads(source)["grammars"]
+    else:
+        inner = {"lark_grammar": source}
+    outer = {"lark_grammar": 'start: SPACE? @inner\nSPACE: " "'}
+    return json.dumps({"grammars": [outer, {**inner, "name": "inner"}]})
 
 
 def _source(grammar: Grammar) -> str:

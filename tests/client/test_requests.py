@@ -70,7 +70,13 @@ def test_every_option_has_its_field() -> None:
         logprobs=True,
         top_logprobs=5,
         prompt_logprobs=True,
-        attention=types.AttentionOptions(layers=(1,), heads=(0, 2), average=True, alignments=True),
+        attention=types.AttentionOptions(
+            kind=types.AttentionKind.CROSS,
+            layers=(1,),
+            heads=(0, 2),
+            average=True,
+            alignments=True,
+        ),
         echo=True,
         priority=3,
     )
@@ -116,7 +122,11 @@ def test_every_option_has_its_field() -> None:
             prompt_logprobs=True,
             echo=True,
             attention=wire.AttentionOptions(
-                layers=[1], heads=[0, 2], average=True, alignments=True
+                kind=wire.ATTENTION_KIND_CROSS,
+                layers=[1],
+                heads=[0, 2],
+                average=True,
+                alignments=True,
             ),
         ),
         priority=3,

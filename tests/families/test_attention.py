@@ -1,6 +1,7 @@
-"""What tokens attended to in the source, against transformers' ``cross_attentions``."""
+"""What tokens attended to, against transformers' ``cross_attentions`` and their like."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,14 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -17,8 +26,9 @@ from transformers import (
 from export.attention import add_attention_graph
 from export.bundle_writer import write_bundle
 from export.graphs import export_graphs
-from model.bundle import ATTEND, Precision, read_manifest
+from model.bundle import ATTEND, AttentionKind, Graph, Precision, read_manifest
 from server.backend.ort import OrtBackend
+from server.engine.options import AttentionRead
 from server.engine.runner import Capacity, Runner
 from server.engine.sequence import GenerationJob, Sequence
 from tests.families.harness import VOCABULARY_SIZE, imported
@@ -54,24 +64,40 @@ T5_SMALL = T5Config(**T5_OPTIONS)
 SOURCE, TARGET = (5, 9, 13, 6, 21, 8, 4), (7, 11, 5, 5, 30)
 
 
-def attention_of(directory: Path, graphs: Any, start: int) -> Any:
-    """``[target, layers, heads, source]`` of a row, beside another that is longer."""
+def loaded_runner(directory: Path, graphs: dict[str, Graph]) -> Runner:
     backend = OrtBackend("cpu", 1)
     loaded = {
         name: backend.load(directory / graph.file, graph.disabled_optimizers)
         for name, graph in graphs.items()
     }
-    runner = Runner(
+    return Runner(
         graphs["decode"],
         loaded["decode"],
-        loaded["encode"],
+        loaded.get("encode"),
         Capacity(2, 32, 32),
         attend=loaded[ATTEND],
     )
+
+
+def every(graphs: dict[str, Graph], kind: AttentionKind) -> AttentionRead:
+    (output,) = (output for output in graphs[ATTEND].outputs if output.name == kind)
+    layers, heads = (tuple(range(int(size))) for size in output.shape[1:3])
+    return AttentionRead(kind, layers, heads, average=False)
+
+
+def attention_of(
+    directory: Path,
+    graphs: dict[str, Graph],
+    start: int,
+    kind: AttentionKind = AttentionKind.CROSS,
+) -> Any:
+    """``[target, layers, heads, source]`` of a row, beside another that is longer."""
+    runner = loaded_runner(directory, graphs)
     longer = Sequence.first_of(0, GenerationJob((start,), 1, source=(*SOURCE, *SOURCE)))
     row = Sequence.first_of(1, GenerationJob((start, *TARGET), 0, source=SOURCE))
     runner.encode([longer, row], [0, 1])
-    return np.stack(list(runner.decode_attention(row, 1, len(row.tokens))))
+    wanted = every(graphs, kind)
+    return np.stack(list(runner.decode_attention(row, 1, len(row.tokens), wanted)))
 
 
 @pytest.mark.parametrize(
@@ -86,17 +112,81 @@ def test_weights_are_those_of_the_reference(model: Any) -> None:
         graphs = add_attention_graph(graphs, directory)
         start = checkpoint.special_tokens.decoder_start
         assert start is not None
-        told = attention_of(directory, graphs, start)
         theirs = model(
             input_ids=torch.tensor([SOURCE]),
             decoder_input_ids=torch.tensor([[start, *TARGET]]),
             output_attentions=True,
-        ).cross_attentions
-        expected = torch.stack(theirs)[:, 0].permute(2, 0, 1, 3).numpy()
-        assert told.shape == expected.shape
-        np.testing.assert_allclose(told, expected, atol=1e-5)
-        np.testing.assert_allclose(told.sum(-1), 1, atol=1e-5)
-        assert expected.std() > 1e-3, "a uniform attention would show nothing"
+        )
+        told = attention_of(directory, graphs, start)
+        check(told, theirs.cross_attentions)
+        told = attention_of(directory, graphs, start, AttentionKind.SELF)
+        check(told, theirs.decoder_attentions)
+
+
+def check(told: Any, theirs: tuple[torch.Tensor, ...]) -> None:
+    expected = torch.stack(theirs)[:, 0].permute(2, 0, 1, 3).detach().numpy()
+    assert told.shape == expected.shape
+    np.testing.assert_allclose(told, expected, atol=1e-5)
+    np.testing.assert_allclose(told.sum(-1), 1, atol=1e-5)
+    assert expected.std() > 1e-3, "a uniform attention would show nothing"
+
+
+EAGER: dict[str, Any] = {"attn_implementation": "eager"}
+SMALL: dict[str, Any] = {
+    **EAGER,
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+GATED = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 96}
+DECODERS: dict[str, Any] = {
+    "rotary and grouped": lambda: LlamaForCausalLM(LlamaConfig(**GATED)),
+    "learned positions": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY_SIZE,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=96,
+            **EAGER,
+        )
+    ),
+    "ALiBi": lambda: BloomForCausalLM(
+        BloomConfig(
+            vocab_size=VOCABULARY_SIZE,
+            hidden_size=32,
+            n_layer=2,
+            n_head=4,
+            **EAGER,
+        )
+    ),
+    "windows and soft caps": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**GATED, head_dim=8, sliding_window=4, query_pre_attn_scalar=8)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_decoders_self_attention_is_the_references(kind: str) -> None:
+    """Read in two chunks, of which the second looks back over the cache."""
+    torch.manual_seed(0)
+    model = DECODERS[kind]().eval()
+    tokens = (*SOURCE, *TARGET)
+    with imported(model) as checkpoint, tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
+        graphs = add_attention_graph(graphs, directory)
+        runner, wanted = loaded_runner(directory, graphs), every(graphs, AttentionKind.SELF)
+        row = Sequence.first_of(1, GenerationJob(tokens, 0))
+        told = list(runner.decode_attention(row, 1, len(SOURCE), wanted))
+        row.num_cached_tokens = len(SOURCE)
+        told += list(runner.decode_attention(row, 1, len(TARGET), wanted))
+        check(np.stack(told), model(torch.tensor([tokens]), output_attentions=True).attentions)
+        mean = replace(wanted, layers=(1,), heads=(0, 2), average=True, from_token=9)
+        averaged = list(runner.decode_attention(row, 1, len(TARGET), mean))
+    expected = np.stack(told)[9:, 1:][:, :, [0, 2]].mean((1, 2), keepdims=True)
+    np.testing.assert_allclose(averaged, expected, atol=1e-6)
 
 
 def test_a_quantised_bundle_has_it_too(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -10,7 +11,19 @@ import pytest
 
 from client.errors import TriuneError
 from client.sync import Client
-from client.types import AttentionOptions, Choices, FinishReason, GenerationOptions, Lark
+from client.types import (
+    AttentionKind,
+    AttentionOptions,
+    Choices,
+    FinishReason,
+    GenerationOptions,
+    Lark,
+)
+from model import bundle
+from server.engine.options import AttentionRead
+from server.engine.sequence import GenerationJob
+from server.errors import InvalidArgumentError
+from server.rpc.attention import AttentionWanted, check_size
 from tests.serving import server_process
 
 DECODER, DATES = "tiny-decoder", "dates"
@@ -184,12 +197,51 @@ def test_chosen_and_averaged_attention(client: Client) -> None:
     np.testing.assert_allclose(mean.weights, np.mean(chosen, axis=0), atol=1e-5)
 
 
+def test_self_attention_of_prompt_and_text(client: Client) -> None:
+    whole = AttentionOptions(kind=AttentionKind.SELF)
+    output = client.generate(
+        DECODER, "7,8,9,", max_new_tokens=4, ignore_eos=True, attention=whole, token_ids=True
+    ).outputs[0]
+    told = output.attention
+    assert told is not None
+    assert len(told.target_tokens) == len(output.token_ids) == 4
+    assert told.source_tokens[-3:] == told.target_tokens[:3]
+    num_prompt_tokens = len(told.source_tokens) - 3
+    for matrix in told.matrices:
+        for index, weights in enumerate(matrix.weights):
+            num_seen = num_prompt_tokens + index
+            assert sum(weights[:num_seen]) == pytest.approx(1, abs=1e-4)
+            assert not any(weights[num_seen:])
+    read_again = client.generate(
+        DECODER, "7,8,9,", max_new_tokens=1, ignore_eos=True, attention=whole
+    ).outputs[0]
+    assert read_again.attention is not None
+    first = [matrix.weights[0] for matrix in read_again.attention.matrices]
+    np.testing.assert_allclose(
+        first, [matrix.weights[0][:num_prompt_tokens] for matrix in told.matrices], atol=1e-6
+    )
+
+
+def test_attention_larger_than_a_response_is_refused_before_anything_runs() -> None:
+    read = AttentionRead(
+        bundle.AttentionKind.SELF, tuple(range(30)), tuple(range(9)), average=False
+    )
+    jobs = [GenerationJob(tuple(range(100)), max_new_tokens=28)]
+    check_size(AttentionWanted(read, alignments=False), jobs)
+    check_size(AttentionWanted(replace(read, average=True), alignments=False), jobs * 100)
+    with pytest.raises(
+        InvalidArgumentError, match=r"^response\.attention: could be 8847360 weights"
+    ):
+        check_size(AttentionWanted(read, alignments=False), jobs * 2)
+
+
 @pytest.mark.parametrize(
     ("model", "asked", "field"),
     [
         (DATES, AttentionOptions(layers=(0, 99)), "response.attention.layers[1]"),
         (DATES, AttentionOptions(heads=(-1,)), "response.attention.heads[0]"),
-        (DECODER, AttentionOptions(), "response.attention"),
+        (DECODER, AttentionOptions(kind=AttentionKind.CROSS), "response.attention.kind"),
+        (DECODER, AttentionOptions(alignments=True), "response.attention.alignments"),
     ],
 )
 def test_bad_attention_options_are_named(

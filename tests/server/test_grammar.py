@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from server.engine.adjust import ConstraintError
 from server.text.grammar import (
@@ -22,8 +22,7 @@ EOS = 0
 WORDS = ("true", "false", '{"', '":', "red", "re", "green", "12", "é", "0.5", '",')
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def byte_level() -> Tokenizer:
     """Every byte, and some longer tokens, as byte-level BPE has them."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<end>": EOS} | {letter: 1 + index for index, letter in enumerate(alphabet)}
@@ -36,6 +35,43 @@ def tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<end>"])
     return tokenizer
+
+
+def _pieces() -> list[str]:
+    """SentencePiece's: with and without the space before."""
+    plain = [*map(chr, range(33, 127)), *WORDS]
+    return list(dict.fromkeys([*plain, "▁", *(f"▁{word}" for word in plain)]))
+
+
+def metaspace() -> Tokenizer:
+    """As a unigram vocabulary of T5 or Marian."""
+    scored = [("<end>", 0.0), ("<unk>", -20.0), *((piece, -5.0) for piece in _pieces())]
+    tokenizer = Tokenizer(models.Unigram(scored, unk_id=1))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<end>"])
+    return tokenizer
+
+
+def byte_fallback() -> Tokenizer:
+    """As a vocabulary of Llama 2, whose decoder the library knows."""
+    tokens = ["<end>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *_pieces()]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    model = models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens(["<end>"])
+    return tokenizer
+
+
+@pytest.fixture(scope="module", params=[byte_level, metaspace, byte_fallback])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    made: Tokenizer = request.param()
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +200,22 @@ def test_a_grammar_that_explodes_ends_at_the_librarys_bounds(
             constraint.advance(a)
 
 
-def test_a_tokenizer_that_cannot_be_constrained_says_so(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(models.Unigram([("▁a", -1.0), ("b", -2.0)], unk_id=0))
-    tokenizer.decoder = decoders.Metaspace()
+def test_a_model_without_an_end_cannot_be_constrained(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    tokenizer.save(str(path))
-    with pytest.raises(GrammarError, match="tokenizer"):
-        GrammarCompiler(path, 2, (1,)).compile(Grammar(GrammarKind.REGEX, "a"))
+    metaspace().save(str(path))
     with pytest.raises(GrammarError, match="no token that ends"):
         GrammarCompiler(path, 2, ()).compile(Grammar(GrammarKind.REGEX, "a"))
+
+
+def test_the_first_word_may_be_spelled_with_its_space(tmp_path: Path) -> None:
+    tokenizer, path = metaspace(), tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    size = tokenizer.get_vocab_size() + 3  # the model has rows that no token has
+    constraint = GrammarCompiler(path, size, (EOS,)).compile(
+        Grammar(GrammarKind.CHOICES, choices=("red green",))
+    )
+    first = {tokenizer.id_to_token(id_) for id_ in allowed(constraint, size)}
+    assert first == {"▁red", "▁re", "▁r", "▁", "red", "re", "r"}
+    constraint.advance(id_of(tokenizer, "▁red"))
+    second = {tokenizer.id_to_token(id_) for id_ in allowed(constraint, size)}
+    assert second == {"▁green"}, "what must follow is spelled as the tokenizer would"

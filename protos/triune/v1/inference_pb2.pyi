@@ -111,6 +111,29 @@ EARLY_STOPPING_NEVER: EarlyStopping.ValueType  # 3
 """When no live beam could beat the worst of them at any length."""
 Global___EarlyStopping: _TypeAlias = EarlyStopping  # noqa: Y015
 
+class _AttentionKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AttentionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttentionKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ATTENTION_KIND_UNSPECIFIED: _AttentionKind.ValueType  # 0
+    """What comes first of those that the model has: cross, then self."""
+    ATTENTION_KIND_CROSS: _AttentionKind.ValueType  # 1
+    """To the source of an encoder-decoder."""
+    ATTENTION_KIND_SELF: _AttentionKind.ValueType  # 2
+    """To the tokens before: of the prompt and of the text itself."""
+
+class AttentionKind(_AttentionKind, metaclass=_AttentionKindEnumTypeWrapper): ...
+
+ATTENTION_KIND_UNSPECIFIED: AttentionKind.ValueType  # 0
+"""What comes first of those that the model has: cross, then self."""
+ATTENTION_KIND_CROSS: AttentionKind.ValueType  # 1
+"""To the source of an encoder-decoder."""
+ATTENTION_KIND_SELF: AttentionKind.ValueType  # 2
+"""To the tokens before: of the prompt and of the text itself."""
+Global___AttentionKind: _TypeAlias = AttentionKind  # noqa: Y015
+
 @_typing.final
 class TokenIds(_message.Message):
     """A list of token ids: a prompt that the caller tokenized."""
@@ -484,7 +507,7 @@ Global___StoppingOptions: _TypeAlias = StoppingOptions  # noqa: Y015
 
 @_typing.final
 class AttentionOptions(_message.Message):
-    """What an encoder-decoder's tokens attended to in the source."""
+    """What each token of the text attended to when it was chosen."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -492,10 +515,12 @@ class AttentionOptions(_message.Message):
     HEADS_FIELD_NUMBER: _builtins.int
     AVERAGE_FIELD_NUMBER: _builtins.int
     ALIGNMENTS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     average: _builtins.bool
     """One matrix: the mean over those layers and heads."""
     alignments: _builtins.bool
-    """Also which part of the source each part of the text came from."""
+    """Also which part of the source each part of the text came from. Only of cross-attention."""
+    kind: Global___AttentionKind.ValueType
     @_builtins.property
     def layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Counted from 0; all if empty."""
@@ -509,10 +534,11 @@ class AttentionOptions(_message.Message):
         heads: _abc.Iterable[_builtins.int] | None = ...,
         average: _builtins.bool = ...,
         alignments: _builtins.bool = ...,
+        kind: Global___AttentionKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignments", b"alignments", "average", b"average", "heads", b"heads", "layers", b"layers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alignments", b"alignments", "average", b"average", "heads", b"heads", "kind", b"kind", "layers", b"layers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -543,7 +569,7 @@ class ResponseOptions(_message.Message):
     """The text begins with the input's. Not for messages."""
     @_builtins.property
     def attention(self) -> Global___AttentionOptions:
-        """Of the first hypothesis. Only of encoder-decoders."""
+        """Of the first hypothesis."""
 
     def __init__(
         self,
@@ -653,7 +679,9 @@ class Attention(_message.Message):
     ALIGNMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def source_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """As the vocabulary spells them; they include the end-of-sequence tokens."""
+        """As the vocabulary spells them; they include the end-of-sequence tokens. Of self-attention,
+        the source is the prompt and the text but its last token.
+        """
 
     @_builtins.property
     def target_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -1279,9 +1307,14 @@ class ScoreRequest(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    SOURCE_LANGUAGE_FIELD_NUMBER: _builtins.int
+    TARGET_LANGUAGE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     priority: _builtins.int
+    source_language: _builtins.str
+    """Of an encoder-decoder that knows several: as in TranslateRequest."""
+    target_language: _builtins.str
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScoreInput]: ...
     @_builtins.property
@@ -1296,10 +1329,12 @@ class ScoreRequest(_message.Message):
         response: Global___ResponseOptions | None = ...,
         version: _builtins.str = ...,
         priority: _builtins.int = ...,
+        source_language: _builtins.str = ...,
+        target_language: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "source_language", b"source_language", "target_language", b"target_language", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
