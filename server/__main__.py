@@ -61,6 +61,9 @@ def main(
         int | None,
         typer.Option(min=1, help="Tokens that it may ask for at once; a minute's by default."),
     ] = None,
+    stall_seconds: Annotated[
+        float, typer.Option(min=0.1, help="End a stream that is not read for so long.")
+    ] = 30.0,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds for calls in flight after SIGTERM.")
     ] = 30.0,
@@ -84,6 +87,7 @@ def main(
         max_queue_tokens=max_queue_tokens,
         client_tokens_per_second=client_tokens_per_second,
         client_burst_tokens=client_burst_tokens,
+        stall_seconds=stall_seconds,
         grace_seconds=grace,
     )
     try:

@@ -35,6 +35,7 @@ from server.rpc.health import INFERENCE, MODELS, Health
 from server.rpc.inference import InferenceServicer
 from server.rpc.models import ModelServicer
 from server.rpc.threads import Threads
+from server.rpc.transport import LIMITS
 from server.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.so_reuseport", 0),
+    *LIMITS,
 )
 
 
@@ -107,11 +109,10 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         admin, admin_port = _admin_listener(services)
         metrics_server = metrics.serve(*_host_and_port(config.metrics))
         stack.callback(metrics_server.stop)
-        for listener in (server, admin):
-            if listener is not None:
-                await listener.start()
-                # Refuses new calls at once, cancels what is left after the grace period.
-                stack.push_async_callback(listener.stop, config.grace_seconds)
+        listeners = [listener for listener in (server, admin) if listener is not None]
+        for listener in listeners:
+            await listener.start()
+        stack.push_async_callback(_drain, listeners, config.grace_seconds)
         if watch is not None:
             task = asyncio.create_task(watch.run())
             stack.callback(task.cancel)
@@ -119,6 +120,11 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         stack.push_async_callback(health.close)
         dead.add_done_callback(lambda _: asyncio.ensure_future(health.close()))
         yield RunningServer(port, metrics_server.port, admin_port, catalog, dead)
+
+
+async def _drain(listeners: list[grpc.aio.Server], grace_seconds: float) -> None:
+    """All refuse new calls at once; what is left after the grace period is cancelled."""
+    await asyncio.gather(*(listener.stop(grace_seconds) for listener in listeners))
 
 
 def _main_listener(services: Services, health: Health) -> tuple[grpc.aio.Server, int]:

@@ -11,13 +11,15 @@ class ServerConfig:
     ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
     them. Weights of at most ``max_paired_bytes`` are held twice for that: see
     :mod:`server.backend.paired`. While no more than ``gather_rows`` sequences run, one lane
-    takes them all. ``max_queue`` and ``max_queue_tokens`` bound the
-    sequences that wait, per model, beyond what runs; ``max_queued_texts`` and
-    ``max_queued_text_tokens`` the texts of an encoder; ``max_tokenizing`` the requests that wait
-    to be tokenized. One client may ask for ``client_tokens_per_second`` (None: no limit), read
-    or generated, and for ``client_burst_tokens`` (None: a minute's) at once. ``admin``: where
-    models are loaded and unloaded; nowhere if None. ``watch_seconds``: between two looks at the
-    folder of bundles; None looks once.
+    takes them all. ``admin``: where models are loaded and unloaded; nowhere if None.
+    ``watch_seconds``: between two looks at the folder of bundles; None looks once.
+
+    ``max_queue`` and ``max_queue_tokens`` bound the sequences that wait, per model, beyond what
+    runs; ``max_queued_texts`` and ``max_queued_text_tokens`` the texts of an encoder;
+    ``max_tokenizing`` the requests that wait to be tokenized. One client may ask for
+    ``client_tokens_per_second`` (None: no limit), read or generated, and for
+    ``client_burst_tokens`` (None: a minute's) at once. A stream that its client does not read
+    for ``stall_seconds`` is ended.
     """
 
     bundles: Path
@@ -42,4 +44,5 @@ class ServerConfig:
     client_tokens_per_second: int | None = None
     client_burst_tokens: int | None = None
     max_input_bytes: int = 1 << 20
+    stall_seconds: float = 30.0
     grace_seconds: float = 30.0

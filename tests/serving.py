@@ -1,5 +1,6 @@
 """A real server in a process of its own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -41,11 +42,17 @@ def until_ready(process: "subprocess.Popen[str]") -> ServerProcess:
 
 
 @contextmanager
-def server_process(bundles: Path, *options: str) -> Iterator[ServerProcess]:
-    """Starts ``python -m server`` on free ports, waits until it serves, and ends it."""
-    command = [sys.executable, "-m", "server", "--bundles", str(bundles)]
+def server_process(
+    bundles: Path, *options: str, module: str = "server", **environment: str
+) -> Iterator[ServerProcess]:
+    """Starts ``python -m server`` on free ports, waits until it serves, and ends it.
+
+    ``module``: another that takes the same options.
+    """
+    command = [sys.executable, "-m", module, "--bundles", str(bundles)]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    variables = {**os.environ, **environment}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
         try:
             yield until_ready(process)
         finally:

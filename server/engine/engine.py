@@ -19,9 +19,13 @@ from server.engine.busy import BusyLanes
 from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.sequence import Cost, GenerationJob, Job, Progress
-from server.errors import EngineStoppedError, ShuttingDownError
+from server.errors import EngineStoppedError, Limit, OverloadedError, ShuttingDownError
 
 log = logging.getLogger(__name__)
+
+# Numbers of one job's news (tokens, log-probabilities) that wait for its reader.
+MAX_UNREAD = 1 << 16
+RETRY_SECONDS = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -34,12 +38,24 @@ class Ticket:
     cost: Cost
     news: "asyncio.Queue[Progress | None]" = field(default_factory=asyncio.Queue)
     is_done: bool = False
+    num_unread: int = 0  # numbers that wait in ``news``
+    is_overrun: bool = False
 
     async def next(self) -> Progress:
-        """The next news. Raises ``EngineStoppedError`` if the engine died."""
+        """The next news.
+
+        Raises:
+            EngineStoppedError: the engine died.
+            OverloadedError: more news waited than is kept; the job was cancelled.
+        """
         progress = await self.news.get()
+        if progress is None and self.is_overrun:
+            raise OverloadedError(
+                "the stream was read too slowly", RETRY_SECONDS, Limit.SLOW_READER
+            )
         if progress is None:
             raise EngineStoppedError
+        self.num_unread -= _size(progress)
         return progress
 
 
@@ -198,7 +214,14 @@ class Engine:
                 continue
             if progress.is_last:
                 self._close(ticket, progress)
+            if ticket.is_overrun:
+                continue
             ticket.news.put_nowait(progress)
+            ticket.num_unread += _size(progress)
+            if ticket.num_unread > MAX_UNREAD and not progress.is_last:
+                ticket.is_overrun = True
+                ticket.news.put_nowait(None)
+                self.cancel([ticket])
 
     def _close(self, ticket: Ticket, last: Progress) -> None:
         ticket.is_done = True
@@ -224,3 +247,8 @@ class Engine:
             ticket.is_done = True
             ticket.news.put_nowait(None)
         self._tickets.clear()
+
+
+def _size(progress: Progress) -> int:
+    """Of the news of generated tokens, about how many numbers are kept."""
+    return 1 + len(progress.tokens) + sum(1 + 2 * len(row.top) for row in progress.logprobs)

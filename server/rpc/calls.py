@@ -1,9 +1,10 @@
 """Around every call: errors become statuses, and the call is counted."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 
 # A label for calls that name no model of ours: label values stay bounded.
 UNKNOWN_MODEL = "unknown"
+
+# No longer does a call wait until its status is on its way.
+_ABORT_SECONDS = 1.0
 
 
 @asynccontextmanager
@@ -38,15 +42,22 @@ async def guarded(
             status = grpc.StatusCode.OK
         except ServeError as error:
             status = status_of(error)
-            await context.abort(status, str(error), metadata_of(error))
+            await _abort(context, error)
         except Exception:
             log.exception("%s failed", method)
             fault = InternalError("the call failed")
             status = status_of(fault)
-            await context.abort(status, str(fault), metadata_of(fault))
+            await _abort(context, fault)
     finally:
         label = model if model in catalog.registry.names else UNKNOWN_MODEL
         metrics.on_request(label, method, status.name, time.monotonic() - started)
+
+
+async def _abort(context: Context, error: ServeError) -> None:
+    """Ends the call. The status of a stream that is not read waits behind what was sent."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ABORT_SECONDS):
+            await context.abort(status_of(error), str(error), metadata_of(error))
 
 
 def deadline_of(context: Context) -> float | None:

@@ -207,11 +207,14 @@ async def _merge(streams: list[AsyncGenerator[Piece, None]]) -> AsyncGenerator[P
         async for piece in streams[0]:
             yield piece
         return
+    # Of a reader that is slow, news waits in the tickets, which count it.
+    room = asyncio.Semaphore(len(streams))
     pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
 
     async def forward(stream: AsyncIterator[Piece]) -> None:
         try:
             async for piece in stream:
+                await room.acquire()
                 pieces.put_nowait(piece)
         finally:
             pieces.put_nowait(None)
@@ -223,6 +226,7 @@ async def _merge(streams: list[AsyncGenerator[Piece, None]]) -> AsyncGenerator[P
             news = await pieces.get()
             if news is not None:
                 yield news
+                room.release()
                 continue
             num_open -= 1
             for task in tasks:

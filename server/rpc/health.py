@@ -2,11 +2,11 @@
 
 import asyncio
 
-from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from protos.triune.v1 import inference_pb2, models_pb2
 from server.registry import Registry
+from server.rpc.health_watch import HealthServicer
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 MODELS = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
@@ -19,7 +19,7 @@ class Health:
     """
 
     def __init__(self) -> None:
-        self.servicer = health.aio.HealthServicer()
+        self.servicer = HealthServicer()
         self._lock = asyncio.Lock()
         self._models: frozenset[str] = frozenset()
         self._latest = Registry()

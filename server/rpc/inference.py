@@ -24,6 +24,7 @@ from server.rpc.calls import Context, guarded
 from server.rpc.context import Services
 from server.rpc.generation import Piece
 from server.rpc.prepare import Prepared, prepare_generate, prepare_translate
+from server.rpc.streams import send
 
 Unary = TypeVar("Unary", pb.GenerateResponse, pb.TranslateResponse)
 Streamed = TypeVar("Streamed", pb.GenerateStreamResponse, pb.TranslateStreamResponse)
@@ -40,14 +41,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             prepared = await prepare_generate(request, self._services, Caller.of(context))
             return await self._collect(prepared, pb.GenerateResponse)
 
-    async def GenerateStream(
+    async def GenerateStream(  # type: ignore[override]
         self, request: pb.GenerateStreamRequest, context: Context
-    ) -> AsyncIterator[pb.GenerateStreamResponse]:
+    ) -> None:
         async with self._guarded("GenerateStream", request.model, context):
             prepared = await prepare_generate(request, self._services, Caller.of(context))
-            async with aclosing(generation.generate(prepared, self._services)) as pieces:
-                async for piece in pieces:
-                    yield _streamed(prepared, piece, pb.GenerateStreamResponse)
+            await self._stream(prepared, pb.GenerateStreamResponse, context)
 
     async def Translate(
         self, request: pb.TranslateRequest, context: Context
@@ -56,14 +55,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             prepared = await prepare_translate(request, self._services, Caller.of(context))
             return await self._collect(prepared, pb.TranslateResponse)
 
-    async def TranslateStream(
+    async def TranslateStream(  # type: ignore[override]
         self, request: pb.TranslateStreamRequest, context: Context
-    ) -> AsyncIterator[pb.TranslateStreamResponse]:
+    ) -> None:
         async with self._guarded("TranslateStream", request.model, context):
             prepared = await prepare_translate(request, self._services, Caller.of(context))
-            async with aclosing(generation.generate(prepared, self._services)) as pieces:
-                async for piece in pieces:
-                    yield _streamed(prepared, piece, pb.TranslateStreamResponse)
+            await self._stream(prepared, pb.TranslateStreamResponse, context)
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         async with self._guarded("Embed", request.model, context):
@@ -73,9 +70,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         async with self._guarded("Classify", request.model, context):
             return await labels.classify(request, self._services, Caller.of(context))
 
-    async def EmbedStream(
+    async def EmbedStream(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.EmbedStreamRequest], context: Context
-    ) -> AsyncIterator[pb.EmbedStreamResponse]:
+    ) -> None:
         requests = aiter(request_iterator)
         first = await anext(requests, None)
         if first is None:
@@ -84,7 +81,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             bulk = embedding.Bulk(self._services, Caller.of(context))
             async with aclosing(bulk.answers(first, requests)) as answers:
                 async for answer in answers:
-                    yield answer
+                    await send(context, answer, self._services.config.stall_seconds)
 
     async def Tag(self, request: pb.TagRequest, context: Context) -> pb.TagResponse:
         async with self._guarded("Tag", request.model, context):
@@ -115,6 +112,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     ) -> AbstractAsyncContextManager[None]:
         services = self._services
         return guarded(method, model, context, services.catalog, services.metrics)
+
+    async def _stream(self, prepared: Prepared, response: type[Streamed], context: Context) -> None:
+        stall_seconds = self._services.config.stall_seconds
+        async with aclosing(generation.generate(prepared, self._services)) as pieces:
+            async for piece in pieces:
+                await send(context, _streamed(prepared, piece, response), stall_seconds)
 
     async def _collect(self, prepared: Prepared, response: type[Unary]) -> Unary:
         """All outputs of a request, in the order of its inputs."""

@@ -1,0 +1,93 @@
+"""Writes the README's table of faults from what their tests measured.
+
+    python -m pytest tests/faults
+    python -m scripts.faults [--check]
+
+The tests leave one file a fault in ``build/faults`` (see ``tests/faults/record.py``). They are
+taken over into ``docs/faults.json``, which is committed, and from there into the README; a fault
+that was not tested meanwhile keeps its row. ``--check`` changes nothing and fails if the README
+does not say what ``docs/faults.json`` says.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+COMMITTED = ROOT / "docs" / "faults.json"
+ROWS = ROOT / "build" / "faults"
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+
+Figure = int | float | str
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault, what must happen, and what was measured, by name. ``order``: in the table."""
+
+    order: int = 100
+    fault: str
+    must: str
+    figures: dict[str, Figure]
+
+
+def table(rows: list[Row]) -> str:
+    """The Markdown between the marks."""
+    lines = ["| fault | what must happen | measured |", "|---|---|---|"]
+    for row in rows:
+        figures = ", ".join(f"{_words(name)} {_number(v)}" for name, v in row.figures.items())
+        lines.append(f"| {row.fault} | {row.must} | {figures} |")
+    return "\n".join(lines)
+
+
+def rendered(readme: str, rows: list[Row]) -> str:
+    """``readme`` with the table of ``rows``. Raises ``ValueError`` if it has no marks."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"README.md has no {BEGIN} … {END}")
+    return f"{before}{BEGIN}\n{table(rows)}\n{END}{after}"
+
+
+def committed() -> list[Row]:
+    """The rows of ``docs/faults.json``; none if there is no such file."""
+    if not COMMITTED.exists():
+        return []
+    return msgspec.json.decode(COMMITTED.read_bytes(), type=list[Row])
+
+
+def measured() -> list[Row]:
+    """The rows that tests left in ``build/faults``."""
+    return [
+        msgspec.json.decode(file.read_bytes(), type=Row) for file in sorted(ROWS.glob("*.json"))
+    ]
+
+
+def main() -> int:
+    """Returns the exit status."""
+    readme = README.read_text(encoding="utf-8")
+    if "--check" in sys.argv[1:]:
+        same = readme == rendered(readme, committed())
+        if not same:
+            print("README.md: faults are not those of docs/faults.json", file=sys.stderr)
+        return int(not same)
+    by_fault = {row.fault: row for row in [*committed(), *measured()]}
+    rows = sorted(by_fault.values(), key=lambda row: (row.order, row.fault))
+    COMMITTED.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+    README.write_text(rendered(readme, rows), encoding="utf-8")
+    print(table(rows))
+    return 0
+
+
+def _words(name: str) -> str:
+    """``p99_milliseconds`` as a reader writes it."""
+    return name.replace("_", " ")
+
+
+def _number(value: Figure) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""``python -m server`` whose runtime goes wrong on certain tokens; for the tests alone.
+
+The fault is where ONNX Runtime begins: the graphs are real, and around each run of a decoder
+stands a wrapper that looks for the letters below among the tokens of the run.
+"""
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from server import __main__ as command
+from server import app
+from server.backend.base import Array, Backend, BoundGraph, Graph
+from tests.tiny_training import CHARACTERS, SPECIAL
+
+# Each makes the rows that read it go wrong, or the whole run, or the thread.
+NAN, INFINITE, RAISES, DIES = "N", "I", "R", "D"
+# Seconds that every run takes at least: a slow model that costs no time of the processor.
+RUN_SECONDS = "FAULTY_RUN_SECONDS"
+
+
+def token_of(letter: str) -> int:
+    """In the vocabulary of the tests' models."""
+    return len(SPECIAL) + CHARACTERS.index(letter)
+
+
+class Died(BaseException):
+    """What no run may raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyBackend:
+    """Implements :class:`server.backend.base.Backend`."""
+
+    real: Backend
+    run_seconds: float
+
+    @property
+    def version(self) -> str:
+        return self.real.version
+
+    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
+        return _FaultyGraph(self.real.load(path, disabled_optimizers), self.run_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultyGraph:
+    real: Graph
+    run_seconds: float
+
+    def bind(
+        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+    ) -> BoundGraph:
+        return _FaultyBoundGraph(self.real.bind(states, outputs), self.run_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultyBoundGraph:
+    real: BoundGraph
+    run_seconds: float
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        ids = inputs["token_ids"]
+        outputs = self.real.run(inputs)
+        time.sleep(self.run_seconds)
+        if (ids == token_of(DIES)).any():
+            raise Died
+        if (ids == token_of(RAISES)).any():
+            raise RuntimeError("planted")
+        for letter, value in ((NAN, np.nan), (INFINITE, np.inf)):
+            bad = (ids == token_of(letter)).any(axis=1)
+            for array in outputs.values():
+                if len(array) == len(bad):
+                    array[bad] = value
+        return outputs
+
+
+def main() -> None:
+    """Starts the server."""
+    make_backend = app.make_backend
+    seconds = float(os.environ.get(RUN_SECONDS, "0"))
+    app.make_backend = lambda config, busy: FaultyBackend(make_backend(config, busy), seconds)
+    typer.run(command.main)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""More than there is room for: refused at once, and nothing that is refused costs a run."""
+
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from client.errors import TriuneError
+from client.sync import Client
+from client.types import FinishReason
+from protos.triune.v1 import inference_pb2 as pb
+from protos.triune.v1 import inference_pb2_grpc
+from tests.faults.record import percentile, record
+from tests.faults.serving import DECODER, LONG, faulty_server, holding, metric, until
+from tests.serving import ServerProcess
+
+SLOTS, QUEUE, RUN_SECONDS = 4, 4, 0.01
+NUM_CANCELS = 200
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundles: Path) -> Iterator[ServerProcess]:
+    options = ("--slots", str(SLOTS), "--max-queue", str(QUEUE), "--max-queue-tokens", "4000")
+    with faulty_server(tiny_bundles, *options, run_seconds=RUN_SECONDS) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.target, timeout_seconds=120) as client:
+        yield client
+
+
+def until_idle(server: ServerProcess, client: Client) -> None:
+    """Returns when a request that needs all slots was served, and none is in use after it."""
+    client.generate(DECODER, "1,", num_hypotheses=SLOTS, temperature=1.0, max_new_tokens=2)
+    until(lambda: metric(server, "triune_sequences_running", model=DECODER) == 0)
+
+
+def test_a_full_queue_refuses_at_once(client: Client) -> None:
+    """Every request that there is no place for, and no other."""
+    num_requests = 30
+    with holding(client, SLOTS), ThreadPoolExecutor(num_requests) as pool:
+
+        def ask(number: int) -> tuple[TriuneError | None, float]:
+            started = time.monotonic()
+            try:
+                client.generate(DECODER, f"{number},", max_new_tokens=2)
+            except TriuneError as error:
+                return error, time.monotonic() - started
+            return None, 0.0
+
+        results = list(pool.map(ask, range(num_requests)))
+    refused = [(error, seconds) for error, seconds in results if error is not None]
+    assert len(refused) == num_requests - QUEUE
+    for error, _ in refused:
+        assert error.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "holds no more requests" in error.message
+        assert error.retry_delay_seconds is not None
+    record(
+        1,
+        "the queue is full",
+        "`RESOURCE_EXHAUSTED` at once, with `RetryInfo` and `grpc-retry-pushback-ms`",
+        requests=num_requests,
+        places=QUEUE,
+        refused=len(refused),
+        p99_to_refuse_milliseconds=1000 * percentile([seconds for _, seconds in refused], 0.99),
+    )
+
+
+def test_a_refusal_says_which_limit_and_when_to_come_back(
+    server: ServerProcess, client: Client
+) -> None:
+    request = pb.GenerateRequest(model=DECODER, inputs=["1,"] * 2 * QUEUE)
+    with holding(client, SLOTS), grpc.insecure_channel(server.target) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Generate(request, timeout=60)
+    metadata: Any = caught.value.trailing_metadata()
+    trailers = dict(metadata)
+    assert int(trailers["grpc-retry-pushback-ms"]) >= 100
+    assert b"queue_rows" in trailers["grpc-status-details-bin"]
+
+
+def test_what_can_never_fit_is_refused_by_its_field(client: Client) -> None:
+    cases: list[tuple[str, dict]] = [
+        ("inputs", {"inputs": ["1,"] * (SLOTS + QUEUE + 1)}),
+        ("inputs[0]", {"inputs": "1" * 300}),
+        ("decoding.beam_size", {"inputs": "1,", "beam_size": SLOTS + 1}),
+    ]
+    for field, arguments in cases:
+        with pytest.raises(TriuneError) as caught:
+            client.generate(DECODER, **arguments)
+        assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
+        assert caught.value.violations[0].field == field
+
+
+def test_what_waits_for_a_slot_gives_the_same_output(client: Client) -> None:
+    prompts = [f"{number}," for number in range(10, 10 + SLOTS + QUEUE)]
+    alone = [client.generate(DECODER, prompt).outputs[0].text for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        together = list(
+            pool.map(lambda prompt: client.generate(DECODER, prompt).outputs[0].text, prompts)
+        )
+    assert together == alone
+    record(
+        8,
+        "the cache is full",
+        "wait, with identical output; a request that can never fit is refused by its field",
+        slots=SLOTS,
+        sequences=len(prompts),
+        changed=sum(a != b for a, b in zip(alone, together, strict=True)),
+    )
+
+
+def test_what_expires_in_the_queue_is_never_run(server: ServerProcess, client: Client) -> None:
+    def runs() -> float:
+        return metric(server, "triune_run_rows_sum", model=DECODER, phase="prefill")
+
+    until_idle(server, client)
+    before = runs()
+    with (
+        holding(client, SLOTS),
+        Client(server.target, timeout_seconds=0.3) as hurried,
+        ThreadPoolExecutor(QUEUE) as pool,
+    ):
+
+        def ask(number: int) -> grpc.StatusCode:
+            with pytest.raises(TriuneError) as caught:
+                hurried.generate(DECODER, f"{number},", max_new_tokens=2)
+            return caught.value.code
+
+        codes = set(pool.map(ask, range(QUEUE)))
+        until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
+    # A caller whose deadline is before the estimated wait is refused already when it comes.
+    assert codes <= {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    num_runs = runs() - before - SLOTS
+    assert num_runs == 0
+    record(
+        3,
+        "a deadline passes in the queue",
+        "dropped before any computation",
+        expired=QUEUE,
+        model_runs_for_them=int(num_runs),
+    )
+
+
+def test_time_that_is_over_while_decoding_leaves_partial_text(
+    server: ServerProcess, client: Client
+) -> None:
+    num_texts = 12
+    whole = client.generate(DECODER, "1,", max_new_tokens=200, ignore_eos=True).outputs[0].text
+    for _ in range(num_texts // 2):
+        cut = client.generate(
+            DECODER, "1,", max_new_tokens=200, ignore_eos=True, max_seconds=0.2
+        ).outputs[0]
+        assert cut.finish_reason == FinishReason.DEADLINE
+        assert whole.startswith(cut.text)
+        assert len(cut.text) < len(whole)
+    with Client(server.target, timeout_seconds=1.0) as hurried:
+        for _ in range(num_texts // 2):
+            cut = hurried.generate(
+                DECODER, "1,", max_new_tokens=200, ignore_eos=True, stop_before_deadline=True
+            ).outputs[0]
+            assert cut.finish_reason == FinishReason.DEADLINE
+            assert whole.startswith(cut.text)
+    until_idle(server, client)
+    record(
+        4,
+        "a deadline passes while decoding",
+        "the text so far with `FINISH_REASON_DEADLINE` where it is asked for; the slot is free",
+        texts=num_texts,
+        slots_leaked=int(metric(server, "triune_sequences_running", model=DECODER)),
+    )
+
+
+def test_cancels_at_any_moment_leak_no_slot(server: ServerProcess, client: Client) -> None:
+    """While queued, while a prompt is read, while tokens come; streams and unary calls."""
+    rng = random.Random(0)
+    expected = client.generate(DECODER, "1,", max_new_tokens=5).outputs[0].text
+    with grpc.insecure_channel(server.target) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+
+        def leave(number: int) -> None:
+            prompt = "1," * rng.randrange(1, 100)
+            request = pb.GenerateStreamRequest(
+                model=DECODER,
+                inputs=[prompt] * rng.randrange(1, 3),
+                stopping=pb.StoppingOptions(max_new_tokens=40, ignore_eos=True),
+                response=pb.ResponseOptions(token_ids=True),
+            )
+            stream = stub.GenerateStream(request, timeout=60)
+            with closing_call(stream):
+                for _ in range(rng.choice((0, 0, 1, 2, 5))):
+                    try:
+                        next(stream)
+                    except grpc.RpcError:
+                        return
+            del number
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(leave, range(NUM_CANCELS)))
+    until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
+    until_idle(server, client)
+    assert client.generate(DECODER, "1,", max_new_tokens=5).outputs[0].text == expected
+    record(
+        5,
+        "clients cancel: queued, reading a prompt, decoding, streaming",
+        "the slot is free within one step",
+        cancels=NUM_CANCELS,
+        slots_leaked=int(metric(server, "triune_sequences_running", model=DECODER)),
+    )
+
+
+def closing_call(call: grpc.Call) -> closing:
+    """Cancels ``call`` at the end of the block."""
+
+    class _Closes:
+        def close(self) -> None:
+            call.cancel()
+
+    return closing(_Closes())
+
+
+def test_a_client_has_no_more_than_its_share(tiny_bundles: Path) -> None:
+    options = ("--client-tokens-per-second", "1", "--client-burst-tokens", "50")
+    with (
+        faulty_server(tiny_bundles, *options) as server,
+        Client(server.target, timeout_seconds=60) as client,
+    ):
+        assert client.generate(DECODER, "1,", max_new_tokens=40).outputs
+        with pytest.raises(TriuneError, match="a client may ask for 1 tokens per second") as full:
+            client.generate(DECODER, "1,", max_new_tokens=40)
+        assert full.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert full.value.retry_delay_seconds is not None
+        with pytest.raises(TriuneError) as never:
+            client.generate(DECODER, "1,", **LONG)
+        assert never.value.violations[0].field == "stopping.max_new_tokens"

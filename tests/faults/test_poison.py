@@ -1,0 +1,67 @@
+"""Requests that make the model go wrong: they fail, and their neighbours do not notice."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from client.errors import TriuneError
+from client.sync import Client
+from tests.faults.faulty_server import INFINITE, NAN, RAISES
+from tests.faults.record import record
+from tests.faults.serving import DECODER, faulty_server
+
+NUM_ROUNDS = 4
+
+
+def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
+    """Greedy ones, samples and beams, before, among and after those that go wrong."""
+    good = [f"{number}," for number in range(20, 30)]
+    bad = [f"{letter}1," for letter in (NAN, INFINITE, RAISES)]
+    with (
+        faulty_server(tiny_bundles, "--slots", "16", run_seconds=0.002) as server,
+        Client(server.target, timeout_seconds=120) as client,
+    ):
+
+        def ask(prompt: str) -> list[str]:
+            options: list[dict[str, Any]] = [
+                {},
+                {"temperature": 1.0, "top_k": 3, "seed": 1},
+                {"beam_size": 2},
+            ]
+            kind = options[int(prompt[:2]) % 3] if prompt in good else {}
+            output = client.generate(
+                DECODER, prompt, max_new_tokens=12, logprobs=not kind, **kind
+            ).outputs[0]
+            return [output.text, *(f"{row.logprob:.4f}" for row in output.logprobs)]
+
+        def fails(prompt: str) -> grpc.StatusCode:
+            try:
+                ask(prompt)
+            except TriuneError as error:
+                return error.code
+            return grpc.StatusCode.OK
+
+        alone = {prompt: ask(prompt) for prompt in good}
+        harmed, codes = 0, []
+        with ThreadPoolExecutor(len(good) + len(bad)) as pool:
+            for _ in range(NUM_ROUNDS):
+                failing = [pool.submit(fails, prompt) for prompt in bad]
+                answers = list(pool.map(ask, good))
+                harmed += sum(
+                    answer != alone[prompt] for prompt, answer in zip(good, answers, strict=True)
+                )
+                codes += [future.result() for future in failing]
+        after = [ask(prompt) for prompt in good]
+    assert harmed == 0
+    assert after == list(alone.values()), "the slots of what failed are as new"
+    assert set(codes) == {grpc.StatusCode.INTERNAL}
+    record(
+        6,
+        "a poisoned request in a batch: NaN, infinite, a run that raises",
+        "it alone fails, with `INTERNAL`; its slot is zeroed before it is used again",
+        poisoned=len(codes),
+        mates=NUM_ROUNDS * len(good),
+        mates_harmed=harmed,
+    )
