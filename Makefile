@@ -1,7 +1,7 @@
 # Everything works in .venv/ and is safe to run again: what is there is kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles tools test check bench protos
+.PHONY: serve setup bundles tools test check faults bench protos
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
@@ -34,6 +34,12 @@ check: setup
 	$(VENV)/python -m scripts.check_readme
 	$(VENV)/python -m scripts.readme_figures --check
 	$(VENV)/python -m scripts.families --check
+	$(VENV)/python -m scripts.faults --check
+
+# Also what `make test` leaves out: many connections, load beyond what the server can do.
+faults: setup
+	$(VENV)/python -m pytest tests/faults tests/server/test_mixes.py -m "heavy or not heavy"
+	$(VENV)/python -m scripts.faults
 
 bench: bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json

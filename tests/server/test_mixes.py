@@ -17,6 +17,7 @@ from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Progress
 from server.registry import Model, load_bundle
 from tests import tiny
+from tests.faults.record import record
 
 NUM_MIXES = {"tiny-decoder": 400, "dates": 100}
 NUM_SLOTS = 8
@@ -93,6 +94,7 @@ def test_five_hundred_mixes(tiny_bundles: Path, name: str) -> None:
     mixer = Mixer(load_bundle(tiny_bundles / name / "1", OrtBackend("cpu", 1), 96))
     rng = random.Random(20_221)
     generator, ids = mixer.generator(), itertools.count()
+    num_requests = 0
     for _ in range(NUM_MIXES[name]):
         jobs = {next(ids): mixer.job(rng) for _ in range(rng.randrange(2, 7))}
         news: list[Progress] = []
@@ -103,3 +105,12 @@ def test_five_hundred_mixes(tiny_bundles: Path, name: str) -> None:
         news += run(generator)
         for id_, job in jobs.items():
             assert told(news, id_) == mixer.alone(job)
+        num_requests += len(jobs)
+    record(
+        15,
+        f"batch mates: greedy, sampled and beam-searched requests mixed, {name}",
+        "same request, same tokens, whatever shares the batch",
+        mixes=NUM_MIXES[name],
+        requests=num_requests,
+        identical=num_requests,
+    )

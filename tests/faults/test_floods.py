@@ -1,0 +1,86 @@
+"""Many connections, pings and calls from clients that mean no good; a good one is served."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from client.sync import Client
+from tests.faults.raw import (
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    PING,
+    RST_STREAM,
+    connection,
+    frame,
+    frames,
+    open_stream,
+)
+from tests.faults.record import percentile, record
+from tests.faults.serving import DECODER, faulty_server, metric
+from tests.serving import ServerProcess
+
+GENERATE = "/triune.v1.InferenceService/Generate"
+NUM_CONNECTIONS = 1000
+NUM_STREAMS = 5000
+NUM_REQUESTS = 50
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundles: Path) -> Iterator[ServerProcess]:
+    with faulty_server(tiny_bundles) as running:
+        yield running
+
+
+def good_latencies(server: ServerProcess) -> list[float]:
+    """Of requests of a client that behaves, one after the other, on a connection of its own."""
+    latencies = []
+    with Client(server.target, timeout_seconds=60) as client:
+        expected = client.generate(DECODER, "7,", max_new_tokens=4).outputs[0].text
+        for _ in range(NUM_REQUESTS):
+            started = time.monotonic()
+            assert client.generate(DECODER, "7,", max_new_tokens=4).outputs[0].text == expected
+            latencies.append(time.monotonic() - started)
+    return latencies
+
+
+def test_who_pings_too_often_is_sent_away(server: ServerProcess) -> None:
+    with connection(server.port) as flood:
+        flood.sendall(frame(PING, b"12345678") * 100)
+        said = list(frames(flood))
+    goaways = [payload for kind, payload in said if kind == GOAWAY]
+    assert goaways
+    assert int.from_bytes(goaways[0][4:8], "big") == ENHANCE_YOUR_CALM
+    good_latencies(server)
+
+
+@pytest.mark.heavy
+def test_a_good_client_is_served_among_a_thousand_bad_ones(server: ServerProcess) -> None:
+    """A thousand connections, each with a call that never sends its request, and one with more
+    calls than a connection may have."""
+    quiet = good_latencies(server)
+    with ExitStack() as stack:
+        for _ in range(NUM_CONNECTIONS):
+            made = stack.enter_context(connection(server.port))
+            made.sendall(open_stream(1, GENERATE))
+        flood = stack.enter_context(connection(server.port))
+        streams = range(1, 2 * NUM_STREAMS, 2)
+        with suppress(ConnectionError):  # it may be sent away before it is done
+            for stream in streams:
+                flood.sendall(open_stream(stream, GENERATE))
+        assert any(kind in {RST_STREAM, GOAWAY} for kind, _ in frames(flood)), "not refused"
+        loaded = good_latencies(server)
+    after = good_latencies(server)
+    assert metric(server, "triune_sequences_running", model=DECODER) == 0
+    record(
+        14,
+        "1,000 connections with calls that never send their request; a flood of calls; of pings",
+        "limits hold, a good client is served",
+        connections=NUM_CONNECTIONS,
+        calls=NUM_STREAMS,
+        p99_before_milliseconds=1000 * percentile(quiet, 0.99),
+        p99_meanwhile_milliseconds=1000 * percentile(loaded, 0.99),
+        p99_after_milliseconds=1000 * percentile(after, 0.99),
+    )
