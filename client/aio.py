@@ -15,7 +15,7 @@ from client import (
     responses,
     types,
 )
-from client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET
+from client.channel import DEFAULT_TARGET, OPEN, Security
 from client.errors import typed_errors
 from client.requests import Texts
 from client.retry import RetryPolicy, controls
@@ -36,7 +36,7 @@ class AsyncClient:
     A call that fails raises ``client.errors.TriuneError``; arguments that no message can
     hold (a negative seed, a text that is not Unicode) raise ``ValueError``.
     ``timeout_seconds`` bounds each attempt of a call; ``retry`` says whether a call that
-    was refused is tried again (by default it is not).
+    was refused is tried again (by default it is not). ``security``: TLS and tokens.
     """
 
     def __init__(
@@ -45,8 +45,10 @@ class AsyncClient:
         *,
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
+        security: Security = OPEN,
     ) -> None:
-        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._channel = security.aio_channel(target)
+        self._metadata = security.metadata
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
         self._models = models_pb2_grpc.ModelServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
@@ -171,7 +173,9 @@ class AsyncClient:
                 yield encoder_requests.embed_part(number, model, texts, options)
                 number += 1
 
-        call = self._inference.EmbedStream(parts(), timeout=self._timeout_seconds)
+        call = self._inference.EmbedStream(
+            parts(), timeout=self._timeout_seconds, metadata=self._metadata
+        )
         try:
             with typed_errors():
                 async for message in call:
@@ -252,7 +256,9 @@ class AsyncClient:
     ) -> Result:
         async for attempt in tenacity.AsyncRetrying(**self._controls):
             with attempt, typed_errors():
-                response = await method(request, timeout=self._timeout_seconds)
+                response = await method(
+                    request, timeout=self._timeout_seconds, metadata=self._metadata
+                )
         return read(response)
 
     async def _stream(
@@ -263,7 +269,7 @@ class AsyncClient:
         # Retried only until the first piece: after it, text would come twice.
         async for attempt in tenacity.AsyncRetrying(**self._controls):
             with attempt, typed_errors():
-                call = method(request, timeout=self._timeout_seconds)
+                call = method(request, timeout=self._timeout_seconds, metadata=self._metadata)
                 messages = aiter(call)
                 first = await anext(messages, None)
         try:

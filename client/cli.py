@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from client import encoder_cli, flags, health, render, types
-from client.channel import DEFAULT_TARGET
+from client import admin_cli, encoder_cli, flags, health, render, types
+from client.admin import AdminClient
+from client.channel import DEFAULT_TARGET, Security
 from client.errors import TriuneError
 from client.generation_flags import takes_generation_options
 from client.sync import Client
@@ -28,12 +30,17 @@ app = typer.Typer(
 class _Server:
     target: str
     timeout_seconds: float | None
+    security: Security
 
     def connect(self) -> Client:
-        return Client(self.target, timeout_seconds=self.timeout_seconds)
+        return Client(self.target, timeout_seconds=self.timeout_seconds, security=self.security)
+
+    def connect_admin(self, target: str) -> AdminClient:
+        return AdminClient(target, timeout_seconds=self.timeout_seconds, security=self.security)
 
 
-app.add_typer(encoder_cli.app)  # its commands stand beside these
+for commands in (encoder_cli.app, admin_cli.app):
+    app.add_typer(commands)  # they stand beside these
 
 
 def main() -> None:
@@ -54,9 +61,26 @@ def connect(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Give up on a request after this.")
     ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="TLS, with the machine's own CAs.")] = False,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(envvar="TRIUNE_TLS_CA", exists=True, help="TLS, with the CAs of this file."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(exists=True, help="A certificate of your own, for --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(exists=True, help="Its key.")] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(envvar="TRIUNE_TOKEN_FILE", exists=True, help="Holds your bearer token."),
+    ] = None,
 ) -> None:
     """Talk to a Triune server."""
-    context.obj = _Server(target, timeout)
+    token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    security = Security(
+        tls=tls, ca_file=tls_ca, certificate_file=tls_cert, key_file=tls_key, token=token
+    )
+    context.obj = _Server(target, timeout, security)
 
 
 @app.command()
@@ -232,7 +256,7 @@ def check_health(
     """Print whether the server serves; exit code 0 only if it does."""
     server = _server(context)
     timeout_seconds = server.timeout_seconds or _HEALTH_TIMEOUT_SECONDS
-    status = health.status(server.target, service, timeout_seconds)
+    status = health.status(server.target, service, timeout_seconds, server.security)
     print(status)
     if status != "SERVING":
         raise typer.Exit(1)

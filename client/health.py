@@ -1,19 +1,18 @@
 """Asks a server whether it serves, by the standard ``grpc.health.v1``."""
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from client.channel import CHANNEL_OPTIONS
+from client.channel import OPEN, Security
 from client.errors import typed_errors
 
 
-def status(target: str, service: str, timeout_seconds: float) -> str:
+def status(target: str, service: str, timeout_seconds: float, security: Security = OPEN) -> str:
     """SERVING, NOT_SERVING or UNKNOWN, for the whole server if ``service`` is empty.
 
     Raises ``TriuneError``: UNAVAILABLE without a server, NOT_FOUND for an unknown service.
     """
     request = health_pb2.HealthCheckRequest(service=service)
-    with grpc.insecure_channel(target, options=CHANNEL_OPTIONS) as channel, typed_errors():
+    with security.channel(target) as channel, typed_errors():
         answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_seconds)
     name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     return name

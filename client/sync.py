@@ -16,7 +16,7 @@ from client import (
     responses,
     types,
 )
-from client.channel import CHANNEL_OPTIONS, DEFAULT_TARGET
+from client.channel import DEFAULT_TARGET, OPEN, Security
 from client.errors import typed_errors
 from client.requests import Texts
 from client.retry import RetryPolicy, controls
@@ -37,7 +37,7 @@ class Client:
     A call that fails raises ``client.errors.TriuneError``; arguments that no message can
     hold (a negative seed, a text that is not Unicode) raise ``ValueError``.
     ``timeout_seconds`` bounds each attempt of a call; ``retry`` says whether a call that
-    was refused is tried again (by default it is not).
+    was refused is tried again (by default it is not). ``security``: TLS and tokens.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Client:
         *,
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
+        security: Security = OPEN,
     ) -> None:
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._channel = security.channel(target)
+        self._metadata = security.metadata
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
         self._models = models_pb2_grpc.ModelServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
@@ -169,7 +171,9 @@ class Client:
             encoder_requests.embed_part(number, model, texts, options)
             for number, texts in enumerate(batches)
         )
-        call = self._inference.EmbedStream(parts, timeout=self._timeout_seconds)
+        call = self._inference.EmbedStream(
+            parts, timeout=self._timeout_seconds, metadata=self._metadata
+        )
         try:
             with typed_errors():
                 yield from map(encoder_responses.embed_part, call)
@@ -247,7 +251,7 @@ class Client:
     ) -> Result:
         for attempt in tenacity.Retrying(**self._controls):
             with attempt, typed_errors():
-                response = method(request, timeout=self._timeout_seconds)
+                response = method(request, timeout=self._timeout_seconds, metadata=self._metadata)
         return read(response)
 
     def _stream(
@@ -258,7 +262,7 @@ class Client:
         # Retried only until the first piece: after it, text would come twice.
         for attempt in tenacity.Retrying(**self._controls):
             with attempt, typed_errors():
-                call = method(request, timeout=self._timeout_seconds)
+                call = method(request, timeout=self._timeout_seconds, metadata=self._metadata)
                 first = list(islice(call, 1))
         try:
             with typed_errors():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from server.app import serve
-from server.config import ServerConfig
+from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
 
 log = logging.getLogger("server")
@@ -31,6 +31,26 @@ def main(
     watch: Annotated[
         float | None,
         typer.Option(min=0.1, help="Look at the bundles every so many seconds; off."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain (PEM); read again when it changes.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Clients need a certificate that this (PEM) vouches for.")
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="Calls need a bearer token of this file: TOKEN or NAME:TOKEN a line."),
+    ] = None,
+    admin_tokens: Annotated[
+        Path | None, typer.Option(help="The same for the admin address; --tokens if not given.")
+    ] = None,
+    max_streams: Annotated[
+        int, typer.Option(min=1, help="Calls at a time on one connection.")
+    ] = 512,
+    max_connection_age: Annotated[
+        float | None, typer.Option(min=1, help="Seconds after which clients connect again; never.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     lanes: Annotated[
@@ -77,6 +97,11 @@ def main(
         metrics=metrics,
         admin=admin,
         watch_seconds=watch,
+        tls=_tls(tls_cert, tls_key, tls_client_ca),
+        tokens=tokens,
+        admin_tokens=admin_tokens,
+        max_streams=max_streams,
+        max_connection_seconds=max_connection_age,
         device=device,
         num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if device == "cpu" else 1),
         num_threads=threads or num_cores,
@@ -96,6 +121,14 @@ def main(
         log.error("%s", error)
         raise typer.Exit(1) from error
     raise typer.Exit(status)
+
+
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
+    if certificate is not None and key is not None:
+        return TlsFiles(certificate=certificate, key=key, client_ca=client_ca)
+    if certificate is not None or key is not None or client_ca is not None:
+        raise typer.BadParameter("TLS needs both --tls-cert and --tls-key")
+    return None
 
 
 if __name__ == "__main__":

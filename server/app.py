@@ -27,6 +27,7 @@ from server.config import ServerConfig
 from server.engine.build import build_engine
 from server.engine.busy import BusyLanes
 from server.errors import StartupError
+from server.listeners import check_admin, make_server, open_port
 from server.metrics import Metrics
 from server.registry import Registry
 from server.rpc.admin import AdminServicer
@@ -35,7 +36,6 @@ from server.rpc.health import INFERENCE, MODELS, Health
 from server.rpc.inference import InferenceServicer
 from server.rpc.models import ModelServicer
 from server.rpc.threads import Threads
-from server.rpc.transport import LIMITS
 from server.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -50,12 +50,6 @@ ADMIN_SERVICE_NAMES = (
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
     MODELS,
     reflection.SERVICE_NAME,
-)
-_OPTIONS = (
-    ("grpc.max_receive_message_length", 16 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.so_reuseport", 0),
-    *LIMITS,
 )
 
 
@@ -86,6 +80,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         StartupError: the device or an address cannot be had, or no bundle can be served and
             none could come later.
     """
+    check_admin(config)
     busy = BusyLanes()
     backend = make_backend(config, busy)
     metrics, health = Metrics(), Health()
@@ -128,23 +123,24 @@ async def _drain(listeners: list[grpc.aio.Server], grace_seconds: float) -> None
 
 
 def _main_listener(services: Services, health: Health) -> tuple[grpc.aio.Server, int]:
-    server = grpc.aio.server(options=_OPTIONS)
+    config = services.config
+    server = make_server(config, config.tokens)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(InferenceServicer(services), server)
     models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
     health_pb2_grpc.add_HealthServicer_to_server(health.servicer, server)
     reflection.enable_server_reflection(SERVICE_NAMES, server)
-    return server, _bind(server, services.config.listen)
+    return server, open_port(server, config.listen, config.tls)
 
 
 def _admin_listener(services: Services) -> tuple[grpc.aio.Server | None, int | None]:
-    address = services.config.admin
-    if address is None:
+    config = services.config
+    if config.admin is None:
         return None, None
-    server = grpc.aio.server(options=_OPTIONS)
+    server = make_server(config, config.tokens_of_admin)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(services), server)
     models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(services), server)
     reflection.enable_server_reflection(ADMIN_SERVICE_NAMES, server)
-    return server, _bind(server, address)
+    return server, open_port(server, config.admin, config.tls)
 
 
 def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
@@ -187,13 +183,6 @@ async def serve(config: ServerConfig) -> int:
         running.dead.add_done_callback(lambda _: stop.set())
         await stop.wait()
         return 1 if running.dead.done() else 0
-
-
-def _bind(server: grpc.aio.Server, address: str) -> int:
-    try:
-        return server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise StartupError(f"cannot listen on {address}: {error}") from error
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -5,6 +5,15 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """In PEM. With ``client_ca``, clients need a certificate that it vouches for."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Lengths in tokens, times in seconds.
 
@@ -20,6 +29,10 @@ class ServerConfig:
     ``client_tokens_per_second`` (None: no limit), read or generated, and for
     ``client_burst_tokens`` (None: a minute's) at once. A stream that its client does not read
     for ``stall_seconds`` is ended.
+
+    ``tls`` None is no encryption, ``tokens`` None asks for none; the admin address has
+    ``admin_tokens``, or else the same. A connection has at most ``max_streams`` calls at a time,
+    and is closed after ``max_connection_seconds`` (None: never) and the grace period.
     """
 
     bundles: Path
@@ -27,6 +40,11 @@ class ServerConfig:
     metrics: str = "0.0.0.0:9464"
     admin: str | None = None
     watch_seconds: float | None = None
+    tls: TlsFiles | None = None
+    tokens: Path | None = None
+    admin_tokens: Path | None = None
+    max_streams: int = 512
+    max_connection_seconds: float | None = None
     device: str = "cpu"
     num_lanes: int = 1
     num_threads: int = 1
@@ -46,3 +64,8 @@ class ServerConfig:
     max_input_bytes: int = 1 << 20
     stall_seconds: float = 30.0
     grace_seconds: float = 30.0
+
+    @property
+    def tokens_of_admin(self) -> Path | None:
+        """The file of the tokens that calls to the admin address need."""
+        return self.admin_tokens or self.tokens

@@ -1,10 +1,12 @@
 """What one connection may ask of the transport: gRPC's options, for every listener."""
 
-# Calls in work on one connection; a client's next one waits at the client.
-MAX_STREAMS = 512
-
 LIMITS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    # Above the first, calls are refused more and more; above the second, all are.
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.absolute_max_metadata_size", 32 << 10),
     # A client that pings more often than this is sent away after three.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 3),

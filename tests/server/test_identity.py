@@ -1,65 +1,71 @@
 """Who a caller is said to be, by a real call's context."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
+import trustme
 
-from server.rpc.identity import address_of, identity_of, token_name
+from client.channel import OPEN, Security
+from server.config import ServerConfig, TlsFiles
+from server.listeners import make_server, open_port
+from server.rpc.identity import address_of, identity_of
 
 _METHOD = "/tests.Identity/Who"
 
 
-@contextmanager
-def _named(name: str | None) -> Iterator[None]:
-    reset = token_name.set(name)
-    try:
-        yield
-    finally:
-        token_name.reset(reset)
-
-
-async def _who(address: str, name: str | None = None) -> str:
-    """What a server on ``address`` makes of a call whose token is ``name``'s."""
+async def _who(
+    address: str = "127.0.0.1:0",
+    *,
+    tokens: Path | None = None,
+    tls: TlsFiles | None = None,
+    security: Security = OPEN,
+) -> str:
+    """What a server on ``address`` makes of a caller."""
 
     async def who(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         del request
-        with _named(name):
-            return identity_of(context).encode()
+        return identity_of(context).encode()
 
+    server = make_server(ServerConfig(bundles=Path()), tokens)
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Who": grpc.unary_unary_rpc_method_handler(who)
     }
-    server = grpc.aio.server()
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("tests.Identity", handlers),)
     )
-    port = server.add_insecure_port(address)
+    port = open_port(server, address, tls)
     await server.start()
-    target = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+    target = address if address.startswith("unix:") else f"127.0.0.1:{port}"
     try:
-        async with grpc.aio.insecure_channel(target) as channel:
+        async with security.aio_channel(target) as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_METHOD)
-            return (await call(b"")).decode()
+            return (await call(b"", metadata=security.metadata, timeout=60)).decode()
     finally:
         await server.stop(None)
 
 
-@pytest.mark.parametrize(
-    ("address", "name", "identity"),
-    [
-        ("127.0.0.1:0", None, "peer:127.0.0.1"),
-        ("127.0.0.1:0", "127.0.0.1", "token:127.0.0.1"),
-    ],
-)
-async def test_a_caller_is_known_by_token_or_address(address, name, identity) -> None:
-    assert await _who(address, name) == identity
-
-
-async def test_a_caller_on_a_local_socket_has_no_address(tmp_path) -> None:
+async def test_a_caller_is_known_by_the_address(tmp_path: Path) -> None:
+    assert await _who() == "peer:127.0.0.1"
     assert await _who(f"unix:{tmp_path}/socket") == "peer:unix"
+
+
+async def test_a_caller_is_known_by_the_token(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("alice:a-token\nbob:another")
+    security = Security(token="another")
+    assert await _who(tokens=tmp_path / "tokens", security=security) == "token:bob"
+
+
+async def test_a_caller_is_known_by_the_certificate(tmp_path: Path) -> None:
+    ca, cert, key = trustme.CA(), tmp_path / "cert", tmp_path / "key"
+    ca.cert_pem.write_to_path(tmp_path / "ca")
+    issued = ca.issue_cert("127.0.0.1", common_name="carol")
+    issued.private_key_pem.write_to_path(key)
+    issued.cert_chain_pems[0].write_to_path(cert)
+    tls = TlsFiles(certificate=cert, key=key, client_ca=tmp_path / "ca")
+    security = Security(ca_file=tmp_path / "ca", certificate_file=cert, key_file=key)
+    assert await _who(tls=tls, security=security) == "certificate:carol"
 
 
 @pytest.mark.parametrize(

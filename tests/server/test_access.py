@@ -1,0 +1,343 @@
+"""Who may call: TLS, certificates of clients, tokens; and what a connection may send."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from client import health
+from client.admin import AdminClient
+from client.aio import AsyncClient
+from client.channel import Security
+from client.errors import TriuneError
+from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
+from server.app import RunningServer, running_server
+from server.config import ServerConfig, TlsFiles
+from server.errors import StartupError
+from server.listeners import check_admin, credentials
+from server.rpc.tokens import Tokens
+
+CLASSIFIER = "tiny-classifier"
+TOKENS = "# who: what\n\nalice:first-token\nsecond.token==\n"
+HEALTH = "grpc.health.v1.Health"
+REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
+
+
+@pytest.fixture
+def bundles(tiny_bundles: Path, tmp_path: Path) -> Path:
+    shutil.copytree(tiny_bundles / CLASSIFIER, tmp_path / "bundles" / CLASSIFIER)
+    return tmp_path / "bundles"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(TOKENS)
+    return path
+
+
+@asynccontextmanager
+async def serving(bundles: Path, **options: Any) -> AsyncIterator[RunningServer]:
+    config = ServerConfig(
+        bundles=bundles,
+        listen="127.0.0.1:0",
+        metrics="127.0.0.1:0",
+        admin="127.0.0.1:0",
+        **options,
+    )
+    async with running_server(config) as running:
+        yield running
+
+
+async def status(channel: grpc.aio.Channel, method: str, token: str | None) -> grpc.StatusCode:
+    """How a call begins, or ends, that sends an empty message."""
+    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+    kind: Any = channel.stream_stream(method)
+    call = kind(iter([b""]), metadata=metadata, timeout=60)
+    try:
+        if await call.read() is not grpc.aio.EOF:
+            call.cancel()
+            return grpc.StatusCode.OK
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    code: grpc.StatusCode = await call.code()
+    return code
+
+
+async def methods(channel: grpc.aio.Channel, token: str) -> list[str]:
+    """Every method of every service that a listener tells of itself."""
+    reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+    metadata = [("authorization", f"Bearer {token}")]
+
+    async def ask(**wanted: str) -> Any:
+        request = reflection_pb2.ServerReflectionRequest(**wanted)
+        async for answer in reflect(iter([request]), metadata=metadata, timeout=60):
+            return answer
+        raise AssertionError("reflection has no answer")
+
+    found = []
+    listed = (await ask(list_services="")).list_services_response.service
+    for service in listed:
+        answer = await ask(file_containing_symbol=service.name)
+        for serialized in answer.file_descriptor_response.file_descriptor_proto:
+            file = FileDescriptorProto.FromString(serialized)
+            found += [
+                f"/{service.name}/{method.name}"
+                for described in file.service
+                if f"{file.package}.{described.name}" == service.name
+                for method in described.method
+            ]
+    return found
+
+
+async def test_every_method_but_health_needs_a_token(bundles: Path, tokens: Path) -> None:
+    async with serving(bundles, tokens=tokens) as running:
+        named: set[str] = set()
+        for port in (running.port, running.admin_port):
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                known = await methods(channel, "first-token")
+                for method in (*known, "/triune.v1.InferenceService/Nothing", "/no.Service/Call"):
+                    refused = [
+                        await status(channel, method, token)
+                        for token in (None, "", "third-token", "first-token2", "alice:first-token")
+                    ]
+                    is_open = method.startswith(f"/{HEALTH}/")
+                    expected = {grpc.StatusCode.UNAUTHENTICATED}
+                    assert expected.isdisjoint(refused) if is_open else {*refused} == expected
+                    accepted = await status(channel, method, "first-token")
+                    assert accepted != grpc.StatusCode.UNAUTHENTICATED, method
+                named |= {*known}
+        ours = {
+            f"/{service.full_name}/{method.name}"
+            for file in (inference_pb2, models_pb2, admin_pb2)
+            for service in file.DESCRIPTOR.services_by_name.values()
+            for method in service.methods
+        }
+        others = {method.split("/")[1] for method in named - ours}
+        assert (ours <= named, others) == (True, {HEALTH, REFLECTION})
+
+
+async def test_two_tokens_in_one_call_are_none(bundles: Path, tokens: Path) -> None:
+    async with (
+        serving(bundles, tokens=tokens) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        header = ("authorization", "Bearer first-token")
+        kind: Any = channel.unary_unary("/triune.v1.ModelService/ListModels")
+        for metadata, code in (
+            ([header], grpc.StatusCode.OK),
+            ([header, header], grpc.StatusCode.UNAUTHENTICATED),
+            ([("authorization", "first-token")], grpc.StatusCode.UNAUTHENTICATED),
+            ([("authorization", "bearer  first-token ")], grpc.StatusCode.OK),
+        ):
+            assert await kind(b"", metadata=metadata, timeout=60).code() == code
+
+
+async def test_admin_tokens_are_their_own(bundles: Path, tokens: Path, tmp_path: Path) -> None:
+    (tmp_path / "admins").write_text("root:admin-token")
+    async with serving(bundles, tokens=tokens, admin_tokens=tmp_path / "admins") as running:
+        target = f"127.0.0.1:{running.admin_port}"
+        with AdminClient(target, security=Security(token="first-token")) as admin:
+            with pytest.raises(TriuneError) as caught:
+                await asyncio.to_thread(admin.unload_model, CLASSIFIER)
+            assert caught.value.code == grpc.StatusCode.UNAUTHENTICATED
+        with AdminClient(target, security=Security(token="admin-token")) as admin:
+            await asyncio.to_thread(admin.load_model, CLASSIFIER)
+        security = Security(token="first-token")
+        async with AsyncClient(f"127.0.0.1:{running.port}", security=security) as client:
+            assert (await client.classify(CLASSIFIER, "12")).outputs
+
+
+def test_tokens_follow_their_file(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
+    known = Tokens(tokens)
+    assert known.name_of("Bearer first-token") == "alice"
+    unnamed = known.name_of("Bearer second.token==")
+    assert unnamed is not None
+    assert len(unnamed) == 8
+    assert known.name_of("Bearer ") is None
+    tokens.write_text("bob:third-token")
+    assert known.name_of("Bearer first-token") is None
+    assert known.name_of("Bearer third-token") == "bob"
+    tokens.write_text("bob:third-token\nnot a token, se cret")
+    assert known.name_of("Bearer third-token") == "bob"
+    assert "line 2 is neither TOKEN nor NAME:TOKEN" in caplog.text
+    assert "se cret" not in caplog.text
+    tokens.unlink()
+    assert known.name_of("Bearer third-token") == "bob"
+    tokens.write_text("")
+    assert known.name_of("Bearer third-token") is None
+
+
+def write(path: Path, ca: trustme.CA, name: str = "127.0.0.1") -> TlsFiles:
+    """The files of a certificate for ``name`` that ``ca`` vouches for."""
+    issued = ca.issue_cert("127.0.0.1", common_name=name)
+    files = TlsFiles(certificate=path / f"{name}.pem", key=path / f"{name}.key")
+    issued.private_key_pem.write_to_path(files.key)
+    files.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    return files
+
+
+def trust(path: Path, ca: trustme.CA) -> Path:
+    ca.cert_pem.write_to_path(path)
+    return path
+
+
+async def answers(running: RunningServer, security: Security) -> bool:
+    """Whether a new connection is of use."""
+    target = f"127.0.0.1:{running.port}"
+    try:
+        async with AsyncClient(target, security=security, timeout_seconds=20) as client:
+            return bool((await client.classify(CLASSIFIER, "12")).outputs)
+    except TriuneError as error:
+        if error.code != grpc.StatusCode.UNAVAILABLE:
+            raise
+        return False
+
+
+async def test_tls_follows_its_files(bundles: Path, tmp_path: Path) -> None:
+    old, new = trustme.CA(), trustme.CA()
+    before = Security(ca_file=trust(tmp_path / "old", old))
+    after = Security(ca_file=trust(tmp_path / "new", new))
+    files = write(tmp_path, old)
+    async with serving(bundles, tls=files) as running:
+        target = f"127.0.0.1:{running.port}"
+        async with AsyncClient(target, security=before) as client:
+            assert (await client.classify(CLASSIFIER, "12")).outputs
+            assert not await answers(running, after)
+            assert not await answers(running, Security())
+            # A key that does not fit, for a moment, changes nothing.
+            whole = files.key.read_bytes()
+            files.key.write_bytes(new.issue_cert("other").private_key_pem.bytes())
+            assert await answers(running, before)
+            files.key.write_bytes(whole)
+            write(tmp_path, new)
+            assert await answers(running, after)
+            assert not await answers(running, before)
+            assert (await client.classify(CLASSIFIER, "12")).outputs  # its connection stands
+        assert await asyncio.to_thread(health.status, target, "", 20, after) == "SERVING"
+
+
+async def test_clients_show_certificates(bundles: Path, tmp_path: Path) -> None:
+    ca, stranger = trustme.CA(), trustme.CA()
+    ca_file = trust(tmp_path / "ca", ca)
+    files = write(tmp_path, ca)
+    tls = TlsFiles(certificate=files.certificate, key=files.key, client_ca=ca_file)
+    (tmp_path / "theirs").mkdir()
+    mine, theirs = write(tmp_path, ca, "mine"), write(tmp_path / "theirs", stranger, "mine")
+    async with serving(bundles, tls=tls) as running:
+        for shown, expected in ((mine, True), (theirs, False), (None, False)):
+            security = Security(
+                ca_file=ca_file,
+                certificate_file=None if shown is None else shown.certificate,
+                key_file=None if shown is None else shown.key,
+            )
+            assert await answers(running, security) == expected
+
+
+async def test_the_command_line_knows_tls_and_tokens(
+    bundles: Path, tokens: Path, tmp_path: Path
+) -> None:
+    ca = trustme.CA()
+    mine = tmp_path / "mine"
+    mine.write_text("first-token\n")
+    flags = ["--tls-ca", str(trust(tmp_path / "ca", ca)), "--token-file", str(mine)]
+    async with serving(bundles, tokens=tokens, tls=write(tmp_path, ca)) as running:
+
+        async def run(*arguments: str, flags: list[str] = flags) -> "tuple[int, str]":
+            command = [sys.executable, "-m", "client", "--target", f"127.0.0.1:{running.port}"]
+            ran = await asyncio.to_thread(
+                subprocess.run,
+                [*command, *flags, *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            return ran.returncode, ran.stdout + ran.stderr
+
+        admin = ["--admin", f"127.0.0.1:{running.admin_port}"]
+        assert await run("health") == (0, "SERVING\n")
+        assert (await run("models", flags=flags[:2]))[1].startswith("error: UNAUTHENTICATED")
+        assert await run("load", CLASSIFIER, *admin) == (0, f"{CLASSIFIER} 1 is ready\n")
+        assert await run("unload", CLASSIFIER, *admin) == (0, f"{CLASSIFIER} 1 is unloaded\n")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.1.2.3:1", "example.org:1"])
+def test_admin_is_not_for_everybody(address: str, tmp_path: Path) -> None:
+    tls = TlsFiles(certificate=tmp_path, key=tmp_path)
+    mutual = TlsFiles(certificate=tmp_path, key=tmp_path, client_ca=tmp_path)
+    open_: list[dict[str, Any]] = [{}, {"tls": tls}]
+    closed: list[dict[str, Any]] = [
+        {"tls": mutual},
+        {"tokens": tmp_path},
+        {"admin_tokens": tmp_path},
+    ]
+    for options in open_:
+        with pytest.raises(StartupError, match="is not a loopback address"):
+            check_admin(ServerConfig(bundles=tmp_path, admin=address, **options))
+    for options in closed:
+        check_admin(ServerConfig(bundles=tmp_path, admin=address, **options))
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "unix:x"]
+)
+def test_admin_on_loopback_is_open(address: str, tmp_path: Path) -> None:
+    check_admin(ServerConfig(bundles=tmp_path, admin=address))
+
+
+def test_what_cannot_guard_is_an_error_at_start(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    good, other = write(tmp_path, ca), write(tmp_path, ca, "other")
+    (tmp_path / "bad").write_text("two words")
+    for tls in (
+        TlsFiles(certificate=tmp_path / "none", key=good.key),
+        TlsFiles(certificate=good.certificate, key=other.key),
+        TlsFiles(certificate=good.certificate, key=good.key, client_ca=tmp_path / "bad"),
+    ):
+        with pytest.raises(StartupError, match="TLS certificate"):
+            credentials(tls)
+    for path in (tmp_path / "none", tmp_path / "bad"):
+        with pytest.raises(StartupError, match="tokens: "):
+            Tokens(path)
+
+
+async def test_what_is_too_large_is_refused(bundles: Path) -> None:
+    async with (
+        serving(bundles) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        kind: Any = channel.unary_unary("/triune.v1.ModelService/ListModels")
+        for body, metadata, code in (
+            (b"", [], grpc.StatusCode.OK),
+            (b"", [("x", "y" * (40 << 10))], grpc.StatusCode.RESOURCE_EXHAUSTED),
+            (bytes((16 << 20) + 1), [], grpc.StatusCode.RESOURCE_EXHAUSTED),
+            (b"", [], grpc.StatusCode.OK),
+        ):
+            assert await kind(body, metadata=metadata, timeout=60).code() == code
+
+
+async def test_a_connection_has_so_many_calls(bundles: Path) -> None:
+    watch = "/grpc.health.v1.Health/Watch"
+    async with (
+        serving(bundles, max_streams=1) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        streams: Any = channel.unary_stream(watch)
+        first = streams(b"")
+        await first.read()
+        second = streams(b"", timeout=1)  # waits in the client for the first to end
+        assert await second.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        first.cancel()
+        assert await streams(b"", timeout=60).read() is not grpc.aio.EOF
