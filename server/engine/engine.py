@@ -139,6 +139,18 @@ class Engine:
             )
         await asyncio.gather(*gone)
 
+    def check(self, model: str, num_rows: int) -> None:
+        """Refuses a request for so many rows before any work, if :meth:`submit` would.
+
+        Raises:
+            InvalidArgumentError: more than could ever be accepted at once.
+            OverloadedError: no room for them now.
+            ShuttingDownError: the engine stops, or died.
+        """
+        if self._is_closed:
+            raise ShuttingDownError
+        self._served[self._index[model]].admission.check(Cost(num_rows, 0))
+
     def submit(self, model: str, jobs: Rows[Job], client: str | None = None) -> list[Ticket]:
         """Accepts all jobs of a request, or none.
 

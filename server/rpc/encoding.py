@@ -62,6 +62,7 @@ class Call:
         """Tokenizes in a thread. A text that cannot be read is refused by ``path``."""
         started = time.monotonic()
         tokenizer = self.model.tokenizer
+        self.services.engine.check(self.model.key, len(texts))
         try:
             readings = await self.services.in_thread(
                 lambda: tokenizer.read(texts, pairs, limit, spans=spans), self.caller

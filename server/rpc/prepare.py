@@ -192,6 +192,8 @@ async def _options(
     drawing = checked.sampling(sampling)
     beams = checked.beams(drawing, decoding)
     num_outputs = checked.num_outputs(drawing, beams, decoding, services.config.num_slots)
+    num_rows = num_outputs if beams is None else beams.size
+    services.engine.check(model.key, num_rows * max(len(request.inputs), 1))
     max_new_tokens = checked.max_new_tokens(stopping)
     eos = checked.end_tokens(stopping, model.manifest.special_tokens.eos, vocabulary_size)
 

@@ -17,10 +17,20 @@ from server.engine.admission import (
     ClientRate,
     Room,
 )
+from server.engine.busy import BusyLanes
+from server.engine.engine import Engine
 from server.engine.lifecycle import Outcome
+from server.engine.observer import Unobserved
 from server.engine.sequence import Cost, End
-from server.errors import DeadlineError, InvalidArgumentError, Limit, OverloadedError
+from server.errors import (
+    DeadlineError,
+    InvalidArgumentError,
+    Limit,
+    OverloadedError,
+    ShuttingDownError,
+)
 from server.rpc.threads import Threads
+from tests.server.generating import bench, job
 
 ROOM = Room(most=Cost(6, 100), parallel=Cost(2, 80))
 SECOND = 1_000_000_000
@@ -148,6 +158,26 @@ def test_clients_are_remembered_up_to_a_bound() -> None:
     with pytest.raises(OverloadedError) as caught:
         buckets.check("e", Cost(1, 10), 0)
     assert caught.value.retry_seconds == pytest.approx(10.0)
+
+
+async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
+    loop = asyncio.get_running_loop()
+    died: asyncio.Future[BaseException] = loop.create_future()
+    engine = Engine(1, Unobserved(), BusyLanes(), 4, died.set_result)
+    engine.add("fake", [bench(num_slots=2).generator], Room(Cost(2, 1000), Cost(2, 1000)))
+    engine.check("fake", 2)
+    with pytest.raises(InvalidArgumentError):
+        engine.check("fake", 3)
+    tickets = engine.submit("fake", [job([5], 9), job([6], 9)])
+    with pytest.raises(OverloadedError):
+        engine.check("fake", 1)
+    for ticket in tickets:
+        while not (await ticket.next()).is_last:
+            pass
+    engine.check("fake", 2)
+    engine.stop()
+    with pytest.raises(ShuttingDownError):
+        engine.check("fake", 1)
 
 
 async def test_nothing_is_tokenized_for_those_who_left_or_are_too_late() -> None:
