@@ -180,7 +180,14 @@ def test_a_text_ends_shortly_before_its_deadline(tiny_bundles: Path) -> None:
         faulty_server(tiny_bundles, run_seconds=0.05) as slow,
         Client(slow.target, timeout_seconds=6.0) as hurried,
     ):
-        cut = hurried.generate(DECODER, "1,", **LONG, stop_before_deadline=True).outputs[0]
+        cut = hurried.generate(
+            DECODER,
+            "1,",
+            max_new_tokens=240,
+            ignore_eos=True,
+            token_ids=True,
+            stop_before_deadline=True,
+        ).outputs[0]
     assert cut.finish_reason == FinishReason.DEADLINE
     assert 0 < len(cut.token_ids) < 240
 
