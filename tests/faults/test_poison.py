@@ -8,7 +8,7 @@ import grpc
 
 from client.errors import TriuneError
 from client.sync import Client
-from tests.faults.faulty_server import INFINITE, NAN, RAISES
+from tests.faults.faulty_server import DIES, INFINITE, NAN, RAISES, token_of
 from tests.faults.record import record
 from tests.faults.serving import DECODER, faulty_server
 
@@ -43,6 +43,9 @@ def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
                 return error.code
             return grpc.StatusCode.OK
 
+        for letter in (NAN, INFINITE, RAISES, DIES):
+            (output,) = client.tokenize(DECODER, letter, without_special_tokens=True).outputs
+            assert output.token_ids == (token_of(letter),)
         alone = {prompt: ask(prompt) for prompt in good}
         harmed, codes = 0, []
         with ThreadPoolExecutor(len(good) + len(bad)) as pool:
