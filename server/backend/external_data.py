@@ -1,16 +1,21 @@
-"""Where an ONNX file says its weights are: checked before a runtime opens them."""
+"""What an ONNX file reads and runs besides itself: checked before a runtime opens it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from model.bundle import BundleError, Manifest
 
+# Operators that are part of ONNX Runtime; nothing is loaded for any other.
+_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
+# Those of them that load files or code of their own.
+_REFUSED_OPERATORS = {"EPContext", "PythonOp", "PythonOpGrad"}
+
 
 def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
-    """Checks that a graph's external data are files that the manifest lists.
+    """Checks that a graph's external data are listed files, and its operators ONNX Runtime's.
 
     Args:
         directory: of the bundle.
@@ -18,40 +23,39 @@ def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
         file: the graph, relative to ``directory``.
 
     Raises:
-        BundleError: the file is no ONNX model, or a tensor's location is not listed.
+        BundleError: the file is no ONNX model, a tensor's location is not listed, or an
+            operator is of a library that the runtime does not bring.
     """
-    label = f"{manifest.name}/{manifest.version}"
+    label = f"{manifest.name}/{manifest.version}: file {file!r}"
     listed = {record.path for record in manifest.files}
     try:
         proto = onnx.load(str(directory / file), load_external_data=False)
     except DecodeError as error:
-        raise BundleError(f"{label}: file {file!r} is not an ONNX model") from error
-    for tensor in _tensors(proto.graph, *(function.node for function in proto.functions)):
-        for entry in tensor.external_data:
-            if entry.key == "location" and entry.value not in listed:
-                raise BundleError(
-                    f"{label}: file {file!r} reads {entry.value!r}, which bundle.json does not list"
-                )
+        raise BundleError(f"{label} is not an ONNX model") from error
+    for message in _messages(proto):
+        if isinstance(message, onnx.TensorProto):
+            for entry in message.external_data:
+                if entry.key == "location" and entry.value not in listed:
+                    raise BundleError(
+                        f"{label} reads {entry.value!r}, which bundle.json does not list"
+                    )
+        elif isinstance(message, onnx.NodeProto):
+            _check_operator(message.domain, message.op_type, label)
+        elif isinstance(message, onnx.OperatorSetIdProto):
+            _check_operator(message.domain, "", label)
 
 
-def _tensors(
-    graph: onnx.GraphProto, *functions: Iterable[onnx.NodeProto]
-) -> Iterator[onnx.TensorProto]:
-    """Every tensor of a graph: initializers, sparse ones, attributes, subgraphs, functions."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _attribute_tensors(graph.node)
-    for nodes in functions:
-        yield from _attribute_tensors(nodes)
+def _check_operator(domain: str, operator: str, label: str) -> None:
+    if domain not in _DOMAINS:
+        raise BundleError(f"{label} has operators of {domain!r}, which no library is loaded for")
+    if operator in _REFUSED_OPERATORS:
+        raise BundleError(f"{label} has the operator {operator}, which reads what is not listed")
 
 
-def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-            for subgraph in (attribute.g, *attribute.graphs):
-                if subgraph.ByteSize():
-                    yield from _tensors(subgraph)
+def _messages(message: Message) -> Iterator[Message]:
+    """All messages in a message, wherever: in attributes, subgraphs, functions, sparse tensors."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else (value,):
+                yield inner
+                yield from _messages(inner)

@@ -1,5 +1,6 @@
 """Starting: bundles that are damaged, devices that are missing."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from client.sync import Client
@@ -63,9 +65,157 @@ def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     return damage
 
 
-Damage = Callable[[Path], None]
+def _graph(change: Callable[[onnx.ModelProto], None]) -> Callable[[Path], None]:
+    """Changes the graph, and lists its new hash: what is in it must give it away."""
+
+    def damage(bundle: Path) -> None:
+        path = bundle / "decode.onnx"
+        model = onnx.load(str(path), load_external_data=False)
+        change(model)
+        path.write_bytes(model.SerializeToString())
+        _list(bundle, path)
+
+    return damage
+
+
+def _list(bundle: Path, path: Path) -> None:
+    def record(manifest: dict[str, Any]) -> None:
+        name = path.relative_to(bundle).as_posix()
+        manifest["files"] = [file for file in manifest["files"] if file["path"] != name]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        row = {"path": name, "size": path.stat().st_size, "sha256": digest}
+        manifest["files"].append(row)
+
+    _edit(record)(bundle)
+
+
+def _outside() -> onnx.TensorProto:
+    """A tensor whose data are in a file that no bundle has."""
+    tensor = onnx.TensorProto(name="evil", data_type=onnx.TensorProto.FLOAT, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../secret")
+    return tensor
+
+
+def _initializer(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(_outside())
+
+
+def _sparse(model: onnx.ModelProto) -> None:
+    model.graph.sparse_initializer.add().values.CopyFrom(_outside())
+
+
+def _attribute(model: onnx.ModelProto) -> None:
+    model.graph.node.append(onnx.helper.make_node("Constant", [], ["evil"], value=_outside()))
+
+
+def _subgraph(model: onnx.ModelProto) -> None:
+    inner = onnx.GraphProto(name="inner", initializer=[_outside()])
+    node = onnx.helper.make_node("If", ["evil"], ["evil"], then_branch=inner, else_branch=inner)
+    model.graph.node.append(node)
+
+
+def _function(model: onnx.ModelProto) -> None:
+    node = onnx.helper.make_node("Constant", [], ["evil"], value=_outside())
+    model.functions.add(name="evil", domain="", output=["evil"], node=[node])
+
+
+def _function_default(model: onnx.ModelProto) -> None:
+    attribute = onnx.helper.make_attribute("evil", _outside())
+    model.functions.add(name="evil", attribute_proto=[attribute])
+
+
+def _operator(name: str, domain: str) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node.append(onnx.helper.make_node(name, [], ["evil"], domain=domain))
+
+    return change
+
+
+def _memory_address(bundle: Path) -> None:
+    """A file whose path ONNX Runtime takes for an address in memory."""
+    path = bundle / "*" / "_ORT_MEM_ADDR_" / "*"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"1234")
+    _list(bundle, path)
+
+
+def _no_model(bundle: Path) -> None:
+    path = bundle / "decode.onnx"
+    path.write_bytes(b"\xff" * 99)
+    _list(bundle, path)
+
+
+def _pipe_as_manifest(bundle: Path) -> None:
+    (bundle / "bundle.json").unlink()
+    os.mkfifo(bundle / "bundle.json")
+
+
+def _link_the_manifest(bundle: Path) -> None:
+    path = bundle / "bundle.json"
+    path.symlink_to(path.rename(bundle.parents[2] / f"{bundle.parent.name}.json"))
+
+
+def _say(key: str) -> Callable[[Path], None]:
+    """Says one key of the manifest twice."""
+
+    def damage(bundle: Path) -> None:
+        path = bundle / "bundle.json"
+        path.write_text(f'{{"{key}": "other",' + path.read_text().lstrip()[1:])
+
+    return damage
+
+
+def _write_the_manifest(text: str) -> Callable[[Path], object]:
+    return lambda bundle: (bundle / "bundle.json").write_text(text)
+
+
+Damage = Callable[[Path], object]
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
+    "manifest is a pipe": (_pipe_as_manifest, "bundle.json: is no regular file"),
+    "manifest is a link": (_link_the_manifest, "bundle.json: is a link"),
+    "manifest too large": (_write_the_manifest(" " * (5 << 20)), "larger than 4194304 bytes"),
+    "deep nesting": (_write_the_manifest('{"labels":' + "[" * 200_000), "bundle.json"),
+    "deep nesting of unknown": (_write_the_manifest('{"a":' * 200_000), "bundle.json"),
+    "duplicate key": (_say("license"), "key 'license' is there twice"),
+    "many files": (
+        _edit(
+            lambda m: m["files"].extend(
+                {"path": f"x{index}", "size": 1, "sha256": ""} for index in range(1000)
+            )
+        ),
+        "files, at most 1000",
+    ),
+    "one file twice": (_edit(lambda m: m["files"].append(m["files"][0])), "is listed twice"),
+    "huge size": (
+        _edit(lambda m: m["dimensions"].update(vocabulary_size=1 << 40)),
+        "vocabulary_size is 1099511627776",
+    ),
+    "no layers": (_edit(lambda m: m["dimensions"].update(num_layers=0)), "num_layers is 0"),
+    "huge state": (
+        _edit(lambda m: m["graphs"]["decode"]["states"][0].update(shape=[1 << 40, "length", 1])),
+        "graphs.decode.states.",
+    ),
+    "state beyond memory": (
+        _edit(
+            lambda m: m["graphs"]["decode"]["states"][0].update(shape=[1 << 30, "length", 1 << 30])
+        ),
+        "cannot be loaded: ",
+    ),
+    "unlisted file": (lambda b: (b / "extra.so").write_bytes(b"x"), "'extra.so' is not"),
+    "unlisted link": (lambda b: (b / "lib").symlink_to("/usr/lib"), "'lib' is not listed"),
+    "address in memory": (_memory_address, "'*/_ORT_MEM_ADDR_/*' is no plain path"),
+    "not a model": (
+        _no_model,
+        "'decode.onnx' is not an ONNX model",
+    ),
+    **{
+        f"data outside, in {change.__name__}": (_graph(change), "reads '../../secret', which")
+        for change in (_initializer, _sparse, _attribute, _subgraph, _function, _function_default)
+    },
+    "operators of a library": (_graph(_operator("Evil", "evil.ops")), "operators of 'evil.ops'"),
+    "operator that reads": (_graph(_operator("EPContext", "com.microsoft")), "EPContext"),
     "hash": (_flip_a_byte, "decode.onnx"),
     "missing file": (_remove_the_tokenizer, "tokenizer.json"),
     "truncated": (_truncate_the_weights, ".data"),
