@@ -134,14 +134,14 @@ async def test_twenty_reloads_under_load_drop_nothing(root: Path) -> None:
 async def test_a_failed_load_leaves_the_old_one_serving(root: Path) -> None:
     async with serving(root) as (running, client):
         weights = next((root / DATES / "1").glob("*.data"))
-        weights.rename(weights.with_suffix(".elsewhere"))
+        weights.rename(root / "elsewhere")
         error = await failure(load(running, DATES))
         assert error.code == grpc.StatusCode.FAILED_PRECONDITION
         assert error.message == f"dates/1: file {weights.name!r} is missing"
         assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
         model = await client.get_model(DATES)
         assert (model.state, model.failure) == (ModelState.READY, error.message)
-        weights.with_suffix(".elsewhere").rename(weights)
+        (root / "elsewhere").rename(weights)
         await load(running, DATES)
         assert (await client.get_model(DATES)).failure == ""
 
