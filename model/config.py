@@ -239,11 +239,13 @@ class ExpertsConfig(_Config, frozen=True, kw_only=True):
     """``count`` feed-forwards, of which a token passes the ``active`` best (Shazeer et al. 2017).
 
     Each is weighted with its probability; with ``normalized``, those of a token sum to 1.
+    ``router_bias`` is added to the router's logits.
     """
 
     count: int
     active: int
     normalized: bool
+    router_bias: bool = False
 
 
 class FeedForwardConfig(_Config, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.config, self.experts, self.kernels = config, experts, kernels
         width = config.inner_size * (2 if config.gated else 1)
-        self.router = Linear(hidden_size, experts.count, bias=False)
+        self.router = Linear(hidden_size, experts.count, bias=experts.router_bias)
         self.input = Experts(experts.count, hidden_size, width, bias=config.bias)
         self.output = Experts(experts.count, config.inner_size, hidden_size, bias=config.bias)
 

@@ -1,7 +1,7 @@
 """The weights of BART (Lewis et al. 2019) as ``transformers`` names them, and its layers.
 
 Marian, mBART, PEGASUS and M2M-100 have the same names and differ in where they normalise and in
-how they know positions: that is a :class:`Layout`.
+how they know positions: that is a :class:`Layout`. NLLB-MoE has other names, and experts.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from export.checkpoint import Checkpoint
 from export.errors import UnsupportedError
 from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
-from export.importers.renaming import Rename, affine, linear, per_layer
+from export.importers.renaming import Rename, affine, linear, stacked_experts
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.importers.text_to_text import text_to_text_checkpoint, token_table
 from export.readers.fields import Fields
@@ -26,6 +26,7 @@ from model.bundle import Task
 from model.config import (
     AttentionConfig,
     EmbeddingConfig,
+    ExpertsConfig,
     FeedForwardConfig,
     HeadConfig,
     HeadKind,
@@ -39,6 +40,7 @@ from model.config import (
     PositionKind,
     StackConfig,
 )
+from model.mixers import required
 
 NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
 TOKENS = (
@@ -58,24 +60,43 @@ UNUSED_POSITIONS = 2  # the first rows of learnt tables: fairseq's padding and i
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerNames:
+    """What a checkpoint calls the parts of a layer."""
+
+    cross_attention: str = "encoder_attn"
+    cross_attention_norm: str = "encoder_attn_layer_norm"
+    feed_forward: str = ""  # before fc1 and fc2
+    feed_forward_norm: str = "final_layer_norm"
+
+
+def no_experts(_config: Fields, _side: str, _index: int) -> ExpertsConfig | None:
+    """Every layer has one feed-forward."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """What varies between the families.
 
     ``first_position`` is a function of the padding's id, ``language`` a pattern of the tokens
-    of languages. ``own_ids``: the tokenizer numbers its pieces in a way of its own, so that
-    only its tokenizer.json is read.
+    of languages, ``experts`` a function of the configuration, the stack's name and the layer's
+    index. ``own_ids``: the tokenizer numbers its pieces in a way of its own, so that only its
+    tokenizer.json is read.
     """
 
     architecture: str
     tasks: tuple[Task, ...]
     order: NormOrder
     positions: PositionKind
+    activation: str = "gelu"  # where config.json does not say
     first_position: Callable[[int], int] = lambda _: 0
     embedding_norm: bool = False
     final_norm: bool = False
     logits_bias: bool = True
     language: str | None = None
     own_ids: bool = False
+    names: LayerNames = LayerNames()
+    experts: Callable[[Fields, str, int], ExpertsConfig | None] = no_experts
 
 
 def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
@@ -101,7 +122,7 @@ def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
         head = [Rename("head.output.bias", (LOGITS_BIAS,), lambda bias: bias.flatten())]
     elif layout.logits_bias:  # not all versions save a bias of zeros
         head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
-    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model), *head]
+    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model, layout.names), *head]
     used = {name for entry in table for name in entry.sources}
     ignored = {*TOKENS, *BUFFERS} - used
     checkpoint = text_to_text_checkpoint(
@@ -147,7 +168,11 @@ def _config(config: Fields, layout: Layout) -> ModelConfig:
 def _layer(
     config: Fields, layout: Layout, side: str, hidden_size: int, *, cross: bool = False
 ) -> tuple[LayerConfig, ...]:
-    """The layers of the stack ``side``."""
+    """The layers of the stack ``side``.
+
+    Raises:
+        SourceError: sizes that do not go together.
+    """
     num_heads = config.positive(f"{side}_attention_heads", 16)
     attention = AttentionConfig(
         num_heads=num_heads,
@@ -156,22 +181,28 @@ def _layer(
         input_bias=True,
         output_bias=True,
     )
+    feed_forward = FeedForwardConfig(
+        inner_size=config.positive(f"{side}_ffn_dim", 4096),
+        activation=activation(config, "activation_function", layout.activation),
+        gated=False,
+        bias=True,
+    )
     layer = LayerConfig(
         attention=attention,
         cross_attention=attention if cross else None,
-        feed_forward=FeedForwardConfig(
-            inner_size=config.positive(f"{side}_ffn_dim", 4096),
-            activation=activation(config, "activation_function", "gelu"),
-            gated=False,
-            bias=True,
-        ),
+        feed_forward=feed_forward,
         norm=NORM,
         norm_order=layout.order,
     )
-    return (layer,) * config.positive(f"{side}_layers", 12, maximum=MAX_LAYERS)
+    layers = []
+    for index in range(config.positive(f"{side}_layers", 12, maximum=MAX_LAYERS)):
+        experts = layout.experts(config, side, index)
+        changed = msgspec.structs.replace(feed_forward, experts=experts)
+        layers.append(msgspec.structs.replace(layer, feed_forward=changed))
+    return tuple(layers)
 
 
-def _table(model: ModelConfig) -> list[Rename]:
+def _table(model: ModelConfig, names: LayerNames) -> list[Rename]:
     """Every weight but the tokens' and the head's."""
     table: list[Rename] = []
     for side, stack, place in (
@@ -180,8 +211,8 @@ def _table(model: ModelConfig) -> list[Rename]:
     ):
         if stack is None:
             continue
-        cross = stack.layers[0].cross_attention is not None
-        table += per_layer(_layer_table(side, cross=cross), len(stack.layers))
+        for index, layer in enumerate(stack.layers):
+            table += [entry.at(index) for entry in _layer_table(side, layer, names)]
         if model.position.kind == PositionKind.LEARNED:
             source = f"model.{side}.embed_positions.weight"
             table.append(Rename(f"{place}.positions.weight", (source,), _without_unused))
@@ -196,24 +227,49 @@ def _without_unused(table: Tensor) -> Tensor:
     return table[UNUSED_POSITIONS:]
 
 
-def _layer_table(side: str, *, cross: bool) -> list[Rename]:
+def _layer_table(side: str, layer: LayerConfig, names: LayerNames) -> list[Rename]:
     ours, theirs = f"{side}.layers.{{n}}", f"model.{side}.layers.{{n}}"
-    own, source = f"{theirs}.self_attn", f"{theirs}.encoder_attn"
+    own, source = f"{theirs}.self_attn", f"{theirs}.{names.cross_attention}"
     query, key, value = (f"{own}.{letter}_proj" for letter in "qkv")
     table = [
         *linear(f"{ours}.mixer.qkv", query, key, value, bias=True),
         *linear(f"{ours}.mixer.output", f"{own}.out_proj", bias=True),
         *affine(f"{ours}.mixer_norm", f"{theirs}.self_attn_layer_norm"),
-        *linear(f"{ours}.feed_forward.input", f"{theirs}.fc1", bias=True),
-        *linear(f"{ours}.feed_forward.output", f"{theirs}.fc2", bias=True),
-        *affine(f"{ours}.feed_forward_norm", f"{theirs}.final_layer_norm"),
+        *_feed_forward_table(
+            f"{ours}.feed_forward",
+            f"{theirs}.{names.feed_forward}",
+            required(layer.feed_forward).experts,
+        ),
+        *affine(f"{ours}.feed_forward_norm", f"{theirs}.{names.feed_forward_norm}"),
     ]
-    if cross:
+    if layer.cross_attention is not None:
         name = f"{ours}.cross_attention"
         table += [
             *linear(f"{name}.query", f"{source}.q_proj", bias=True),
             *linear(f"{name}.key_value", f"{source}.k_proj", f"{source}.v_proj", bias=True),
             *linear(f"{name}.output", f"{source}.out_proj", bias=True),
-            *affine(f"{name}_norm", f"{theirs}.encoder_attn_layer_norm"),
+            *affine(f"{name}_norm", f"{theirs}.{names.cross_attention_norm}"),
+        ]
+    return table
+
+
+def _feed_forward_table(ours: str, theirs: str, experts: ExpertsConfig | None) -> list[Rename]:
+    parts = {"input": "fc1", "output": "fc2"}
+    if experts is None:
+        return [
+            entry
+            for part, name in parts.items()
+            for entry in linear(f"{ours}.{part}", f"{theirs}{name}", bias=True)
+        ]
+    table = linear(f"{ours}.router", f"{theirs}router.classifier", bias=experts.router_bias)
+    for part, name in parts.items():
+        each = [f"{theirs}experts.expert_{index}.{name}" for index in range(experts.count)]
+        table += [
+            Rename(
+                f"{ours}.{part}.{kind}",
+                tuple(f"{expert}.{kind}" for expert in each),
+                stacked_experts(1),
+            )
+            for kind in ("weight", "bias")
         ]
     return table

@@ -33,6 +33,7 @@ from export.importers.mistral import import_mistral
 from export.importers.mixtral import import_mixtral
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
+from export.importers.nllb_moe import import_nllb_moe
 from export.importers.opt import import_opt
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
@@ -82,6 +83,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "marian": import_opus_mt,
     "mbart": import_mbart,
     "mt5": import_t5,
+    "nllb-moe": import_nllb_moe,
     "pegasus": import_pegasus,
     "t5": import_t5,
 }

@@ -1,0 +1,83 @@
+"""NLLB-200 with experts (NLLB Team 2022, section 5): every n-th layer is a mixture of them.
+
+A token passes its two best experts, with weights that sum to 1. ``transformers`` lets an expert
+take as many tokens as there are, if its capacity in evaluation is 1 or more: then none is ever
+left out, since a token passes an expert once at most, and a token's result is its own.
+"""
+
+import dataclasses
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError, UnsupportedError
+from export.importers.bart_tables import LayerNames, Layout, import_layout
+from export.importers.m2m100 import LAYOUT as M2M100
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import check_supported
+from model.config import ExpertsConfig, StackConfig
+
+NUM_ACTIVE = 2
+CAPACITY = "moe_eval_capacity_token_fraction"
+
+
+def _experts(config: Fields, side: str, index: int) -> ExpertsConfig | None:
+    step = config.integer(f"{side}_sparse_step", 4)
+    if not step or (index + 1) % step:
+        return None
+    count = config.positive("num_experts", 128)
+    if count < NUM_ACTIVE:
+        raise SourceError(f"{config.origin}: num_experts is {count}, less than {NUM_ACTIVE}")
+    return ExpertsConfig(
+        count=count,
+        active=NUM_ACTIVE,
+        normalized=True,
+        router_bias=config.flag("router_bias", False),
+    )
+
+
+LAYOUT: Layout = dataclasses.replace(
+    M2M100,
+    architecture="NllbMoeForConditionalGeneration",
+    activation="relu",
+    names=LayerNames(
+        cross_attention="cross_attention",
+        cross_attention_norm="cross_attention_layer_norm",
+        feed_forward="ffn.",
+        feed_forward_norm="ff_layer_norm",
+    ),
+    experts=_experts,
+)
+
+
+def import_nllb_moe(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``NllbMoeForConditionalGeneration`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: as their names say.
+    """
+    config = folder.config
+    check_supported(config, second_expert_policy=("all",), router_dtype=("float32",))
+    if config.number(CAPACITY, 1.0) < 1:
+        raise UnsupportedError(
+            f"{config.origin}: {CAPACITY} {config.number(CAPACITY)} is not supported; 1.0 is: "
+            "with less, which tokens pass an expert depends on those beside them"
+        )
+    checkpoint = import_layout(folder, LAYOUT)
+    # Trained with a part of the experts' outputs masked: at inference all are there, and smaller.
+    kept = 1 - config.number("moe_token_dropout", 0.2)
+    for name in _expert_outputs(checkpoint):
+        checkpoint.weights[name] = checkpoint.weights[name] * kept
+    return checkpoint
+
+
+def _expert_outputs(checkpoint: Checkpoint) -> list[str]:
+    """Names of what makes the outputs of experts."""
+    config = checkpoint.config
+    stacks: dict[str, StackConfig | None] = {"encoder": config.encoder, "decoder": config.decoder}
+    return [
+        f"{side}.layers.{index}.feed_forward.output.{kind}"
+        for side, stack in stacks.items()
+        for index, layer in enumerate(stack.layers if stack else ())
+        if layer.feed_forward is not None and layer.feed_forward.experts is not None
+        for kind in ("weight", "bias")
+    ]
