@@ -107,15 +107,15 @@ def block_matmul(tape: Tape, x: ir.Value, name: str, weight: Weight, bits: int) 
     num_blocks = -(-num_inputs // block_size)
     blocks = np.zeros((num_outputs, num_blocks * block_size), np.float32)
     blocks[:, :num_inputs] = weight.T
-    quantized = _quantize_blocks(blocks.reshape(num_outputs, num_blocks, block_size), bits)
+    quantized = quantize_blocks(blocks.reshape(num_outputs, num_blocks, block_size), bits)
     integers, scales, zeros = quantized
     inputs = [
         x,
-        constant(tape, f"{name}.int{bits}", _packed(integers, bits)),
+        constant(tape, f"{name}.int{bits}", packed(integers, bits)),
         constant(tape, f"{name}.scales", scales),
     ]
     if zeros is not None:
-        inputs.append(constant(tape, f"{name}.zeros", _packed(zeros, bits)))
+        inputs.append(constant(tape, f"{name}.zeros", packed(zeros, bits)))
     attributes = {
         "K": num_inputs,
         "N": num_outputs,
@@ -129,7 +129,7 @@ def block_matmul(tape: Tape, x: ir.Value, name: str, weight: Weight, bits: int) 
 Quantized = tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8] | None]
 
 
-def _quantize_blocks(blocks: Weight, bits: int) -> Quantized:
+def quantize_blocks(blocks: Weight, bits: int) -> Quantized:
     """``[..., block]`` to integers of that shape, and a scale and a zero for each block."""
     top = 2**bits - 1
     if bits == 8:
@@ -143,11 +143,11 @@ def _quantize_blocks(blocks: Weight, bits: int) -> Quantized:
     return integers.astype(np.uint8), scales, zeros.astype(np.uint8)
 
 
-def _packed(integers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+def packed(integers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Two 4-bit numbers in a byte along the last axis, the first in the lower half."""
     if bits == 8:
         return integers
     if integers.shape[-1] % 2:
         integers = np.pad(integers, [(0, 0)] * (integers.ndim - 1) + [(0, 1)])
-    packed: NDArray[np.uint8] = np.bitwise_or(integers[..., 0::2], integers[..., 1::2] * 16)
-    return packed
+    result: NDArray[np.uint8] = np.bitwise_or(integers[..., 0::2], integers[..., 1::2] * 16)
+    return result

@@ -16,8 +16,8 @@ FLOAT = ir.DataType.FLOAT
 NARROW = {Dtype.FLOAT16: ir.DataType.FLOAT16, Dtype.BFLOAT16: ir.DataType.BFLOAT16}
 _NUMPY = {ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895e38}
-# What reads weights, in their first or second input.
-_READERS = ("MatMul", "Gemm", "Gather", "Transpose", "Conv")
+# What reads weights.
+_READERS = ("MatMul", "Gemm", "Gather", "Transpose", "Conv", "MoE")
 # What makes activations of ids.
 _LOOKUPS = ("Gather", "GatherBlockQuantized")
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
+from export.experts import is_mixture, quantized_mixture
 from export.matrices import (
     CONTRIB,
     Int8Rows,
@@ -118,7 +119,7 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
 
 
 def quantize_graph(model: ir.Model, recipe: Recipe, kept: tuple[str, ...] = ()) -> None:
-    """Replaces every product with a constant matrix, in place, but for those ``kept``."""
+    """Replaces products with constant matrices, in place, but for those ``kept``; experts too."""
     if recipe.matrices == MatrixForm.FLOAT:
         return
     model.graph.opset_imports[CONTRIB] = 1
@@ -136,8 +137,18 @@ def quantize_graph(model: ir.Model, recipe: Recipe, kept: tuple[str, ...] = ()) 
             form = recipe.sensitive if product.name.endswith(SENSITIVE) else recipe.matrices
             result = FORMS[form](tape, product.x, product.name, product.weight())
         _replace(model.graph, product.node, result, tape)
+    _quantize_experts(model.graph, recipe)
     DeduplicateInitializersPass(size_limit=16)(model)
     RemoveUnusedNodesPass()(model)
+
+
+def _quantize_experts(graph: ir.Graph, recipe: Recipe) -> None:
+    if recipe.experts == MatrixForm.FLOAT:
+        return
+    for node in list(graph):
+        if is_mixture(node):
+            tape = Tape()
+            _replace(graph, node, quantized_mixture(tape, node, recipe.experts), tape)
 
 
 Shared = dict[str, tuple[Int8Rows, ir.Value]]

@@ -22,6 +22,7 @@ class Recipe:
 
     Attributes:
         matrices: the form of linear maps, and ``sensitive`` that of those that lose most.
+        experts: the form of mixtures of experts. CUDA's kernel wants another layout of weights.
         embedding: the form of the token embedding, which a tied output matrix shares.
         evened: scales move from activations to weights first (:mod:`export.equalize`).
         stored: the type that float weights have on the disk; they are fp32 in memory.
@@ -31,6 +32,7 @@ class Recipe:
 
     matrices: MatrixForm = MatrixForm.FLOAT
     sensitive: MatrixForm = MatrixForm.FLOAT
+    experts: MatrixForm = MatrixForm.FLOAT
     embedding: MatrixForm = MatrixForm.FLOAT
     evened: bool = False
     stored: Dtype = Dtype.FLOAT32
@@ -51,10 +53,20 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
     (Precision.FP16, Device.CUDA): Recipe(computed=_HALF, min_cosine=0.99),
     (Precision.BF16, Device.CUDA): Recipe(computed=_BRAIN, min_cosine=0.95),
     (Precision.INT8, Device.CPU): Recipe(
-        matrices=_ROWS, sensitive=_ROWS, embedding=_ROWS, evened=True, min_cosine=0.95
+        matrices=_ROWS,
+        sensitive=_ROWS,
+        experts=_BLOCKS_8,
+        embedding=_ROWS,
+        evened=True,
+        min_cosine=0.95,
     ),
     (Precision.INT4, Device.CPU): Recipe(
-        matrices=_BLOCKS_4, sensitive=_ROWS, embedding=_ROWS, evened=True, min_cosine=0.85
+        matrices=_BLOCKS_4,
+        sensitive=_ROWS,
+        experts=_BLOCKS_4,
+        embedding=_ROWS,
+        evened=True,
+        min_cosine=0.85,
     ),
     (Precision.INT8, Device.CUDA): Recipe(
         matrices=_BLOCKS_8, sensitive=_BLOCKS_8, computed=_HALF, min_cosine=0.95
