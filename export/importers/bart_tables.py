@@ -12,7 +12,6 @@ import msgspec
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from export.errors import UnsupportedError
 from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
 from export.importers.renaming import Rename, affine, linear, stacked_experts
@@ -21,7 +20,6 @@ from export.importers.text_to_text import text_to_text_checkpoint, token_table
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from export.tokenization.hugging_face import TOKENIZER_FILE
 from model.bundle import Task
 from model.config import (
     AttentionConfig,
@@ -80,8 +78,7 @@ class Layout:
 
     ``first_position`` is a function of the padding's id, ``language`` a pattern of the tokens
     of languages, ``experts`` a function of the configuration, the stack's name and the layer's
-    index. ``own_ids``: the tokenizer numbers its pieces in a way of its own, so that only its
-    tokenizer.json is read.
+    index.
     """
 
     architecture: str
@@ -94,7 +91,6 @@ class Layout:
     final_norm: bool = False
     logits_bias: bool = True
     language: str | None = None
-    own_ids: bool = False
     names: LayerNames = LayerNames()
     experts: Callable[[Fields, str, int], ExpertsConfig | None] = no_experts
 
@@ -109,11 +105,6 @@ def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
     """
     config = folder.config
     check_supported(config, tie_word_embeddings=(True,))
-    if layout.own_ids and not (folder.path / TOKENIZER_FILE).is_file():
-        raise UnsupportedError(
-            f"{folder.path}: only the {TOKENIZER_FILE} of {layout.architecture} is supported; "
-            "save the tokenizer in its fast form"
-        )
     architecture = architecture_of(config, layout.architecture)
     model = _config(config, layout)
     tokens = token_table(folder.weights, TOKENS)

@@ -14,7 +14,6 @@ LAYOUT = Layout(
     first_position=lambda pad: pad + 1,
     final_norm=True,
     logits_bias=False,
-    own_ids=True,
     language="(?:__)?([a-z]{2,3}(?:_[A-Z][a-z]{3})?)(?:__)?",
 )
 

@@ -13,7 +13,6 @@ LAYOUT = Layout(
     positions=PositionKind.LEARNED,
     embedding_norm=True,
     final_norm=True,
-    own_ids=True,
     language="([a-z]{2}_[A-Z]{2})",
 )
 

@@ -11,7 +11,6 @@ LAYOUT = Layout(
     tasks=(Task.GENERATE,),
     order=NormOrder.PRE,
     positions=PositionKind.SINUSOIDAL_PAPER,
-    own_ids=True,
     final_norm=True,
 )
 

@@ -10,10 +10,13 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
 from export.tokenization.byte_level_bpe import ByteLevelBpe
-from export.tokenization.sentence_piece import read_sentence_piece
+from export.tokenization.languages import languages_of
+from export.tokenization.sentence_piece import SentencePieceModel, read_sentence_piece
 from export.tokenization.sentence_piece_ids import (
     fairseq_order,
+    not_in_text,
     own_order,
+    pegasus_order,
     to_tokenizer,
     tokens_in_order,
 )
@@ -27,7 +30,8 @@ SENTENCE_PIECES = (
     "sentencepiece.model",
     "source.spm",
 )
-_FAIRSEQ = ("XLMRoberta",)
+TARGET_PIECES = "target.spm"
+_FAIRSEQ = ("XLMRoberta", "MBart", "MBart50", "Nllb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,8 @@ def _folder(path: Path, config: Fields) -> TokenizerFolder:
 
     own = optional("tokenizer_config.json")
     name = class_name(own, config)
+    if name == "M2M100" and not (path / "vocab.json").is_file():
+        name = "Nllb"  # of the same model, with another tokenizer
     special = special_tokens(
         own, optional("special_tokens_map.json"), optional("added_tokens.json"), name
     )
@@ -99,17 +105,39 @@ def _sentence_piece_path(path: Path) -> Path | None:
 
 
 def convert_sentence_piece(folder: TokenizerFolder) -> Tokenizer:
-    """A ``.model`` or ``.spm`` with its own ids, fairseq's, or those of ``vocab.json``."""
+    """A ``.model`` or ``.spm`` with its own ids, its family's, or those of ``vocab.json``."""
     path = _sentence_piece_path(folder.path)
     if path is None:
         raise SourceError(f"{folder.path}: no SentencePiece model")
     model = read_sentence_piece(path)
+    return to_tokenizer(model, _tokens(folder, model), folder.special)
+
+
+def _tokens(folder: TokenizerFolder, model: SentencePieceModel) -> list[str]:
+    """The tokens by id, whose order differs between families."""
+    languages = languages_of(folder.name, folder.config)
+    codes = [] if languages is None else languages.tokens
     ids = folder.json("vocab.json")
     if ids:
-        tokens = tokens_in_order({token: ids.integer(token) for token in ids}, ids.origin)
-    else:
-        tokens = fairseq_order(model) if folder.name in _FAIRSEQ else own_order(model)
-    return to_tokenizer(model, tokens, folder.special)
+        listed = tokens_in_order({token: ids.integer(token) for token in ids}, ids.origin)
+        return [*_of_both_sides(folder, model, listed), *codes]
+    if folder.name in _FAIRSEQ:
+        return fairseq_order(model, codes)
+    if folder.name == "Pegasus":
+        return pegasus_order(model, folder.config.integer("offset", 103))
+    return own_order(model)
+
+
+def _of_both_sides(
+    folder: TokenizerFolder, model: SentencePieceModel, tokens: list[str]
+) -> list[str]:
+    """Those that only the target's model has are decoded, and never found in a source."""
+    target = folder.path / TARGET_PIECES
+    if not target.is_file():
+        return tokens
+    source_pieces = {str(piece.piece) for piece in model.pieces}
+    only_target = {str(p.piece) for p in read_sentence_piece(target).pieces} - source_pieces
+    return [not_in_text(token) if token in only_target else token for token in tokens]
 
 
 def convert_word_piece(folder: TokenizerFolder) -> Tokenizer:

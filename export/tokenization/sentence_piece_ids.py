@@ -24,6 +24,8 @@ from export.tokenization.sentence_piece import (
 )
 from export.tokenization.special import SpecialTokens
 
+# Behind pieces that text is never split into. Unicode reserves it: it is no character.
+ONLY_DECODED = "\ufdd0"
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # where SentencePiece has <unk>, <s>, </s>
 
 
@@ -46,9 +48,31 @@ def own_order(model: SentencePieceModel) -> list[str]:
     return [unmatchable(p.piece) if p.type == UNUSED else str(p.piece) for p in model.pieces]
 
 
-def fairseq_order(model: SentencePieceModel) -> list[str]:
-    """XLM-R's: four special tokens, the pieces but for three, a mask."""
-    return [*FAIRSEQ, *(str(piece.piece) for piece in model.pieces[3:]), "<mask>"]
+def fairseq_order(model: SentencePieceModel, languages: Sequence[str] = ()) -> list[str]:
+    """XLM-R's and mBART's: four special tokens, the pieces but for three, languages, a mask."""
+    return [*FAIRSEQ, *(str(piece.piece) for piece in model.pieces[3:]), *languages, "<mask>"]
+
+
+def pegasus_order(model: SentencePieceModel, offset: int) -> list[str]:
+    """PEGASUS's: pieces have their own id and ``offset``, but for ``<pad>`` and ``</s>``.
+
+    Between them stand two masks and tokens that only pretraining used.
+
+    Raises:
+        SourceError: the offset leaves no room for the masks, or the first pieces are others.
+    """
+    pieces = [str(piece.piece) for piece in model.pieces]
+    if offset == 0:
+        return own_order(model)
+    if offset < 3 or pieces[:2] != ["<pad>", "</s>"]:
+        raise SourceError(f"{model.origin}: not PEGASUS's pieces, or offset {offset}")
+    unused = [f"<unk_{index}>" for index in range(2, offset)]
+    return [*pieces[:2], "<mask_1>", "<mask_2>", *unused, *pieces[2:]]
+
+
+def not_in_text(token: str) -> str:
+    """``token`` as one that is only ever decoded: no text has what stands behind it."""
+    return f"{token}{ONLY_DECODED}"
 
 
 def to_tokenizer(
@@ -72,8 +96,10 @@ def to_tokenizer(
         ]
     )
     none = (CONTROL, UNKNOWN)
+    ordinary = (SPACE, ONLY_DECODED)
     special.finish(
-        tokenizer, [t for t in tokens if kinds.get(t, CONTROL) in none and t[-1] != SPACE]
+        tokenizer,
+        [t for t in tokens if kinds.get(t, CONTROL) in none and not t.endswith(ordinary)],
     )
     return tokenizer
 
@@ -133,7 +159,10 @@ def _prefix(model: SentencePieceModel, space: str) -> list[normalizers.Normalize
 
 
 def _decoder(model: SentencePieceModel, *, has_bytes: bool) -> decoders.Decoder:
-    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " ")]
+    steps: list[decoders.Decoder] = [
+        decoders.Replace(SPACE, " "),
+        decoders.Replace(ONLY_DECODED, ""),
+    ]
     if has_bytes:
         steps.append(decoders.ByteFallback())
     steps.append(decoders.Fuse())

@@ -7,6 +7,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from export.errors import SourceError
 from export.readers.fields import Fields
+from export.tokenization.languages import languages_of
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -24,6 +25,8 @@ _BERT = Template(prefix=("cls",), suffix=("sep",))
 _ROBERTA = Template(prefix=("bos",), suffix=("eos",), between=("eos",))
 _T5 = Template(suffix=("eos",))
 _BOS = Template(prefix=("bos",))
+_LANGUAGE_FIRST = Template(prefix=("language",), suffix=("eos",))
+_LANGUAGE_LAST = Template(suffix=("eos", "language"))
 # By ``tokenizer_class`` of tokenizer_config.json, without "Tokenizer" and "Fast".
 TEMPLATES = {
     "Bert": _BERT,
@@ -43,6 +46,10 @@ TEMPLATES = {
     "Mistral": _BOS,
     "Gemma": _BOS,
     "GPT2": Template(),
+    "MBart": _LANGUAGE_LAST,
+    "MBart50": _LANGUAGE_FIRST,
+    "M2M100": _LANGUAGE_FIRST,
+    "Nllb": _LANGUAGE_FIRST,
 }
 # What a class calls its tokens where the folder does not say.
 DEFAULTS = {
@@ -56,7 +63,9 @@ DEFAULTS = {
 }
 DEFAULTS |= dict.fromkeys(("DistilBert", "Electra", "MobileBert", "RoFormer"), DEFAULTS["Bert"])
 DEFAULTS |= dict.fromkeys(("XLMRoberta", "Camembert", "Bart"), DEFAULTS["Roberta"])
-DEFAULTS |= dict.fromkeys(("Marian", "Pegasus"), DEFAULTS["T5"])
+DEFAULTS |= dict.fromkeys(("MBart", "MBart50", "M2M100", "Nllb"), DEFAULTS["Roberta"])
+DEFAULTS["Marian"] = DEFAULTS["T5"]
+DEFAULTS["Pegasus"] = {**DEFAULTS["T5"], "mask": "<mask_2>"}
 DEFAULTS["Mistral"] = DEFAULTS["Llama"]
 # By ``model_type`` of config.json, for folders that name no class.
 CLASSES = {
@@ -74,6 +83,9 @@ CLASSES = {
     "mt5": "T5",
     "marian": "Marian",
     "pegasus": "Pegasus",
+    "mbart": "MBart",
+    "m2m_100": "M2M100",
+    "nllb-moe": "Nllb",
     "llama": "Llama",
     "mistral": "Llama",
     "gemma": "Gemma",
@@ -149,7 +161,7 @@ class SpecialTokens:
 
 def class_name(tokenizer_config: Fields, config: Fields) -> str:
     """Which of :data:`TEMPLATES` a folder's tokenizer is; empty if of none."""
-    name = tokenizer_config.text("tokenizer_class", "")
+    name = tokenizer_config.text("tokenizer_class", config.text("tokenizer_class", ""))
     name = name.removesuffix("Fast").removesuffix("Tokenizer")
     return name if name in TEMPLATES else CLASSES.get(config.text("model_type", ""), name)
 
@@ -175,6 +187,11 @@ def special_tokens(
             elif isinstance(value, str):
                 tokens[role] = value
     template = TEMPLATES.get(name, Template())
+    languages = languages_of(name, tokenizer_config)
+    if languages is not None:
+        tokens["language"] = languages.source
+        if name == "Nllb" and tokenizer_config.flag("legacy_behaviour", False):
+            template = _LANGUAGE_LAST
     if name in DEFAULTS:
         template = Template(
             prefix=_switched(tokenizer_config, "bos", template.prefix),
