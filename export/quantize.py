@@ -37,15 +37,22 @@ FORMS: dict[MatrixForm, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {
 
 @dataclass(frozen=True)
 class Product:
-    """``node`` multiplies ``x`` with the constant ``matrix``, and does nothing else.
+    """``node`` multiplies its first input with the constant ``matrix``, and does nothing else.
 
     ``is_transposed``: the matrix is ``[outputs, inputs]``, as a tied embedding is.
     """
 
     node: ir.Node
-    x: ir.Value
     matrix: ir.Value
     is_transposed: bool
+
+    @property
+    def x(self) -> ir.Value:
+        """As it is now: what was there may have been replaced, if it was a product too."""
+        x = self.node.inputs[0]
+        if x is None:
+            raise ValueError(f"{self.name} is multiplied with nothing")
+        return x
 
     @property
     def name(self) -> str:
@@ -75,7 +82,7 @@ def products(graph: ir.Graph) -> Iterator[Product]:
         if producer is not None and producer.op_type == "Transpose" and producer.inputs[0]:
             is_transposed, matrix = not is_transposed, producer.inputs[0]
         if _is_matrix(matrix):
-            yield Product(node, x, matrix, is_transposed)
+            yield Product(node, matrix, is_transposed)
 
 
 def _is_plain_gemm(node: ir.Node) -> bool:

@@ -9,6 +9,9 @@ from onnx_ir.tape import Tape
 
 from export.equalize import equalized
 from export.matrices import Weight, row_int8
+from export.quantize import quantize_graph
+from export.recipes import RECIPES
+from model.bundle import Device, Precision
 from model.config import ModelConfig
 from model.kernels import Step
 from model.transformer import from_weights
@@ -58,6 +61,34 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(weight: Weight) -> None:
         (alone,) = session.run(None, {"x": x[row : row + 1]})
         np.testing.assert_array_equal(batched[row], alone[0])
     np.testing.assert_array_equal(batched[3], 0)
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4])
+def test_a_product_of_a_product(weight: Weight, precision: Precision) -> None:
+    """As a projection before a decoder's head: the second reads what the first has become."""
+    x = ir.val("x", ir.DataType.FLOAT, ["batch", 96])
+    second = weight.T.copy()
+    tape = Tape()
+    matrices = [
+        tape.initializer(ir.tensor(array, name=name))
+        for name, array in (("first", weight), ("second", second))
+    ]
+    for matrix in matrices:
+        matrix.dtype = ir.DataType.FLOAT
+    y = tape.op("MatMul", [tape.op("MatMul", [x, matrices[0]]), matrices[1]])
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["batch", 96])
+    graph = ir.Graph(
+        [x], [y], nodes=tape.nodes, initializers=tape.initializers, opset_imports={"": 23}
+    )
+    model = ir.Model(graph, ir_version=10)
+    quantize_graph(model, RECIPES[precision, Device.CPU])
+    assert not {"MatMul"} & {node.op_type for node in model.graph}
+    proto = ir.serde.serialize_model(model).SerializeToString()
+    session = ort.InferenceSession(proto, providers=["CPUExecutionProvider"])
+    rows = np.random.default_rng(1).normal(size=(5, 96)).astype(np.float32)
+    (actual,) = session.run(None, {"x": rows})
+    expected = rows @ weight @ second
+    assert np.linalg.norm(actual - expected) < 0.2 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT])
