@@ -53,7 +53,10 @@ class Mixture:
             other = Tape()
             y = quantized_mixture(other, nodes[0], form)
             nodes = list(other.nodes)
-            initializers = [*(v for v in initializers if v.name[0] == "b"), *other.initializers]
+            initializers = [
+                *(v for v in initializers if (v.name or "")[0] == "b"),
+                *other.initializers,
+            ]
         y.name, y.dtype = "y", ir.DataType.FLOAT
         y.shape = ir.Shape([1, "tokens", self.size])
         opsets = {"": 23, CONTRIB: 1}

@@ -21,9 +21,9 @@ from export.sources import DEFAULT_SOURCES
 from tests.export.test_tokenizer_forms import check_ties, differing, read, train, untagged
 from tests.export.texts import texts
 
-BPE = {"model_type": "bpe"}
-UNIGRAM = {"model_type": "unigram"}
-PEGASUS = {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+BPE: dict[str, Any] = {"model_type": "bpe"}
+UNIGRAM: dict[str, Any] = {"model_type": "unigram"}
+PEGASUS: dict[str, Any] = UNIGRAM | {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def check(
     ours: Tokenizer,
     moved: Callable[[int], int],
     *,
-    before: list[int],
-    after: list[int],
+    before: list[int | None],
+    after: list[int | None],
     is_bpe: bool = False,
 ) -> None:
     """Every text of ``corpus`` has the ids of ``library``, each ``moved``, in between the ends.
@@ -159,9 +159,7 @@ def test_m2m_100(tmp_path: Path, corpus: list[str], trained: dict[str, bytes]) -
     assert differing(plain, lambda text: ours.encode(text).ids, theirs.encode) == []
     ids = [ids for text in corpus[-50:] if 3 not in (ids := theirs.encode(text))]
     assert ids
-    assert [ours.decode(row) for row in ids] == [
-        theirs.decode(row[1:-1]) for row in ids
-    ]
+    assert [ours.decode(row) for row in ids] == [theirs.decode(row[1:-1]) for row in ids]
     describe(tmp_path, tokenizer_class="M2M100Tokenizer", language_codes="wmt22")
     with pytest.raises(UnsupportedError, match="language_codes 'wmt22'"):
         read(tmp_path, "m2m_100")
@@ -179,9 +177,8 @@ def test_marians_target_is_decoded_and_never_found(tmp_path: Path, corpus: list[
     order = [*dict.fromkeys(["</s>", "<unk>", *sides[0], *sides[1]]), "<pad>"]
     ids = {token: index for index, token in enumerate(order)}
     (tmp_path / "vocab.json").write_text(json.dumps(ids))
-    theirs = MarianTokenizer(
-        *(str(tmp_path / name) for name in ("source.spm", "target.spm", "vocab.json"))
-    )
+    files: Any = [str(tmp_path / name) for name in ("source.spm", "target.spm", "vocab.json")]
+    theirs = MarianTokenizer(*files)
     ours = read(tmp_path, "marian")
 
     def plain(text: str) -> list[int]:

@@ -20,29 +20,26 @@ that is if it is not the mean of the hidden vectors).
 
 :func:`check_graphs` runs the exported fp32 graphs in ONNX Runtime: 64 greedy tokens in a padded
 batch, which then decodes ragged rows over the cache; every row alone; prompts in three chunks.
-With ``precisions`` it also writes bundles, and notes how large their graphs are. Each passing
-check notes its row in ``build/families``; ``python -m scripts.families`` makes them the table.
+Then the graphs are rewritten in other precisions of a CPU, held to a cosine, and their sizes
+noted. Each passing check notes its row in ``build/families``;
+``python -m scripts.families`` makes them the table.
 """
 
 import dataclasses
-import json
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import onnx_ir
 import torch
 from torch import Tensor
 
-from export.bundle_writer import write_bundle
 from export.checkpoint import Checkpoint
+from export.encoding import EncoderWork, encode_in_graph
 from export.equalize import equalized
-from export.graph_files import load_graph
 from export.graphs import export_graphs
 from export.greedy import (
     Run,
@@ -53,16 +50,17 @@ from export.greedy import (
     padded,
     remember_source,
 )
-from export.parity import TIE, TOLERANCE
+from export.parity import TIE, TOLERANCE, Reference
 from export.runtime import DecodeSession, Floats, Session
 from export.sources import load_checkpoint
-from model.bundle import Graph, Precision
+from model.bundle import Graph
 from model.config import Kind
 from model.kernels import Step
 from model.transformer import Transformer, from_weights
-from scripts.families import ROWS, Family
+from scripts.families import Family
 from tests.export.importers.support import WORDS, randomise, save
 from tests.families.beams import check_beams
+from tests.families.rows import note, operators_of, sizes_of
 
 VOCABULARY_SIZE = len(WORDS)  # what the small tokenizer has; a model may have more
 NUM_STEPS = 64
@@ -72,7 +70,6 @@ LENGTHS = (13, 1, 7)  # of prompts, sources and texts
 ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
 
 Expected = Callable[[Any, Tensor], Tensor]
-_seen: dict[str, Family] = {}  # what this process has noted
 
 
 @contextmanager
@@ -170,32 +167,36 @@ def check_graphs(
     seed: int = 0,
     *,
     expected: Expected | None = None,
-    precisions: tuple[Precision, ...] = (),
 ) -> Family:
     """Holds the exported fp32 graphs to ``model``, and notes the row of ``family``.
 
     Args:
         expected: for encoders: what the graph gives for ids ``[1, length]``, with the 1 in front.
-        precisions: of bundles to write as well, whose sizes are noted.
     """
     with imported(model, seed) as checkpoint, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
         if checkpoint.config.kind == Kind.ENCODER:
-            row = _check_encoder(model, checkpoint, directory, graphs, expected)
+            checked = _check_encoder(model, checkpoint, directory, graphs, expected)
         else:
-            row = _check_decoder(model, checkpoint, directory, graphs)
+            checked = _check_decoder(model, checkpoint, directory, graphs)
             check_beams(
                 model, checkpoint, directory, graphs, eos=END, prompts=_rows(checkpoint, seed=1)
             )
-        sizes = {"fp32": _graph_bytes(directory)}
-        for precision in precisions:
-            bundle = write_bundle(checkpoint, directory / "bundles", precision=precision)
-            sizes[str(precision)] = _graph_bytes(bundle)
         row = msgspec.structs.replace(
-            row, family=family, operators=_operators(directory, graphs), bytes_by_precision=sizes
+            checked.row,
+            family=family,
+            operators=operators_of(directory, graphs),
+            bytes_by_precision=sizes_of(checkpoint.config, checked.reference, directory, graphs),
         )
-        return _note(row)
+        return note(row)
+
+
+class _Checked(NamedTuple):
+    """``row`` without the family's name, and what transformers gave, for other precisions."""
+
+    row: Family
+    reference: Reference
 
 
 def _check_encoder(
@@ -204,18 +205,16 @@ def _check_encoder(
     directory: Path,
     graphs: dict[str, Graph],
     expected: Expected | None,
-) -> Family:
+) -> _Checked:
     rows = _rows(checkpoint)
     session = Session(directory, graphs["encode"])
 
+    def work_of(rows: list[list[int]]) -> EncoderWork:
+        has_segments = bool(checkpoint.config.embedding.num_segments)
+        return EncoderWork(rows, [[0] * len(row) for row in rows] if has_segments else None)
+
     def run(rows: list[list[int]]) -> list[Floats]:
-        segments = {}
-        if checkpoint.config.embedding.num_segments:
-            segments = {"segment_ids": np.zeros_like(padded(rows))}
-        outputs = session.run(token_ids=padded(rows), lengths=lengths_of(rows), **segments)
-        output = next(iter(outputs.values()))
-        # Of one vector a row there is no padding to cut off.
-        return [x[: len(row)] if x.ndim > 1 else x for x, row in zip(output, rows, strict=True)]
+        return [outputs[0] for outputs in encode_in_graph(session, work_of(rows))]
 
     theirs = [
         _their_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
@@ -224,7 +223,8 @@ def _check_encoder(
     error = max(_errors(together, theirs))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
     assert max(_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
-    return Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
+    row = Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
+    return _Checked(row, Reference(theirs, error, 0, 0, texts=work_of(rows)))
 
 
 def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
 
 def _check_decoder(
     model: Any, checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]
-) -> Family:
+) -> _Checked:
     rows, special = _rows(checkpoint), checkpoint.special_tokens
     work = Work(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
     if checkpoint.config.kind == Kind.ENCODER_DECODER:
@@ -269,7 +269,7 @@ def _check_decoder(
     allowed[..., list(work.suppressed)] = -np.inf
     tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
     assert (equal | tied).all(), "greedy tokens differ"
-    return Family(
+    row = Family(
         family="",
         kind=checkpoint.config.kind,
         max_absolute_error=error,
@@ -277,6 +277,10 @@ def _check_decoder(
         tokens_equal=int(equal.sum()),
         tokens_tied=int((tied & ~equal).sum()),
     )
+    reference = Reference(
+        list(theirs[:, :NUM_CHUNKED_STEPS]), error, 0, 0, work=short, tokens=together.tokens
+    )
+    return _Checked(row, reference)
 
 
 def _decode(
@@ -314,40 +318,3 @@ def _their_logits(model: Any, work: Work, run: Run) -> Floats:
 
 def _errors(actual: list[Floats], wanted: list[Floats]) -> list[float]:
     return [float(np.abs(x - y).max()) for x, y in zip(actual, wanted, strict=True)]
-
-
-def _operators(directory: Path, graphs: dict[str, Graph]) -> tuple[str, ...]:
-    """Those that attention and experts became: ONNX Runtime's own, or plain ones."""
-    used: Counter[str] = Counter()
-    for graph in graphs.values():
-        model: onnx_ir.Model = load_graph(directory / graph.file)
-        used.update(
-            node.op_type
-            for node in model.graph
-            if node.domain == "com.microsoft" or node.op_type in ("Attention", "Softmax")
-        )
-    return tuple(sorted(used))
-
-
-def _graph_bytes(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.glob("*.onnx*"))
-
-
-def _note(row: Family) -> Family:
-    """Adds ``row`` to what this process knows of its family, and writes that."""
-    known = _seen.get(row.family)
-    if known is not None:
-        row = msgspec.structs.replace(
-            row,
-            operators=tuple(sorted({*row.operators, *known.operators})),
-            max_absolute_error=max(row.max_absolute_error, known.max_absolute_error),
-            tokens_compared=row.tokens_compared + known.tokens_compared,
-            tokens_equal=row.tokens_equal + known.tokens_equal,
-            tokens_tied=row.tokens_tied + known.tokens_tied,
-            bytes_by_precision=known.bytes_by_precision | row.bytes_by_precision,
-        )
-    _seen[row.family] = row
-    ROWS.mkdir(parents=True, exist_ok=True)
-    name = "".join(c if c.isalnum() else "-" for c in row.family.lower())
-    (ROWS / f"{name}.json").write_text(json.dumps(msgspec.to_builtins(row), indent=2) + "\n")
-    return row

@@ -13,7 +13,6 @@ from transformers import (
     GemmaForCausalLM,
 )
 
-from model.bundle import Precision
 from tests.families.gated import AXES, SMALL, WINDOWS, layer_types
 from tests.families.harness import check_eager, check_graphs
 
@@ -67,4 +66,4 @@ def test_gemma3_eager(changes: dict[str, Any]) -> None:
 def test_gemma3_graphs() -> None:
     types = ["sliding_attention", "full_attention"]
     config = Gemma3TextConfig(**SMALL, head_dim=32, sliding_window=6, layer_types=types)
-    check_graphs("Gemma 3", Gemma3ForCausalLM(config), precisions=(Precision.INT8,))
+    check_graphs("Gemma 3", Gemma3ForCausalLM(config))

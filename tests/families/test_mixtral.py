@@ -11,7 +11,6 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from model.bundle import Precision
 from tests.families.gated import AXES, SMALL, WINDOWS
 from tests.families.harness import check_eager, check_graphs
 
@@ -35,7 +34,7 @@ def test_mixtral_eager(changes: dict[str, Any]) -> None:
 
 def test_mixtral_graphs() -> None:
     model = MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=4))
-    check_graphs("Mixtral", model, precisions=(Precision.INT8,))
+    check_graphs("Mixtral", model)
 
 
 @settings(max_examples=10, deadline=None)

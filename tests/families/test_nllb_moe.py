@@ -34,7 +34,8 @@ def _sum_of_experts(self: Any, x: Tensor, _mask: Tensor, shares: Tensor) -> Tens
     """
     kept = 1 - self.moe_token_dropout
     outputs = [self[f"expert_{index}"](x) for index in range(self.num_experts)]
-    return kept * torch.einsum("etd,te->td", torch.stack(outputs), shares)
+    total: Tensor = kept * torch.einsum("etd,te->td", torch.stack(outputs), shares)
+    return total
 
 
 @pytest.fixture(scope="module", autouse=True)
