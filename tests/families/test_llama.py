@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from model.bundle import Precision
 from tests.families.gated import AXES, SMALL
 from tests.families.harness import check_eager, check_graphs
 
@@ -61,8 +60,39 @@ def test_scalings(scaling: dict[str, Any]) -> None:
     check_eager(model({"rope_parameters": dict(scaling)}))
 
 
+FACTORS = {"rope_theta": st.sampled_from((100.0, 500_000.0)), "factor": st.floats(1.0, 32.0)}
+ORIGINAL = {"original_max_position_embeddings": st.integers(8, 96)}
+VARIED: tuple[dict[str, st.SearchStrategy[Any]], ...] = (
+    FACTORS | {"rope_type": st.sampled_from(("linear", "dynamic"))},
+    FACTORS
+    | ORIGINAL
+    | {
+        "rope_type": st.just("llama3"),
+        "low_freq_factor": st.floats(0.5, 2.0),
+        "high_freq_factor": st.floats(2.5, 8.0),
+    },
+    FACTORS
+    | ORIGINAL
+    | {
+        "rope_type": st.just("yarn"),
+        "beta_fast": st.floats(4.0, 40.0),
+        "beta_slow": st.floats(0.5, 3.0),
+        "truncate": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.one_of([st.fixed_dictionaries(varied) for varied in VARIED]),
+    st.sampled_from((None, 8, 24)),
+)
+def test_scalings_of_any_size(scaling: dict[str, Any], head_size: int | None) -> None:
+    check_eager(model({"rope_parameters": scaling, "head_dim": head_size}))
+
+
 def test_graphs() -> None:
-    check_graphs("Llama", model({"rope_parameters": dict(LLAMA3)}), precisions=(Precision.INT8,))
+    check_graphs("Llama", model({"rope_parameters": dict(LLAMA3)}))
 
 
 def test_graphs_of_yarn() -> None:

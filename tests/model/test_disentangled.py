@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from model.config import (
@@ -35,20 +37,34 @@ def test_skewing_is_an_index(length: int) -> None:
     assert torch.equal(skewed(x), torch.stack([torch.stack(row, -1) for row in expected], -2))
 
 
-def test_keys_of_clipped_distances_by_the_formula() -> None:
+@settings(max_examples=20, deadline=None)
+@given(
+    span=st.integers(1, 12),
+    length=st.integers(1, 11),
+    num_heads=st.sampled_from((1, 2, 3)),
+    scale=st.sampled_from((None, 0.3)),
+    seed=st.integers(0, 2**16),
+)
+def test_keys_of_clipped_distances_by_the_formula(
+    span: int, length: int, num_heads: int, scale: float | None, seed: int
+) -> None:
     """Shaw et al. 2018, equation 4, without its first term."""
+    size, generator = 8, torch.Generator().manual_seed(seed)
     config = AttentionConfig(
-        num_heads=2, num_kv_heads=2, head_size=8, input_bias=False, output_bias=False
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_size=size,
+        input_bias=False,
+        output_bias=False,
+        scale=scale,
     )
-    bias = DisentangledBias(config, distances_of(3, 3, DistanceKind.CLIPPED))
-    table = torch.randn(6, 16)
+    bias = DisentangledBias(config, distances_of(span, span, DistanceKind.CLIPPED))
+    table = torch.randn(2 * span, num_heads * size, generator=generator)
     bias.load_state_dict({"content_to_position": table})
-    qkv = torch.randn(1, 9, 48)
-    scores = bias(qkv)
-    for head in range(2):
-        part = slice(8 * head, 8 * head + 8)
-        for i in range(9):
-            for j in range(9):
-                row = table[min(max(i - j, -3), 2) + 3, part]
-                expected = qkv[0, i, part] @ row / 8**0.5
-                torch.testing.assert_close(scores[0, head, i, j], expected)
+    qkv = torch.randn(1, length, 3 * num_heads * size, generator=generator)
+    places = torch.arange(length)
+    rows = (places[:, None] - places).clamp(-span, span - 1) + span
+    query = qkv[0, :, : num_heads * size].view(length, num_heads, size)
+    keys = table.view(-1, num_heads, size)[rows]  # [length, length, heads, size]
+    expected = torch.einsum("ihd,ijhd->hij", query, keys) * (scale or size**-0.5)
+    torch.testing.assert_close(bias(qkv)[0], expected)
