@@ -18,6 +18,8 @@ def apply_recipe(
     config: ModelConfig, recipe: Recipe, graphs: Signatures, directory: Path
 ) -> Signatures:
     """Rewrites the fp32 graphs in ``directory`` and returns their new signatures."""
+    if recipe.is_plain:
+        return graphs
     changed = with_float_states(graphs, recipe.computed)
     kept = kept_in_fp32(config)
     for graph in changed.values():

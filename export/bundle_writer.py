@@ -14,7 +14,7 @@ from torch import Tensor
 from export.apply_recipe import apply_recipe, runnable
 from export.attention import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
-from export.cost import Evaluation, score
+from export.cost import NUM_LARGE_TEXTS, Evaluation, score
 from export.equalize import equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
@@ -95,17 +95,20 @@ def write_bundle(
         del evened
         progress("check parity with the eager module")
         reference = compare_fp32(checkpoint, directory, graphs, weights)
-        evaluation, before, after = Evaluation.of(checkpoint), None, None
+        is_large = num_bytes(weights) >= LARGE_BYTES
+        evaluation = Evaluation.of(checkpoint, NUM_LARGE_TEXTS if is_large else None)
+        before, after = None, None
         if evaluation is not None:
             progress("measure perplexity")
-            is_large = num_bytes(weights) >= LARGE_BYTES
             before = after = score(evaluation, directory, graphs, is_large=is_large)
         progress(f"turn into {precision} for {device}")
         graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
         progress(f"check the {precision} graphs")
         graphs = add_attention_graph(graphs, directory)
         with runnable(recipe, graphs, directory) as folder:
-            cosine = min_cosine(reference, folder, graphs, recipe.min_cosine)
+            cosine = reference.cosine
+            if not recipe.is_plain:
+                cosine = min_cosine(reference, folder, graphs, recipe.min_cosine)
             if evaluation is not None and precision != Precision.FP32:
                 after = score(evaluation, folder, graphs)
         parity = certificate(reference, cosine, before, after)

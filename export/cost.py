@@ -19,6 +19,7 @@ from export.signatures import Signatures
 from model.config import Kind
 
 MAX_TOKENS = 96  # of each text
+NUM_LARGE_TEXTS = 3  # for a large model, for which each token is a billion products and more
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,12 @@ class Evaluation:
     sources: list[list[int]] | None = None
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "Evaluation | None":
-        """The bundled text as ``checkpoint`` reads it; None if it writes none."""
+    def of(cls, checkpoint: Checkpoint, num_texts: int | None = None) -> "Evaluation | None":
+        """The bundled text as ``checkpoint`` reads it; None if it writes none.
+
+        Args:
+            num_texts: how many texts or sentences; all unless given.
+        """
         tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
         limit = min(MAX_TOKENS, checkpoint.config.position.max_positions)
         unknown = checkpoint.config.vocabulary_size
@@ -48,14 +53,14 @@ class Evaluation:
             return [[index for index in row if index < unknown] for row in rows]
 
         if checkpoint.config.kind == Kind.DECODER:
-            rows = [row for row in encode(PASSAGES) if len(row) > 1]
+            rows = [row for row in encode(PASSAGES[:num_texts]) if len(row) > 1]
             return cls(rows) if rows else None
         start = checkpoint.special_tokens.decoder_start
         if checkpoint.config.kind == Kind.ENCODER or start is None:
             return None
         source = SENTENCES.get(checkpoint.source_language or "en", SENTENCES["en"])
         target = SENTENCES.get(checkpoint.target_language or "", source)
-        pairs = zip(encode(source), encode(target), strict=True)
+        pairs = zip(encode(source[:num_texts]), encode(target[:num_texts]), strict=True)
         kept = [(s, [start, *t][:limit]) for s, t in pairs if s and t]
         return cls([t for _, t in kept], [s for s, _ in kept]) if kept else None
 

@@ -26,6 +26,7 @@ from export.greedy import (
     Work,
     best,
     decode_eagerly,
+    decode_eagerly_together,
     decode_in_graph,
     remember_eagerly,
     remember_source,
@@ -43,6 +44,7 @@ NUM_STEPS = 32
 # Of a large model, for which each step, and each row of the eager module, reads gigabytes.
 NUM_LARGE_STEPS = 8
 NUM_LARGE_ROWS = 6
+NUM_LARGE_CHUNKED_ROWS = 2
 NUM_CHUNKED_STEPS = 4  # decoded after a prefill in chunks
 RANDOM_LENGTHS = (13, 1, 7, 4)
 SEED = 20170612
@@ -52,7 +54,8 @@ SEED = 20170612
 class Reference:
     """What the eager module gave for some inputs, and how the fp32 graphs compared.
 
-    ``texts`` is what an encoder read; ``work`` and ``tokens`` what was decoded.
+    ``texts`` is what an encoder read; ``work`` and ``tokens`` what was decoded. ``cosine`` is the
+    worst row's, of the fp32 graphs.
     """
 
     # Of each row: [size], or of tokens [length, labels] or [steps, vocabulary].
@@ -60,6 +63,7 @@ class Reference:
     max_absolute_error: float
     tokens_compared: int
     tokens_equal: int
+    cosine: float = 1.0
     texts: EncoderWork | None = None
     work: Work | None = None
     tokens: NDArray[np.int64] | None = None
@@ -141,8 +145,7 @@ def min_cosine(
     elif reference.work is not None:
         sessions = _sessions(reference.work, directory, graphs)
         outputs = list(_run(sessions, reference.work, reference.tokens).logits)
-    # A row is a whole sequence: all of its tokens' or steps' logits.
-    worst = min(_cosine(*pair) for pair in zip(outputs, reference.outputs, strict=True))
+    worst = _worst_cosine(outputs, reference.outputs)
     if not worst >= floor:
         raise ParityError(
             f"the worst cosine of the bundle's graphs to the eager module is {worst:.4f}, "
@@ -235,8 +238,11 @@ def _compare_decoder(
     sessions = _sessions(work, directory, graphs, is_large=is_large)
     run = _run(sessions, work, None)
     # A longer chunk over a cache: the same prompts in three pieces give the same logits.
-    short = dataclasses.replace(work, num_steps=min(NUM_CHUNKED_STEPS, work.num_steps))
-    chunked = _run(sessions, short, run.tokens, chunks=3)
+    is_large_decoder = is_large and work.sources is None
+    num_chunked = NUM_LARGE_CHUNKED_ROWS if is_large_decoder else len(work.prompts)
+    num_steps = min(NUM_CHUNKED_STEPS, work.num_steps)
+    short = dataclasses.replace(work, num_steps=num_steps, prompts=work.prompts[:num_chunked])
+    chunked = _run(sessions, short, run.tokens[:num_chunked], chunks=3)
     theirs = None
     if work.sources is not None:
         lengths = [len(source) for source in work.sources]
@@ -254,9 +260,12 @@ def _compare_decoder(
             for kind in expected
         )
     # Each graph is held to the tolerance on its own: ``decode`` over what ``encode`` gave it.
-    over_theirs = decode_eagerly(model, work, run.tokens, theirs)
+    if is_large_decoder:
+        over_theirs = decode_eagerly_together(model, work, run.tokens)
+    else:
+        over_theirs = decode_eagerly(model, work, run.tokens, theirs)
     error = max(error, _error(run.logits, over_theirs))
-    error = max(error, _error(chunked.logits, over_theirs[:, : short.num_steps]))
+    error = max(error, _error(chunked.logits, over_theirs[:num_chunked, : short.num_steps]))
     # The tokens are held to the eager module from end to end.
     expected = over_theirs
     if memories is not None:
@@ -271,6 +280,7 @@ def _compare_decoder(
         max_absolute_error=error,
         tokens_compared=int(equal.size),
         tokens_equal=int(equal.sum()),
+        cosine=_worst_cosine(run.logits, expected),
         work=work,
         tokens=run.tokens,
     )
@@ -292,6 +302,7 @@ def _compare_encoder(
         max_absolute_error=error,
         tokens_compared=0,
         tokens_equal=0,
+        cosine=_worst_cosine([row[0] for row in actual], [row[0] for row in expected]),
         texts=work,
     )
 
@@ -300,6 +311,11 @@ def _error(actual: Floats, expected: Floats) -> float:
     """The largest absolute difference; NaN if there is one anywhere."""
     clipped = (np.maximum(x, LOWEST_LOGIT) for x in (actual, expected))
     return float(np.abs(np.subtract(*clipped)).max())
+
+
+def _worst_cosine(actual: Sequence[Floats] | Floats, expected: Sequence[Floats] | Floats) -> float:
+    """Of a row, which is a whole sequence: all of its tokens' or steps' outputs."""
+    return min(_cosine(*pair) for pair in zip(actual, expected, strict=True))
 
 
 def _cosine(actual: Floats, expected: Floats) -> float:

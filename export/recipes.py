@@ -39,6 +39,12 @@ class Recipe:
     computed: Dtype = Dtype.FLOAT32
     min_cosine: float = 0.999
 
+    @property
+    def is_plain(self) -> bool:
+        """The fp32 graphs stay as they are."""
+        is_fp32 = self.stored == self.computed == Dtype.FLOAT32
+        return is_fp32 and self.matrices == self.embedding == MatrixForm.FLOAT
+
 
 _ROWS, _BLOCKS_8, _BLOCKS_4 = MatrixForm.ROW_INT8, MatrixForm.BLOCK_INT8, MatrixForm.BLOCK_INT4
 _HALF, _BRAIN = Dtype.FLOAT16, Dtype.BFLOAT16

@@ -5,12 +5,14 @@ import gc
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from export.bundle_writer import write_bundle
 from export.double import in_double
 from export.graphs import export_graphs
+from export.greedy import Work, decode_eagerly, decode_eagerly_together
 from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
 from model.bundle import Precision, read_parity
 from model.kernels import Step
@@ -53,6 +55,17 @@ def test_a_module_in_double_part_by_part_computes_the_same(name: str) -> None:
             assert actual.dtype == torch.float64
             torch.testing.assert_close(actual, expected, rtol=0, atol=1e-13)
             assert all(weight.dtype == torch.float32 for weight in parts.parameters())
+
+
+def test_rows_together_are_the_rows_alone() -> None:
+    config = ARCHITECTURES["llama"]
+    model = from_weights(config, random_weights(config)).double()
+    work = Work(prompts=[[3, 1, 4, 1, 5], [9], [2, 6]], num_steps=4)
+    tokens = np.array([[5, 3, 5, 8], [9, 7, 9, 3], [2, 3, 8, 4]])
+    with torch.inference_mode():
+        alone = decode_eagerly(model, work, tokens, None)
+        together = decode_eagerly_together(model, work, tokens)
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-12)
 
 
 @pytest.mark.usefixtures("every_model_is_large")
