@@ -19,6 +19,7 @@ from server.engine.engine import Engine
 from server.engine.lane import Worker
 from server.engine.warm_up import warm_up
 from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, StartupError
+from server.memory import release_free_memory
 from server.metrics import Metrics
 from server.registry import Entry, Model, Registry, State, load_bundle, version_order
 
@@ -150,16 +151,23 @@ class Catalog:
             task.cancel()
 
     def _retire(self, model: Model, leaving: Entry | None = None) -> None:
-        task = asyncio.create_task(self._retired(model, leaving))
+        task = asyncio.create_task(self._freed(model, leaving))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
+
+    async def _freed(self, model: Model, leaving: Entry | None) -> None:
+        key = model.key
+        retired = self._retired(model, leaving)
+        del model  # the last reference goes with the coroutine's end
+        await retired
+        await asyncio.to_thread(release_free_memory)
+        log.info("%s is out of memory", key)
 
     async def _retired(self, model: Model, leaving: Entry | None) -> None:
         """Lets go of a model that no new call gets, after those that have it."""
         name, version, key = model.manifest.name, model.manifest.version, model.key
         await self.calls.ended(name)
         await self._engine.remove(key)
-        log.info("%s is out of memory", key)
         if leaving is not None and self.registry.entry(name, version) is leaving:
             await self._set(None, name, version)
         if name not in self.registry.names:
