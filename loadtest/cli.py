@@ -14,12 +14,16 @@ from rich.console import Console
 from client.channel import DEFAULT_TARGET
 from client.errors import TriuneError
 from loadtest import machine, report
-from loadtest.compare.command import Comparison, Level, prepare_all
+from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
+from loadtest.compare.contestants import COMPARED, Level
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
 from loadtest.tasks import DEFAULTS, Task
+
+_ROUNDS = {Level.ENGINE: 5, Level.STATIC: 3, Level.SERVER: 3}
+_DURATION_SECONDS = {Task.GENERATE: 5.0, Task.TRANSLATE: 5.0, Task.EMBED: 3.0}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -143,15 +147,30 @@ def compare(
     json: Annotated[
         Path | None, typer.Option("--json", help="Where the rows are written, as they come.")
     ] = None,
-    level: Annotated[Level, typer.Option()] = Level.ENGINE,
+    level: Annotated[
+        Level,
+        typer.Option(
+            help="engine: without a network; server: as clients on the same cores see them; "
+            "static: our own engine with static batches, on mixed traffic."
+        ),
+    ] = Level.ENGINE,
     peers: Annotated[str, typer.Option(help="NAME,…; by default all.")] = "",
     precisions: Annotated[str, typer.Option(help="fp32,int8,int4; by default the usual.")] = "",
-    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="By default 5; 3 of servers and of static batches.")
+    ] = None,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            min=0.5, help="Seconds of each run against a server; by default 5, of embed 3."
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Of everybody.")] = len(
         os.sched_getaffinity(0)
     ),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small batches and two rounds: does all of it run?")
+        bool,
+        typer.Option("--quick", help="Few rows or clients and two rounds: does all of it run?"),
     ] = False,
     prepare: Annotated[
         bool,
@@ -159,13 +178,16 @@ def compare(
     ] = False,
     root: Annotated[Path, typer.Option(help="Of environments and models.")] = Path("build"),
 ) -> None:
-    """Measure this engine side by side with others on the same work."""
+    """Measure this engine, or this server, side by side with others on the same work."""
+    if task not in COMPARED:
+        raise typer.BadParameter(f"what is compared is {', '.join(COMPARED)}", param_hint="--task")
     comparison = Comparison(
         task=task,
         level=level,
         peers=_names(peers),
         precisions=_names(precisions),
-        rounds=2 if quick else rounds,
+        rounds=rounds or (2 if quick else _ROUNDS[level]),
+        duration_seconds=duration or (2.0 if quick else _DURATION_SECONDS[task]),
         quick=quick,
         threads=threads,
         root=root.absolute(),

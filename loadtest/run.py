@@ -66,6 +66,7 @@ async def run(plan: Plan, console: Console) -> Result:
             prompts=Prompts(lines, words, plan.seed),
             max_new_tokens=plan.max_new_tokens,
             ignore_eos=plan.ignore_eos,
+            mask_token=model.mask_token,
         )
         clock = driver.MonotonicClock()
         window = driver.Window(
@@ -102,7 +103,7 @@ async def _suitable_model(client: AsyncClient, plan: Plan) -> Model:
     model = await client.get_model(plan.model)
     if model.state is not ModelState.READY:
         raise UnsuitableModelError(f"{plan.model} is not served: {model.failure}")
-    if plan.task not in model.tasks:
+    if not set(plan.task.needs) & set(model.tasks):
         can = ", ".join(model.tasks)
         raise UnsuitableModelError(f"{plan.model} does not {plan.task}; it can {can}")
     return model

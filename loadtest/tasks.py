@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from client import types
+from client import encoder_types, types
 from client.aio import AsyncClient
 from client.errors import TriuneError
 from loadtest.driver import Answer, Clock, Send
@@ -19,6 +19,19 @@ class Task(StrEnum):
     GENERATE = "generate"
     TRANSLATE = "translate"
     EMBED = "embed"
+    CLASSIFY = "classify"
+    TAG = "tag"
+    FILL_MASK = "fill-mask"
+    ANSWER = "answer"
+    RERANK = "rerank"
+    SCORE = "score"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a model must be able to do, as ``GetModel`` says it: one of these."""
+        if self is Task.SCORE:
+            return ("generate", "translate")
+        return (self.value.replace("-", "_"),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,13 +44,27 @@ class Defaults:
     ignore_eos: bool
 
 
+def _reads(shortest: int, longest: int) -> Defaults:
+    """Of a task that generates nothing."""
+    return Defaults(lengths=LengthRange(shortest, longest), max_new_tokens=None, ignore_eos=False)
+
+
 # A trained decoder may end at once on a prompt that was cut: past the end, every request
 # costs the same. A translation ends when its source is translated.
 DEFAULTS = {
     Task.GENERATE: Defaults(lengths=LengthRange(8, 128), max_new_tokens=64, ignore_eos=True),
     Task.TRANSLATE: Defaults(lengths=LengthRange(5, 80), max_new_tokens=128, ignore_eos=False),
-    Task.EMBED: Defaults(lengths=LengthRange(8, 128), max_new_tokens=None, ignore_eos=False),
+    Task.EMBED: _reads(8, 128),
+    Task.CLASSIFY: _reads(8, 128),
+    Task.TAG: _reads(8, 128),
+    Task.FILL_MASK: _reads(8, 64),
+    Task.ANSWER: _reads(64, 256),
+    Task.RERANK: _reads(8, 128),
+    Task.SCORE: _reads(8, 64),
 }
+NUM_DOCUMENTS = 8
+"""Of a request to rerank."""
+_QUESTION_WORDS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +76,8 @@ class Workload:
     prompts: Prompts
     max_new_tokens: int | None
     ignore_eos: bool
+    mask_token: str = ""
+    """Of a model that fills masks."""
 
 
 def sender(client: AsyncClient, workload: Workload, clock: Clock) -> Send:
@@ -60,32 +89,69 @@ def sender(client: AsyncClient, workload: Workload, clock: Clock) -> Send:
     )
 
     async def generate(text: str) -> Answer:
-        return await _read(client.generate_stream(workload.model, text, **options), clock)
+        return await follow(client.generate_stream(workload.model, text, **options), clock)
 
     async def translate(text: str) -> Answer:
-        return await _read(client.translate_stream(workload.model, text, **options), clock)
-
-    async def embed(text: str) -> Answer:
-        result = await client.embed(workload.model, text)
-        return Answer(input_tokens=result.usage.input_tokens)
+        return await follow(client.translate_stream(workload.model, text, **options), clock)
 
     calls: dict[Task, Callable[[str], Awaitable[Answer]]] = {
         Task.GENERATE: generate,
         Task.TRANSLATE: translate,
-        Task.EMBED: embed,
     }
-    call = calls[workload.task]
+    call = calls.get(workload.task)
+
+    async def ask(number: int) -> Answer:
+        if call is not None:
+            return await call(workload.prompts.text(number))
+        return Answer(input_tokens=(await _read(client, workload, number)).input_tokens)
 
     async def send(number: int) -> Answer:
         try:
-            return await call(workload.prompts.text(number))
+            return await ask(number)
         except TriuneError as error:
             return Answer(status=error.code.name, retry_delay_seconds=error.retry_delay_seconds)
 
     return send
 
 
-async def _read(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Answer:
+async def _read(client: AsyncClient, workload: Workload, number: int) -> types.Usage:
+    """A request that is answered at once. Where it takes several texts, they are those of other
+    numbers, which no request has as its own.
+    """
+    task, model, prompts = workload.task, workload.model, workload.prompts
+    text = prompts.text(number)
+    result: types.Result
+    if task is Task.EMBED:
+        result = await client.embed(model, text)
+    elif task is Task.CLASSIFY:
+        result = await client.classify(model, text)
+    elif task is Task.TAG:
+        result = await client.tag(model, text)
+    elif task is Task.FILL_MASK:
+        result = await client.fill_mask(model, masked(text, workload.mask_token))
+    elif task is Task.ANSWER:
+        question = " ".join(prompts.text(number + _OTHERS).split()[:_QUESTION_WORDS])
+        result = await client.answer(model, [encoder_types.Question(question, text)])
+    elif task is Task.RERANK:
+        first = _OTHERS + number * NUM_DOCUMENTS
+        documents = [prompts.text(first + place) for place in range(NUM_DOCUMENTS)]
+        result = await client.rerank(model, text, documents)
+    else:
+        result = await client.score(model, [(text, prompts.text(number + _OTHERS))])
+    return result.usage
+
+
+_OTHERS = 1 << 40
+
+
+def masked(text: str, mask: str) -> str:
+    """``text`` with ``mask`` in place of its middle word."""
+    words = text.split()
+    words[len(words) // 2] = mask
+    return " ".join(words)
+
+
+async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Answer:
     """Follows a stream. Its last piece tells how many tokens there were in all: one that
     has no text, as the end of sequence, may have no id.
     """

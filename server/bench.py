@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,15 +36,39 @@ Message = dict[str, Any]
 _GOOD = {Outcome.DONE, Outcome.LENGTH, Outcome.STOP}
 
 
+Result = tuple[list[float], list[float]]
+"""The moments of a row's tokens, and the vector of a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    ids: tuple[int, ...]
+    num_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Batches that are formed once and run to their end; ``num_rows`` 0: none, rows come and go.
+
+    ``padded``: rows run on to the longest of their batch, as where a batch is one array.
+    """
+
+    num_rows: int = 0
+    padded: bool = False
+
+
 class Bench:
     """Answers the questions, one at a time. Lives on one event loop."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._model: Model | None = None
+        self._static = Static()
 
     async def load(self, message: Message) -> Message:
-        """Fields: ``model`` (a bundle's folder), ``threads``; optional ``lanes``, ``slots``."""
+        """Fields: ``model`` (a bundle's folder), ``threads``; optional ``lanes``, ``slots``,
+        ``max_length``, and ``static`` and ``padded``: see :class:`Static`.
+        """
         directory, threads = Path(message["model"]), message["threads"]
         config = ServerConfig(
             bundles=directory,
@@ -52,6 +77,7 @@ class Bench:
             num_slots=message.get("slots", 32),
             max_length=message.get("max_length", 1024),
         )
+        self._static = Static(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
         backend = make_backend(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
@@ -61,9 +87,9 @@ class Bench:
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:
-        """Runs all inputs at once. Answers with when tokens came; of texts, with the end alone."""
+        """Runs the inputs. Answers with when tokens came; of texts, with the end alone."""
         started = clock()
-        results = await self._results(message)
+        results = await self._batches(message)
         seconds = clock() - started
         if not message["max_new_tokens"]:
             return {"seconds": seconds, "num_tokens": sum(map(len, message["inputs"]))}
@@ -71,7 +97,7 @@ class Bench:
         return {"arrivals": arrivals}
 
     async def vectors(self, message: Message) -> Message:
-        results = await self._results({**message, "max_new_tokens": 0})
+        results = await self._results(_rows({**message, "max_new_tokens": 0}), message)
         return {"vectors": [vector for _, vector in results]}
 
     async def ceilings(self, message: Message) -> Message:
@@ -81,24 +107,46 @@ class Bench:
         if self._engine is not None:
             self._engine.stop()
 
-    async def _results(self, message: Message) -> list[tuple[list[float], list[float]]]:
+    async def _batches(self, message: Message) -> list[Result]:
+        """All rows at once; with static batches, each when the one before has ended."""
+        rows = _rows(message)
+        size = self._static.num_rows or len(rows)
+        results: list[Result] = []
+        for first in range(0, len(rows), size):
+            batch = rows[first : first + size]
+            longest = max(row.num_new_tokens for row in batch)
+            run = [replace(row, num_new_tokens=longest) for row in batch]
+            found = await self._results(run if self._static.padded else batch, message)
+            results += [
+                (moments[: row.num_new_tokens], vector)
+                for row, (moments, vector) in zip(batch, found, strict=True)
+            ]
+        return results
+
+    async def _results(self, rows: list[Row], message: Message) -> list[Result]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
-        jobs = [self._job(row, message) for row in message["inputs"]]
+        jobs = [self._job(row, message.get("beams", 1)) for row in rows]
         tickets = self._engine.submit(self._model.key, jobs)
         return await asyncio.gather(*map(_follow, tickets))
 
-    def _job(self, ids: list[int], message: Message) -> Job:
-        num_new, beams = message["max_new_tokens"], message.get("beams", 1)
-        if not num_new:
-            return EncodingJob(tuple(ids))
+    def _job(self, row: Row, beams: int) -> Job:
+        if not row.num_new_tokens:
+            return EncodingJob(row.ids)
         assert self._model is not None
         start = self._model.manifest.special_tokens.decoder_start
         search = None if beams == 1 else Beams(beams)
         # No end of sequence: the work is as long as was asked for.
         if start is None:
-            return GenerationJob(tuple(ids), num_new, beams=search)
-        return GenerationJob((start,), num_new, source=tuple(ids), beams=search)
+            return GenerationJob(row.ids, row.num_new_tokens, beams=search)
+        return GenerationJob((start,), row.num_new_tokens, source=row.ids, beams=search)
+
+
+def _rows(message: Message) -> list[Row]:
+    """``max_new_tokens`` is one number for all rows, or a list."""
+    inputs, new = message["inputs"], message["max_new_tokens"]
+    numbers = new if isinstance(new, list) else [new] * len(inputs)
+    return [Row(tuple(ids), number) for ids, number in zip(inputs, numbers, strict=True)]
 
 
 def _die(error: BaseException) -> None:
@@ -106,7 +154,7 @@ def _die(error: BaseException) -> None:
     os._exit(1)
 
 
-async def _follow(ticket: Ticket) -> tuple[list[float], list[float]]:
+async def _follow(ticket: Ticket) -> Result:
     """When each token came, and the vector of a text."""
     moments: list[float] = []
     vector: list[float] = []

@@ -4,27 +4,38 @@ A peer is an entry of a table; what it needs is pinned here and lives in an envi
 own, so that nothing of it is a dependency of the project.
 """
 
+import dataclasses
 import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from loadtest.compare.environments import (
+    COMPLETE_FILE,
+    CTRANSLATE2,
+    LLAMA_CPP,
+    ONNXRUNTIME_GENAI,
+    SENTENCE_TRANSFORMERS,
+    Environment,
+    require,
+)
 from loadtest.tasks import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Environment:
-    """A virtual environment: its name below ``build/peers`` and what pip installs there."""
+COMPARED = (Task.GENERATE, Task.TRANSLATE, Task.EMBED)
 
-    name: str
-    requirements: tuple[str, ...]
 
-    def python(self, root: Path) -> Path:
-        return root / self.name / "bin" / "python"
+class Level(StrEnum):
+    """What is compared: engines, servers as their clients see them, or ways to batch."""
+
+    ENGINE = "engine"
+    SERVER = "server"
+    STATIC = "static"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,21 +72,6 @@ class Contestant:
         return require(models / self.models[precision])
 
 
-COMPLETE_FILE = "complete"
-FAILURE_SUFFIX = ".failure.txt"
-
-
-def require(path: Path) -> Path:
-    """``path``. Raises ``LookupError`` if it is not there: why it could not be made."""
-    if path.exists():
-        return path
-    for made in (path, path.parent):
-        failure = made.with_name(made.name + FAILURE_SUFFIX)
-        if failure.exists():
-            raise LookupError(failure.read_text(encoding="utf-8").strip())
-    raise LookupError(f"{path.name} is missing: run the comparison with --prepare")
-
-
 def bundles_folder(models: Path) -> Path:
     """Of our own models: another one for each state of the code that makes them."""
     digest = hashlib.sha256()
@@ -84,22 +80,6 @@ def bundles_folder(models: Path) -> Path:
             digest.update(file.read_bytes())
     return models / f"bundles-{digest.hexdigest()[:12]}"
 
-
-CTRANSLATE2 = Environment(
-    name="ctranslate2",
-    requirements=(
-        "accelerate==1.15.0",
-        "ctranslate2==4.8.5",
-        "grpcio==1.85.1",
-        "numpy==2.4.6",
-        "safetensors==0.8.0",
-        "torch==2.13.0",
-        "transformers==5.23.0",
-        "gguf==0.19.0",
-        "sentencepiece==0.2.3",
-    ),
-)
-LLAMA_CPP = Environment(name="llama-cpp", requirements=("llama-cpp-python==0.3.36",))
 
 _INTER: dict[str, dict[str, Any]] = {
     "1 worker": {"inter": 1},
@@ -156,6 +136,12 @@ ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
             models={"fp32": "hugging_face/smollm2"},
             environment=CTRANSLATE2,
         ),
+        Contestant(
+            name="onnxruntime-genai",
+            module="loadtest.peers.genai_engine",
+            models={p: f"genai/smollm2-{p}" for p in ("fp32", "int8", "int4")},
+            environment=ONNXRUNTIME_GENAI,
+        ),
     ),
     Task.TRANSLATE: (
         Contestant(
@@ -174,5 +160,34 @@ ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
             layouts=_INTER,
             environment=CTRANSLATE2,
         ),
+        Contestant(
+            name="sentence-transformers",
+            module="loadtest.peers.sentence_transformers_engine",
+            models={"fp32": "hugging_face/minilm"},
+            environment=SENTENCE_TRANSFORMERS,
+        ),
+        Contestant(
+            name="pytorch",
+            module="loadtest.peers.torch_encoder_engine",
+            models={"fp32": "hugging_face/minilm"},
+            environment=SENTENCE_TRANSFORMERS,
+        ),
     ),
+}
+
+# Both read a batch when the one before has ended; as the field first had it, its rows all go on to
+# the longest, and as our engine has it, a row that has ended costs nothing.
+STATIC_PEERS: dict[Task, tuple[Contestant, ...]] = {
+    task: tuple(
+        dataclasses.replace(
+            engine_of(task),
+            name=name,
+            layouts={
+                f"{rows} rows": {**engine_of(task).layouts[""], "static": rows, "padded": padded}
+                for rows in (32, 64)
+            },
+        )
+        for name, padded in (("static batches", True), ("static batches, rows leave", False))
+    )
+    for task in (Task.GENERATE, Task.TRANSLATE)
 }

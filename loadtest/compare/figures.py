@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import numpy as np
+
+from loadtest.compare.errors import BadAnswerError
 from loadtest.compare.works import Kind, Work
 
 Rates = Sequence[float]
-
-
-class BadAnswerError(Exception):
-    """An answer that does not hold what was asked for."""
 
 
 def rate(work: Work, answer: Mapping[str, Any]) -> float:
@@ -24,7 +23,7 @@ def rate(work: Work, answer: Mapping[str, Any]) -> float:
     Raises:
         BadAnswerError: tokens are missing.
     """
-    wanted = work.batch * work.num_new_tokens or sum(work.lengths)
+    wanted = work.num_outputs or sum(work.lengths)
     arrivals: list[list[float]] | None = answer.get("arrivals")
     if arrivals is None:
         if answer["num_tokens"] != wanted:
@@ -45,6 +44,13 @@ def _steady_rate(arrivals: list[list[float]]) -> float:
     if end <= begin or not count:
         raise BadAnswerError("the rows never ran together")
     return count / (end - begin)
+
+
+def min_cosine(vectors: Sequence[Sequence[float]], exact: Sequence[Sequence[float]]) -> float:
+    """Of each vector, ``[N, H]``, with the one in the same place; the lowest."""
+    a, b = np.array(vectors), np.array(exact)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(((a * b).sum(1) / norms).min())
 
 
 @dataclass(frozen=True, kw_only=True)

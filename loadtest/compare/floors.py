@@ -16,7 +16,10 @@ _CACHE_BYTES = 4.0
 
 
 def floor_rate(work: Work, ceilings: Mapping[str, Any]) -> float | None:
-    """Tokens per second, of those that ``work`` counts. ``None``: no rate at this precision."""
+    """Tokens per second, of those that ``work`` counts. ``None``: no rate at this precision,
+    or rows that come and go."""
+    if work.kind == Kind.MIXED:
+        return None
     rates: dict[str, float] = ceilings.get("operations_per_second", {})
     # Four-bit weights are multiplied as int8.
     operations_rate = rates.get("int8" if work.precision == "int4" else work.precision)

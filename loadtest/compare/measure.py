@@ -1,14 +1,16 @@
 """Everybody loads, then takes turns, work by work."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loadtest.compare import figures
 from loadtest.compare.contestants import ROOT, Contestant
-from loadtest.compare.figures import BadAnswerError, Measured
-from loadtest.compare.worker import Worker, WorkerError
+from loadtest.compare.errors import BadAnswerError, WorkerError
+from loadtest.compare.figures import Measured
+from loadtest.compare.worker import Worker
 from loadtest.compare.works import Work
 from loadtest.tasks import Task
 
@@ -78,7 +80,9 @@ class Runner:
         return figures.rate(work, answer)
 
     def vectors(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Of the first layout: they do not depend on it."""
+        """Of the first layout: they do not depend on it. Raises ``LookupError`` without one."""
+        if self.reason:
+            raise LookupError(self.reason)
         worker = next(iter(self._workers.values()))
         answer = worker.ask({"op": "vectors", "inputs": inputs}, RUN_SECONDS)
         vectors: list[list[float]] = answer["vectors"]
@@ -139,6 +143,27 @@ def measure(work: Work, runners: Sequence[Runner], rounds: int) -> dict[str, Mea
         else Measured(rates=tuple(rates[runner.name]), layout=layouts[runner.name])
         for runner in runners
     }
+
+
+def with_cosines(
+    found: Mapping[str, Measured], work: Work, runners: Sequence[Runner], reference: Runner
+) -> dict[str, Measured]:
+    """``found`` with ``min_cosine_to_fp32``: of the work's texts, that of the worst vector with the
+    ``reference``'s.
+    """
+    inputs = work.message(0)["inputs"]
+    try:
+        exact = reference.vectors(inputs)
+    except (WorkerError, LookupError):
+        return dict(found)
+    result = dict(found)
+    for runner in runners:
+        if not found[runner.name].reason:
+            with contextlib.suppress(WorkerError):
+                worst = figures.min_cosine(runner.vectors(inputs), exact)
+                extra = {"min_cosine_to_fp32": worst}
+                result[runner.name] = replace(found[runner.name], extra=extra)
+    return result
 
 
 def _rotated(runners: Sequence[Runner], by: int) -> list[Runner]:

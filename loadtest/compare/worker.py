@@ -2,21 +2,17 @@
 
 import contextlib
 import json
-import os
 import queue
-import signal
-import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loadtest.compare.errors import WorkerError
+from loadtest.compare.process import ProcessGroup
+
 _CLOSE_SECONDS = 10.0
 _REASON_CHARACTERS = 300
-
-
-class WorkerError(Exception):
-    """A contestant that does not do what is asked. ``str(error)`` is the reason."""
 
 
 class Worker:
@@ -34,38 +30,24 @@ class Worker:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path
     ) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._log = log
+        self._group = ProcessGroup(command, environment, log, folder, talks=True)
+        self._process = self._group.process
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        try:
-            with log.open("w", encoding="utf-8") as errors:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    cwd=folder,
-                    env={**os.environ, **environment},
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise WorkerError(f"cannot be started: {error.strerror}: {command[0]}") from error
         threading.Thread(target=self._read, daemon=True).start()
 
     @property
     def pid(self) -> int:
         """Of the process, and of its group."""
-        return self._process.pid
+        return self._group.pid
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._group.is_alive
 
     def ask(self, question: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
         """The answer. Raises :class:`WorkerError`; after one in vain, ``is_alive`` may be false."""
         assert self._process.stdin is not None
-        self._signal(signal.SIGCONT)
+        self._group.resume()
         try:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
@@ -77,8 +59,8 @@ class Worker:
             line = None
         if line is None:
             self._process.wait()
-            raise WorkerError(self._death())
-        self._signal(signal.SIGSTOP)
+            raise WorkerError(self._group.last_words())
+        self._group.pause()
         try:
             answer: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
@@ -89,30 +71,18 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process with the end of its input; at the latest after some seconds."""
-        self._signal(signal.SIGCONT)
+        self._group.resume()
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_CLOSE_SECONDS)
-        self.kill()
+        self._group.wait_and_kill(_CLOSE_SECONDS)
 
     def kill(self) -> None:
         """Ends whatever is left of the process group."""
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        self._group.kill()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
         self._lines.put(None)
-
-    def _death(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = lines[-1][:_REASON_CHARACTERS] if lines else "no message"
-        return f"ended with status {self._process.returncode}: {last}"

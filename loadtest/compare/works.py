@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.compare.contestants import Level
 from loadtest.tasks import Task
 
 
@@ -16,6 +17,7 @@ class Kind(StrEnum):
     PREFILL = "prefill"  # prompt tokens until the first new one
     TRANSLATE = "translate"  # output tokens, encoder and decoder together
     EMBED = "embed"  # input tokens
+    MIXED = "mixed"  # output tokens of rows that come and go
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +54,7 @@ MODELS = {
         head=512 * 32000,
         cache_values_per_token=6 * 2 * 512,
         first_id=10,
-        vocabulary=32000,
+        vocabulary=31999,  # the last is padding, which CTranslate2's vocabulary has not
     ),
     # 6 layers of 384.
     Task.EMBED: Sizes(encoder=6 * 12 * 384 * 384, first_id=2000, vocabulary=30522),
@@ -70,6 +72,13 @@ class Work:
     lengths: tuple[int, ...]
     num_new_tokens: int = 0
     beams: int = 1
+    new_tokens: tuple[int, ...] = ()
+    """Of each row, where they differ."""
+
+    @property
+    def num_outputs(self) -> int:
+        """New tokens of all rows."""
+        return sum(self.new_tokens) or self.batch * self.num_new_tokens
 
     @property
     def batch(self) -> int:
@@ -85,7 +94,7 @@ class Work:
             "task": self.task.value,
             "kind": self.kind.value,
             "inputs": rows,
-            "max_new_tokens": self.num_new_tokens,
+            "max_new_tokens": list(self.new_tokens) or self.num_new_tokens,
             "beams": self.beams,
         }
 
@@ -141,16 +150,51 @@ def _embed(precision: str) -> list[Work]:
     ]
 
 
+MIXED_ROWS = 128
+
+
+def _mixed(task: Task, precision: str) -> list[Work]:
+    """As many outputs are short as are long, by their logarithm."""
+    random = np.random.default_rng(1)
+    if task == Task.GENERATE:
+        lengths = random.integers(8, 129, MIXED_ROWS)
+        new = np.exp(random.uniform(np.log(8), np.log(129), MIXED_ROWS)).astype(int)
+    else:
+        lengths = new = random.integers(5, 81, MIXED_ROWS)
+    return [
+        Work(
+            task=task,
+            kind=Kind.MIXED,
+            label=f"{lengths.min()}–{lengths.max()} in, {new.min()}–{new.max()} out",
+            precision=precision,
+            lengths=tuple(lengths.tolist()),
+            new_tokens=tuple(new.tolist()),
+        )
+    ]
+
+
 _WORKS = {Task.GENERATE: _generate, Task.TRANSLATE: _translate, Task.EMBED: _embed}
-PRECISIONS = {
-    Task.GENERATE: ("int8", "fp32"),
-    Task.TRANSLATE: ("int8",),
-    Task.EMBED: ("fp32", "int8"),
+PRECISIONS: dict[Level, dict[Task, tuple[str, ...]]] = {
+    Level.ENGINE: {
+        Task.GENERATE: ("int8", "fp32"),
+        Task.TRANSLATE: ("int8",),
+        Task.EMBED: ("fp32", "int8"),
+    },
+    Level.SERVER: {
+        Task.GENERATE: ("int8",),
+        Task.TRANSLATE: ("int8",),
+        Task.EMBED: ("fp32", "int8"),
+    },
+    Level.STATIC: {Task.GENERATE: ("int8",), Task.TRANSLATE: ("int8",), Task.EMBED: ()},
 }
 
 
-def works(task: Task, precision: str, *, quick: bool = False) -> list[Work]:
+def works(
+    task: Task, precision: str, level: Level = Level.ENGINE, *, quick: bool = False
+) -> list[Work]:
     """All works of a task. ``quick``: batches of at most 8, to see that everything runs."""
+    if level == Level.STATIC:
+        return _mixed(task, precision)
     chosen = _WORKS[task](precision)
     if not quick:
         return chosen

@@ -3,6 +3,7 @@ environment, from which each maker imports what it needs. ``OUT`` appears whole 
 """
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,40 @@ def gguf(ftype: str) -> Callable[[Path, Path], None]:
     return make
 
 
+def onnx_encoder(source: Path, out: Path) -> None:
+    """An encoder's ``model.onnx`` beside tokenizer and configuration, as optimum lays them out."""
+    import torch  # noqa: PLC0415
+    from transformers import AutoModel  # noqa: PLC0415
+
+    shutil.copytree(source, out)
+    model: Any = AutoModel.from_pretrained(str(source), attn_implementation="eager")
+    ids = torch.ones((2, 8), dtype=torch.long)
+    dynamic = {0: "batch_size", 1: "sequence_length"}
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    torch.onnx.export(
+        model.eval(),
+        (ids, ids, torch.zeros_like(ids)),
+        str(out / "model.onnx"),
+        input_names=names,
+        output_names=["last_hidden_state"],
+        dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], dynamic),
+        opset_version=17,
+        dynamo=False,
+    )
+
+
+def genai(precision: str) -> Callable[[Path, Path], None]:
+    """By the model builder of onnxruntime-genai, from a Hugging Face folder."""
+
+    def make(source: Path, out: Path) -> None:
+        builder = (sys.executable, "-m", "onnxruntime_genai.models.builder")
+        cache = out.with_name(f"{out.name}.cache")
+        places = ("-i", str(source), "-o", str(out), "-c", str(cache))
+        subprocess.run([*builder, *places, "-p", precision, "-e", "cpu"], check=True)
+
+    return make
+
+
 def copy(source: Path, out: Path) -> None:
     """What a peer reads as it is."""
     if source.is_dir():
@@ -98,6 +133,10 @@ def copy(source: Path, out: Path) -> None:
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "hugging-face-from-gguf": hugging_face_from_gguf,
     "copy": copy,
+    "onnx-encoder": onnx_encoder,
+    "genai-fp32": genai("fp32"),
+    "genai-int8": genai("int8"),
+    "genai-int4": genai("int4"),
     "ctranslate2": ctranslate2,
     "ctranslate2-transformer-base": ctranslate2_transformer_base,
     "gguf-f32": gguf("LLAMA_FTYPE_ALL_F32"),

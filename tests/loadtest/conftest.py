@@ -12,3 +12,9 @@ from tests.serving import server_process
 def target(tiny_bundles: Path) -> Iterator[str]:
     with server_process(tiny_bundles, "--threads", "1") as running:
         yield running.target
+
+
+@pytest.fixture(scope="module")
+def encoders(head_bundles: Path) -> Iterator[str]:
+    with server_process(head_bundles, "--threads", "1") as running:
+        yield running.target

@@ -13,18 +13,19 @@ import pytest
 
 from loadtest.compare import figures, measure
 from loadtest.compare.contestants import (
+    COMPARED,
     ENGINE_PEERS,
-    FAILURE_SUFFIX,
     ROOT,
     Contestant,
-    Environment,
     engine_command,
 )
+from loadtest.compare.environments import FAILURE_SUFFIX, Environment
+from loadtest.compare.errors import WorkerError
 from loadtest.compare.figures import Measured
 from loadtest.compare.measure import Places, Runner
 from loadtest.compare.prepare import Step, _install, _make
 from loadtest.compare.report import Report, print_table
-from loadtest.compare.worker import Worker, WorkerError
+from loadtest.compare.worker import Worker
 from loadtest.compare.works import Kind, Work, works
 from loadtest.tasks import Task
 
@@ -191,6 +192,25 @@ def test_our_engine_speaks_the_lines(tiny_bundles: Path, tmp_path: Path) -> None
         worker.close()
 
 
+@pytest.mark.parametrize("padded", [True, False])
+def test_static_batches_end_before_the_next_begins(
+    padded: bool, tiny_bundles: Path, tmp_path: Path
+) -> None:
+    worker = Worker(engine_command(), {}, tmp_path / "log", ROOT)
+    try:
+        bundle = str(tiny_bundles / "tiny-decoder" / "1")
+        question = {"op": "load", "model": bundle, "threads": 1, "static": 2, "padded": padded}
+        worker.ask(question, 60)
+        inputs, new = [[5, 6]] * 4, [20, 40, 10, 5]
+        answer = worker.ask({"op": "run", "inputs": inputs, "max_new_tokens": new}, 60)
+        arrivals = answer["arrivals"]
+        assert [len(row) for row in arrivals] == new
+        # The second batch begins when the first has ended, the longest of whose rows is its end.
+        assert min(arrivals[2][0], arrivals[3][0]) > max(arrivals[0][-1], arrivals[1][-1])
+    finally:
+        worker.close()
+
+
 def test_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest", "compare", "--task", "embed"]
     ran = subprocess.run(
@@ -205,7 +225,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "no peer for embed: nobody; there are " in ran.stderr
 
 
-@pytest.mark.parametrize("task", Task)
+@pytest.mark.parametrize("task", COMPARED)
 def test_peers_are_pinned_and_works_are_named_once(task: Task) -> None:
     for peer in ENGINE_PEERS[task]:
         assert peer.environment is not None

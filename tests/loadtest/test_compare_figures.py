@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.compare.figures import BadAnswerError, rate
+from loadtest.compare.contestants import COMPARED, Level
+from loadtest.compare.errors import BadAnswerError
+from loadtest.compare.figures import min_cosine, rate
 from loadtest.compare.floors import floor_rate
 from loadtest.compare.works import Kind, Work, works
 from loadtest.tasks import Task
@@ -93,7 +95,7 @@ def test_floors_are_bytes_or_products() -> None:
     assert floor_rate(embed, {"failure": "no engine"}) is None
 
 
-@pytest.mark.parametrize("task", Task)
+@pytest.mark.parametrize("task", COMPARED)
 def test_larger_batches_have_no_lower_floor(task: Task) -> None:
     chosen = [work for work in works(task, "int8") if work.kind in {Kind.DECODE, Kind.TRANSLATE}]
     for beams in {work.beams for work in chosen}:
@@ -109,3 +111,23 @@ def test_inputs_of_two_runs_never_begin_alike() -> None:
         rows = [tuple(row[:4]) for seed in range(20) for row in work.message(seed)["inputs"]]
         assert len(set(rows)) == len(rows)
         assert [len(row) for row in work.message(3)["inputs"]] == list(work.lengths)
+
+
+def test_the_worst_vector_counts() -> None:
+    assert min_cosine([[2.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]) == pytest.approx(0.5**0.5)
+
+
+def test_translated_ids_are_words_of_every_vocabulary() -> None:
+    largest = works(Task.TRANSLATE, "int8")[-1]
+    ids = {id_ for seed in range(20) for row in largest.message(seed)["inputs"] for id_ in row}
+    assert max(ids) < 31_999
+
+
+def test_mixed_rows_have_outputs_of_their_own() -> None:
+    (work,) = works(Task.TRANSLATE, "int8", Level.STATIC)
+    assert work.message(0)["max_new_tokens"] == list(work.lengths)
+    arrivals = [[1.0 + index for index in range(new)] for new in work.new_tokens]
+    assert rate(work, {"arrivals": arrivals}) == pytest.approx(
+        sum(work.new_tokens) / max(work.new_tokens)
+    )
+    assert floor_rate(work, {"operations_per_second": {"int8": 1.0}, "bytes_per_second": 1}) is None

@@ -63,6 +63,40 @@ def test_open_loop(target: str, tmp_path: Path) -> None:
     assert figures["latency_seconds"]["p50"] >= figures["first_token_seconds"]["p50"]
 
 
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        ("embed", "embedder"),
+        ("classify", "sorter"),
+        ("tag", "tagger"),
+        ("fill-mask", "filler"),
+        ("answer", "answerer"),
+        ("rerank", "judge"),
+    ],
+)
+def test_every_call_to_an_encoder(encoders: str, tmp_path: Path, task: str, model: str) -> None:
+    figures = _figures(
+        encoders,
+        tmp_path / "out.json",
+        *["--task", task, "--model", model, "--lengths", "4-12", "--concurrency", "2"],
+    )
+    assert figures["requests"] > 0
+    assert figures["errors"] == {}
+    assert figures["input_tokens"] > 4 * figures["requests"]
+    assert figures["output_tokens"] == 0
+
+
+@pytest.mark.parametrize("model", ["tiny-decoder", "dates"])
+def test_scores(target: str, tmp_path: Path, model: str) -> None:
+    figures = _figures(
+        target,
+        tmp_path / "out.json",
+        *["--task", "score", "--model", model, "--lengths", "4-8"],
+    )
+    assert figures["requests"] > 0
+    assert figures["errors"] == {}
+
+
 def test_own_prompts_are_sent_whole(target: str, tmp_path: Path) -> None:
     prompts = tmp_path / "dates.txt"
     prompts.write_text("3 March 2021\n", encoding="utf-8")
@@ -80,6 +114,7 @@ def test_own_prompts_are_sent_whole(target: str, tmp_path: Path) -> None:
     [
         (["--task", "generate", "--model", "no-such-model"], "NOT_FOUND"),
         (["--task", "embed", "--model", "dates"], "does not embed"),
+        (["--task", "fill-mask", "--model", "tiny-decoder"], "does not fill-mask"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(

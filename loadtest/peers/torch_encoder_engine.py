@@ -1,0 +1,48 @@
+"""A BERT of ``transformers`` on PyTorch, all texts in one padded batch, ordered in none."""
+
+import time
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModel
+
+from loadtest.peers.lines import Message, serve
+
+
+class Peer:
+    _model: Any
+
+    def load(self, message: Message) -> Message:
+        torch.set_num_threads(message["threads"])
+        model: Any = AutoModel.from_pretrained(
+            message["model"], dtype=torch.float32, attn_implementation="sdpa"
+        )
+        self._model = model.eval()
+        return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
+
+    def run(self, message: Message) -> Message:
+        started = time.perf_counter()
+        self._vectors(message["inputs"])
+        return {
+            "seconds": time.perf_counter() - started,
+            "num_tokens": sum(map(len, message["inputs"])),
+        }
+
+    def vectors(self, message: Message) -> Message:
+        return {"vectors": self._vectors(message["inputs"]).tolist()}
+
+    def _vectors(self, inputs: list[list[int]]) -> Any:
+        rows = [torch.tensor(row) for row in inputs]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+        with torch.inference_mode():
+            hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
+            mean = (hidden * mask[..., None]).sum(1) / lengths[:, None]
+            return torch.nn.functional.normalize(mean)
+
+
+if __name__ == "__main__":
+    peer = Peer()
+    serve({"load": peer.load, "run": peer.run, "vectors": peer.vectors})

@@ -1,0 +1,136 @@
+"""One request of many texts: EmbedStream against the engine without gRPC, and the memory it takes.
+
+    python -m tests.benchmarks.bulk_embed --bundle bundles/minilm --json build/bulk.json
+
+Both sides take turns on the same texts. Throughput is in texts per second. The server's memory is
+read after each answered batch; what bounds it is shown by the same stream at a tenth of its length.
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from tokenizers import Tokenizer
+
+from client.aio import AsyncClient
+from loadtest.compare.contestants import ROOT, engine_command
+from loadtest.compare.worker import Worker
+from loadtest.machine import machine
+from loadtest.prompts import LengthRange, Prompts, read_lines
+from model.bundle import TOKENIZER_FILE
+from tests.benchmarks.bare_engine import newest_version
+from tests.serving import server_process
+
+BATCH = 64
+LENGTHS = LengthRange(4, 60)
+"""Of texts, in words."""
+_ENGINE_TEXTS = 2048
+"""As many as the engine is given at once: less than may wait there."""
+_RUN_SECONDS = 600.0
+
+
+def _resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Engine:
+    """Our engine as a process, paused while it is not asked."""
+
+    def __init__(self, bundle: Path, threads: int) -> None:
+        self._worker = Worker(engine_command(), {}, ROOT / "build" / "bulk-engine.log", ROOT)
+        self._worker.ask(
+            {"op": "load", "model": str(bundle), "threads": threads, "task": "embed"}, _RUN_SECONDS
+        )
+        self._tokenizer = Tokenizer.from_file(str(bundle / TOKENIZER_FILE))
+
+    def texts_per_second(self, texts: Sequence[str]) -> float:
+        """Tokenising is not in it."""
+        rows = [one.ids for one in self._tokenizer.encode_batch(list(texts))]
+        seconds = 0.0
+        for start in range(0, len(rows), _ENGINE_TEXTS):
+            message = {"op": "run", "inputs": rows[start : start + _ENGINE_TEXTS]}
+            answer = self._worker.ask({**message, "max_new_tokens": 0}, _RUN_SECONDS)
+            seconds += answer["seconds"]
+        return len(rows) / seconds
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+async def _stream(target: str, model: str, texts: Sequence[str], pid: int) -> tuple[float, int]:
+    """Texts per second, and the most memory that the server had meanwhile."""
+
+    async def batches() -> AsyncIterator[Sequence[str]]:
+        for start in range(0, len(texts), BATCH):
+            yield texts[start : start + BATCH]
+
+    most = count = 0
+    async with AsyncClient(target) as client:
+        started = time.perf_counter()
+        async for batch in client.embed_stream(model, batches()):
+            count += len(batch.outputs)
+            most = max(most, _resident_bytes(pid))
+        seconds = time.perf_counter() - started
+    if count != len(texts):
+        raise SystemExit(f"{count} vectors came of {len(texts)}")
+    return count / seconds, most
+
+
+def main(
+    out: Annotated[Path, typer.Option("--json")],
+    bundle: Annotated[Path, typer.Option(help="bundles/NAME of an encoder.")] = Path(
+        "bundles/minilm"
+    ),
+    num_texts: Annotated[int, typer.Option("--texts", min=1)] = 10_000,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    threads: Annotated[int, typer.Option(min=1)] = len(os.sched_getaffinity(0)),
+) -> None:
+    """Measures both sides ``rounds`` times: about four minutes on two cores."""
+    prompts = Prompts(read_lines(None), LENGTHS, seed=0)
+    texts = [prompts.text(number) for number in range(num_texts)]
+    engine = Engine(newest_version(bundle), threads)
+    streamed: list[float] = []
+    bare: list[float] = []
+    memory: list[int] = []
+    try:
+        with server_process(bundle.parent, "--threads", str(threads)) as server:
+            pid, target = server.process.pid, server.target
+            idle = _resident_bytes(pid)
+            _, tenth = asyncio.run(_stream(target, bundle.name, texts[: num_texts // 10], pid))
+            engine.texts_per_second(texts[: num_texts // 10])
+            for _ in range(rounds):
+                rate, most = asyncio.run(_stream(target, bundle.name, texts, pid))
+                streamed.append(rate)
+                memory.append(most)
+                bare.append(engine.texts_per_second(texts))
+    finally:
+        engine.close()
+    report = {
+        "model": bundle.name,
+        "texts": num_texts,
+        "batch": BATCH,
+        "rounds": rounds,
+        "threads": threads,
+        "machine": machine()["processor"],
+        "stream_texts_per_second": median(streamed),
+        "bare_engine_texts_per_second": median(bare),
+        "stream_over_bare_engine": median(a / b for a, b in zip(streamed, bare, strict=True)),
+        "server_bytes_before": idle,
+        "server_bytes_at_a_tenth": tenth,
+        "server_bytes_at_most": max(memory),
+    }
+    text = json.dumps(report, indent=2)
+    print(text)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,105 @@
+"""How well embeddings find things: short descriptions of Debian packages look for their long ones.
+
+    python -m tests.benchmarks.retrieval --bundles fp32=DIR --bundles int8=DIR --json OUT
+
+Each DIR holds ``minilm``; each is asked through a server's Embed. PyTorch in fp32 is the reference.
+The texts are those of the installed packages: another machine may have others, so compare figures
+of one run.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from client.sync import Client
+from loadtest.machine import machine
+from tests.defaults import references
+from tests.serving import server_process
+
+STATUS = Path("/var/lib/dpkg/status")
+MAX_WORDS = 100
+"""Of a text: well within what the model reads."""
+_MIN_WORDS = 12
+_FIELD = re.compile(r"^Description: (.+)\n((?: .*\n)+)", re.MULTILINE)
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """``recall_at_1``: how often the right text is the nearest; ``mrr``: mean of 1 / its rank."""
+
+    recall_at_1: float
+    mrr: float
+
+
+def pairs(num: int, status: Path = STATUS) -> list[tuple[str, str]]:
+    """Short and long descriptions, each once, in an order that has nothing to do with names."""
+    found = {}
+    for short, long in _FIELD.findall(status.read_text(encoding="utf-8") + "\n"):
+        words = [word for word in long.split() if word != "."]
+        if len(words) >= _MIN_WORDS:
+            found[short] = " ".join(words[:MAX_WORDS])
+    # Packages of one source share a description: only one of them can be found.
+    single = {long: short for short, long in found.items()}
+    ordered = sorted(single, key=lambda long: hashlib.sha256(long.encode()).digest())
+    return [(single[long], long) for long in ordered[:num]]
+
+
+def retrieval(queries: Vectors, documents: Vectors) -> Retrieval:
+    """Both ``[N, H]``, of length 1; the document of query i is document i."""
+    scores = queries @ documents.T
+    right = scores.diagonal()[:, None]
+    ranks = 1 + (scores > right).sum(1)
+    return Retrieval(float((ranks == 1).mean()), float((1.0 / ranks).mean()))
+
+
+def by_server(client: Client, found: Sequence[tuple[str, str]]) -> Retrieval:
+    """Through Embed."""
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        outputs = client.embed("minilm", texts).outputs
+        return np.array([output.values for output in outputs], np.float32)
+
+    return retrieval(embed([short for short, _ in found]), embed([long for _, long in found]))
+
+
+def by_pytorch(found: Sequence[tuple[str, str]]) -> Retrieval:
+    """The reference."""
+    queries, documents = zip(*found, strict=True)
+    return retrieval(references.minilm_embeddings(queries), references.minilm_embeddings(documents))
+
+
+def main(
+    out: Annotated[Path, typer.Option("--json")],
+    bundles: Annotated[list[str], typer.Option(metavar="NAME=DIR")],
+    num_pairs: Annotated[int, typer.Option("--pairs", min=2)] = 300,
+) -> None:
+    """Measures each of the bundles and the reference."""
+    found = pairs(num_pairs)
+    figures = {"pytorch fp32": by_pytorch(found)}
+    for named in bundles:
+        name, _, folder = named.partition("=")
+        with server_process(Path(folder)) as server, Client(server.target) as client:
+            figures[name] = by_server(client, found)
+    report = {
+        "model": "minilm",
+        "pairs": len(found),
+        "machine": machine()["processor"],
+        "figures": {name: asdict(one) for name, one in figures.items()},
+    }
+    text = json.dumps(report, indent=2)
+    print(text)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,175 @@
+"""Servers side by side: our own and a toy that speaks as peers do, as real processes."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from loadtest.compare.contestants import COMPARED
+from loadtest.compare.errors import BadAnswerError, WorkerError
+from loadtest.compare.loads import Load, Pace, Requests, loads
+from loadtest.compare.server_level import ServerComparison, estimate_seconds, metrics
+from loadtest.compare.server_runner import ServerRunner, Timing
+from loadtest.compare.servers import SERVER_PEERS, Protocol, Server, ServerPlaces, server_of
+from loadtest.prompts import LengthRange
+from loadtest.tasks import Task
+
+TIMING = Timing(warmup_seconds=0.0, duration_seconds=0.3)
+LOAD = Load(
+    task=Task.GENERATE,
+    label="few",
+    clients=2,
+    pace=Pace.CLOSED,
+    lengths=LengthRange(3, 5),
+    num_new_tokens=LengthRange(4, 6),
+    seconds_to_answer=0.1,
+)
+
+
+@pytest.fixture
+def places(tiny_bundles: Path, tmp_path: Path) -> ServerPlaces:
+    return ServerPlaces(environments=tmp_path / "peers", models=tiny_bundles)
+
+
+def _toy(kind: str, protocol: Protocol = Protocol.LLAMA, **more) -> Server:
+    return Server(
+        name=kind,
+        protocol=protocol,
+        command=("{python}", "-m", "tests.loadtest.toy_server", kind, "{port}"),
+        model="tiny-decoder/1",
+        health="" if kind == "dead" else "/health",
+        **more,
+    )
+
+
+def _ours(model: str) -> Server:
+    return dataclasses.replace(server_of(Task.GENERATE, "fp32"), model=f"{model}/1")
+
+
+def _requests(places: ServerPlaces, load: Load, seed: int) -> Requests:
+    name = "dates" if load.task == Task.TRANSLATE else "tiny-decoder"
+    return Requests(load, places.models / name / "1" / "tokenizer.json", seed)
+
+
+@pytest.fixture
+def runner_of(places: ServerPlaces, tmp_path: Path) -> Iterator:
+    running: list[ServerRunner] = []
+
+    def make(server: Server, task: Task = Task.GENERATE) -> ServerRunner:
+        running.append(ServerRunner(server, task, places, tmp_path / "logs", 1))
+        return running[-1]
+
+    yield make
+    for one in running:
+        one.close()
+
+
+def test_everybody_is_asked_the_same(places: ServerPlaces) -> None:
+    first, second, other = (_requests(places, LOAD, seed) for seed in (1, 1, 2))
+    assert [first[number] for number in range(20)] == [second[number] for number in range(20)]
+    assert first[0] != other[0]
+    tokenizer = Tokenizer.from_file(str(places.models / "tiny-decoder" / "1" / "tokenizer.json"))
+    for number in range(20):
+        request = first[number]
+        assert tokenizer.encode(request.text, add_special_tokens=False).ids == list(request.ids)
+        assert 3 <= len(request.ids) <= 5
+        assert 4 <= request.num_new_tokens <= 6
+
+
+def test_a_translation_is_as_long_as_its_source(places: ServerPlaces) -> None:
+    load = dataclasses.replace(LOAD, task=Task.TRANSLATE, num_new_tokens=None)
+    request = _requests(places, load, 0)[3]
+    assert request.num_new_tokens == len(request.ids) == len(request.text.split())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "task"),
+    [
+        (Protocol.LLAMA, Task.GENERATE),
+        (Protocol.COMPLETIONS, Task.GENERATE),
+        (Protocol.EMBEDDINGS, Task.EMBED),
+        (Protocol.TRITON, Task.EMBED),
+    ],
+)
+def test_protocols_of_peers(
+    protocol: Protocol, task: Task, places: ServerPlaces, runner_of
+) -> None:
+    new = LengthRange(0, 0) if task == Task.EMBED else LOAD.num_new_tokens
+    load = dataclasses.replace(LOAD, task=task, num_new_tokens=new)
+    runner = runner_of(_toy("good", protocol), task)
+    summary = runner.run("", load, _requests(places, load, 0), None, TIMING)
+    assert summary.requests > 0
+    assert summary.errors == {}
+    if task == Task.GENERATE:
+        assert 4 <= summary.output_tokens / summary.requests <= 6
+        assert all(metric(summary) for metric in metrics(load).values())
+
+
+def test_a_translation_through_our_server(places: ServerPlaces, runner_of) -> None:
+    load = dataclasses.replace(LOAD, task=Task.TRANSLATE, num_new_tokens=None, beams=2)
+    runner = runner_of(_ours("dates"), Task.TRANSLATE)
+    summary = runner.run("", load, _requests(places, load, 0), None, TIMING)
+    assert summary.errors == {}
+    assert 3 <= summary.output_tokens / summary.requests <= 5
+
+
+def test_tokens_that_are_missing_are_a_reason(places: ServerPlaces, runner_of) -> None:
+    runner = runner_of(_toy("short"))
+    with pytest.raises(BadAnswerError, match="tokens came of"):
+        runner.run("", LOAD, _requests(places, LOAD, 0), None, TIMING)
+    assert not runner.reason
+
+
+def test_a_server_that_ends_is_out(places: ServerPlaces, runner_of) -> None:
+    runner = runner_of(_toy("dead"))
+    with pytest.raises(WorkerError, match="no such model"):
+        runner.run("", LOAD, _requests(places, LOAD, 0), None, TIMING)
+    assert runner.layouts == []
+    assert "does not start" in runner.reason
+
+
+@pytest.mark.parametrize("pace", [Pace.CLOSED, Pace.FLOOD])
+def test_rows_of_ours_and_of_peers(pace: Pace, places: ServerPlaces, runner_of) -> None:
+    load = dataclasses.replace(LOAD, pace=pace)
+    good = _toy("good", layouts={"one": (), "two": ()})
+    ours, peers = runner_of(_ours("tiny-decoder")), [runner_of(good), runner_of(_toy("dead"))]
+    compared = ServerComparison(
+        {"fp32": ours}, peers, lambda load, seed: _requests(places, load, seed), 2, 0.3, print
+    )
+    with closing(compared):
+        rows = compared.rows(load)
+    assert [row["metric"] for row in rows] == list(metrics(load))
+    for row in rows:
+        assert json.loads(json.dumps(row)) == row
+        assert row["ours"] > 0
+        assert row["peers"]["good"] > 0
+        assert "no such model" in row["peers"]["dead"]
+        assert row["best_peer"] == "good"
+        assert row["layouts"]["good"] in {"one", "two"}
+        assert row["rounds"] == 2
+
+
+@pytest.mark.parametrize("task", COMPARED)
+def test_loads_are_named_once_and_cost_what_they_say(task: Task) -> None:
+    chosen = loads(task)
+    assert len({(load.label, load.clients) for load in chosen}) == len(chosen)
+    assert {load.clients for load in chosen if load.pace == Pace.CLOSED} >= {1}
+    layouts = [1, *(len(server.layouts) for server in SERVER_PEERS[task])]
+    assert estimate_seconds(chosen, layouts, 6, 5.0) > estimate_seconds(chosen, layouts, 3, 5.0)
+    assert max(load.clients for load in loads(task, quick=True)) <= 8
+
+
+@pytest.mark.parametrize("task", COMPARED)
+def test_peers_are_pinned(task: Task) -> None:
+    for server in SERVER_PEERS[task]:
+        assert server.environment is not None
+        assert all("==" in requirement for requirement in server.environment.requirements)
+
+
+def test_what_cannot_be_filled_in_is_a_reason(places: ServerPlaces) -> None:
+    with pytest.raises(LookupError, match="--prepare"):
+        SERVER_PEERS[Task.GENERATE][0].filled("", port=1, clients=1, threads=1, places=places)
