@@ -252,7 +252,7 @@ SERVER_PEERS: dict[Task, tuple[Server, ...]] = {
             layouts=("float32",),
         ),
         Server(
-            name="triton (pytriton)",
+            name="triton",
             protocol=Protocol.TRITON,
             command=(
                 *("{python}", "-m", "loadtest.peers.pytriton_server", "--model", "{model}"),

@@ -12,7 +12,7 @@ VECTOR = 384 * 4
 
 
 def _tokens(question: dict, kind: str) -> int:
-    wanted = question.get("n_predict", question.get("max_tokens", 0))
+    wanted: int = question.get("n_predict", question.get("max_tokens", 0))
     return wanted - 1 if kind == "short" else wanted
 
 
