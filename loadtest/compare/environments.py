@@ -86,6 +86,7 @@ INFINITY = Environment(
         "numpy==1.26.4",
         "optimum==1.27.0",
         "torch==2.13.0",
+        "transformers==4.48.3",  # infinity loads what optimum refuses to load with newer ones
     ),
 )
 PYTRITON = Environment(

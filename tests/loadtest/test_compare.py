@@ -23,7 +23,8 @@ from loadtest.compare.environments import FAILURE_SUFFIX, Environment
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.figures import Measured
 from loadtest.compare.measure import Places, Runner
-from loadtest.compare.prepare import Step, _install, _make
+from loadtest.compare.models import Step
+from loadtest.compare.prepare import _install, _make
 from loadtest.compare.report import Report, print_table
 from loadtest.compare.worker import Worker
 from loadtest.compare.works import Kind, Work, works
