@@ -35,7 +35,8 @@ def require(path: Path) -> Path:
         failure = made.with_name(made.name + FAILURE_SUFFIX)
         if failure.exists():
             raise LookupError(failure.read_text(encoding="utf-8").strip())
-    raise LookupError(f"{path.name} is missing: run the comparison with --prepare")
+    name = "/".join(path.parts[-2:])
+    raise LookupError(f"{name} is missing: run the comparison with --prepare")
 
 
 CTRANSLATE2 = Environment(

@@ -145,8 +145,14 @@ def server_of(task: Task, precision: str) -> Server:
 
 
 def tokenizer_of(task: Task, precision: str, models: Path) -> Path:
-    """Of our bundle: what cuts the texts that everybody is sent."""
-    return require(models / server_of(task, precision).model) / "tokenizer.json"
+    """Of our bundle: what cuts the texts that everybody is sent.
+
+    Raises ``FileNotFoundError`` if there is none.
+    """
+    try:
+        return require(models / server_of(task, precision).model) / "tokenizer.json"
+    except LookupError as error:
+        raise FileNotFoundError(str(error)) from error
 
 
 def _vllm(model: str, *options: str, protocol: Protocol, layouts: tuple[str, ...]) -> Server:

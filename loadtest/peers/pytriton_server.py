@@ -1,6 +1,8 @@
 """Triton by pytriton: token ids in, a normalised mean vector out, by ONNX Runtime in batches."""
 
 import argparse
+import os
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ def main() -> None:
     for name in ("port", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
     arguments = parser.parse_args()
+    # Its interpreter is linked to whatever libpython is found: it must be ours.
+    os.environ["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = arguments.threads
     # Threads that spin would take the cores from Triton itself.

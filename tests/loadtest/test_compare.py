@@ -123,7 +123,7 @@ def test_whoever_fails_has_a_reason_and_the_others_go_on(places: Places) -> None
     assert "does not load: RuntimeError: this model is not for me" in reasons["refuses"]
     assert "out of luck" in reasons["dies"]
     assert reasons["short"] == "6 tokens came of 8"
-    assert reasons["absent"] == "absent is missing: run the comparison with --prepare"
+    assert reasons["absent"] == "models/absent is missing: run the comparison with --prepare"
     assert reasons["int8 only"] == "has no fp32"
     assert "--prepare" in reasons["new"]
     assert reasons["broken"] == "does not install: no wheel"
@@ -224,6 +224,21 @@ def test_command_line(tmp_path: Path) -> None:
     )
     assert ran.returncode == 1
     assert "no peer for embed: nobody; there are " in ran.stderr
+
+
+def test_servers_without_models_say_what_to_do(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest", "compare", "--task", "embed", "--level", "server"]
+    ran = subprocess.run(
+        [*command, "--root", str(tmp_path), "--json", str(tmp_path / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 1
+    assert "run the comparison with --prepare" in ran.stderr.splitlines()[-1]
+    assert ran.stderr.splitlines()[-1].startswith("error: ")
 
 
 @pytest.mark.parametrize("task", COMPARED)
