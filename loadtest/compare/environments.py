@@ -85,9 +85,9 @@ INFINITY = Environment(
     requirements=(
         "infinity-emb[server,optimum]==0.0.78",
         "numpy==1.26.4",
-        "optimum==1.27.0",
+        "optimum==1.24.0",
         "torch==2.13.0",
-        "transformers==4.48.3",  # infinity loads what optimum refuses to load with newer ones
+        "transformers==4.48.3",  # what optimum still speeds up
     ),
 )
 PYTRITON = Environment(
