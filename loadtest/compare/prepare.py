@@ -36,10 +36,12 @@ def _install(environment: Environment, root: Path, say: Say) -> bool:
         return True
     say(f"installing {', '.join(environment.requirements)}")
     python = str(environment.python(root))
-    commands = (
+    commands: list[tuple[str, ...]] = [
         (sys.executable, "-m", "venv", "--clear", str(folder)),
         (python, "-m", "pip", "install", "--quiet", *environment.requirements),
-    )
+    ]
+    if environment.unwanted:
+        commands.append((python, "-m", "pip", "uninstall", "--yes", *environment.unwanted))
     failure = _failure(folder)
     for command in commands:
         reason = _reason(command, environment.variables)

@@ -160,7 +160,8 @@ def _vllm(model: str, *options: str, protocol: Protocol, layouts: tuple[str, ...
         name="vllm",
         protocol=protocol,
         command=(
-            *("{bin}/vllm", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
+            *("{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}"),
+            *("--host", "127.0.0.1", "--port", "{port}"),
             *("--served-model-name", "model", "--disable-uvicorn-access-log", *options),
         ),
         layouts={name: ("--dtype", name) for name in layouts},
