@@ -38,7 +38,8 @@ check: setup
 
 # Also what `make test` leaves out: many connections, load beyond what the server can do.
 faults: setup
-	$(VENV)/python -m pytest tests/faults tests/server/test_mixes.py -m "heavy or not heavy"
+	$(VENV)/python -m pytest tests/faults tests/server/test_mixes.py tests/server/test_models.py \
+		tests/server/test_startup.py tests/server/test_access.py -m "heavy or not heavy"
 	$(VENV)/python -m scripts.faults
 
 bench: bundles

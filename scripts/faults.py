@@ -86,7 +86,9 @@ def _words(name: str) -> str:
 
 
 def _number(value: Figure) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from server.config import ServerConfig
 from server.engine.warm_up import warm_up
 from server.registry import load_bundle
 from server.watch import Changes, Watch, changes
+from tests.faults.record import record
 from tests.server.fake_backend import FakeDecode, decode_spec
 
 DATES, DECODER = "dates", "tiny-decoder"
@@ -126,6 +127,14 @@ async def test_twenty_reloads_under_load_drop_nothing(root: Path) -> None:
         assert answered[0] > 0
         assert answered[-1] > answered[0]
         assert running.registry.get(DATES).serial == 20
+        record(
+            11,
+            "a model is loaded again under load",
+            "the old version serves until the new one is ready; a failed load keeps the old one",
+            reloads=20,
+            answers_meanwhile=num_answers,
+            dropped=0,  # one that was would have ended the test above
+        )
         await running.catalog.settled()
         gc.collect()
         assert [session() for session in first] == [None] * len(first)

@@ -15,6 +15,7 @@ import pytest
 
 from client.sync import Client
 from client.types import ModelState
+from tests.faults.record import record
 from tests.serving import server_process
 
 VICTIM = "tiny-decoder"
@@ -262,6 +263,13 @@ def test_damaged_bundles_are_refused_by_name_and_the_others_served(
             assert reason in model.failure, label
         assert client.generate(VICTIM, "1", max_new_tokens=3).outputs
         assert models["dates"].state == ModelState.READY
+    record(
+        17,
+        "bundles that are damaged or attack: links, paths outside, hidden external data, …",
+        "each is refused by name, the others are served",
+        bundles=len(DAMAGES),
+        refused=sum(model.state == ModelState.REFUSED for model in models.values()),
+    )
 
 
 @pytest.mark.parametrize(
