@@ -76,7 +76,7 @@ ONNXRUNTIME_GENAI = Environment(
         "onnxruntime-genai==0.18.0",
         "onnxruntime==1.31.1",
         "onnx==1.23.2",
-        "onnx-ir==0.2.1",
+        "onnx-ir==1.1.0",
         "torch==2.13.0",
         "transformers==5.23.0",
     ),
