@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from server.engine.adjust import ConstraintError, Floats
+from server.text.deep_stack import on_deep_stack
 from server.text.spelling import drops_first_space, spelling
 
 MAX_GRAMMAR_BYTES = 1 << 16
@@ -63,7 +64,10 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._drops_first_space = False
-        self._compiled = lru_cache(CACHED_GRAMMARS)(self._compile)
+        # The library recurses once for each rule, and 8 MiB are too few for a grammar's worth.
+        self._compiled = lru_cache(CACHED_GRAMMARS)(
+            lambda grammar: on_deep_stack(lambda: self._compile(grammar))
+        )
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
         """A constraint at its beginning. Takes up to a second: not for an event loop.
@@ -169,7 +173,7 @@ def _source(grammar: Grammar) -> str:
         case GrammarKind.JSON_SCHEMA:
             try:
                 schema = json.loads(grammar.text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise GrammarError(f"is not JSON: {error}") from error
             if not isinstance(schema, dict | bool):
                 raise GrammarError("is not a JSON schema: an object is needed")
