@@ -100,6 +100,8 @@ def read(
             f"has {len(whole.ids)} tokens, at most {limit.max_whole_tokens} are accepted"
         )
     room = limit.max_tokens - tokenizer.num_special_tokens_to_add(pair is not None)
+    if room < 1:
+        raise _no_room(limit)
     first = tokenizer.encode(text, add_special_tokens=False)
     if pair is None:
         return _read_long(tokenizer, None, first, room, limit)
@@ -122,6 +124,10 @@ def read(
     )
 
 
+def _no_room(limit: Limit) -> TooLongError:
+    return TooLongError(f"a window of {limit.max_tokens} tokens has no room for the text")
+
+
 def _read_long(
     tokenizer: HuggingFaceTokenizer,
     first: Encoding | None,
@@ -131,7 +137,7 @@ def _read_long(
 ) -> Reading:
     """``text`` behind ``first``, if there is one, with ``room`` for its tokens."""
     if room < 1:
-        raise TooLongError(f"a window of {limit.max_tokens} tokens has no room for the text")
+        raise _no_room(limit)
     num_tokens, offsets, words = len(text.ids), text.offsets, text.word_ids
     stride = 0
     if limit.fit == Fit.WINDOWS:
