@@ -52,7 +52,7 @@ import re
 import stat
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -147,6 +147,11 @@ class Dtype(StrEnum):
     INT32 = "int32"
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Id = Count  # of a token
+LargeCount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 # A dimension is a number, or a name for what varies: "batch", "length", ...
 Shape = tuple[int | str, ...]
 
@@ -189,14 +194,14 @@ class Graph(_Record, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     states: tuple[StateSpec, ...] = ()
-    max_chunk: int | None = None
+    max_chunk: Size | None = None
     chunk_within_source: bool = False
     disabled_optimizers: tuple[str, ...] = ()
 
 
 class FileRecord(_Record, frozen=True, kw_only=True):
     path: str  # relative to the bundle, with forward slashes
-    size: int
+    size: LargeCount
     sha256: str
 
 
@@ -206,14 +211,14 @@ class SpecialTokens(_Record, frozen=True, kw_only=True):
     ``suppressed`` are never generated.
     """
 
-    eos: tuple[int, ...] = ()
-    pad: int = 0
-    bos: int | None = None
-    unk: int | None = None
-    mask: int | None = None
-    decoder_start: int | None = None
-    forced_first: int | None = None
-    suppressed: tuple[int, ...] = ()
+    eos: tuple[Id, ...] = ()
+    pad: Id = 0
+    bos: Id | None = None
+    unk: Id | None = None
+    mask: Id | None = None
+    decoder_start: Id | None = None
+    forced_first: Id | None = None
+    suppressed: tuple[Id, ...] = ()
 
 
 class Dimensions(_Record, frozen=True, kw_only=True):
@@ -223,7 +228,7 @@ class Dimensions(_Record, frozen=True, kw_only=True):
     num_layers: int
     vocabulary_size: int
     max_positions: int
-    num_parameters: int
+    num_parameters: LargeCount
 
 
 class Embedding(_Record, frozen=True, kw_only=True):
@@ -233,10 +238,10 @@ class Embedding(_Record, frozen=True, kw_only=True):
     if empty. ``prompts`` stand before a text, by name.
     """
 
-    size: int
+    size: Size
     pooling: PoolingKind
     is_normalized: bool
-    truncations: tuple[int, ...] = ()
+    truncations: tuple[Size, ...] = ()
     prompts: dict[str, str] = {}
     default_prompt: str | None = None
 
@@ -259,14 +264,14 @@ class Manifest(_Record, frozen=True, kw_only=True):
     target_language: str | None = None
     # Of a multilingual model: each language's token, which a source begins or ends with, and
     # which a target begins with, after decoder_start or in its place.
-    languages: dict[str, int] = {}
+    languages: dict[str, Id] = {}
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None  # of a model with labels for texts
     embedding: Embedding | None = None
-    max_input_tokens: int | None = None  # where a model was trained on less than it could hold
+    max_input_tokens: Size | None = None  # where a model was trained on less than it could hold
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # Default of max_new_tokens for encoder-decoders, as a multiple of the source length.
-    max_length_factor: float | None = None
+    max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
     graphs: dict[str, Graph]
     files: tuple[FileRecord, ...]
 
@@ -282,13 +287,13 @@ class Parity(_Record, frozen=True, kw_only=True):
     """
 
     max_absolute_error: float
-    greedy_tokens_compared: int
-    greedy_tokens_equal: int
+    greedy_tokens_compared: LargeCount
+    greedy_tokens_equal: LargeCount
     min_cosine: float
     tolerance: float
     onnxruntime: str
     torch: str
-    evaluation_tokens: int = 0
+    evaluation_tokens: LargeCount = 0
     perplexity: float | None = None
     fp32_perplexity: float | None = None
 
@@ -354,13 +359,16 @@ def read_manifest(directory: Path) -> Manifest:
     graph_files = {graph.file for graph in manifest.graphs.values()}
     for path in sorted(listed | graph_files | {TOKENIZER_FILE, PARITY_FILE}):
         parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or "\\" in path:
+        if parts.is_absolute() or ".." in parts.parts or "\\" in path or "\0" in path:
             raise BundleError(f"{label}: file {path!r} is outside the bundle")
         if not re.fullmatch(_PATH_PATTERN, path):
             raise BundleError(f"{label}: file {path!r} is no plain path")
         if path not in listed:
             raise BundleError(f"{label}: file {path!r} is not listed in files")
     _check_counts(manifest, label)
+    embedding = manifest.embedding
+    if embedding is not None and embedding.default_prompt not in (None, *embedding.prompts):
+        raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is no prompt")
     expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
     if manifest.kind == Kind.ENCODER_DECODER:
         expected = {"encode", "decode"}
@@ -413,23 +421,31 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
         BundleError: names the first file that is missing, linked, outside, changed or not listed.
     """
     label = f"{manifest.name}/{manifest.version}"
-    root = directory.resolve()
     _check_nothing_else(directory, manifest, label)
     for record in manifest.files:
-        path = directory / record.path
-        if path.is_symlink() or not path.resolve().is_relative_to(root):
-            raise BundleError(f"{label}: file {record.path!r} is outside the bundle")
-        if not path.is_file():
-            raise BundleError(f"{label}: file {record.path!r} is missing")
-        status = path.stat()
-        if status.st_nlink != 1:
-            raise BundleError(f"{label}: file {record.path!r} has {status.st_nlink} links")
-        if status.st_size != record.size:
-            raise BundleError(
-                f"{label}: file {record.path!r} has {status.st_size} bytes, not {record.size}"
-            )
-        if sha256_of(path) != record.sha256:
-            raise BundleError(f"{label}: file {record.path!r} does not have the listed hash")
+        try:
+            fault = _fault(directory, record)
+        except OSError as error:
+            fault = f": {error.strerror}"
+        if fault:
+            raise BundleError(f"{label}: file {record.path!r}{fault}")
+
+
+def _fault(directory: Path, record: FileRecord) -> str:
+    """What is wrong with a listed file; empty if nothing is. Raises ``OSError``."""
+    path = directory / record.path
+    if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
+        return " is outside the bundle"
+    if not path.is_file():
+        return " is missing"
+    status = path.stat()
+    if status.st_nlink != 1:
+        return f" has {status.st_nlink} links"
+    if status.st_size != record.size:
+        return f" has {status.st_size} bytes, not {record.size}"
+    if sha256_of(path) != record.sha256:
+        return " does not have the listed hash"
+    return ""
 
 
 def sha256_of(path: Path) -> str:

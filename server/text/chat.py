@@ -32,7 +32,12 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _raise
         environment.filters["tojson"] = _to_json
-        self._template = environment.from_string(template)
+        try:
+            self._template = environment.from_string(template)
+        except TemplateError:
+            raise
+        except Exception as error:  # nested too deeply for the parser or for Python
+            raise TemplateError(f"{type(error).__name__}: {error}") from error
         self._special_tokens = special_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
@@ -45,6 +50,9 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise InvalidArgumentError("messages", str(error)) from error
+        except Exception as error:
+            # A template is the bundle's code: what it raises on these messages is up to it.
+            raise InvalidArgumentError("messages", f"the chat template: {error}") from error
 
 
 def _raise(message: str) -> NoReturn:
