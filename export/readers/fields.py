@@ -48,7 +48,7 @@ class Fields(Mapping[str, object]):
     def number(self, name: str, default: float | None = None) -> float:
         value = self._values.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            return self._float(name, value)
         return self._read(name, float, default)
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -77,7 +77,7 @@ class Fields(Mapping[str, object]):
         values = self._read(name, list, [])
         if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
             raise SourceError(f"{self.origin}: {name} is not a list of numbers")
-        return tuple(float(value) for value in values)
+        return tuple(self._float(name, value) for value in values)
 
     def optional_number(self, name: str) -> float | None:
         return None if self.get(name) is None else self.number(name)
@@ -88,6 +88,12 @@ class Fields(Mapping[str, object]):
         if not all(isinstance(value, str) for value in values):
             raise SourceError(f"{self.origin}: {name} is not a list of strings")
         return values
+
+    def _float(self, name: str, value: float) -> float:
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise SourceError(f"{self.origin}: {name} is too large a number") from error
 
     def _read(self, name: str, kind: type[_T], default: _T | None) -> _T:
         value = self._values.get(name)

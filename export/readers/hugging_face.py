@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from torch import Tensor
 
 from export.errors import SourceError
@@ -13,6 +12,7 @@ from export.readers.fields import Fields
 from export.readers.onnx_weights import OnnxWeights
 from export.readers.pickles import pickles_in, refusal
 from export.readers.safetensors_weights import SafetensorsWeights
+from export.readers.yaml_text import read_yaml
 from export.tokenization.hugging_face import read_fields, read_tokenizer
 
 CONFIG_FILE = "config.json"
@@ -128,8 +128,8 @@ def _read_license(path: Path) -> str:
     if len(parts) < 3 or parts[0].strip():
         return "unknown"
     try:
-        card = yaml.safe_load(parts[1])
-    except (yaml.YAMLError, RecursionError):
+        card = read_yaml(parts[1], path.name)
+    except SourceError:
         return "unknown"
     name = card.get("license") if isinstance(card, dict) else None
     return name if isinstance(name, str) else "unknown"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 
 from export.errors import SourceError, UnsupportedError
 from export.readers.cursor import Cursor
 from export.readers.fields import Fields
+from export.readers.yaml_text import read_yaml
 
 VERSION = 1
 CONFIG_TENSOR = "special:model.yml"
@@ -102,10 +102,7 @@ def _read_shape(cursor: Cursor, name: str, record: _Record) -> tuple[int, ...]:
 
 def _parse_config(data: Cursor, origin: str) -> Fields:
     text = data.text(data.num_bytes_left, "configuration").rstrip("\0")
-    try:
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise SourceError(f"{origin}: {CONFIG_TENSOR}: {error}") from error
+    values = read_yaml(text, f"{origin}: {CONFIG_TENSOR}")
     if not isinstance(values, dict):
         raise SourceError(f"{origin}: {CONFIG_TENSOR} is not a mapping")
     return Fields(values, origin)

@@ -4,11 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
 from export.readers.marian import MarianFile, is_marian, read_marian
+from export.readers.yaml_text import read_yaml
 from export.tokenization.sentence_piece import SentencePieceModel, read_sentence_piece
 
 VOCABULARY_PATTERN = "*.spm"
@@ -50,9 +49,10 @@ def _decoder_config(folder: Path) -> Fields:
     found = []
     for path in sorted(folder.glob("*.yml")):
         try:
-            values = yaml.safe_load(path.read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            text = path.read_text("utf-8")
+        except (OSError, ValueError) as error:
             raise SourceError(f"{path.name}: {error}") from error
+        values = read_yaml(text, path.name)
         if isinstance(values, dict) and {"models", "vocabs"} <= set(values):
             found.append(Fields(values, path.name))
     if len(found) > 1:

@@ -160,6 +160,9 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
         model.ParseFromString(path.read_bytes())
     except (OSError, DecodeError) as error:
         raise SourceError(f"{path.name}: not a SentencePiece model: {error}") from error
+    texts = (model.trainer_spec.unk_surface, *(piece.piece for piece in model.pieces))
+    if not all(isinstance(text, str) for text in texts):  # bytes where it is none
+        raise SourceError(f"{path.name}: a piece is not UTF-8")
     if not model.pieces:
         raise SourceError(f"{path.name}: a SentencePiece model without pieces")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
