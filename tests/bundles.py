@@ -1,0 +1,73 @@
+"""Bundles for the tests, exported once for a state of the code and kept under ``build/``."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from model.bundle import Precision
+
+ROOT = Path(__file__).parents[1]
+DEFAULTS = ("minilm", "smollm2", "en-pt", "pt-en")
+
+
+def _key(*folders: str) -> str:
+    """Changes when a source file does."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        path = ROOT / folder
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """``build/bundles/NAME``; made if it is not there, by one test process for all."""
+    path = ROOT / "build" / "bundles" / name
+    complete = path / "complete"
+    path.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not complete.exists():
+            make(path)
+            complete.touch()
+    return path
+
+
+def tiny_bundles() -> Path:
+    """Models that the tests trained: ``dates``, ``tiny-decoder``, ``tiny-classifier``."""
+
+    def make(path: Path) -> None:
+        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
+        from tests import tiny  # noqa: PLC0415
+
+        for checkpoint in (tiny.dates()[0], tiny.decoder()[0], tiny.classifier()[0]):
+            if not (path / checkpoint.name).exists():
+                write_bundle(checkpoint, path, precision=Precision.FP32)
+
+    return _kept(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
+
+
+def head_bundles() -> Path:
+    """Random encoders with a head for each call: ``tests.heads.NAMES``."""
+
+    def make(path: Path) -> None:
+        from tests import heads  # noqa: PLC0415  (imports torch)
+
+        heads.write_bundles(path)
+
+    return _kept(f"heads-{_key('model', 'export', 'tests/heads.py')}", make)
+
+
+def default_bundles(precision: str) -> Path:
+    """The four default models."""
+
+    def make(path: Path) -> None:
+        for name in DEFAULTS:
+            if not (path / name).exists():
+                command = [sys.executable, "-m", "export", name, "--out", str(path / name)]
+                subprocess.run([*command, "--precision", precision], check=True, cwd=ROOT)
+
+    return _kept(f"{precision}-{_key('model', 'export')}", make)

@@ -1,0 +1,121 @@
+"""``python -m tests.fuzz TARGET… --runs N | --seconds S``: coverage-guided fuzzing.
+
+A finding is an input for which a target raises, takes too long or takes too much memory. It is
+saved under ``build/fuzz/TARGET/``; once what it showed is mended, it belongs into
+``tests/fuzz/corpus/TARGET/``, from where every test run replays it.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tests.fuzz.registry import CORPUS, ROOT, TARGETS
+
+BUILD = ROOT / "build" / "fuzz"
+MAX_SECONDS_OF_INPUT = 20
+MAX_RESIDENT_MB = 4096
+_COUNTERS = re.compile(r"#\d+\s+\w+\s+cov: (\d+) ft: (\d+)")
+_INPUTS = re.compile(r"^stat::number_of_executed_units:\s*(\d+)|^#(\d+)\s", re.MULTILINE)
+_PEAK = re.compile(r"^stat::peak_rss_mb:\s*(\d+)", re.MULTILINE)
+_DONE = re.compile(r"Done (\d+) runs in (\d+) second")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``edges``: branches that inputs reached. ``finding``: the saved input, if there is one."""
+
+    target: str
+    inputs: int
+    seconds: int
+    edges: int
+    features: int
+    peak_resident_mb: int
+    finding: str
+
+
+def fuzz(target: str, runs: int, seconds: int, seed: int) -> Outcome:
+    """Fuzzes one target in a process of its own until a bound is reached or something is found."""
+    name = target.rpartition(".")[2]
+    corpus = BUILD / name / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    found = {path.name for path in (BUILD / name).iterdir()}
+    options = [
+        f"-runs={runs or -1}",
+        f"-max_total_time={seconds}",
+        f"-seed={seed}",
+        f"-timeout={MAX_SECONDS_OF_INPUT}",
+        f"-rss_limit_mb={MAX_RESIDENT_MB}",
+        f"-artifact_prefix={BUILD / name}/",
+        "-print_final_stats=1",
+        "-verbosity=1",
+    ]
+    folders = [str(corpus), *([str(CORPUS / name)] if (CORPUS / name).is_dir() else [])]
+    log = BUILD / name / "log"
+    with log.open("wb") as file:
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.driver", target, *options, *folders],
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    text = log.read_text("utf-8", errors="replace")
+    new = sorted({path.name for path in (BUILD / name).iterdir()} - found - {"log"})
+    finding = ", ".join(new)
+    if ran.returncode and not finding:
+        finding = f"exit status {ran.returncode}: see {log}"
+    return _outcome(name, text, finding)
+
+
+def _outcome(name: str, log: str, finding: str) -> Outcome:
+    counters = _COUNTERS.findall(log) or [("0", "0")]
+    done, inputs, peak = _DONE.search(log), _INPUTS.findall(log), _PEAK.search(log)
+    return Outcome(
+        target=name,
+        inputs=int(done[1]) if done else max((int(a or b) for a, b in inputs), default=0),
+        seconds=int(done[2]) if done else 0,
+        edges=int(counters[-1][0]),
+        features=int(counters[-1][1]),
+        peak_resident_mb=int(peak[1]) if peak else 0,
+        finding=finding,
+    )
+
+
+def main(
+    targets: Annotated[list[str] | None, typer.Argument(help=f"Of: {', '.join(TARGETS)}.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every target, one after the other.")] = False,
+    runs: Annotated[int, typer.Option(min=0, help="Inputs of a target; 0 is no bound.")] = 0,
+    seconds: Annotated[int, typer.Option(min=0, help="Of a target; 0 is no bound.")] = 0,
+    seed: Annotated[int, typer.Option(min=1, help="Of the mutations.")] = 1,
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="Figures are merged into this file.")
+    ] = None,
+) -> None:
+    """Fuzzes targets; exit status 1 if something was found."""
+    names = list(TARGETS) if all_ else targets or []
+    if not names or not (runs or seconds):
+        raise typer.BadParameter("give targets or --all, and --runs or --seconds")
+    outcomes = []
+    for name in names:
+        outcome = fuzz(name, runs, seconds, seed)
+        outcomes.append(outcome)
+        print(
+            f"{outcome.target:15} {outcome.inputs:9} inputs {outcome.seconds:6} s "
+            f"{outcome.edges:6} edges {outcome.peak_resident_mb:6} MB  {outcome.finding}",
+            flush=True,
+        )
+    if json_ is not None:
+        known = json.loads(json_.read_text("utf-8")) if json_.exists() else {}
+        known |= {outcome.target: asdict(outcome) for outcome in outcomes}
+        json_.write_text(json.dumps(known, indent=2) + "\n", "utf-8")
+    raise typer.Exit(any(outcome.finding for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    typer.run(main)

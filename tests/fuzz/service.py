@@ -1,0 +1,124 @@
+"""The server behind its wire, in this process: real models that the tests trained."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import Message
+
+from protos.triune.v1 import inference_pb2 as pb
+from server.app import make_backend
+from server.config import ServerConfig
+from server.engine.build import build_engine
+from server.engine.busy import BusyLanes
+from server.metrics import Metrics
+from server.registry import Registry, load_bundles
+from server.rpc.context import Services
+from server.rpc.inference import InferenceServicer
+from tests.bundles import head_bundles, tiny_bundles
+
+MAX_LENGTH = 32  # tokens of a sequence: a run is short
+MAX_INPUT_BYTES = 256
+# What a caller may be told: all but a fault of ours.
+REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
+
+# Each call's request, and the models that answer it.
+CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
+    ("Generate", pb.GenerateRequest, ("tiny-decoder",)),
+    ("GenerateStream", pb.GenerateStreamRequest, ("tiny-decoder",)),
+    ("Translate", pb.TranslateRequest, ("dates",)),
+    ("TranslateStream", pb.TranslateStreamRequest, ("dates",)),
+    ("Embed", pb.EmbedRequest, ("embedder",)),
+    ("EmbedStream", pb.EmbedStreamRequest, ("embedder",)),
+    ("Classify", pb.ClassifyRequest, ("tiny-classifier", "judge", "sorter")),
+    ("Score", pb.ScoreRequest, ("tiny-decoder", "dates")),
+    ("Tag", pb.TagRequest, ("tagger",)),
+    ("FillMask", pb.FillMaskRequest, ("filler",)),
+    ("Answer", pb.AnswerRequest, ("answerer",)),
+    ("Rerank", pb.RerankRequest, ("judge", "embedder")),
+    ("Tokenize", pb.TokenizeRequest, ("tiny-decoder", "tagger")),
+)
+
+
+class RefusedError(Exception):
+    """What ``abort`` does to a call in gRPC: it ends."""
+
+
+class Context:
+    """Of a call without a deadline."""
+
+    def time_remaining(self) -> None:
+        return None
+
+    async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> NoReturn:
+        del metadata
+        if code.name in REFUSALS:
+            details.encode()  # a status is sent as UTF-8
+            raise RefusedError
+        raise AssertionError(f"{code.name}: {details}")  # its context is what was raised
+
+
+@dataclass(frozen=True)
+class Service:
+    """One loop for all calls, run by whoever calls."""
+
+    loop: asyncio.AbstractEventLoop
+    servicer: InferenceServicer
+
+    def call(self, method: str, request: Message) -> bool:
+        """Whether ``request`` was answered, not refused. Raises what is a fault of ours."""
+        try:
+            self.loop.run_until_complete(self._call(method, request))
+        except RefusedError:
+            return False
+        return True
+
+    async def _call(self, method: str, request: Message) -> None:
+        given: Any = _one(request) if method == "EmbedStream" else request
+        answer = getattr(self.servicer, method)(given, Context())
+        if method.endswith("Stream"):
+            async for part in answer:
+                part.SerializeToString()
+        else:
+            (await answer).SerializeToString()
+
+
+async def _one(request: Message) -> AsyncIterator[Message]:
+    yield request
+
+
+@cache
+def service() -> Service:
+    """Starts it; it ends with the process."""
+    logging.disable(logging.CRITICAL)
+    return asyncio.new_event_loop().run_until_complete(_start())
+
+
+async def _start() -> Service:
+    config = ServerConfig(
+        bundles=tiny_bundles(),
+        max_length=MAX_LENGTH,
+        num_slots=4,
+        max_queue=8,
+        max_input_bytes=MAX_INPUT_BYTES,
+    )
+    busy = BusyLanes()
+    backend = make_backend(config, busy)
+    models = [
+        model
+        for root in (tiny_bundles(), head_bundles())
+        for model in load_bundles(root, backend, MAX_LENGTH).models
+    ]
+    registry, metrics = Registry(models, []), Metrics()
+    engine = build_engine(registry, config, metrics, busy, _die)
+    services = Services(config, registry, engine, metrics, ThreadPoolExecutor(1))
+    return Service(asyncio.get_running_loop(), InferenceServicer(services))
+
+
+def _die(error: BaseException) -> NoReturn:
+    raise AssertionError("the engine died") from error

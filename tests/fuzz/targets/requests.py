@@ -1,0 +1,43 @@
+"""Bytes as they come from the wire, to every call of the service."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from tests.fuzz.service import CALLS, service
+
+SIZE = 512
+
+
+def run(data: bytes) -> None:
+    """The first byte is the call, the rest its request."""
+    if not data:
+        return
+    method, kind, models = CALLS[data[0] % len(CALLS)]
+    request: Any = kind()
+    try:
+        request.ParseFromString(data[1:])
+    except DecodeError:
+        return
+    if not request.model:
+        request.model = models[0]
+    service().call(method, request)
+
+
+def seeds() -> Iterator[bytes]:
+    for index, (_, kind, models) in enumerate(CALLS):
+        for model in models:
+            request: Any = kind(model=model)
+            fields = kind.DESCRIPTOR.fields_by_name
+            if method_inputs := fields.get("inputs"):
+                if method_inputs.message_type is None:
+                    request.inputs.extend(["12, a [MASK]", "3 March 2021"])
+                else:
+                    request.inputs.add(context="1", target="2,")
+            if "questions" in fields:
+                request.questions.add(question="who", context="angela merkel met barack obama")
+            if "documents" in fields:
+                request.query = "paris"
+                request.documents.extend(["a city", "a name"])
+            yield bytes([index]) + request.SerializeToString()

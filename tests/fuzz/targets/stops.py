@@ -1,0 +1,83 @@
+"""What becomes of finished text: stop strings, entities, answers. Pure functions."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from server.text.answers import find_answers
+from server.text.entities import Aggregation, Piece, find_entities
+from server.text.reading import Reading, Window
+from server.text.stop_strings import StopStrings
+from tests.fuzz.draw import Draw
+
+SIZE = 128
+LABELS = ("O", "B-PER", "I-PER", "E-PER", "S-PER", "PER", "B-", "L-x", "", "-", "B-PER-X", "I")
+
+
+def run(data: bytes) -> None:
+    draw = Draw(data)
+    (_check_stops, _check_entities, _check_answers)[draw.byte() % 3](draw)
+
+
+def seeds() -> Iterator[bytes]:
+    for kind in range(3):
+        for text in (b"ab\0aba\0c", b"2021-03-03", "é🙂🙂é".encode()):
+            yield bytes([kind, 2, 1, 3, 0]) + text * 5
+
+
+def _check_stops(draw: Draw) -> None:
+    size = 1 + draw.byte() % 8
+    stops = [text for text in draw.rest_as_texts(1 + draw.byte() % 4) if text]
+    text = stops.pop() if stops else ""
+    matcher = StopStrings(stops)
+    shown = "".join(matcher.push(text[at : at + size]) for at in range(0, len(text), size))
+    shown += matcher.finish()
+    matches = [at for stop in stops if (at := text.find(stop)) >= 0]
+    assert matcher.is_matched == bool(matches)
+    if not matches:
+        assert shown == text
+        return
+    # Whoever ends first is found first: pieces decide between stops that overlap.
+    assert text.startswith(shown)
+    assert any(text.startswith(stop, len(shown)) for stop in stops)
+    assert not any(stop in shown for stop in stops)
+
+
+def _check_entities(draw: Draw) -> None:
+    labels = [draw.choice(LABELS) for _ in range(1 + draw.byte() % 6)]
+    aggregation = draw.choice(tuple(Aggregation))
+    tokens, at = [], 0
+    for byte in draw.rest():
+        scores = np.full(len(labels), 0.1, np.float32)
+        scores[byte % len(labels)] = (byte >> 4) / 16
+        start, at = at + (byte & 1), at + (byte & 1) + (byte >> 1 & 3)
+        tokens.append(Piece(scores, start, at, begins_word=bool(byte & 8)))
+    last = 0
+    for entity in find_entities(tokens, labels, aggregation):
+        assert last <= entity.start <= entity.end <= at, "entities are in the order of the text"
+        assert 0 <= entity.score <= 1
+        last = entity.end
+
+
+def _check_answers(draw: Draw) -> None:
+    room, stride = 2 + draw.byte() % 6, draw.byte() % 2
+    top_k, longest, allow_none = 1 + draw.byte() % 6, 1 + draw.byte() % 6, draw.flag()
+    bytes_ = draw.rest()
+    windows, logits = [], []
+    for first in range(0, max(1, len(bytes_) - stride), room - stride):
+        part = bytes_[first : first + room]
+        zeros = (0,) * (len(part) + 2)
+        windows.append(Window(zeros, zeros, start=1, first=first, size=len(part)))
+        values = np.array([0, *part, 0], np.float32) / 16
+        logits.append(np.stack([values, values[::-1]], -1).astype(np.float32))
+    spans = tuple((at, at + 1) for at in range(len(bytes_)))
+    words = tuple(None if byte == 0 else at // 2 for at, byte in enumerate(bytes_))
+    reading = Reading(tuple(windows), spans, words, 0)
+    found = find_answers(
+        reading, logits, top_k=top_k, max_answer_tokens=longest, allow_none=allow_none
+    )
+    assert len(found) <= top_k
+    for span in found:
+        assert 0 <= span.start <= span.end <= len(bytes_)
+        assert 0 <= span.score <= 1 + 1e-9
+    assert [span.score for span in found] == sorted((x.score for x in found), reverse=True)

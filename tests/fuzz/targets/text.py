@@ -1,0 +1,84 @@
+"""Texts to tokens, whole, cut and in windows, and tokens to texts; what must hold of both."""
+
+from collections.abc import Iterator
+
+from server.text.alignment import target_spans
+from server.text.reading import Fit, Limit, TooLongError, best_windows
+from server.text.tokenizer import Tokenizer
+from tests.fuzz.draw import Draw
+from tests.fuzz.vocabularies import NAMES, TEXTS, size, tokenizer
+
+SIZE = 192
+
+
+def run(data: bytes) -> None:
+    """A vocabulary, a limit of windows, a text, and its pair or tokens to decode."""
+    draw = Draw(data)
+    name = draw.choice(NAMES)
+    kind = draw.byte() % 4
+    if kind == 0:
+        ids = [draw.below(size(name)) for _ in range(min(len(data), 32))]
+        _check_decoding(tokenizer(name), ids)
+        return
+    longest = 2 + draw.byte() % 62
+    limit = Limit(
+        fit=draw.choice(tuple(Fit)),
+        max_tokens=longest,
+        max_whole_tokens=longest + draw.byte() % 8,
+        stride=draw.byte() % 32 if draw.flag() else None,
+    )
+    first, second = draw.rest_as_texts(2)
+    if kind == 1:
+        _check_reading(tokenizer(name), first, None, limit)
+    elif kind == 2:
+        _check_reading(tokenizer(name), first, second, limit)
+    else:
+        _check_encoding(tokenizer(name), first, second)
+
+
+def seeds() -> Iterator[bytes]:
+    for vocabulary in range(len(NAMES)):
+        for kind in range(4):
+            for text in TEXTS:
+                head = bytes([vocabulary, 0, kind, 9, kind, 0, 2, 1, 3])
+                yield head + text.encode() + b"\0" + TEXTS[0].encode()
+
+
+def _check_encoding(tokenizer: Tokenizer, first: str, second: str) -> None:
+    rows = tokenizer.encode([first, second])
+    assert tokenizer.encode([first]) == rows[:1], "batch mates change nothing"
+    ids, before = tokenizer.encode_after(first, second)
+    assert 0 <= before <= len(ids)
+    for span in tokenizer.offsets(first):
+        assert span is None or 0 <= span[0] < span[1] <= len(first)
+    tokenizer.id_of(first[:8])
+    _check_decoding(tokenizer, list(rows[0]))
+
+
+def _check_decoding(tokenizer: Tokenizer, ids: list[int]) -> None:
+    stream = tokenizer.stream()
+    text = "".join(stream.push(id_) for id_ in ids) + stream.finish()
+    assert text.startswith(tokenizer.decode(ids)), "what was streamed is the text"
+    assert len(tokenizer.tokens(ids)) == len(target_spans(tokenizer, ids)) == len(ids)
+
+
+def _check_reading(tokenizer: Tokenizer, first: str, pair: str | None, limit: Limit) -> None:
+    pairs = None if pair is None else [pair]
+    text = first if pair is None else pair
+    try:
+        (reading,) = tokenizer.read([first], pairs, limit, spans=True)
+    except TooLongError:
+        return
+    longest = max(limit.max_tokens, limit.max_whole_tokens)
+    for window in reading.windows:
+        assert len(window.token_ids) <= longest, "a window is no longer than the limit"
+        assert len(window.segment_ids) == len(window.token_ids)
+        assert window.start + window.size <= len(window.token_ids)
+    for start, end in reading.spans:
+        assert 0 <= start <= end <= len(text)
+    starts = tokenizer.word_starts(text, reading)
+    assert len(starts) == len(reading.spans)
+    first_token = reading.windows[0].first
+    places = best_windows(reading)
+    assert len(places) == len(reading.spans) - first_token, "each token that was read has a place"
+    assert reading.num_truncated >= 0
