@@ -1,0 +1,234 @@
+"""``python -m tests.soak --minutes 30 --json FILE``: a server under mixed load for a long time.
+
+Clients in processes of their own call it well and badly, leave, stall and are killed. At the end
+its memory must not have grown beyond what is noise, no slot may be open, and every error must be
+one that such callers are due. ``--plant-leak KB`` starts a server that leaks: a bad verdict.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from loadtest.machine import machine, versions
+from tests.bundles import ROOT, head_bundles, tiny_bundles
+from tests.serving import ServerProcess, until_ready
+from tests.soak.report import Report, Sample, make_report
+
+MAX_SECONDS_TO_DRAIN = 90.0
+SECONDS_BETWEEN_KILLS = 5.0
+_SLOTS = re.compile(r"^triune_sequences_(?:running|waiting)\{[^}]*\} (\S+)", re.MULTILINE)
+_REQUESTS = re.compile(
+    r'^triune_requests_total\{method="(\w+)",model="[^"]*",status="(\w+)"\} (\S+)', re.MULTILINE
+)
+
+
+def soak(
+    bundles: Sequence[Path],
+    seconds: float,
+    *,
+    warm_up_seconds: float,
+    max_megabytes_per_hour: float | None = None,
+    max_kilobytes_per_call: float | None = None,
+    enough_calls: int | None = None,
+    num_clients: int = 2,
+    leak_kilobytes: int = 0,
+) -> Report:
+    """Runs a server and its clients; what became of it.
+
+    Args:
+        bundles: folders of them.
+        seconds: as long as it goes on, unless ``enough_calls`` are done before.
+        warm_up_seconds: from the start, which memory's slope leaves out.
+        max_megabytes_per_hour, max_kilobytes_per_call: bounds of the slope, each if it is set.
+        enough_calls: so many, and a killed client, are enough.
+        num_clients: processes that call in every way.
+        leak_kilobytes: what the server is made to leak with each call.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        for root in bundles:
+            for path in sorted(root.iterdir()):
+                if path.is_dir() and not (folder / path.name).exists():
+                    (folder / path.name).symlink_to(path.resolve())
+        server = stack.enter_context(_server(folder, leak_kilobytes))
+        with _clients(server.target, num_clients) as killed:
+            samples = list(_samples(server, seconds, enough_calls, killed))
+        open_slots = _drained(server)
+        requests = _requests(server)
+        server.process.send_signal(signal.SIGTERM)
+        exit_status = server.process.wait(MAX_SECONDS_TO_DRAIN)
+    return make_report(
+        samples,
+        requests,
+        warm_up_seconds=warm_up_seconds,
+        max_megabytes_per_hour=max_megabytes_per_hour,
+        max_kilobytes_per_call=max_kilobytes_per_call,
+        killed_clients=len(killed),
+        open_slots_at_end=open_slots,
+        exit_status=exit_status,
+    )
+
+
+@contextmanager
+def _server(bundles: Path, leak_kilobytes: int) -> Iterator[ServerProcess]:
+    program = ["tests.soak.leaking", str(leak_kilobytes)] if leak_kilobytes else ["server"]
+    command = [sys.executable, "-m", *program, "--bundles", str(bundles), "--slots", "8"]
+    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--max-queue", "32"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            server = until_ready(process)
+            assert process.stderr is not None
+            # What it says after that is read as it comes: a full pipe would stop it.
+            threading.Thread(target=_copy, args=(process.stderr,), daemon=True).start()
+            yield server
+        finally:
+            process.kill()
+
+
+def _copy(lines: Iterator[str]) -> None:
+    for line in lines:
+        if " ERROR " in line or " CRITICAL " in line:
+            sys.stderr.write(line)
+
+
+@contextmanager
+def _clients(target: str, num_mixed: int) -> Iterator[list[int]]:
+    """Clients until the block ends, all of them killed; those killed within streams are listed."""
+    killed: list[int] = []
+    ended = threading.Event()
+    with ExitStack() as stack:
+        for number in range(num_mixed):
+            stack.enter_context(_client("mixed", target, number))
+        stack.enter_context(_client("staller", target, 0))
+        crashes = threading.Thread(target=_crash, args=(target, killed, ended))
+        crashes.start()
+        try:
+            yield killed
+        finally:
+            ended.set()
+            crashes.join()
+
+
+def _crash(target: str, killed: list[int], ended: threading.Event) -> None:
+    while not ended.is_set():
+        with _client("crasher", target, len(killed)) as process:
+            assert process.stdout is not None
+            if process.stdout.readline():
+                process.kill()
+                killed.append(process.pid)
+        ended.wait(SECONDS_BETWEEN_KILLS)
+
+
+@contextmanager
+def _client(role: str, target: str, seed: int) -> "Iterator[subprocess.Popen[str]]":
+    command = [sys.executable, "-m", "tests.soak.clients", role, target, str(seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _samples(
+    server: ServerProcess, seconds: float, enough_calls: int | None, killed: Sequence[int]
+) -> Iterator[Sample]:
+    """At even times; about 400 of them, but no more than ten a second."""
+    started, wait = time.monotonic(), threading.Event()
+    interval = max(0.1, seconds / 400)
+    num_calls = 0
+    while (elapsed := time.monotonic() - started) < seconds:
+        if enough_calls is not None and killed and num_calls >= enough_calls:
+            return
+        num_calls = sum(sum(row.values()) for row in _requests(server).values())
+        yield Sample(elapsed, num_calls, _resident_bytes(server), _open_slots(server))
+        wait.wait(interval)
+
+
+def _resident_bytes(server: ServerProcess) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text("ascii")
+    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def _metrics(server: ServerProcess) -> str:
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def _open_slots(server: ServerProcess) -> int:
+    return sum(int(float(value)) for value in _SLOTS.findall(_metrics(server)))
+
+
+def _drained(server: ServerProcess) -> int:
+    """Open slots when nobody calls any more; those left after a while are leaked."""
+    deadline, wait = time.monotonic() + MAX_SECONDS_TO_DRAIN, threading.Event()
+    while (count := _open_slots(server)) and time.monotonic() < deadline:
+        wait.wait(0.2)
+    return count
+
+
+def _requests(server: ServerProcess) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for method, status, value in _REQUESTS.findall(_metrics(server)):
+        row = counts.setdefault(method, {})
+        row[status] = row.get(status, 0) + int(float(value))
+    return counts
+
+
+def main(
+    minutes: Annotated[float, typer.Option(min=0.05)] = 30.0,
+    json_: Annotated[Path | None, typer.Option("--json", help="Where the report goes.")] = None,
+    bundles: Annotated[
+        list[Path] | None, typer.Option(help="Folders of bundles; the tests' small models.")
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Processes that call in every way.")] = 2,
+    warm_up: Annotated[
+        float, typer.Option(min=0, help="Share of the time that is left out.")
+    ] = 0.2,
+    max_growth: Annotated[float, typer.Option(help="Megabytes an hour that are accepted.")] = 16.0,
+    plant_leak: Annotated[
+        int, typer.Option(min=0, help="Kilobytes that the server leaks with each call.")
+    ] = 0,
+) -> None:
+    """Exit status 0 if all is well, 1 if not."""
+    report = soak(
+        bundles or [tiny_bundles(), head_bundles()],
+        60 * minutes,
+        warm_up_seconds=60 * minutes * warm_up,
+        max_megabytes_per_hour=max_growth,
+        num_clients=clients,
+        leak_kilobytes=plant_leak,
+    )
+    slope = report.megabytes_per_hour
+    by_call = report.kilobytes_per_call
+    print(f"{sum(sum(row.values()) for row in report.requests.values())} calls, {report.errors}")
+    print(f"{slope.value:.1f} MB/hour (95 %: {slope.low:.1f} to {slope.high:.1f})")
+    print(f"{by_call.value:.2f} kB/call (95 %: {by_call.low:.2f} to {by_call.high:.2f})")
+    print("\n".join(report.faults) or "all is well")
+    if json_ is not None:
+        about = {
+            "machine": machine(),
+            "versions": versions(),
+            "leaked_kilobytes_per_call": plant_leak,
+        }
+        json_.write_text(json.dumps(about | asdict(report), indent=2) + "\n", "utf-8")
+    raise typer.Exit(bool(report.faults))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,27 @@
+"""A server with a planted leak: ``python -m tests.soak.leaking KB`` is ``python -m server``.
+
+It keeps KB kilobytes for every call that ends. Only the soak test starts it, to show that it
+would notice.
+"""
+
+import os
+import sys
+
+import typer
+
+from server import __main__ as program
+from server.metrics import Metrics
+
+_kept: list[bytes] = []
+_on_request = Metrics.on_request
+
+
+def _keep(self: Metrics, model: str, method: str, status: str, seconds: float) -> None:
+    _kept.append(os.urandom(leaked_bytes))
+    _on_request(self, model, method, status, seconds)
+
+
+if __name__ == "__main__":
+    leaked_bytes = int(sys.argv.pop(1)) << 10
+    Metrics.on_request = _keep  # type: ignore[method-assign]
+    typer.run(program.main)

@@ -1,0 +1,112 @@
+"""What a soak run found, and whether that is good. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.soak.slope import Slope, theil_sen
+
+KILOBYTE, MEGABYTE = 1e3, 1e6
+HOUR = 3600.0
+# Statuses that load of this kind is answered with; any other is a fault.
+EXPECTED = frozenset(
+    {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of the server: ``seconds`` since the load began, finished calls, memory, open slots."""
+
+    seconds: float
+    num_calls: int
+    resident_bytes: int
+    open_slots: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """``requests``: finished, by method and status, as the server counts them.
+
+    ``megabytes_per_hour`` and ``kilobytes_per_call``: the resident memory's slopes after the
+    warm-up, with the bounds that were set. ``faults``: why the verdict is bad; empty if it is
+    good. ``samples``: seconds, calls, megabytes, open slots.
+    """
+
+    seconds: float
+    warm_up_seconds: float
+    requests: dict[str, dict[str, int]]
+    errors: dict[str, int]
+    killed_clients: int
+    megabytes_per_hour: Slope
+    max_megabytes_per_hour: float | None
+    kilobytes_per_call: Slope
+    max_kilobytes_per_call: float | None
+    first_resident_mb: float
+    last_resident_mb: float
+    most_open_slots: int
+    open_slots_at_end: int
+    exit_status: int
+    faults: tuple[str, ...] = ()
+    samples: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
+
+
+def make_report(
+    samples: Sequence[Sample],
+    requests: dict[str, dict[str, int]],
+    *,
+    warm_up_seconds: float,
+    max_megabytes_per_hour: float | None = None,
+    max_kilobytes_per_call: float | None = None,
+    killed_clients: int,
+    open_slots_at_end: int,
+    exit_status: int,
+) -> Report:
+    """The verdict over a run's samples; at least 3 of them after the warm-up."""
+    settled = [sample for sample in samples if sample.seconds >= warm_up_seconds]
+    memory = [float(sample.resident_bytes) for sample in settled]
+    by_hour = theil_sen([sample.seconds / HOUR for sample in settled], memory).over(MEGABYTE)
+    by_call = theil_sen([float(sample.num_calls) for sample in settled], memory).over(KILOBYTE)
+    by_status: dict[str, int] = {}
+    for statuses in requests.values():
+        for status, count in statuses.items():
+            by_status[status] = by_status.get(status, 0) + count
+    faults = []
+    # The whole interval must be above the bound: noise of any size is no leak.
+    for slope, bound, unit in (
+        (by_hour, max_megabytes_per_hour, "MB an hour"),
+        (by_call, max_kilobytes_per_call, "kB a call"),
+    ):
+        if bound is not None and slope.low > bound:
+            faults.append(
+                f"memory grows by {slope.low:.1f} to {slope.high:.1f} {unit}, "
+                f"at most {bound:g} are accepted"
+            )
+    if open_slots_at_end:
+        faults.append(f"{open_slots_at_end} slots are open when nobody calls")
+    if wrong := {status: n for status, n in by_status.items() if status not in EXPECTED}:
+        faults.append(f"calls ended with {wrong}")
+    if not by_status.get("OK"):
+        faults.append("no call was answered")
+    if exit_status:
+        faults.append(f"the server ended with status {exit_status}")
+    return Report(
+        seconds=round(samples[-1].seconds, 1),
+        warm_up_seconds=warm_up_seconds,
+        requests=requests,
+        errors={status: count for status, count in by_status.items() if status != "OK"},
+        killed_clients=killed_clients,
+        megabytes_per_hour=by_hour,
+        max_megabytes_per_hour=max_megabytes_per_hour,
+        kilobytes_per_call=by_call,
+        max_kilobytes_per_call=max_kilobytes_per_call,
+        first_resident_mb=settled[0].resident_bytes / MEGABYTE,
+        last_resident_mb=settled[-1].resident_bytes / MEGABYTE,
+        most_open_slots=max(sample.open_slots for sample in samples),
+        open_slots_at_end=open_slots_at_end,
+        exit_status=exit_status,
+        faults=tuple(faults),
+        samples=tuple(
+            (round(x.seconds, 1), x.num_calls, round(x.resident_bytes / MEGABYTE, 2), x.open_slots)
+            for x in samples
+        ),
+    )

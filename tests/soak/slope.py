@@ -1,0 +1,50 @@
+"""How fast a series grows: the median of all slopes, and between which values it lies."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+MAX_BLOCKS = 40
+Z_95 = 1.96
+
+
+@dataclass(frozen=True)
+class Slope:
+    """``low`` and ``high``: the 95 % confidence interval of ``value``; same units."""
+
+    value: float
+    low: float
+    high: float
+
+    def over(self, unit: float) -> "Slope":
+        """In a larger unit."""
+        return Slope(self.value / unit, self.low / unit, self.high / unit)
+
+
+def theil_sen(times: Sequence[float], values: Sequence[float]) -> Slope:
+    """The slope of ``values`` over ``times`` (Theil 1950), its interval after Sen (1968).
+
+    Neighbouring samples of memory are alike, as if each were told several times. So samples
+    are first made medians of at most :data:`MAX_BLOCKS` blocks, and those are compared.
+
+    Args:
+        times: never descending; at least 3. Or counts of something.
+        values: one for each.
+    """
+    if len(times) < 3:
+        raise ValueError(f"{len(times)} samples: at least 3 are needed")
+    size = math.ceil(len(times) / MAX_BLOCKS)
+    blocks = [slice(start, start + size) for start in range(0, len(times), size)]
+    points = [(statistics.median(times[b]), statistics.median(values[b])) for b in blocks]
+    slopes = sorted(
+        (y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 < x2
+    )
+    if not slopes:
+        raise ValueError("all samples are of one time")
+    count = len(points)
+    spread = Z_95 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(0, math.floor((len(slopes) - spread) / 2))
+    high = min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))
+    return Slope(statistics.median(slopes), slopes[low], slopes[high])

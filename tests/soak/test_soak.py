@@ -1,0 +1,104 @@
+"""A soak of seconds: a sound server passes, one that leaks does not, and both by one verdict."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.soak.__main__ import soak
+from tests.soak.report import MEGABYTE, Report, Sample, make_report
+from tests.soak.slope import theil_sen
+
+# With its first calls a server takes memory that it keeps, some tens of megabytes: that is no leak.
+# What is planted is far above it, by the call: how fast the machine is does not matter.
+MAX_SECONDS, ENOUGH_CALLS, MAX_KILOBYTES_PER_CALL = 60, 200, 1000
+LEAK_KILOBYTES = 3000
+
+
+@pytest.fixture(scope="module")
+def reports(tiny_bundles: Path) -> tuple[Report, Report]:
+    """Of a sound server and of one that leaks."""
+
+    def run(leak_kilobytes: int) -> Report:
+        return soak(
+            [tiny_bundles],
+            MAX_SECONDS,
+            warm_up_seconds=0,
+            max_kilobytes_per_call=MAX_KILOBYTES_PER_CALL,
+            enough_calls=ENOUGH_CALLS,
+            num_clients=1,
+            leak_kilobytes=leak_kilobytes,
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        sound, leaking = pool.map(run, (0, LEAK_KILOBYTES))
+    return sound, leaking
+
+
+def test_a_sound_server_passes(reports: tuple[Report, Report]) -> None:
+    sound, _ = reports
+    assert sound.faults == ()
+    assert sound.open_slots_at_end == 0
+    assert sound.most_open_slots > 0
+    assert sum(row.get("OK", 0) for row in sound.requests.values()) > 0
+    assert {"INVALID_ARGUMENT", "CANCELLED"} <= set(sound.errors)
+    assert sound.killed_clients > 0
+
+
+def test_a_planted_leak_is_noticed(reports: tuple[Report, Report]) -> None:
+    _, leaking = reports
+    assert [fault for fault in leaking.faults if fault.startswith("memory grows")]
+    assert leaking.kilobytes_per_call.low > MAX_KILOBYTES_PER_CALL
+
+
+def samples(megabytes_per_hour: float, noise_mb: float, open_slots: int = 0) -> list[Sample]:
+    rng = random.Random(0)
+    return [
+        Sample(
+            float(second),
+            10 * second,
+            int((100 + megabytes_per_hour * second / 3600 + rng.gauss(0, noise_mb)) * MEGABYTE),
+            open_slots,
+        )
+        for second in range(0, 1800, 5)
+    ]
+
+
+def verdict(samples: list[Sample], *, statuses: dict[str, int], open_slots: int = 0) -> Report:
+    return make_report(
+        samples,
+        {"Generate": statuses},
+        warm_up_seconds=360,
+        max_megabytes_per_hour=16,
+        killed_clients=0,
+        open_slots_at_end=open_slots,
+        exit_status=0,
+    )
+
+
+def test_growth_is_told_from_noise() -> None:
+    assert verdict(samples(0, 5), statuses={"OK": 1}).faults == ()
+    assert verdict(samples(10, 5), statuses={"OK": 1}).faults == ()
+    assert verdict(samples(60, 5), statuses={"OK": 1}).faults
+
+
+def test_open_slots_and_faults_of_the_server_are_told() -> None:
+    good = samples(0, 1)
+    assert verdict(good, statuses={"OK": 1}, open_slots=1).faults == (
+        "1 slots are open when nobody calls",
+    )
+    assert verdict(good, statuses={"OK": 1, "INTERNAL": 2, "CANCELLED": 3}).faults == (
+        "calls ended with {'INTERNAL': 2}",
+    )
+    assert verdict(good, statuses={"CANCELLED": 3}).faults == ("no call was answered",)
+
+
+def test_a_slope_is_robust_and_its_interval_holds_it() -> None:
+    times = [float(hour) for hour in range(30)]
+    values = [3 * time + (1000 if time in (4, 17) else 0) for time in times]
+    slope = theil_sen(times, values)
+    assert slope.value == pytest.approx(3)
+    assert slope.low <= 3 <= slope.high
+    with pytest.raises(ValueError, match="at least 3"):
+        theil_sen(times[:2], values[:2])
