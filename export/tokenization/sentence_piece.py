@@ -8,6 +8,9 @@ the vocabulary of the default models that is about one string of 10,000 (418,495
 languages, and 50,000 of them decomposed); a space sign that someone typed, decoded.
 """
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 from tokenizers.pre_tokenizers import Metaspace
 
-from export.errors import SourceError, UnsupportedError
+from export.errors import ExportError, SourceError, UnsupportedError
 from export.supported import lookup
 
 SPACE = "\u2581"  # how the library writes a space
@@ -63,6 +66,10 @@ class SentencePieceModel:
         """
         if self.is_bpe:
             raise UnsupportedError(f"{self.origin}: model_type 'BPE' is not supported; UNIGRAM is")
+        with refused(self.origin):
+            return self._to_json(append_eos, extra_control_tokens)
+
+    def _to_json(self, append_eos: bool, extra_control_tokens: tuple[str, ...]) -> str:
         spellings = [self._spelling(piece) for piece in self.pieces]
         scores = self.scores()
         extra = [unmatchable(token) for token in extra_control_tokens]
@@ -143,6 +150,17 @@ class SentencePieceModel:
         return [normalizers.Prepend(" ")] if self.normalizer.add_dummy_prefix else []
 
 
+@contextmanager
+def refused(origin: str) -> Iterator[None]:
+    """What *tokenizers* refuses of a model is the model's fault; it raises plain ``Exception``."""
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        raise SourceError(f"{origin}: {error}") from error
+
+
 def unmatchable(token: str) -> str:
     """``token`` and a space: the pre-tokenizer lets none stand at the end of a word."""
     return f"{token}{SPACE}"
@@ -163,8 +181,10 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
     texts = (model.trainer_spec.unk_surface, *(piece.piece for piece in model.pieces))
     if not all(isinstance(text, str) for text in texts):  # bytes where it is none
         raise SourceError(f"{path.name}: a piece is not UTF-8")
-    if not model.pieces:
-        raise SourceError(f"{path.name}: a SentencePiece model without pieces")
+    if not model.pieces or not all(piece.piece for piece in model.pieces):
+        raise SourceError(f"{path.name}: a SentencePiece model without pieces, or with empty ones")
+    if not all(math.isfinite(piece.score) for piece in model.pieces):
+        raise SourceError(f"{path.name}: a score is not finite")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     kind = trainer.ModelType.Name(trainer.model_type)
     lookup({"UNIGRAM": None, "BPE": None}, kind, f"{path.name}: model_type")

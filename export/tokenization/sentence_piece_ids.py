@@ -20,6 +20,7 @@ from export.tokenization.sentence_piece import (
     UNUSED,
     USER_DEFINED,
     SentencePieceModel,
+    refused,
     unmatchable,
 )
 from export.tokenization.special import SpecialTokens
@@ -83,8 +84,15 @@ def to_tokenizer(
     A piece that is not among them cannot be found; a token that is no piece is special.
 
     Raises:
-        SourceError: there is no token for what is unknown.
+        SourceError: there is no token for what is unknown, or *tokenizers* refuses the model.
     """
+    with refused(model.origin):
+        return _to_tokenizer(model, tokens, special)
+
+
+def _to_tokenizer(
+    model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens
+) -> Tokenizer:
     kinds = {str(piece.piece): piece.type for piece in model.pieces}
     unknown = _unknown(model, tokens, special)
     tokenizer = _bpe(model, tokens, unknown) if model.is_bpe else _unigram(model, tokens, unknown)

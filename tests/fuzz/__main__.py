@@ -39,24 +39,27 @@ class Outcome:
     finding: str
 
 
-def fuzz(target: str, runs: int, seconds: int, seed: int) -> Outcome:
-    """Fuzzes one target in a process of its own until a bound is reached or something is found."""
+def fuzz(target: str, folder: Path, runs: int, seconds: int, seed: int) -> Outcome:
+    """Fuzzes one target in a process of its own until a bound is reached or something is found.
+
+    What it learns is kept in ``folder``, where the next run goes on from.
+    """
     name = target.rpartition(".")[2]
-    corpus = BUILD / name / "corpus"
+    corpus = folder / name / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
-    found = {path.name for path in (BUILD / name).iterdir()}
+    found = {path.name for path in (folder / name).iterdir()}
     options = [
         f"-runs={runs or -1}",
         f"-max_total_time={seconds}",
         f"-seed={seed}",
         f"-timeout={MAX_SECONDS_OF_INPUT}",
         f"-rss_limit_mb={MAX_RESIDENT_MB}",
-        f"-artifact_prefix={BUILD / name}/",
+        f"-artifact_prefix={folder / name}/",
         "-print_final_stats=1",
         "-verbosity=1",
     ]
     folders = [str(corpus), *([str(CORPUS / name)] if (CORPUS / name).is_dir() else [])]
-    log = BUILD / name / "log"
+    log = folder / name / "log"
     with log.open("wb") as file:
         ran = subprocess.run(
             [sys.executable, "-m", "tests.fuzz.driver", target, *options, *folders],
@@ -66,7 +69,7 @@ def fuzz(target: str, runs: int, seconds: int, seed: int) -> Outcome:
             check=False,
         )
     text = log.read_text("utf-8", errors="replace")
-    new = sorted({path.name for path in (BUILD / name).iterdir()} - found - {"log"})
+    new = sorted({path.name for path in (folder / name).iterdir()} - found - {"log"})
     finding = ", ".join(new)
     if ran.returncode and not finding:
         finding = f"exit status {ran.returncode}: see {log}"
@@ -93,6 +96,7 @@ def main(
     runs: Annotated[int, typer.Option(min=0, help="Inputs of a target; 0 is no bound.")] = 0,
     seconds: Annotated[int, typer.Option(min=0, help="Of a target; 0 is no bound.")] = 0,
     seed: Annotated[int, typer.Option(min=1, help="Of the mutations.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Where inputs are kept, for the next run.")] = BUILD,
     json_: Annotated[
         Path | None, typer.Option("--json", help="Figures are merged into this file.")
     ] = None,
@@ -103,7 +107,7 @@ def main(
         raise typer.BadParameter("give targets or --all, and --runs or --seconds")
     outcomes = []
     for name in names:
-        outcome = fuzz(name, runs, seconds, seed)
+        outcome = fuzz(name, folder, runs, seconds, seed)
         outcomes.append(outcome)
         print(
             f"{outcome.target:15} {outcome.inputs:9} inputs {outcome.seconds:6} s "

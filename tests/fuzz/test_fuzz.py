@@ -7,6 +7,7 @@ import importlib.util
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -64,20 +65,20 @@ def test_every_case_is_of_a_target() -> None:
     assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)
 
 
-def fuzz(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "tests.fuzz", *arguments]
+def fuzz(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "tests.fuzz", "--folder", str(folder), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @needs_atheris
-def test_a_short_run_of_every_target_finds_nothing() -> None:
-    ran = fuzz("--all", "--runs", str(NUM_RUNS))
+def test_a_short_run_of_every_target_finds_nothing(tmp_path: Path) -> None:
+    ran = fuzz(tmp_path, "--all", "--runs", str(NUM_RUNS))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert [line.split()[0] for line in ran.stdout.splitlines()] == list(TARGETS)
 
 
 @needs_atheris
-def test_a_planted_defect_is_found() -> None:
-    ran = fuzz("tests.fuzz.planted", "--runs", "100000")
+def test_a_planted_defect_is_found(tmp_path: Path) -> None:
+    ran = fuzz(tmp_path, "tests.fuzz.planted", "--runs", "100000")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "crash-" in ran.stdout
