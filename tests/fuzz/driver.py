@@ -44,8 +44,7 @@ def main() -> None:
     corpus = Path(next(option for option in options if not option.startswith("-")))
     for index, seed in enumerate(target.seeds()):
         (corpus / f"seed-{index:03}").write_bytes(seed)
-    for seed in corpus.glob("seed-*"):
-        target.run(seed.read_bytes())
+        target.run(seed)
     bound_memory()
     atheris.Setup([sys.argv[0], f"-max_len={target.SIZE}", *options], target.run)
     atheris.Fuzz()

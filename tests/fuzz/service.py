@@ -13,14 +13,17 @@ from google.protobuf.message import Message
 
 from protos.triune.v1 import inference_pb2 as pb
 from server.app import make_backend
+from server.catalog import Catalog
 from server.config import ServerConfig
 from server.engine.build import build_engine
 from server.engine.busy import BusyLanes
 from server.metrics import Metrics
-from server.registry import Registry, load_bundles
 from server.rpc.context import Services
+from server.rpc.health import Health
 from server.rpc.inference import InferenceServicer
+from server.rpc.threads import Threads
 from tests.bundles import head_bundles, tiny_bundles
+from tests.fuzz.files import scratch
 
 MAX_LENGTH = 32  # tokens of a sequence: a run is short
 MAX_INPUT_BYTES = 256
@@ -55,6 +58,15 @@ class Context:
     def time_remaining(self) -> None:
         return None
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    async def write(self, message: Message) -> None:
+        message.SerializeToString()
+
     async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> NoReturn:
         del metadata
         if code.name in REFUSALS:
@@ -80,12 +92,9 @@ class Service:
 
     async def _call(self, method: str, request: Message) -> None:
         given: Any = _one(request) if method == "EmbedStream" else request
-        answer = getattr(self.servicer, method)(given, Context())
-        if method.endswith("Stream"):
-            async for part in answer:
-                part.SerializeToString()
-        else:
-            (await answer).SerializeToString()
+        answer = await getattr(self.servicer, method)(given, Context())
+        if answer is not None:  # a stream's parts are written to the context
+            answer.SerializeToString()
 
 
 async def _one(request: Message) -> AsyncIterator[Message]:
@@ -100,23 +109,25 @@ def service() -> Service:
 
 
 async def _start() -> Service:
+    folder = scratch("bundles")
+    for root in (tiny_bundles(), head_bundles()):
+        for path in root.iterdir():
+            if path.is_dir():
+                (folder / path.name).symlink_to(path)
     config = ServerConfig(
-        bundles=tiny_bundles(),
+        bundles=folder,
         max_length=MAX_LENGTH,
         num_slots=4,
         max_queue=8,
         max_input_bytes=MAX_INPUT_BYTES,
     )
-    busy = BusyLanes()
+    busy, metrics = BusyLanes(), Metrics()
     backend = make_backend(config, busy)
-    models = [
-        model
-        for root in (tiny_bundles(), head_bundles())
-        for model in load_bundles(root, backend, MAX_LENGTH).models
-    ]
-    registry, metrics = Registry(models, []), Metrics()
-    engine = build_engine(registry, config, metrics, busy, _die)
-    services = Services(config, registry, engine, metrics, ThreadPoolExecutor(1))
+    engine = build_engine(config, metrics, busy, _die)
+    catalog = Catalog(config, backend, engine, metrics, Health().follow)
+    await catalog.load_all()
+    threads = Threads(ThreadPoolExecutor(1), config.max_tokenizing)
+    services = Services(config, catalog, engine, metrics, threads)
     return Service(asyncio.get_running_loop(), InferenceServicer(services))
 
 

@@ -11,7 +11,7 @@ import onnx
 from model.bundle import MANIFEST_FILE, PARITY_FILE, TOKENIZER_FILE, BundleError
 from server.backend.base import Array
 from server.config import ServerConfig
-from server.registry import load_bundle
+from server.registry import Entry, State, load_bundle
 from server.rpc.models import describe
 from tests.fuzz.draw import Draw
 from tests.fuzz.files import rewrite, scratch
@@ -69,7 +69,8 @@ def run(data: bytes) -> None:
     except BundleError as error:
         str(error).encode()  # is told by ListModels
         return
-    describe(model, ServerConfig(bundles=directory)).SerializeToString()
+    entry = Entry(directory.parent.name, directory.name, State.READY, model)
+    describe(entry, ServerConfig(bundles=directory)).SerializeToString()
 
 
 def seeds() -> Iterator[bytes]:
