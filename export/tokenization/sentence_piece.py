@@ -22,6 +22,7 @@ from tokenizers.pre_tokenizers import Metaspace
 
 from export.errors import ExportError, SourceError, UnsupportedError
 from export.supported import lookup
+from export.tokenization.charsmap import fault_of
 
 SPACE = "\u2581"  # how the library writes a space
 
@@ -186,6 +187,8 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
     if not all(math.isfinite(piece.score) for piece in model.pieces):
         raise SourceError(f"{path.name}: a score is not finite")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    if normalizer.precompiled_charsmap and (fault := fault_of(normalizer.precompiled_charsmap)):
+        raise SourceError(f"{path.name}: precompiled_charsmap: {fault}")
     kind = trainer.ModelType.Name(trainer.model_type)
     lookup({"UNIGRAM": None, "BPE": None}, kind, f"{path.name}: model_type")
     if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:

@@ -78,9 +78,13 @@ class GrammarCompiler:
         return self._compiled(grammar).fork()
 
     def _compile(self, grammar: Grammar) -> "GrammarConstraint":
-        tokenizer, source = self._library_tokenizer(), _source(grammar)
-        if self._drops_first_space:
-            source = _after_a_space(source)
+        tokenizer = self._library_tokenizer()
+        try:
+            source = _source(grammar)
+            if self._drops_first_space:
+                source = _after_a_space(source)
+        except RecursionError as error:
+            raise GrammarError("is nested too deeply") from error
         matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
@@ -173,7 +177,7 @@ def _source(grammar: Grammar) -> str:
         case GrammarKind.JSON_SCHEMA:
             try:
                 schema = json.loads(grammar.text)
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise GrammarError(f"is not JSON: {error}") from error
             if not isinstance(schema, dict | bool):
                 raise GrammarError("is not a JSON schema: an object is needed")
@@ -181,6 +185,8 @@ def _source(grammar: Grammar) -> str:
         case GrammarKind.REGEX:
             return str(llguidance.LLMatcher.grammar_from_regex(grammar.text))
         case GrammarKind.LARK:
+            if grammar.text.lstrip().startswith("{"):  # the library's own form, not for callers
+                raise GrammarError("does not begin with a rule")
             return str(llguidance.LLMatcher.grammar_from_lark(grammar.text))
         case GrammarKind.CHOICES:
             alternatives = "|".join(

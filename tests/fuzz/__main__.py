@@ -9,13 +9,17 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tests.fuzz.registry import CORPUS, ROOT, TARGETS
+
+if TYPE_CHECKING:  # its module imports atheris, which some machines lack
+    from tests.fuzz.driver import Job
 
 BUILD = ROOT / "build" / "fuzz"
 MAX_SECONDS_OF_INPUT = 20
@@ -39,41 +43,62 @@ class Outcome:
     finding: str
 
 
-def fuzz(target: str, folder: Path, runs: int, seconds: int, seed: int) -> Outcome:
-    """Fuzzes one target in a process of its own until a bound is reached or something is found.
+def fuzz(targets: Sequence[str], folder: Path, runs: int, seconds: int, seed: int) -> list[Outcome]:
+    """Fuzzes targets, one after the other, each until a bound is reached or something is found.
 
-    What it learns is kept in ``folder``, where the next run goes on from.
+    What they learn is kept in ``folder``, where the next run goes on from.
     """
-    name = target.rpartition(".")[2]
+    names = [target.rpartition(".")[2] for target in targets]
+    jobs = [
+        _job(target, name, folder, runs, seconds, seed)
+        for target, name in zip(targets, names, strict=True)
+    ]
+    before = [_files(folder / name) for name in names]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.driver", json.dumps(jobs)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        raise RuntimeError(f"the fuzzer did not start:\n{ran.stderr[-2000:]}")
+    outcomes = []
+    statuses = json.loads(ran.stdout.splitlines()[-1])
+    for name, job, status, files in zip(names, jobs, statuses, before, strict=True):
+        finding = ", ".join(sorted(_files(folder / name) - files))
+        if status and not finding:
+            finding = f"exit status {status}: see {job['log']}"
+        log = Path(job["log"]).read_text("utf-8", errors="replace")
+        outcomes.append(_outcome(name, log, finding))
+    return outcomes
+
+
+def _job(target: str, name: str, folder: Path, runs: int, seconds: int, seed: int) -> "Job":
     corpus = folder / name / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
-    found = {path.name for path in (folder / name).iterdir()}
     options = [
-        f"-runs={runs or -1}",
-        f"-max_total_time={seconds}",
         f"-seed={seed}",
         f"-timeout={MAX_SECONDS_OF_INPUT}",
         f"-rss_limit_mb={MAX_RESIDENT_MB}",
         f"-artifact_prefix={folder / name}/",
         "-print_final_stats=1",
-        "-verbosity=1",
+        str(corpus),
+        *([str(CORPUS / name)] if (CORPUS / name).is_dir() else []),
     ]
-    folders = [str(corpus), *([str(CORPUS / name)] if (CORPUS / name).is_dir() else [])]
-    log = folder / name / "log"
-    with log.open("wb") as file:
-        ran = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.driver", target, *options, *folders],
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    text = log.read_text("utf-8", errors="replace")
-    new = sorted({path.name for path in (folder / name).iterdir()} - found - {"log"})
-    finding = ", ".join(new)
-    if ran.returncode and not finding:
-        finding = f"exit status {ran.returncode}: see {log}"
-    return _outcome(name, text, finding)
+    log = str(folder / name / "log")
+    return {
+        "target": target,
+        "corpus": str(corpus),
+        "options": options,
+        "log": log,
+        "runs": runs,
+        "seconds": seconds,
+    }
+
+
+def _files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"log"}
 
 
 def _outcome(name: str, log: str, finding: str) -> Outcome:
@@ -105,14 +130,11 @@ def main(
     names = list(TARGETS) if all_ else targets or []
     if not names or not (runs or seconds):
         raise typer.BadParameter("give targets or --all, and --runs or --seconds")
-    outcomes = []
-    for name in names:
-        outcome = fuzz(name, folder, runs, seconds, seed)
-        outcomes.append(outcome)
+    outcomes = fuzz(names, folder, runs, seconds, seed)
+    for outcome in outcomes:
         print(
             f"{outcome.target:15} {outcome.inputs:9} inputs {outcome.seconds:6} s "
-            f"{outcome.edges:6} edges {outcome.peak_resident_mb:6} MB  {outcome.finding}",
-            flush=True,
+            f"{outcome.edges:6} edges {outcome.peak_resident_mb:6} MB  {outcome.finding}"
         )
     if json_ is not None:
         known = json.loads(json_.read_text("utf-8")) if json_.exists() else {}

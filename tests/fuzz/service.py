@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ async def _start() -> Service:
     for root in (tiny_bundles(), head_bundles()):
         for path in root.iterdir():
             if path.is_dir():
-                (folder / path.name).symlink_to(path)
+                shutil.copytree(path, folder / path.name)
     config = ServerConfig(
         bundles=folder,
         max_length=MAX_LENGTH,
@@ -126,6 +127,8 @@ async def _start() -> Service:
     engine = build_engine(config, metrics, busy, _die)
     catalog = Catalog(config, backend, engine, metrics, Health().follow)
     await catalog.load_all()
+    missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
+    assert not missing, f"refused: {missing}"
     threads = Threads(ThreadPoolExecutor(1), config.max_tokenizing)
     services = Services(config, catalog, engine, metrics, threads)
     return Service(asyncio.get_running_loop(), InferenceServicer(services))

@@ -7,6 +7,7 @@ one that such callers are due. ``--plant-leak KB`` starts a server that leaks: a
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def soak(
         for root in bundles:
             for path in sorted(root.iterdir()):
                 if path.is_dir() and not (folder / path.name).exists():
-                    (folder / path.name).symlink_to(path.resolve())
+                    shutil.copytree(path, folder / path.name)  # a link would be refused
         server = stack.enter_context(_server(folder, leak_kilobytes))
         with _clients(server.target, num_clients) as killed:
             samples = list(_samples(server, seconds, enough_calls, killed))

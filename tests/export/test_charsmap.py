@@ -1,0 +1,37 @@
+"""Normalization rules: the library's own are sound, and what would be read beyond them is told."""
+
+import struct
+
+import pytest
+from sentencepiece import sentencepiece_model_pb2 as proto
+
+from export.tokenization.charsmap import fault_of
+from tests.export.importers.marian_files import train_vocabulary
+
+
+@pytest.mark.parametrize("rules", ["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"])
+def test_the_librarys_rules_are_sound(tmp_path, rules: str) -> None:
+    path = train_vocabulary(tmp_path / "source.spm", normalization_rule_name=rules)
+    model = proto.ModelProto.FromString(path.read_bytes())
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    assert len(charsmap) > 100_000
+    assert fault_of(charsmap) == ""
+    assert fault_of(charsmap[:-1]) == "strings without an end"
+    assert fault_of(charsmap[:1000]).startswith("a trie of")
+
+
+def trie(first: int, value: int = 0, strings: bytes = b"a\0b\0") -> bytes:
+    units = [first, 1 << 31 | value, *[0] * 254]
+    return struct.pack("<257I", 1024, *units) + strings
+
+
+NODE = 1 << 10 | 1 << 8  # its children are at unit 1, where a value is
+
+
+def test_what_points_elsewhere_is_told() -> None:
+    assert fault_of(trie(NODE, 2)) == ""
+    assert fault_of(trie(NODE, 1)) == "a unit that points into a string"
+    assert fault_of(trie(NODE, 4)) == "a unit that points beyond the strings"
+    assert fault_of(trie(300 << 10)) == "a unit that points beyond the trie"
+    assert fault_of(trie(NODE, 0, b"\xff\0")).startswith("strings that are not UTF-8")
+    assert fault_of(b"") == "a trie of 0 bytes"
