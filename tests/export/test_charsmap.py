@@ -12,7 +12,7 @@ from tests.export.importers.marian_files import train_vocabulary
 @pytest.mark.parametrize("rules", ["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"])
 def test_the_librarys_rules_are_sound(tmp_path, rules: str) -> None:
     path = train_vocabulary(tmp_path / "source.spm", normalization_rule_name=rules)
-    model = proto.ModelProto.FromString(path.read_bytes())
+    model = proto.ModelProto.FromString(path.read_bytes())  # type: ignore[attr-defined]
     charsmap = model.normalizer_spec.precompiled_charsmap
     assert len(charsmap) > 100_000
     assert fault_of(charsmap) == ""
