@@ -24,7 +24,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "sampling.top_p": (0.0, 1.0),
     "sampling.min_p": (0.0, 1.0),
     "sampling.typical_p": (0.0, 1.0),
-    "sampling.repetition_penalty": (0.0, 100.0),
+    "sampling.repetition_penalty": (0.01, 100.0),
     "sampling.presence_penalty": (-2.0, 2.0),
     "sampling.frequency_penalty": (-2.0, 2.0),
     "decoding.beam_size": (1, MAX_BEAMS),
@@ -40,9 +40,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
 POSITIVE = (
     "sampling.top_p",
     "sampling.typical_p",
-    "sampling.repetition_penalty",
     "stopping.max_seconds",
 )
+# Below it the likeliest token has all of the probability, and float32 no room for the rest.
+MIN_TEMPERATURE = 1e-5
 MAX_LOGIT_BIAS = 100.0
 PRIORITIES = (-100, 100)
 EARLY_STOPPING = {
@@ -72,8 +73,9 @@ def numbers(group: str, options: ProtoMessage) -> dict[str, float]:
 def sampling(options: pb.SamplingOptions) -> Sampling:
     """How tokens are drawn; what is not set keeps its default."""
     given = numbers("sampling", options)
+    temperature = given.get("temperature", 0.0)
     return Sampling(
-        temperature=given.get("temperature", 0.0),
+        temperature=temperature if temperature >= MIN_TEMPERATURE else 0.0,
         top_k=int(given.get("top_k", 0)),
         top_p=given.get("top_p", 1.0),
         min_p=given.get("min_p", 0.0),

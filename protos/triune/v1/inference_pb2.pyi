@@ -218,7 +218,7 @@ class SamplingOptions(_message.Message):
     FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """At least 0; 0 is greedy. At most 100."""
+    """At least 0; 0, and what is below 0.00001, is greedy. At most 100."""
     top_k: _builtins.int
     """Only the k likeliest tokens; 0 keeps all."""
     top_p: _builtins.float
@@ -232,7 +232,7 @@ class SamplingOptions(_message.Message):
     hold this probability; in (0, 1].
     """
     repetition_penalty: _builtins.float
-    """Divides (or multiplies, below 0) the logits of all tokens seen; in (0, 100], 1 is none."""
+    """Divides (or multiplies, below 0) the logits of all tokens seen; in [0.01, 100], 1 is none."""
     presence_penalty: _builtins.float
     """Subtracted from the logit of each token that was generated, in [-2, 2] ..."""
     frequency_penalty: _builtins.float
