@@ -107,8 +107,16 @@ class Generator:
         for chunks in plan.prefill:
             self._prefill(chunks)
         if plan.decode:
-            decode = [self._rows.get(id_) for id_ in plan.decode]
-            self._read("decode", decode, [1] * len(decode))
+            self._decode([self._rows.get(id_) for id_ in plan.decode])
+
+    def _decode(self, rows: Rows[Sequence]) -> None:
+        if all(row.job.reporting.attention is None for row in rows):
+            self._read("decode", rows, [1] * len(rows))
+            return
+        # A prompt of which one token is left runs with these, also one that is read for attention.
+        for row in rows:
+            is_prompt = row.job.reporting.attention is not None
+            self._read("prefill" if is_prompt else "decode", [row], [1])
 
     def _encode(self, rows: Rows[Sequence]) -> None:
         def run(rows: Rows[Sequence]) -> Rows[Sequence]:
