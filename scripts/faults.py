@@ -5,7 +5,8 @@
 
 The tests leave one file a fault in ``build/faults`` (see ``tests/faults/record.py``). They are
 taken over into ``docs/faults.json``, which is committed, and from there into the README; a fault
-that was not tested meanwhile keeps its row. ``--check`` changes nothing and fails if the README
+that was not tested meanwhile keeps its row. Fuzzing and the soak take hours: their rows are of what
+``python -m tests.fuzz --json`` and ``python -m tests.soak --json`` last wrote. ``--check`` changes nothing and fails if the README
 does not say what ``docs/faults.json`` says.
 """
 
@@ -18,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 COMMITTED = ROOT / "docs" / "faults.json"
 ROWS = ROOT / "build" / "faults"
+FUZZING = ROOT / "docs" / "fuzzing.json"
+SOAK = ROOT / "loadtest" / "results" / "soak.json"
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 
 Figure = int | float | str
@@ -64,6 +67,38 @@ def measured() -> list[Row]:
     ]
 
 
+def long_runs() -> list[Row]:
+    """The rows of fuzzing and of the soak."""
+    targets = msgspec.json.decode(FUZZING.read_bytes())["targets"].values()
+    soak = msgspec.json.decode(SOAK.read_bytes())
+    calls = sum(count for statuses in soak["requests"].values() for count in statuses.values())
+    slope = soak["megabytes_per_hour"]
+    return [
+        Row(
+            order=13,
+            fault="malformed and huge messages, bad field values, broken bundles and checkpoints",
+            must="an error of the closed set that names what is wrong; no crash; what was found is mended and replayed by the tests",
+            figures={
+                "fuzzed_targets": len(targets),
+                "inputs": sum(target["inputs"] for target in targets),
+                "found_and_mended": sum(len(target["findings"]) for target in targets),
+            },
+        ),
+        Row(
+            order=16,
+            fault="mixed load for long, with clients that crash, cancel, stall and send nonsense",
+            must="memory does not grow, no slot stays open; a planted leak is caught",
+            figures={
+                "minutes": round(soak["seconds"] / 60),
+                "calls": calls,
+                "killed_clients": soak["killed_clients"],
+                "MB_per_hour": f"{slope['value']:.1f} ({slope['low']:.1f} to {slope['high']:.1f})",
+                "open_slots_at_the_end": soak["open_slots_at_end"],
+            },
+        ),
+    ]
+
+
 def main() -> int:
     """Returns the exit status."""
     readme = README.read_text(encoding="utf-8")
@@ -72,7 +107,7 @@ def main() -> int:
         if not same:
             print("README.md: faults are not those of docs/faults.json", file=sys.stderr)
         return int(not same)
-    by_fault = {row.fault: row for row in [*committed(), *measured()]}
+    by_fault = {row.fault: row for row in [*committed(), *measured(), *long_runs()]}
     rows = sorted(by_fault.values(), key=lambda row: (row.order, row.fault))
     COMMITTED.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     README.write_text(rendered(readme, rows), encoding="utf-8")
