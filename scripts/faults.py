@@ -6,8 +6,8 @@
 The tests leave one file a fault in ``build/faults`` (see ``tests/faults/record.py``). They are
 taken over into ``docs/faults.json``, which is committed, and from there into the README; a fault
 that was not tested meanwhile keeps its row. Fuzzing and the soak take hours: their rows are of what
-``python -m tests.fuzz --json`` and ``python -m tests.soak --json`` last wrote. ``--check`` changes nothing and fails if the README
-does not say what ``docs/faults.json`` says.
+``python -m tests.fuzz --json`` and ``python -m tests.soak --json`` last wrote. ``--check`` changes
+nothing and fails if the README does not say what ``docs/faults.json`` says.
 """
 
 import sys
@@ -77,7 +77,8 @@ def long_runs() -> list[Row]:
         Row(
             order=13,
             fault="malformed and huge messages, bad field values, broken bundles and checkpoints",
-            must="an error of the closed set that names what is wrong; no crash; what was found is mended and replayed by the tests",
+            must="an error of the closed set that names what is wrong; no crash; what was found is "
+            "mended and replayed by the tests",
             figures={
                 "fuzzed_targets": len(targets),
                 "inputs": sum(target["inputs"] for target in targets),
