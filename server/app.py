@@ -22,21 +22,21 @@ from protos.triune.v1 import (
 from server.backend.base import Backend
 from server.backend.ort import OrtBackend
 from server.backend.paired import PairedBackend
-from server.catalog import Catalog
 from server.config import ServerConfig
 from server.engine.build import build_engine
 from server.engine.busy import BusyLanes
 from server.errors import StartupError
 from server.listeners import check_admin, make_server, open_port
 from server.metrics import Metrics
-from server.registry import Registry
+from server.models.catalog import Catalog
+from server.models.registry import Registry
+from server.models.watch import Watch
 from server.rpc.admin import AdminServicer
 from server.rpc.context import Services
 from server.rpc.health import INFERENCE, MODELS, Health
 from server.rpc.inference import InferenceServicer
 from server.rpc.models import ModelServicer
 from server.rpc.threads import Threads
-from server.watch import Watch
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from server.engine.observer import Unobserved
 from server.engine.options import Beams
 from server.engine.sequence import EncodingJob, GenerationJob, Job
 from server.errors import StartupError
-from server.registry import Model, load_bundle
+from server.models.registry import Model, load_bundle
 
 Message = dict[str, Any]
 _GOOD = {Outcome.DONE, Outcome.LENGTH, Outcome.STOP}

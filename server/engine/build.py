@@ -17,7 +17,7 @@ from server.engine.observer import Observer
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import Cost
-from server.registry import Model
+from server.models.registry import Model
 
 # The clock of deadlines and times, in seconds; handlers use the same.
 clock = time.monotonic

@@ -13,7 +13,7 @@ from server.engine.encoder import TOKEN_VECTORS
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Unobserved
 from server.engine.sequence import EncodingJob, GenerationJob, Job
-from server.registry import Model
+from server.models.registry import Model
 
 _MAX_LENGTH = 8
 _ID = 0  # any token will do, and every vocabulary has this one

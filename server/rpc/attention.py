@@ -11,7 +11,7 @@ from server.engine.engine import Engine
 from server.engine.options import AttentionRead, Reporting
 from server.engine.sequence import Floats, GenerationJob
 from server.errors import InternalError, InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 from server.rpc.accounting import end_of
 from server.text.alignment import target_spans
 

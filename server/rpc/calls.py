@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
-from server.catalog import Catalog
 from server.errors import InternalError, ServeError
 from server.metrics import Metrics
+from server.models.catalog import Catalog
 from server.rpc.status import metadata_of, status_of
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from server.catalog import Catalog
 from server.config import ServerConfig
 from server.engine.engine import Engine
 from server.metrics import Metrics
-from server.registry import Registry
+from server.models.catalog import Catalog
+from server.models.registry import Registry
 from server.rpc.caller import Caller
 from server.rpc.threads import Threads
 

@@ -10,7 +10,7 @@ from model.bundle import ScoreFunction
 from protos.triune.v1 import encoding_pb2 as pb
 from server.engine.sequence import Floats
 from server.errors import InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 from server.text.entities import Aggregation
 from server.text.reading import Fit, Limit
 

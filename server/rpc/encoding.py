@@ -10,7 +10,7 @@ from protos.triune.v1 import encoding_pb2 as pb
 from server.engine.engine import Ticket
 from server.engine.sequence import EncodingJob, End, Floats
 from server.errors import InternalError, InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 from server.rpc import validation
 from server.rpc.accounting import end_of, timing
 from server.rpc.caller import Caller

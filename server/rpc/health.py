@@ -5,7 +5,7 @@ import asyncio
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from protos.triune.v1 import inference_pb2, models_pb2
-from server.registry import Registry
+from server.models.registry import Registry
 from server.rpc.health_watch import HealthServicer
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name

@@ -2,7 +2,7 @@
 
 from model.bundle import Manifest
 from server.errors import InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 
 
 def target_start(model: Model, language: str = "") -> tuple[int, ...]:

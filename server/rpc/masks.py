@@ -8,7 +8,7 @@ from model.bundle import Task
 from protos.triune.v1 import encoding_pb2 as pb
 from server.engine.sequence import Floats
 from server.errors import InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 from server.rpc import encoder_options as options
 from server.rpc import validation
 from server.rpc.caller import Caller

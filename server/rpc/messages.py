@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import inference_pb2 as pb
 from server.engine.sampling import TokenLogprob
-from server.registry import Model
+from server.models.registry import Model
 from server.rpc.generation import Piece, total_usage
 from server.rpc.prepare import Prepared
 

@@ -5,7 +5,7 @@ from model.config import Kind
 from protos.triune.v1 import models_pb2 as pb
 from protos.triune.v1 import models_pb2_grpc
 from server.config import ServerConfig
-from server.registry import Entry, State
+from server.models.registry import Entry, State
 from server.rpc.calls import Context, guarded
 from server.rpc.context import Services
 

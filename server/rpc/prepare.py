@@ -12,7 +12,7 @@ from server.engine.adjust import Constraint
 from server.engine.options import Adjustments, Beams, Reporting, Sampling
 from server.engine.sequence import GenerationJob
 from server.errors import InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 from server.rpc import options as checked
 from server.rpc import validation
 from server.rpc.attention import AttentionWanted, attention_wanted, check_size

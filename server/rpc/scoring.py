@@ -12,7 +12,7 @@ from server.engine.options import Reporting
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import End, GenerationJob
 from server.errors import InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 from server.rpc import options as checked
 from server.rpc.accounting import end_of, timing
 from server.rpc.caller import Caller

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from model.bundle import Task
 from protos.triune.v1 import inference_pb2 as pb
 from server.errors import InvalidArgumentError
-from server.registry import Model
+from server.models.registry import Model
 from server.text.chat import ROLES, Message
 
 _TASK_CALLS = {

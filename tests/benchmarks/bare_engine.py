@@ -16,7 +16,7 @@ from server.engine.observer import Unobserved
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Sequence
-from server.registry import Model, load_bundle
+from server.models.registry import Model, load_bundle
 
 MAX_LENGTH = 1200
 MAX_STEP_TOKENS = 256

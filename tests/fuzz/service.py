@@ -14,11 +14,11 @@ from google.protobuf.message import Message
 
 from protos.triune.v1 import inference_pb2 as pb
 from server.app import make_backend
-from server.catalog import Catalog
 from server.config import ServerConfig
 from server.engine.build import build_engine
 from server.engine.busy import BusyLanes
 from server.metrics import Metrics
+from server.models.catalog import Catalog
 from server.rpc.context import Services
 from server.rpc.health import Health
 from server.rpc.inference import InferenceServicer

@@ -15,7 +15,7 @@ from server.engine.options import Adjustments, Beams, Sampling
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Progress
-from server.registry import Model, load_bundle
+from server.models.registry import Model, load_bundle
 from tests import tiny
 from tests.faults.record import record
 

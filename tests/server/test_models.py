@@ -25,8 +25,8 @@ from server.app import RunningServer, running_server
 from server.backend.ort import OrtBackend
 from server.config import ServerConfig
 from server.engine.warm_up import warm_up
-from server.registry import load_bundle
-from server.watch import Changes, Watch, changes
+from server.models.registry import load_bundle
+from server.models.watch import Changes, Watch, changes
 from tests.faults.record import record
 from tests.server.fake_backend import FakeDecode, decode_spec
 

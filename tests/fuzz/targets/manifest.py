@@ -11,7 +11,7 @@ import onnx
 from model.bundle import MANIFEST_FILE, PARITY_FILE, TOKENIZER_FILE, BundleError
 from server.backend.base import Array
 from server.config import ServerConfig
-from server.registry import Entry, State, load_bundle
+from server.models.registry import Entry, State, load_bundle
 from server.rpc.models import describe
 from tests.fuzz.draw import Draw
 from tests.fuzz.files import rewrite, scratch

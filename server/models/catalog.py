@@ -12,16 +12,16 @@ from typing import Any
 
 from model.bundle import MANIFEST_FILE, NAME_PATTERN, BundleError
 from server.backend.base import Backend
-from server.calls_in_flight import CallsInFlight
 from server.config import ServerConfig
 from server.engine.build import capacity_of, make_workers
 from server.engine.engine import Engine
 from server.engine.lane import Worker
 from server.engine.warm_up import warm_up
 from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, StartupError
-from server.memory import release_free_memory
 from server.metrics import Metrics
-from server.registry import Entry, Model, Registry, State, load_bundle, version_order
+from server.models.calls_in_flight import CallsInFlight
+from server.models.memory import release_free_memory
+from server.models.registry import Entry, Model, Registry, State, load_bundle, version_order
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.catalog import Catalog, Key, find_bundles
 from server.errors import LoadError
+from server.models.catalog import Catalog, Key, find_bundles
 
 log = logging.getLogger(__name__)
 
