@@ -12,7 +12,8 @@ from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
 from export.recipes import AUTO, choose
 from export.sources import DEFAULT_SOURCES, load_checkpoint
-from model.bundle import Device, Parity, Precision, read_parity
+from model.bundle import Device, Parity, Precision
+from model.bundle_files import read_parity
 
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)

@@ -34,9 +34,8 @@ from model.bundle import (
     Manifest,
     Parity,
     Precision,
-    sha256_of,
-    to_json,
 )
+from model.bundle_files import sha256_of, to_json
 
 Progress = Callable[[str], None]
 

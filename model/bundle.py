@@ -30,9 +30,10 @@ encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size
                           [batch]`` and ``max_source_length []``, and every state.
                           out: ``logits [chosen, vocabulary]``, and every state,
                           updated.
-``attend`` of an          as ``decode``, and out: ``cross_attention [batch, layers,
-encoder-decoder           heads, length, source_length]``, softmax weights. May be
-                          missing.
+``attend``                as ``decode``, and out, as softmax weights: ``cross_attention
+                          [batch, layers, heads, length, source_length]`` of an
+                          encoder-decoder, ``self_attention [batch, layers, heads,
+                          length, total_length]``. May be missing.
 ========================  =========================================================
 
 ``decode`` accepts any lengths where nothing is cached, length 1 where rows have
@@ -45,14 +46,8 @@ tokens than the row's source has.
 input and output on the same memory, with ``batch`` in front of its slot shape.
 """
 
-import hashlib
-import json
-import os
-import re
-import stat
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
@@ -68,14 +63,9 @@ MAX_MANIFEST_BYTES = 4 << 20
 MAX_FILES = 1000
 MAX_COUNT = 1 << 31  # of whatever a manifest counts but parameters
 
-# A path of plain names: nothing that a file system or a runtime takes for something else.
-_PATH_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
 
 # The graph that tells attention.
 ATTEND = "attend"
-
-
-_T = TypeVar("_T")
 
 
 class BundleError(Exception):
@@ -296,164 +286,3 @@ class Parity(_Record, frozen=True, kw_only=True):
     evaluation_tokens: LargeCount = 0
     perplexity: float | None = None
     fp32_perplexity: float | None = None
-
-
-def _decode(path: Path, kind: type[_T], label: str) -> _T:
-    try:
-        _check_regular(path)
-        with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
-    except OSError as error:
-        raise BundleError(f"{label}: {path.name}: {error.strerror}") from error
-    except ValueError as error:
-        raise BundleError(f"{label}: {path.name}: {error}") from error
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{label}: {path.name}: larger than {MAX_MANIFEST_BYTES} bytes")
-    try:
-        record = msgspec.json.decode(data, type=kind)
-        json.loads(data, object_pairs_hook=_check_keys)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BundleError(f"{label}: {path.name}: {error}") from error
-    return record
-
-
-def _check_regular(path: Path) -> None:
-    """Raises ``ValueError`` for a link, a second name, or what is no file, such as a pipe."""
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        raise ValueError("is a link")
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("is no regular file")
-    if status.st_nlink != 1:
-        raise ValueError(f"has {status.st_nlink} links")
-
-
-def _check_keys(pairs: list[tuple[str, object]]) -> None:
-    """Two readers of a file must not read different things: each key of an object is there once."""
-    seen = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ValueError(f"key {key!r} is there twice")
-        seen.add(key)
-
-
-def read_manifest(directory: Path) -> Manifest:
-    """Parses ``bundle.json`` of the bundle in ``directory`` and checks it against itself.
-
-    Raises:
-        BundleError: unreadable, not of this format, or with a name or path that
-            points out of the bundle.
-    """
-    label = f"{directory.parent.name}/{directory.name}"
-    manifest = _decode(directory / MANIFEST_FILE, Manifest, label)
-    if manifest.format_version != FORMAT_VERSION:
-        raise BundleError(
-            f"{label}: format_version {manifest.format_version}, this server reads {FORMAT_VERSION}"
-        )
-    for field, value in (("name", manifest.name), ("version", manifest.version)):
-        if not re.fullmatch(NAME_PATTERN, value):
-            raise BundleError(f"{label}: {field} {value!r} does not match {NAME_PATTERN}")
-    if (manifest.name, manifest.version) != (directory.parent.name, directory.name):
-        raise BundleError(f"{label}: bundle.json is of {manifest.name}/{manifest.version}")
-    listed = {record.path for record in manifest.files}
-    graph_files = {graph.file for graph in manifest.graphs.values()}
-    for path in sorted(listed | graph_files | {TOKENIZER_FILE, PARITY_FILE}):
-        parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or "\\" in path or "\0" in path:
-            raise BundleError(f"{label}: file {path!r} is outside the bundle")
-        if not re.fullmatch(_PATH_PATTERN, path):
-            raise BundleError(f"{label}: file {path!r} is no plain path")
-        if path not in listed:
-            raise BundleError(f"{label}: file {path!r} is not listed in files")
-    _check_counts(manifest, label)
-    embedding = manifest.embedding
-    if embedding is not None and embedding.default_prompt not in (None, *embedding.prompts):
-        raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is no prompt")
-    expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
-    if manifest.kind == Kind.ENCODER_DECODER:
-        expected = {"encode", "decode"}
-    optional = {ATTEND} if "decode" in expected else set()
-    if set(manifest.graphs) - optional != expected:
-        raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
-    return manifest
-
-
-def read_parity(directory: Path) -> Parity:
-    """Parses ``parity.json``. Raises :class:`BundleError` as :func:`read_manifest` does."""
-    return _decode(directory / PARITY_FILE, Parity, f"{directory.parent.name}/{directory.name}")
-
-
-def _check_counts(manifest: Manifest, label: str) -> None:
-    """Refuses what nobody could hold, before anything is made of that size."""
-    if len(manifest.files) > MAX_FILES:
-        raise BundleError(f"{label}: {len(manifest.files)} files, at most {MAX_FILES}")
-    paths = [record.path for record in manifest.files]
-    for path in paths:
-        if paths.count(path) > 1:
-            raise BundleError(f"{label}: file {path!r} is listed twice")
-    sizes = msgspec.structs.asdict(manifest.dimensions)
-    del sizes["num_parameters"]
-    for name, graph in manifest.graphs.items():
-        for state in graph.states:
-            for axis, size in enumerate(state.shape):
-                if isinstance(size, int):
-                    sizes[f"graphs.{name}.states.{state.name}.shape[{axis}]"] = size
-    for field, size in sizes.items():
-        if not 0 < size < MAX_COUNT:
-            raise BundleError(f"{label}: {field} is {size}, not in 1 … {MAX_COUNT - 1}")
-
-
-def _check_nothing_else(directory: Path, manifest: Manifest, label: str) -> None:
-    """Refuses a bundle with a file that nobody listed, and so nobody hashed."""
-    listed = {MANIFEST_FILE, *(record.path for record in manifest.files)}
-    for folder, folders, files in os.walk(directory):
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        for name in (*files, *links):
-            path = (Path(folder) / name).relative_to(directory).as_posix()
-            if path not in listed:
-                raise BundleError(f"{label}: file {path!r} is not listed in files")
-
-
-def verify_files(directory: Path, manifest: Manifest) -> None:
-    """Checks that the bundle's files are the listed ones: regular, inside, with size and hash.
-
-    Raises:
-        BundleError: names the first file that is missing, linked, outside, changed or not listed.
-    """
-    label = f"{manifest.name}/{manifest.version}"
-    _check_nothing_else(directory, manifest, label)
-    for record in manifest.files:
-        try:
-            fault = _fault(directory, record)
-        except OSError as error:
-            fault = f": {error.strerror}"
-        if fault:
-            raise BundleError(f"{label}: file {record.path!r}{fault}")
-
-
-def _fault(directory: Path, record: FileRecord) -> str:
-    """What is wrong with a listed file; empty if nothing is. Raises ``OSError``."""
-    path = directory / record.path
-    if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
-        return " is outside the bundle"
-    if not path.is_file():
-        return " is missing"
-    status = path.stat()
-    if status.st_nlink != 1:
-        return f" has {status.st_nlink} links"
-    if status.st_size != record.size:
-        return f" has {status.st_size} bytes, not {record.size}"
-    if sha256_of(path) != record.sha256:
-        return " does not have the listed hash"
-    return ""
-
-
-def sha256_of(path: Path) -> str:
-    """The file's SHA-256, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def to_json(record: msgspec.Struct) -> bytes:
-    """``record`` as indented JSON, for people to read as well."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

@@ -15,14 +15,14 @@ ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
     "export": {"export", "model"},
-    "server": {"server", "protos", "model.config", "model.bundle"},
+    "server": {"server", "protos", "model.config", "model.bundle", "model.bundle_files"},
     "client": {"client", "protos"},
     "loadtest": {"loadtest", "client", "protos"},
 }
 OURS = {*ALLOWED, "tests", "scripts"}
 # Programs of the comparison that run in environments of their own, with what is compared.
 PEERS = "loadtest/peers"
-TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py")
+TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
 
 
 def _files(folder: str) -> list[Path]:

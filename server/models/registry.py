@@ -9,16 +9,8 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from model.bundle import (
-    ATTEND,
-    TOKENIZER_FILE,
-    BundleError,
-    Manifest,
-    Parity,
-    read_manifest,
-    read_parity,
-    verify_files,
-)
+from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Manifest, Parity
+from model.bundle_files import read_manifest, read_parity, verify_files
 from server.backend.base import Backend, Graph
 from server.backend.external_data import check_external_data
 from server.backend.lazy import LazyGraph

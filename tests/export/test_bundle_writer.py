@@ -12,15 +12,8 @@ from export.bundle_writer import write_bundle
 from export.checkpoint import check_weights
 from export.errors import BundleExistsError, ExportError, ParityError, WeightsError
 from export.parity import compare_fp32
-from model.bundle import (
-    ATTEND,
-    BundleError,
-    Precision,
-    StateRole,
-    read_manifest,
-    read_parity,
-    verify_files,
-)
+from model.bundle import ATTEND, BundleError, Precision, StateRole
+from model.bundle_files import read_manifest, read_parity, verify_files
 from model.config import Kind
 from tests.architectures import ARCHITECTURES, LLAMA, checkpoint, random_weights
 

@@ -14,7 +14,8 @@ from export.double import in_double
 from export.graphs import export_graphs
 from export.greedy import Work, decode_eagerly, decode_eagerly_together
 from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
-from model.bundle import Precision, read_parity
+from model.bundle import Precision
+from model.bundle_files import read_parity
 from model.kernels import Step
 from model.transformer import from_weights
 from tests.architectures import ARCHITECTURES, checkpoint, random_weights

@@ -26,7 +26,8 @@ from transformers import (
 from export.attention import add_attention_graph
 from export.bundle_writer import write_bundle
 from export.graphs import export_graphs
-from model.bundle import ATTEND, AttentionKind, Graph, Precision, read_manifest
+from model.bundle import ATTEND, AttentionKind, Graph, Precision
+from model.bundle_files import read_manifest
 from server.backend.ort import OrtBackend
 from server.engine.options import AttentionRead
 from server.engine.runner import Capacity, Runner

@@ -17,7 +17,8 @@ from export.bundle_writer import write_bundle
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.sources import load_checkpoint
-from model.bundle import ScoreFunction, Task, read_manifest, read_parity
+from model.bundle import ScoreFunction, Task
+from model.bundle_files import read_manifest, read_parity
 from tests.export.importers.support import (
     WORDS,
     eager,

@@ -13,7 +13,7 @@ from transformers import BertForMaskedLM, BertModel
 from export.bundle_writer import write_bundle
 from export.errors import SourceError, UnsupportedError
 from export.sources import load_checkpoint
-from model.bundle import read_manifest, read_parity
+from model.bundle_files import read_manifest, read_parity
 from model.config import PoolingKind
 from tests.export.importers.support import edit_json, pooled, random_ids, randomise, save
 from tests.export.importers.test_bert import LENGTHS, config, hidden, mask
