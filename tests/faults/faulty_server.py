@@ -68,6 +68,9 @@ class _FaultyBoundGraph:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         ids = inputs["token_ids"]
+        if ids.shape[1] == 1 and "num_cached_tokens" in inputs:
+            # What the model itself wrote is no planted fault.
+            ids = np.where(inputs["num_cached_tokens"][:, None] == 0, ids, -1)
         outputs = self.real.run(inputs)
         time.sleep(self.run_seconds)
         if (ids == token_of(DIES)).any():

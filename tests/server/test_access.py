@@ -64,8 +64,8 @@ async def serving(bundles: Path, **options: Any) -> AsyncIterator[RunningServer]
 async def status(channel: grpc.aio.Channel, method: str, token: str | None) -> grpc.StatusCode:
     """How a call begins, or ends, that sends an empty message."""
     metadata = [] if token is None else [("authorization", f"Bearer {token}")]
-    kind: Any = channel.stream_stream(method)
-    call = kind(iter([b""]), metadata=metadata, timeout=60)
+    kind: Any = channel.unary_stream(method)
+    call = kind(b"", metadata=metadata, timeout=60)
     try:
         if await call.read() is not grpc.aio.EOF:
             call.cancel()
