@@ -41,6 +41,7 @@ check: setup
 	$(VENV)/python -m scripts.faults --check
 
 # Also what `make test` leaves out: many connections, load beyond what the server can do.
+# Apart from `make test`: they load the machine, and some wait for what takes seconds.
 faults: setup
 	$(VENV)/python -m pytest tests/faults tests/server/test_mixes.py tests/server/test_models.py \
 		tests/server/test_startup.py tests/server/test_access.py -m "heavy or not heavy"

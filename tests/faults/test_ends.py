@@ -19,6 +19,8 @@ from tests.faults.record import record
 from tests.faults.serving import DECODER, LONG, code_of, faulty_server
 from tests.serving import ServerProcess
 
+pytestmark = pytest.mark.heavy
+
 SLOW = 0.01
 NUM_CLIENTS = 6
 

@@ -22,6 +22,8 @@ from tests.faults.record import percentile, record
 from tests.faults.serving import DECODER, faulty_server, metric
 from tests.serving import ServerProcess
 
+pytestmark = pytest.mark.heavy
+
 GENERATE = "/triune.v1.InferenceService/Generate"
 NUM_CONNECTIONS = 1000
 NUM_STREAMS = 5000
@@ -56,7 +58,6 @@ def test_who_pings_too_often_is_sent_away(server: ServerProcess) -> None:
     good_latencies(server)
 
 
-@pytest.mark.heavy
 def test_a_good_client_is_served_among_a_thousand_bad_ones(server: ServerProcess) -> None:
     """A thousand connections, each with a call that never sends its request, and one with more
     calls than a connection may have."""

@@ -15,6 +15,8 @@ from tests.faults.record import percentile, record
 from tests.faults.serving import DECODER, faulty_server
 from tests.serving import ServerProcess
 
+pytestmark = pytest.mark.heavy
+
 SLOTS, RUN_SECONDS, NEW_TOKENS = 8, 0.02, 12
 LOADS = (0.5, 1.0, 2.0, 4.0)
 SECONDS = 10.0
@@ -83,7 +85,6 @@ async def capacity(client: AsyncClient) -> float:
     return done / (time.monotonic() - begun)
 
 
-@pytest.mark.heavy
 async def test_goodput_stays_on_a_plateau(server: ServerProcess) -> None:
     figures: dict[str, float] = {}
     async with AsyncClient(server.target, timeout_seconds=DEADLINE_SECONDS) as client:

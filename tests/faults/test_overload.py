@@ -20,6 +20,8 @@ from tests.faults.record import percentile, record
 from tests.faults.serving import DECODER, LONG, faulty_server, holding, metric, until
 from tests.serving import ServerProcess
 
+pytestmark = pytest.mark.heavy
+
 SLOTS, QUEUE, RUN_SECONDS = 4, 4, 0.02
 NUM_CANCELS = 200
 
@@ -173,7 +175,6 @@ def test_time_that_is_over_while_decoding_leaves_partial_text(
     )
 
 
-@pytest.mark.heavy
 def test_a_text_ends_shortly_before_its_deadline(tiny_bundles: Path) -> None:
     """240 tokens take 12 s at least; the deadline is after 6 s, and half of one is for the way."""
     with (

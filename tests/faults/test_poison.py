@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from client.errors import TriuneError
 from client.sync import Client
 from tests.faults.faulty_server import DIES, INFINITE, NAN, RAISES, token_of
 from tests.faults.record import record
 from tests.faults.serving import DECODER, faulty_server
+
+pytestmark = pytest.mark.heavy
 
 NUM_ROUNDS = 4
 

@@ -12,6 +12,8 @@ from protos.triune.v1 import inference_pb2_grpc
 from tests.faults.record import percentile, record
 from tests.faults.serving import DECODER, faulty_server, metric, until
 
+pytestmark = pytest.mark.heavy
+
 # The client tells the server of no more room than HTTP/2's first window, 64 KiB.
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.max_receive_message_length", -1))
 NUM_SLOW = 20

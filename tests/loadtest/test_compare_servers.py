@@ -132,7 +132,7 @@ def test_a_server_that_ends_is_out(places: ServerPlaces, runner_of) -> None:
     assert "does not start" in runner.reason
 
 
-@pytest.mark.parametrize("pace", [Pace.CLOSED, Pace.FLOOD])
+@pytest.mark.parametrize("pace", [Pace.CLOSED, pytest.param(Pace.FLOOD, marks=pytest.mark.heavy)])
 def test_rows_of_ours_and_of_peers(pace: Pace, places: ServerPlaces, runner_of) -> None:
     load = dataclasses.replace(LOAD, pace=pace)
     good = _toy("good", layouts={"one": (), "two": ()})
