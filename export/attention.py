@@ -34,13 +34,13 @@ def add_attention_graph(graphs: dict[str, Graph], directory: Path) -> dict[str, 
     nodes = [node for node in model.graph if node.op_type == OPERATOR]
     tape = Tape()
     told: list[TensorSpec] = []
-    for kind, of_kind, source in (
-        (AttentionKind.CROSS, [n for n in nodes if _is_cross_attention(n)], "source_length"),
-        (AttentionKind.SELF, [n for n in nodes if _is_self_attention(n)], "total_length"),
+    for kind, is_of_kind, weights, source in (
+        (AttentionKind.CROSS, _is_cross_attention, _cross_weights, "source_length"),
+        (AttentionKind.SELF, _is_self_attention, _self_weights, "total_length"),
     ):
+        of_kind = [node for node in nodes if is_of_kind(node)]
         if not of_kind:
             continue
-        weights = _cross_weights if kind == AttentionKind.CROSS else _self_weights
         stacked = tape.op(
             "Concat",
             [weights(tape, node) for node in of_kind],

@@ -265,6 +265,11 @@ class Manifest(_Record, frozen=True, kw_only=True):
     graphs: dict[str, Graph]
     files: tuple[FileRecord, ...]
 
+    @property
+    def label(self) -> str:
+        """``name/version``, for people."""
+        return f"{self.name}/{self.version}"
+
 
 class Parity(_Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime against the eager module.

@@ -89,7 +89,7 @@ def read_manifest(directory: Path) -> Manifest:
         if not re.fullmatch(NAME_PATTERN, value):
             raise BundleError(f"{label}: {field} {value!r} does not match {NAME_PATTERN}")
     if (manifest.name, manifest.version) != (directory.parent.name, directory.name):
-        raise BundleError(f"{label}: bundle.json is of {manifest.name}/{manifest.version}")
+        raise BundleError(f"{label}: bundle.json is of {manifest.label}")
     listed = {record.path for record in manifest.files}
     graph_files = {graph.file for graph in manifest.graphs.values()}
     for path in sorted(listed | graph_files | {TOKENIZER_FILE, PARITY_FILE}):
@@ -155,7 +155,7 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
     Raises:
         BundleError: names the first file that is missing, linked, outside, changed or not listed.
     """
-    label = f"{manifest.name}/{manifest.version}"
+    label = manifest.label
     _check_nothing_else(directory, manifest, label)
     for record in manifest.files:
         try:

@@ -25,7 +25,6 @@ from server.config import ServerConfig
 from server.engine.build import build_engine, capacity_of, clock, make_workers
 from server.engine.busy import BusyLanes
 from server.engine.engine import Engine, Ticket
-from server.engine.lifecycle import Outcome
 from server.engine.observer import Unobserved
 from server.engine.options import Beams
 from server.engine.sequence import EncodingJob, GenerationJob, Job
@@ -33,7 +32,6 @@ from server.errors import StartupError
 from server.models.registry import Model, load_bundle
 
 Message = dict[str, Any]
-_GOOD = {Outcome.DONE, Outcome.LENGTH, Outcome.STOP}
 
 
 Result = tuple[list[float], list[float]]
@@ -163,7 +161,7 @@ async def _follow(ticket: Ticket) -> Result:
         moments += [clock()] * len(news.tokens)
         if news.vector is not None:
             vector = news.vector.tolist()
-        if news.end is not None and news.end.outcome not in _GOOD:
+        if news.end is not None and not news.end.is_success:
             raise RuntimeError(f"a sequence ended as {news.end.outcome}: {news.end.failure}")
         if news.is_last:
             return moments, vector

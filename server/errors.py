@@ -50,6 +50,10 @@ class Limit(StrEnum):
     SLOW_READER = "slow_reader"  # too much waits to be read by the caller
 
 
+RETRY_SECONDS = 1.0
+"""When another try is worth it, where nothing better is known."""
+
+
 class OverloadedError(ServeError):
     """There is no room now. Worth another try after ``retry_seconds``."""
 

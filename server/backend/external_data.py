@@ -26,7 +26,7 @@ def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
         BundleError: the file is no ONNX model, a tensor's location is not listed, or an
             operator is of a library that the runtime does not bring.
     """
-    label = f"{manifest.name}/{manifest.version}: file {file!r}"
+    label = f"{manifest.label}: file {file!r}"
     listed = {record.path for record in manifest.files}
     try:
         # Not onnx.load: by a file's name it reads forms that the runtime does not.

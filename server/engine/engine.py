@@ -19,13 +19,18 @@ from server.engine.busy import BusyLanes
 from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.sequence import Cost, GenerationJob, Job, Progress
-from server.errors import EngineStoppedError, Limit, OverloadedError, ShuttingDownError
+from server.errors import (
+    RETRY_SECONDS,
+    EngineStoppedError,
+    Limit,
+    OverloadedError,
+    ShuttingDownError,
+)
 
 log = logging.getLogger(__name__)
 
 # Numbers of one job's news (tokens, log-probabilities) that wait for its reader.
 MAX_UNREAD = 1 << 16
-RETRY_SECONDS = 1.0
 
 
 @dataclass(eq=False, slots=True)

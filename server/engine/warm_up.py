@@ -10,14 +10,12 @@ from server.backend.paired import sides
 from server.config import ServerConfig
 from server.engine.build import make_worker
 from server.engine.encoder import TOKEN_VECTORS
-from server.engine.lifecycle import Outcome
 from server.engine.observer import Unobserved
 from server.engine.sequence import EncodingJob, GenerationJob, Job
 from server.models.registry import Model
 
 _MAX_LENGTH = 8
 _ID = 0  # any token will do, and every vocabulary has this one
-_GOOD = {Outcome.DONE, Outcome.LENGTH, Outcome.STOP}
 
 
 def warm_up(model: Model, config: ServerConfig) -> None:
@@ -35,8 +33,8 @@ def warm_up(model: Model, config: ServerConfig) -> None:
         worker.submit(0, _job(model))
         while worker.has_work:
             for news in worker.step():
-                if news.end is not None and news.end.outcome not in _GOOD:
-                    raise BundleError(f"{model.label}: warm-up: {news.end.failure}")
+                if news.end is not None and not news.end.is_success:
+                    raise BundleError(f"{model.manifest.label}: warm-up: {news.end.failure}")
 
 
 def _sides(model: Model) -> Iterator[dict[str, Graph]]:

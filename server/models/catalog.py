@@ -21,7 +21,15 @@ from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, 
 from server.metrics import Metrics
 from server.models.calls_in_flight import CallsInFlight
 from server.models.memory import release_free_memory
-from server.models.registry import Entry, Model, Registry, State, load_bundle, version_order
+from server.models.registry import (
+    Entry,
+    Model,
+    Registry,
+    State,
+    label_of,
+    load_bundle,
+    version_order,
+)
 
 log = logging.getLogger(__name__)
 
@@ -187,8 +195,7 @@ class Catalog:
         found = [row for row in find_bundles(self._config.bundles) if row[0] == name]
         versions = [row for _, row in found if version in ("", row)]
         if not versions:
-            label = f"{name}/{version}" if version else name
-            raise BundleNotFoundError(label)
+            raise BundleNotFoundError(label_of(name, version))
         return max(versions, key=version_order)
 
     def _prepare(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:

@@ -44,14 +44,10 @@ class Model:
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
 
     @property
-    def label(self) -> str:
-        """``name/version``."""
-        return f"{self.manifest.name}/{self.manifest.version}"
-
-    @property
     def key(self) -> str:
         """Unique in a server, also among those that were loaded again."""
-        return f"{self.label}#{self.serial}" if self.serial else self.label
+        label = self.manifest.label
+        return f"{label}#{self.serial}" if self.serial else label
 
 
 class State(StrEnum):
@@ -94,14 +90,14 @@ class Registry:
         """The newest version that is served, or the one named. Raises ``ModelNotFoundError``."""
         found = [entry.model for entry in self._entries(name, version) if entry.model is not None]
         if not found:
-            raise ModelNotFoundError(_label(name, version), sorted(self.names))
+            raise ModelNotFoundError(label_of(name, version), sorted(self.names))
         return found[-1]
 
     def describe(self, name: str, version: str = "") -> Entry:
         """As ``get``, but if none is served, the newest of those that are not."""
         found = self._entries(name, version)
         if not found:
-            raise ModelNotFoundError(_label(name, version), sorted(self.names))
+            raise ModelNotFoundError(label_of(name, version), sorted(self.names))
         return max(reversed(found), key=lambda entry: entry.model is not None)
 
     def entry(self, name: str, version: str) -> Entry | None:
@@ -125,7 +121,8 @@ def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
 
 
-def _label(name: str, version: str) -> str:
+def label_of(name: str, version: str = "") -> str:
+    """How a model is named to people."""
     return f"{name}/{version}" if version else name
 
 
@@ -187,5 +184,4 @@ def _chat_template(manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | N
     try:
         return ChatTemplate(manifest.chat_template, tokens)
     except TemplateError as error:
-        label = f"{manifest.name}/{manifest.version}"
-        raise BundleError(f"{label}: chat_template: {error}") from error
+        raise BundleError(f"{manifest.label}: chat_template: {error}") from error

@@ -4,10 +4,8 @@ import asyncio
 
 from google.protobuf.message import Message
 
-from server.errors import Limit, OverloadedError
+from server.errors import RETRY_SECONDS, Limit, OverloadedError
 from server.rpc.calls import Context
-
-RETRY_SECONDS = 1.0
 
 
 async def send(context: Context, message: Message, stall_seconds: float) -> None:

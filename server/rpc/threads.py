@@ -6,11 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from server.errors import DeadlineError, Limit, OverloadedError
+from server.errors import RETRY_SECONDS, DeadlineError, Limit, OverloadedError
 
 T = TypeVar("T")
-
-RETRY_SECONDS = 1.0
 
 
 class Threads:
