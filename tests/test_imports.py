@@ -93,7 +93,7 @@ def test_what_the_server_takes_from_model_is_free_of_torch(module: str) -> None:
     assert not any(_is_within(name, "torch") for name in _imports(ROOT / module))
 
 
-@pytest.mark.parametrize("module", ["server.__main__", "client.cli", "loadtest.cli"])
+@pytest.mark.parametrize("module", ["server.__main__", "server.app", "client.cli", "loadtest.cli"])
 def test_torch_is_not_loaded_by(module: str) -> None:
     program = f"import sys, {module}; print([name for name in sys.modules if name == 'torch'])"
     ran = subprocess.run(

@@ -16,8 +16,15 @@ EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
 APART = "torch"  # has no hash: see requirements/torch.in
 
 # What each file is of, besides what the server needs.
-LOCKS = {"server": (), "export": ("export",), "dev": ("export", "compare", "test", "dev")}
-OTHERS = ("tools", "gpu", "models")
+LOCKS = {
+    "cpu": ("cpu",),
+    "gpu": ("gpu",),
+    "export": ("cpu", "export"),
+    "dev": ("cpu", "export", "compare", "test", "dev"),
+}
+OTHERS = ("tools", "models")
+# ONNX Runtime's two packages hold the same module: no machine may get both.
+RUNTIMES = {"onnxruntime", "onnxruntime-gpu"}
 
 
 def locked(name: str) -> dict[str, list[Requirement]]:
@@ -68,7 +75,11 @@ def test_it_holds_all_that_this_leads_to(name: str) -> None:
             continue
         seen.add((package, *requirement.extras))
         assert package in entries or package == APART, f"{package} is missing: run `make lock`"
-        lines = importlib.metadata.requires(package) or []
+        try:
+            lines = importlib.metadata.requires(package) or []
+        except importlib.metadata.PackageNotFoundError:
+            assert name == "gpu", package  # what only machines with a GPU have
+            continue
         for extra in ("", *requirement.extras):
             waiting += [(each, extra) for each in here(map(Requirement, lines), extra)]
     assert len(seen) > len(asked(name))
@@ -87,11 +98,42 @@ def test_the_others_have_hashes_and_one_version_here(name: str) -> None:
 
 def test_the_files_agree_with_each_other() -> None:
     versions: dict[str, str] = {}
-    for name in ("server", "export", "dev", "gpu"):
+    for name in LOCKS:
         for package, entries in locked(name).items():
             for entry in here(entries):
                 version = versions.setdefault(package, str(entry.specifier))
                 assert str(entry.specifier) == version, f"{package} in {name}"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_one_runtime_and_no_other(name: str) -> None:
+    wanted = "onnxruntime-gpu" if name == "gpu" else "onnxruntime"
+    assert RUNTIMES & locked(name).keys() == {wanted}
+
+
+def test_no_extra_but_its_own_brings_a_runtime() -> None:
+    """So that any of them goes with ``cpu`` and with ``gpu``."""
+    lines = {"": PYPROJECT["project"]["dependencies"], **EXTRAS}
+    names = {extra: {Requirement(line).name for line in lines[extra]} for extra in lines}
+    assert {extra for extra in names if RUNTIMES & names[extra]} == {"cpu", "gpu"}
+
+
+def test_the_gpu_file_holds_what_cuda_needs() -> None:
+    """ONNX Runtime 1.31 for CUDA 13 and cuDNN 9; its own extras leave out cuBLAS."""
+    majors = {}
+    for package, entries in locked("gpu").items():
+        if package.startswith("nvidia-"):
+            (specifier,) = next(here(entries)).specifier
+            majors[package] = int(specifier.version.partition(".")[0])
+    assert majors == {
+        "nvidia-cublas": 13,
+        "nvidia-cuda-nvrtc": 13,
+        "nvidia-cuda-runtime": 13,
+        "nvidia-cudnn-cu13": 9,
+        "nvidia-cufft": 12,
+        "nvidia-curand": 10,
+        "nvidia-nvjitlink": 13,
+    }
 
 
 def test_torch_is_installed_apart_and_in_the_version_asked_for() -> None:
