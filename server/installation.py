@@ -6,11 +6,14 @@ its extra, and where both were installed, the one that came last is in place.
 
 import ctypes
 import importlib.metadata
+import importlib.util
 from collections.abc import Set
+from pathlib import Path
 
 from server.errors import StartupError
 
 CPU, GPU = "onnxruntime", "onnxruntime-gpu"
+MODULE = "onnxruntime"
 # Part of the driver, and of no package.
 DRIVER = "libcuda.so.1"
 
@@ -24,7 +27,7 @@ def check_installation(device: str) -> None:
     Raises:
         StartupError: says what to install.
     """
-    found = {name for name in (CPU, GPU) if _is_installed(name)}
+    found = {name for name in (CPU, GPU) if _is_in_place(name)}
     reason = what_is_missing(device, found)
     if reason is None and device.startswith("cuda"):
         reason = _why_no_driver()
@@ -52,12 +55,16 @@ def what_is_missing(device: str, installed: Set[str]) -> str | None:
     )
 
 
-def _is_installed(name: str) -> bool:
+def _is_in_place(name: str) -> bool:
+    """Whether package ``name`` put its files where the module is imported from."""
+    module = importlib.util.find_spec(MODULE)
+    if module is None or module.origin is None:
+        return False
     try:
-        importlib.metadata.version(name)
+        place = importlib.metadata.distribution(name).locate_file(MODULE)
     except importlib.metadata.PackageNotFoundError:
         return False
-    return True
+    return Path(str(place)).resolve() == Path(module.origin).resolve().parent
 
 
 def _why_no_driver() -> str | None:

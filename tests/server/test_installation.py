@@ -7,22 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from server.installation import CPU, GPU, what_is_missing
+from server.installation import CPU, DRIVER, GPU, what_is_missing
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Python finds packages here as in any folder of packages; this one hides the real one.
-SERVER_WITHOUT_RUNTIME = f"""
-import importlib.metadata, sys
-real = importlib.metadata.version
+# As if nothing of that name were installed.
+SERVER_WITHOUT_RUNTIME = """
+import importlib.util
 
-def version(name):
-    if name in {[CPU, GPU]}:
-        raise importlib.metadata.PackageNotFoundError(name)
-    return real(name)
-
-importlib.metadata.version = version
-sys.modules["onnxruntime"] = None  # an import of it fails
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "onnxruntime" else real(name, *rest)
 import typer, server.__main__
 typer.run(server.__main__.main)
 """
@@ -63,3 +57,45 @@ def test_the_server_says_so_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no ONNX Runtime is installed" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def _pretend(folder: Path, package: str) -> None:
+    """Metadata of ``package``, and the module that it holds."""
+    about = folder / f"{package.replace('-', '_')}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (folder / "onnxruntime").mkdir(exist_ok=True)
+    (folder / "onnxruntime" / "__init__.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ((GPU,), (CPU,), DRIVER),  # the first on the path is in place
+        ((CPU,), (GPU,), "for CPUs only"),
+        ((CPU, GPU), (), "both installed"),
+    ],
+)
+def test_what_is_in_place_counts(
+    tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], message: str
+) -> None:
+    for folder, packages in (("first", first), ("second", second)):
+        for package in packages:
+            _pretend(tmp_path / folder, package)
+    paths = [tmp_path / "first", tmp_path / "second", ROOT]
+    program = """
+import server.installation
+server.installation.DRIVER = "libcuda.so.1 of a machine without one"
+server.installation.check_installation("cuda")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "StartupError" in done.stderr
+    assert message in done.stderr
