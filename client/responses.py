@@ -176,6 +176,7 @@ def _parity(message: models_pb2.Parity) -> types.Parity:
         perplexity=message.perplexity,
         fp32_perplexity=message.fp32_perplexity,
         evaluation_tokens=message.evaluation_tokens,
+        float_cache_perplexity=message.float_cache_perplexity,
     )
 
 
@@ -214,6 +215,8 @@ def _model(message: models_pb2.Model) -> types.Model:
         slots=message.slots,
         mask_token=message.mask_token,
         embedding=_embedding_info(message.embedding) if message.HasField("embedding") else None,
+        kv_cache=message.kv_cache,
+        cache_bytes_per_token=message.cache_bytes_per_token,
     )
 
 

@@ -349,6 +349,8 @@ class Parity:
     """Of the served graph over ``evaluation_tokens``; 0 for a model that writes no text."""
     fp32_perplexity: float
     evaluation_tokens: int
+    float_cache_perplexity: float
+    """Of the served graph before its cache was held in eight bits; 0 if it is not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -395,3 +397,7 @@ class Model:
     """How a mask is written, of models that fill masks."""
     embedding: EmbeddingInfo | None
     """Of models that embed."""
+    kv_cache: str
+    """``float`` or ``int8``, of models that write text."""
+    cache_bytes_per_token: int
+    """What one token of one sequence takes in the cache."""

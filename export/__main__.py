@@ -12,8 +12,8 @@ from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
 from export.recipes import AUTO, choose
 from export.sources import DEFAULT_SOURCES, load_checkpoint
-from model.bundle import Device, Parity, Precision
-from model.bundle_files import read_parity
+from model.bundle import Device, KvCache, Manifest, Parity, Precision
+from model.bundle_files import read_manifest, read_parity
 
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)
@@ -36,6 +36,9 @@ def export(
     device: Annotated[
         Device, typer.Option(help="That will run it: it decides what a precision means.")
     ] = Device.CPU,
+    kv_cache: Annotated[
+        KvCache, typer.Option(help="What a decoder's keys and values are held in.")
+    ] = KvCache.FLOAT,
     version: Annotated[str, typer.Option(help="Of the bundle.")] = "1",
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
@@ -65,6 +68,7 @@ def export(
                 version=version,
                 precision=choice.precision,
                 device=device,
+                kv_cache=kv_cache,
                 progress=report,
                 keep_weights=False,
             )
@@ -76,7 +80,7 @@ def export(
     typer.echo(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
-        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}"
+        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_cache(read_manifest(path))}"
     )
 
 
@@ -86,8 +90,21 @@ def _perplexity(parity: Parity) -> str:
     ratio = parity.perplexity / parity.fp32_perplexity
     return (
         f", perplexity {parity.perplexity:.3f} of {parity.evaluation_tokens} tokens "
-        f"({ratio:.4f} x fp32)"
+        f"({ratio:.4f} x fp32{_cost_of_cache(parity)})"
     )
+
+
+def _cost_of_cache(parity: Parity) -> str:
+    if parity.perplexity is None or parity.float_cache_perplexity is None:
+        return ""
+    return f", {parity.perplexity / parity.float_cache_perplexity:.4f} x a cache of floats"
+
+
+def _cache(manifest: Manifest) -> str:
+    graph = manifest.graphs.get("decode")
+    if graph is None or not graph.cache_bytes_per_token:
+        return ""
+    return f", {graph.cache_bytes_per_token:,} bytes of cache a token ({manifest.kv_cache})"
 
 
 if __name__ == "__main__":

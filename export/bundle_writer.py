@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,8 +19,10 @@ from export.cost import NUM_LARGE_TEXTS, Evaluation, score
 from export.equalize import equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
+from export.kv_cache import Largest, calibration, check_supported, observe, quantize_cache
 from export.parity import certificate, compare_fp32, min_cosine, tokenized_samples
-from export.recipes import RECIPES
+from export.recipes import RECIPES, Recipe
+from export.signatures import Signatures
 from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
 from model.bundle import (
     FORMAT_VERSION,
@@ -31,6 +34,7 @@ from model.bundle import (
     Dimensions,
     FileRecord,
     Graph,
+    KvCache,
     Manifest,
     Parity,
     Precision,
@@ -38,6 +42,9 @@ from model.bundle import (
 from model.bundle_files import sha256_of, to_json
 
 Progress = Callable[[str], None]
+
+# To fp32, of the worst row, where the cache is held in eight bits.
+CACHE_MIN_COSINE = 0.9
 
 
 def _no_progress(_: str) -> None:
@@ -52,6 +59,7 @@ def write_bundle(
     version: str = "1",
     precision: Precision = Precision.FP32,
     device: Device = Device.CPU,
+    kv_cache: KvCache = KvCache.FLOAT,
     progress: Progress = _no_progress,
     keep_weights: bool = True,
 ) -> Path:
@@ -62,6 +70,7 @@ def write_bundle(
     Args:
         name: default: the checkpoint's own.
         device: that the graphs are for.
+        kv_cache: what keys and values of earlier tokens are held in.
         progress: is told the name of each stage as it begins.
         keep_weights: False lets the export take those of a large model out of
             ``checkpoint``, so that its memory is free.
@@ -70,6 +79,7 @@ def write_bundle(
         WeightsError: the weights do not fit the configuration.
         ParityError: a graph does not compute what the eager module computes.
         BundleExistsError: there is one of this name and version.
+        UnsupportedError: the model has no cache that can be held so.
     """
     name = name or checkpoint.name
     for value in (name, version):
@@ -79,50 +89,87 @@ def write_bundle(
     if target.exists():
         raise BundleExistsError(f"{target} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
+    if kv_cache == KvCache.INT8:
+        check_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    recipe = RECIPES[precision, device]
+    form = _Form(precision, device, kv_cache)
     with _scratch(root) as directory, _threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
             progress("put the weights aside")
             weights = SpilledWeights(checkpoint.weights, directory / "weights")
-        progress("even out activations" if recipe.evened else "trace the graphs")
-        evened = evenly(checkpoint, weights) if recipe.evened else dict(weights)
-        if recipe.evened:
-            progress("trace the graphs")
-        graphs = export_graphs(checkpoint.config, evened, directory)
-        del evened
-        progress("check parity with the eager module")
-        reference = compare_fp32(checkpoint, directory, graphs, weights)
-        is_large = num_bytes(weights) >= LARGE_BYTES
-        evaluation = Evaluation.of(checkpoint, NUM_LARGE_TEXTS if is_large else None)
-        before, after = None, None
-        if evaluation is not None:
-            progress("measure perplexity")
-            before = after = score(evaluation, directory, graphs, is_large=is_large)
-        progress(f"turn into {precision} for {device}")
-        graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
-        progress(f"check the {precision} graphs")
-        graphs = add_attention_graph(graphs, directory)
-        with runnable(recipe, graphs, directory) as folder:
-            cosine = reference.cosine
-            if not recipe.is_plain:
-                cosine = min_cosine(reference, folder, graphs, recipe.min_cosine)
-            if evaluation is not None and precision != Precision.FP32:
-                after = score(evaluation, folder, graphs)
-        parity = certificate(reference, cosine, before, after)
+        graphs, parity = _write_graphs(checkpoint, weights, directory, form, progress)
         shutil.rmtree(directory / "weights", ignore_errors=True)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
-        _write_records(
-            checkpoint, directory, graphs, parity, name, version, precision, device, num_parameters
-        )
+        _write_records(checkpoint, directory, graphs, parity, name, version, form, num_parameters)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             directory.rename(target)
         except OSError as error:
             raise ExportError(f"cannot write {target}: {error.strerror}") from error
     return target
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the graphs become."""
+
+    precision: Precision
+    device: Device
+    kv_cache: KvCache
+
+    @property
+    def recipe(self) -> Recipe:
+        return RECIPES[self.precision, self.device]
+
+
+def _write_graphs(
+    checkpoint: Checkpoint,
+    weights: Mapping[str, Tensor],
+    directory: Path,
+    form: _Form,
+    progress: Progress,
+) -> tuple[Signatures, Parity]:
+    """Writes graphs into ``directory`` that hold what ``form`` says, and checks them."""
+    recipe = form.recipe
+    progress("even out activations" if recipe.evened else "trace the graphs")
+    evened = evenly(checkpoint, weights) if recipe.evened else dict(weights)
+    if recipe.evened:
+        progress("trace the graphs")
+    graphs = export_graphs(checkpoint.config, evened, directory)
+    del evened
+    progress("check parity with the eager module")
+    reference = compare_fp32(checkpoint, directory, graphs, weights)
+    is_large = num_bytes(weights) >= LARGE_BYTES
+    evaluation = Evaluation.of(checkpoint, NUM_LARGE_TEXTS if is_large else None)
+    before, after, float_cache = None, None, None
+    if evaluation is not None:
+        progress("measure perplexity")
+        before = after = score(evaluation, directory, graphs, is_large=is_large)
+    largest: Largest = {}
+    if form.kv_cache == KvCache.INT8:
+        progress("look at what the cache holds")
+        rows = calibration(checkpoint.config, evaluation)
+        largest = observe(rows, directory, graphs, is_large=is_large)
+    progress(f"turn into {form.precision} for {form.device}")
+    graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
+    progress(f"check the {form.precision} graphs")
+    if largest:
+        if evaluation is not None:
+            with runnable(recipe, graphs, directory) as folder:
+                float_cache = score(evaluation, folder, graphs)
+        graphs = quantize_cache(graphs, directory, largest, form.device)
+    graphs = add_attention_graph(graphs, directory)
+    if largest or not recipe.is_plain:
+        floor = min(recipe.min_cosine, CACHE_MIN_COSINE) if largest else recipe.min_cosine
+        with runnable(recipe, graphs, directory) as folder:
+            cosine = min_cosine(reference, folder, graphs, floor)
+            if evaluation is not None:
+                after = score(evaluation, folder, graphs)
+    else:
+        cosine = reference.cosine
+    return graphs, certificate(reference, cosine, before, after, float_cache)
 
 
 def evenly(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -165,8 +212,7 @@ def _write_records(
     parity: Parity,
     name: str,
     version: str,
-    precision: Precision,
-    device: Device,
+    form: "_Form",
     num_parameters: int,
 ) -> None:
     config = checkpoint.config
@@ -182,8 +228,9 @@ def _write_records(
         kind=config.kind,
         tasks=checkpoint.tasks,
         architecture=checkpoint.architecture,
-        precision=precision,
-        device=device,
+        precision=form.precision,
+        device=form.device,
+        kv_cache=form.kv_cache,
         license=checkpoint.license,
         dimensions=Dimensions(
             hidden_size=config.hidden_size,

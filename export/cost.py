@@ -65,10 +65,29 @@ class Evaluation:
         return cls([t for _, t in kept], [s for s, _ in kept]) if kept else None
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What graphs said of rows, and ``decoder`` with a slot for each that holds what it read.
+
+    ``losses``: of each row, of every token but the first.
+    """
+
+    losses: list[Floats]
+    decoder: DecodeSession
+
+
 def score(
     evaluation: Evaluation, directory: Path, graphs: Signatures, *, is_large: bool = False
 ) -> Score:
     """How well the graphs in ``directory`` predict the rows of ``evaluation``."""
+    losses = np.concatenate(read(evaluation, directory, graphs, is_large=is_large).losses)
+    return Score(len(losses), math.exp(float(losses.mean())))
+
+
+def read(
+    evaluation: Evaluation, directory: Path, graphs: Signatures, *, is_large: bool = False
+) -> Reading:
+    """Has the graphs in ``directory`` read all rows but for their last tokens."""
     rows = evaluation.rows
     longest = max(map(len, rows))
     decoder = DecodeSession(
@@ -80,17 +99,17 @@ def score(
         is_large=is_large,
     )
     if graphs["decode"].max_chunk is None and evaluation.sources is None:
-        losses = [_losses(_whole(decoder, row), row[1:]) for row in rows]
+        losses = [_losses(_whole(decoder, slot, row), row[1:]) for slot, row in enumerate(rows)]
     else:
         losses = _step_by_step(decoder, evaluation, directory, graphs)
-    all_losses = np.concatenate(losses)
-    return Score(len(all_losses), math.exp(float(all_losses.mean())))
+    return Reading(losses, decoder)
 
 
-def _whole(decoder: DecodeSession, row: list[int]) -> Floats:
+def _whole(decoder: DecodeSession, slot: int, row: list[int]) -> Floats:
     """Logits ``[length - 1, vocabulary]`` after each token of ``row`` but the last."""
     ids, length = np.array([row[:-1]]), len(row) - 1
     return decoder.step(
+        slot,
         token_ids=ids,
         logit_positions=np.arange(length),
         num_cached_tokens=np.zeros(1, np.int32),

@@ -28,6 +28,7 @@ DTYPES = {
     Dtype.BFLOAT16: torch.bfloat16,
     Dtype.INT64: torch.int64,
     Dtype.INT32: torch.int32,
+    Dtype.INT8: torch.int8,
 }
 # Sizes of the example that is traced: all different, none 1.
 EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}

@@ -155,13 +155,18 @@ def min_cosine(
 
 
 def certificate(
-    reference: Reference, cosine: float, before: Score | None = None, after: Score | None = None
+    reference: Reference,
+    cosine: float,
+    before: Score | None = None,
+    after: Score | None = None,
+    float_cache: Score | None = None,
 ) -> Parity:
     """``parity.json`` of a bundle that passed.
 
     Args:
         before: how well the fp32 graphs predict text.
         after: the same of the bundle's.
+        float_cache: the same of the bundle's before its cache was held in eight bits.
     """
     return Parity(
         max_absolute_error=reference.max_absolute_error,
@@ -174,6 +179,7 @@ def certificate(
         evaluation_tokens=0 if after is None else after.num_tokens,
         perplexity=None if after is None else after.perplexity,
         fp32_perplexity=None if before is None else before.perplexity,
+        float_cache_perplexity=None if float_cache is None else float_cache.perplexity,
     )
 
 

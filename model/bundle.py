@@ -46,6 +46,8 @@ tokens than the row's source has.
 input and output on the same memory, with ``batch`` in front of its slot shape.
 """
 
+import math
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -127,6 +129,13 @@ class StateRole(StrEnum):
     RECURRENT = "recurrent"
 
 
+class KvCache(StrEnum):
+    """What the keys and values of earlier tokens are held in: as computed, or in eight bits."""
+
+    FLOAT = "float"
+    INT8 = "int8"
+
+
 class Dtype(StrEnum):
     """Named as numpy names them, and ``ml_dtypes``."""
 
@@ -135,6 +144,12 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
     INT64 = "int64"
     INT32 = "int32"
+    INT8 = "int8"
+
+    @property
+    def num_bytes(self) -> int:
+        """Of one element."""
+        return int(re.sub(r"\D", "", self.value)) // 8
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -187,6 +202,15 @@ class Graph(_Record, frozen=True, kw_only=True):
     max_chunk: Size | None = None
     chunk_within_source: bool = False
     disabled_optimizers: tuple[str, ...] = ()
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """What one token of one sequence takes in all ``KV`` states."""
+        return sum(
+            math.prod(size for size in state.shape if isinstance(size, int)) * state.dtype.num_bytes
+            for state in self.states
+            if state.role == StateRole.KV
+        )
 
 
 class FileRecord(_Record, frozen=True, kw_only=True):
@@ -247,6 +271,7 @@ class Manifest(_Record, frozen=True, kw_only=True):
     architecture: str  # for people; the server has no code for an architecture
     precision: Precision
     device: Device = Device.CPU
+    kv_cache: KvCache = KvCache.FLOAT
     license: str
     dimensions: Dimensions
     special_tokens: SpecialTokens
@@ -278,7 +303,8 @@ class Parity(_Record, frozen=True, kw_only=True):
     the bundle holds: embeddings or logits, the worst row.
 
     What a precision cost a model that writes text: the ``perplexity`` of the bundle's graphs
-    beside that of the fp32 graphs, over ``evaluation_tokens`` of text.
+    beside that of the fp32 graphs, over ``evaluation_tokens`` of text. Where keys and values are
+    held in eight bits, ``float_cache_perplexity`` is that of the bundle's graphs before they were.
     """
 
     max_absolute_error: float
@@ -291,3 +317,4 @@ class Parity(_Record, frozen=True, kw_only=True):
     evaluation_tokens: LargeCount = 0
     perplexity: float | None = None
     fp32_perplexity: float | None = None
+    float_cache_perplexity: float | None = None

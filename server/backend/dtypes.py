@@ -15,6 +15,7 @@ TYPES: dict[str, np.dtype[Any]] = {
     "tensor(bfloat16)": np.dtype(ml_dtypes.bfloat16),
     "tensor(int64)": np.dtype(np.int64),
     "tensor(int32)": np.dtype(np.int32),
+    "tensor(int8)": np.dtype(np.int8),
 }
 _BFLOAT16 = TYPES["tensor(bfloat16)"]
 

@@ -54,6 +54,7 @@ def describe(entry: Entry, config: ServerConfig) -> pb.Model:
         return pb.Model(name=entry.name, version=entry.version, state=state, failure=entry.failure)
     manifest, parity = model.manifest, model.parity
     is_encoder = manifest.kind == Kind.ENCODER
+    decode = manifest.graphs.get("decode")
     return pb.Model(
         name=manifest.name,
         version=manifest.version,
@@ -81,10 +82,13 @@ def describe(entry: Entry, config: ServerConfig) -> pb.Model:
             perplexity=parity.perplexity or 0.0,
             fp32_perplexity=parity.fp32_perplexity or 0.0,
             evaluation_tokens=parity.evaluation_tokens,
+            float_cache_perplexity=parity.float_cache_perplexity or 0.0,
         ),
         slots=0 if is_encoder else config.num_slots,
         mask_token=model.mask_token,
         embedding=_describe_embedding(manifest.embedding),
+        kv_cache="" if decode is None else manifest.kv_cache,
+        cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
     )
 
 

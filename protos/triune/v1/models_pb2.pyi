@@ -154,6 +154,7 @@ class Parity(_message.Message):
     PERPLEXITY_FIELD_NUMBER: _builtins.int
     FP32_PERPLEXITY_FIELD_NUMBER: _builtins.int
     EVALUATION_TOKENS_FIELD_NUMBER: _builtins.int
+    FLOAT_CACHE_PERPLEXITY_FIELD_NUMBER: _builtins.int
     max_absolute_error: _builtins.float
     greedy_tokens_compared: _builtins.int
     greedy_tokens_equal: _builtins.int
@@ -165,6 +166,8 @@ class Parity(_message.Message):
     """
     fp32_perplexity: _builtins.float
     evaluation_tokens: _builtins.int
+    float_cache_perplexity: _builtins.float
+    """Where the cache is held in eight bits: that of the served graph before it was. Else 0."""
     def __init__(
         self,
         *,
@@ -175,10 +178,11 @@ class Parity(_message.Message):
         perplexity: _builtins.float = ...,
         fp32_perplexity: _builtins.float = ...,
         evaluation_tokens: _builtins.int = ...,
+        float_cache_perplexity: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_tokens", b"evaluation_tokens", "fp32_perplexity", b"fp32_perplexity", "greedy_tokens_compared", b"greedy_tokens_compared", "greedy_tokens_equal", b"greedy_tokens_equal", "max_absolute_error", b"max_absolute_error", "min_cosine", b"min_cosine", "perplexity", b"perplexity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_tokens", b"evaluation_tokens", "float_cache_perplexity", b"float_cache_perplexity", "fp32_perplexity", b"fp32_perplexity", "greedy_tokens_compared", b"greedy_tokens_compared", "greedy_tokens_equal", b"greedy_tokens_equal", "max_absolute_error", b"max_absolute_error", "min_cosine", b"min_cosine", "perplexity", b"perplexity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -210,6 +214,8 @@ class Model(_message.Message):
     MASK_TOKEN_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
     LANGUAGES_FIELD_NUMBER: _builtins.int
+    KV_CACHE_FIELD_NUMBER: _builtins.int
+    CACHE_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -231,6 +237,10 @@ class Model(_message.Message):
     """Sequences that can decode at the same time."""
     mask_token: _builtins.str
     """How a mask is written, of models that fill masks."""
+    kv_cache: _builtins.str
+    """Of models that write text: "float" or "int8", what keys and values are held in."""
+    cache_bytes_per_token: _builtins.int
+    """What one token of one sequence takes in the cache."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """"generate", "translate", "embed", "classify", "tag", "fill_mask", "answer", "rerank"."""
@@ -272,10 +282,12 @@ class Model(_message.Message):
         mask_token: _builtins.str = ...,
         embedding: Global___EmbeddingInfo | None = ...,
         languages: _abc.Iterable[_builtins.str] | None = ...,
+        kv_cache: _builtins.str = ...,
+        cache_bytes_per_token: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

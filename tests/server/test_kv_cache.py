@@ -1,0 +1,56 @@
+"""A bundle whose cache is in eight bits, served: the same text, a quarter of the memory."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from client.sync import Client
+from export.bundle_writer import write_bundle
+from model.bundle import KvCache
+from tests import tiny
+from tests.serving import server_process
+
+NUM_CLIENTS = 8
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    bundles = tmp_path_factory.mktemp("bundles")
+    for kv_cache in KvCache:
+        write_bundle(tiny.decoder()[0], bundles, name=kv_cache, kv_cache=kv_cache)
+    write_bundle(tiny.dates()[0], bundles, kv_cache=KvCache.INT8)
+    with server_process(bundles) as running, Client(running.target) as client:
+        yield client
+
+
+def test_the_server_says_what_a_token_takes(client: Client) -> None:
+    of_floats, of_bytes = (client.get_model(kv_cache) for kv_cache in KvCache)
+    assert (of_floats.kv_cache, of_bytes.kv_cache) == ("float", "int8")
+    assert of_floats.cache_bytes_per_token == 4 * of_bytes.cache_bytes_per_token > 0
+    assert of_bytes.parity is not None
+    assert of_bytes.parity.float_cache_perplexity > 0
+
+
+@pytest.mark.parametrize("model", list(KvCache))
+def test_it_still_counts_on(client: Client, model: str) -> None:
+    """Sequences come and go in slots, and prompts reuse prefixes of others."""
+    _, examples = tiny.decoder()
+    with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        texts = pool.map(lambda pair: client.generate(model, pair[0]).outputs[0].text, examples)
+        exact = sum(text == after for text, (_, after) in zip(texts, examples, strict=True))
+    assert exact / len(examples) >= 0.95
+
+
+def test_an_encoder_decoders_own_cache_too(client: Client) -> None:
+    """What it remembers of the source stays in floats."""
+    _, held_out = tiny.dates()
+    outputs = client.translate("dates", [text for text, _ in held_out[:100]]).outputs
+    exact = sum(o.text == iso for o, (_, iso) in zip(outputs, held_out[:100], strict=True))
+    assert exact >= 98
+
+
+def test_beams_copy_rows(client: Client) -> None:
+    _, held_out = tiny.dates()
+    for text, iso in held_out[:5]:
+        assert client.translate("dates", text, beam_size=3).outputs[0].text == iso
