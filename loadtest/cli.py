@@ -17,6 +17,8 @@ from loadtest import machine, report
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
 from loadtest.compare.contestants import COMPARED, Level
+from loadtest.gpu.command import Request, run_gpu
+from loadtest.gpu.plan import Extent
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
@@ -199,6 +201,30 @@ def compare(
     if json is None:
         raise typer.BadParameter("say where the rows go", param_hint="--json")
     if not run_comparison(comparison, json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def gpu(
+    out: Annotated[Path, typer.Option(help="Where the figures are written, and gone on from.")],
+    device: Annotated[str, typer.Option(help="cuda, cuda:N, or cpu to see that it runs.")] = "cuda",
+    sizes: Annotated[
+        Extent, typer.Option(help="tiny: only the small models of the checks.")
+    ] = Extent.FULL,
+    budget_s: Annotated[float, typer.Option(min=1, help="Seconds until it stops.")] = 540.0,
+    only: Annotated[str, typer.Option(help="Parts of names of what is to run, with |.")] = "",
+    root: Annotated[Path, typer.Option(help="Of models and bundles.")] = Path("build/gpu"),
+) -> None:
+    """Check every kernel path on this machine's GPU against PyTorch, then measure beside peers."""
+    request = Request(
+        device=device,
+        extent=sizes,
+        budget_seconds=budget_s,
+        out=out,
+        root=root.absolute(),
+        only=tuple(name for name in only.split("|") if name),
+    )
+    if not run_gpu(request, Console(stderr=True)):
         raise typer.Exit(1)
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,16 +26,26 @@ from server.engine.build import build_engine, capacity_of, clock, make_workers
 from server.engine.busy import BusyLanes
 from server.engine.engine import Engine, Ticket
 from server.engine.observer import Unobserved
-from server.engine.options import Beams
+from server.engine.options import SILENT, Beams, Reporting
 from server.engine.sequence import EncodingJob, GenerationJob, Job
 from server.errors import StartupError
+from server.installation import check_installation
 from server.models.registry import Model, load_bundle
 
 Message = dict[str, Any]
 
 
-Result = tuple[list[float], list[float]]
-"""The moments of a row's tokens, and the vector of a text."""
+@dataclass(slots=True)
+class Result:
+    """The tokens of a row, their moments and what was told of them; the vector of a text."""
+
+    tokens: list[int] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    vector: list[float] = field(default_factory=list)
+
+
+TOLD = Reporting(top_logprobs=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +74,24 @@ class Bench:
         self._static = Static()
 
     async def load(self, message: Message) -> Message:
-        """Fields: ``model`` (a bundle's folder), ``threads``; optional ``lanes``, ``slots``,
-        ``max_length``, and ``static`` and ``padded``: see :class:`Static`.
+        """Fields: ``model`` (a bundle's folder), ``threads``; optional ``device``, ``lanes``,
+        ``slots``, ``max_length``, ``static`` and ``padded``: see :class:`Static`. ``config`` has
+        other fields of :class:`server.config.ServerConfig`, by name.
         """
+        options = message.get("config", {})
+        if unknown := options.keys() - {each.name for each in fields(ServerConfig)}:
+            raise ValueError(f"this version has no {', '.join(sorted(unknown))}")
+        device = message.get("device", "cpu")
+        check_installation(device)
         directory, threads = Path(message["model"]), message["threads"]
         config = ServerConfig(
             bundles=directory,
-            num_lanes=message.get("lanes") or threads,
+            device=device,
+            num_lanes=message.get("lanes") or (threads if device == "cpu" else 1),
             num_threads=threads,
             num_slots=message.get("slots", 32),
             max_length=message.get("max_length", 1024),
+            **options,
         )
         self._static = Static(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
@@ -91,12 +109,20 @@ class Bench:
         seconds = clock() - started
         if not message["max_new_tokens"]:
             return {"seconds": seconds, "num_tokens": sum(map(len, message["inputs"]))}
-        arrivals = [[moment - started for moment in moments] for moments, _ in results]
+        arrivals = [[moment - started for moment in result.moments] for result in results]
         return {"arrivals": arrivals}
 
     async def vectors(self, message: Message) -> Message:
         results = await self._results(_rows({**message, "max_new_tokens": 0}), message)
-        return {"vectors": [vector for _, vector in results]}
+        return {"vectors": [result.vector for result in results]}
+
+    async def logprobs(self, message: Message) -> Message:
+        """Greedy tokens after each input, and the natural logarithm of each one's probability."""
+        results = await self._results(_rows(message), message, TOLD)
+        return {
+            "tokens": [result.tokens for result in results],
+            "logprobs": [result.logprobs for result in results],
+        }
 
     async def ceilings(self, message: Message) -> Message:
         return measure_ceilings(message["threads"])
@@ -115,20 +141,21 @@ class Bench:
             longest = max(row.num_new_tokens for row in batch)
             run = [replace(row, num_new_tokens=longest) for row in batch]
             found = await self._results(run if self._static.padded else batch, message)
-            results += [
-                (moments[: row.num_new_tokens], vector)
-                for row, (moments, vector) in zip(batch, found, strict=True)
-            ]
+            for row, result in zip(batch, found, strict=True):
+                del result.moments[row.num_new_tokens :]
+            results += found
         return results
 
-    async def _results(self, rows: list[Row], message: Message) -> list[Result]:
+    async def _results(
+        self, rows: list[Row], message: Message, reporting: Reporting = SILENT
+    ) -> list[Result]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
-        jobs = [self._job(row, message.get("beams", 1)) for row in rows]
+        jobs = [self._job(row, message.get("beams", 1), reporting) for row in rows]
         tickets = self._engine.submit(self._model.key, jobs)
         return await asyncio.gather(*map(_follow, tickets))
 
-    def _job(self, row: Row, beams: int) -> Job:
+    def _job(self, row: Row, beams: int, reporting: Reporting) -> Job:
         if not row.num_new_tokens:
             return EncodingJob(row.ids)
         assert self._model is not None
@@ -136,8 +163,10 @@ class Bench:
         search = None if beams == 1 else Beams(beams)
         # No end of sequence: the work is as long as was asked for.
         if start is None:
-            return GenerationJob(row.ids, row.num_new_tokens, beams=search)
-        return GenerationJob((start,), row.num_new_tokens, source=row.ids, beams=search)
+            return GenerationJob(row.ids, row.num_new_tokens, beams=search, reporting=reporting)
+        return GenerationJob(
+            (start,), row.num_new_tokens, source=row.ids, beams=search, reporting=reporting
+        )
 
 
 def _rows(message: Message) -> list[Row]:
@@ -153,18 +182,19 @@ def _die(error: BaseException) -> None:
 
 
 async def _follow(ticket: Ticket) -> Result:
-    """When each token came, and the vector of a text."""
-    moments: list[float] = []
-    vector: list[float] = []
+    """All that came of one job."""
+    result = Result()
     while True:
         news = await ticket.next()
-        moments += [clock()] * len(news.tokens)
+        result.tokens += news.tokens
+        result.moments += [clock()] * len(news.tokens)
+        result.logprobs += [told.logprob for told in news.logprobs]
         if news.vector is not None:
-            vector = news.vector.tolist()
+            result.vector = news.vector.tolist()
         if news.end is not None and not news.end.is_success:
             raise RuntimeError(f"a sequence ended as {news.end.outcome}: {news.end.failure}")
         if news.is_last:
-            return moments, vector
+            return result
 
 
 async def serve(questions: TextIO, answers: TextIO) -> None:
@@ -174,6 +204,7 @@ async def serve(questions: TextIO, answers: TextIO) -> None:
         "load": bench.load,
         "run": bench.run,
         "vectors": bench.vectors,
+        "logprobs": bench.logprobs,
         "ceilings": bench.ceilings,
     }
     while line := await asyncio.to_thread(questions.readline):

@@ -13,10 +13,11 @@ from typing import Any
 
 import ctranslate2
 import numpy as np
+from ctranslate2.converters import TransformersConverter
 
 from loadtest.peers.lines import Message, serve
 
-_COMPUTE = {"fp32": "float32", "int8": "int8"}
+_COMPUTE = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 _MAX_ENCODED_TOKENS = 4096
 
 
@@ -37,7 +38,7 @@ class Peer:
         self._inter = message.get("inter", 1)
         self._model = makers[message["task"]](
             str(path),
-            device="cpu",
+            device=message.get("device", "cpu").partition(":")[0],
             compute_type=_COMPUTE[message["precision"]],
             inter_threads=self._inter,
             intra_threads=message["threads"] // self._inter,
@@ -46,6 +47,14 @@ class Peer:
         file = next(path / name for name in names if (path / name).exists())
         self._words = json.loads(file.read_text(encoding="utf-8"))
         return {"version": ctranslate2.__version__}
+
+    def convert(self, message: Message) -> Message:
+        """From the Hugging Face folder ``model`` to ``out``, whole or not at all."""
+        out = Path(message["out"])
+        partial = out.with_name(f"{out.name}.partial")
+        TransformersConverter(message["model"]).convert(str(partial), force=True)
+        partial.rename(out)
+        return {}
 
     def run(self, message: Message) -> Message:
         return {"generate": self._generate, "translate": self._translate, "embed": self._embed}[
@@ -145,4 +154,11 @@ class Peer:
 
 if __name__ == "__main__":
     peer = Peer()
-    serve({"load": peer.load, "run": peer.run, "vectors": peer.vectors})
+    serve(
+        {
+            "load": peer.load,
+            "convert": peer.convert,
+            "run": peer.run,
+            "vectors": peer.vectors,
+        }
+    )

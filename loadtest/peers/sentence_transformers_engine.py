@@ -7,6 +7,7 @@ import sentence_transformers
 import torch
 from sentence_transformers import SentenceTransformer
 
+from loadtest.peers.devices import device_of, dtype_of, wait
 from loadtest.peers.lines import Message, serve
 
 BATCH = 32  # what its ``encode`` takes at a time
@@ -14,18 +15,23 @@ BATCH = 32  # what its ``encode`` takes at a time
 
 class Peer:
     _model: Any
+    _device: str
 
     def load(self, message: Message) -> Message:
         torch.set_num_threads(message["threads"])
-        self._model = SentenceTransformer(message["model"], device="cpu").eval()
+        self._device = device_of(message)
+        model: Any = SentenceTransformer(message["model"], device=self._device)
+        self._model = model.to(dtype_of(message)).eval()
         return {
             "version": f"sentence-transformers {sentence_transformers.__version__}, "
             f"torch {torch.__version__}"
         }
 
     def run(self, message: Message) -> Message:
+        wait(self._device)
         started = time.perf_counter()
         self._vectors(message["inputs"])
+        wait(self._device)
         return {
             "seconds": time.perf_counter() - started,
             "num_tokens": sum(map(len, message["inputs"])),
@@ -41,10 +47,11 @@ class Peer:
         with torch.inference_mode():
             for start in range(0, len(order), BATCH):
                 batch = order[start : start + BATCH]
-                rows = [torch.tensor(inputs[index]) for index in batch]
+                rows = [torch.tensor(inputs[index], device=self._device) for index in batch]
                 ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-                lengths = torch.tensor([len(row) for row in rows])
-                mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+                lengths = torch.tensor([len(row) for row in rows], device=self._device)
+                places = torch.arange(ids.shape[1], device=self._device)
+                mask = (places[None] < lengths[:, None]).long()
                 features = {"input_ids": ids, "attention_mask": mask}
                 found |= zip(batch, self._model(features)["sentence_embedding"], strict=True)
         return torch.stack([found[index] for index in range(len(inputs))])

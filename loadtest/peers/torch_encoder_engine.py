@@ -7,23 +7,28 @@ import torch
 import transformers
 from transformers import AutoModel
 
+from loadtest.peers.devices import device_of, dtype_of, wait
 from loadtest.peers.lines import Message, serve
 
 
 class Peer:
     _model: Any
+    _device: str
 
     def load(self, message: Message) -> Message:
         torch.set_num_threads(message["threads"])
         model: Any = AutoModel.from_pretrained(
-            message["model"], dtype=torch.float32, attn_implementation="sdpa"
+            message["model"], dtype=dtype_of(message), attn_implementation="sdpa"
         )
-        self._model = model.eval()
+        self._device = device_of(message)
+        self._model = model.eval().to(self._device)
         return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 
     def run(self, message: Message) -> Message:
+        wait(self._device)
         started = time.perf_counter()
         self._vectors(message["inputs"])
+        wait(self._device)
         return {
             "seconds": time.perf_counter() - started,
             "num_tokens": sum(map(len, message["inputs"])),
@@ -33,14 +38,14 @@ class Peer:
         return {"vectors": self._vectors(message["inputs"]).tolist()}
 
     def _vectors(self, inputs: list[list[int]]) -> Any:
-        rows = [torch.tensor(row) for row in inputs]
+        rows = [torch.tensor(row, device=self._device) for row in inputs]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(row) for row in rows])
-        mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+        lengths = torch.tensor([len(row) for row in rows], device=self._device)
+        mask = (torch.arange(ids.shape[1], device=self._device)[None] < lengths[:, None]).long()
         with torch.inference_mode():
             hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
             mean = (hidden * mask[..., None]).sum(1) / lengths[:, None]
-            return torch.nn.functional.normalize(mean)
+            return torch.nn.functional.normalize(mean.float())
 
 
 if __name__ == "__main__":

@@ -7,25 +7,28 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from loadtest.peers.devices import device_of, dtype_of, wait
 from loadtest.peers.lines import Message, serve
 
 
 class Peer:
     _model: Any
+    _device: str
     _caches: dict[tuple[int, int], Any]
 
     def load(self, message: Message) -> Message:
         torch.set_num_threads(message["threads"])
         model: Any = AutoModelForCausalLM.from_pretrained(
-            message["model"], dtype=torch.float32, attn_implementation="sdpa"
+            message["model"], dtype=dtype_of(message), attn_implementation="sdpa"
         )
-        self._model = model.eval()
+        self._device = device_of(message)
+        self._model = model.eval().to(self._device)
         self._caches = {}
         return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 
     def run(self, message: Message) -> Message:
         """A decode continues the rows that were read in the first run of its shape."""
-        ids = torch.tensor(message["inputs"])
+        ids = torch.tensor(message["inputs"], device=self._device)
         rows, length = ids.shape
         decodes = message["kind"] == "decode"
         cache: Any = DynamicCache()
@@ -41,10 +44,12 @@ class Peer:
                     cache.crop(-extra)
                 ids = ids[:, -1:]
             moments: list[float] = []
+            wait(self._device)
             started = time.perf_counter()
             for _ in range(message["max_new_tokens"]):
                 logits = self._model(ids, past_key_values=cache, logits_to_keep=1).logits
                 ids = logits[:, -1].argmax(-1, keepdim=True)
+                wait(self._device)
                 moments.append(time.perf_counter() - started)
         return {"arrivals": [moments] * rows}
 

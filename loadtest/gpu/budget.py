@@ -1,0 +1,26 @@
+"""How long a run may take; what comes too late is left for the next run."""
+
+import time
+from collections.abc import Callable
+
+
+class OutOfTimeError(Exception):
+    """The budget is spent."""
+
+
+class Budget:
+    """Seconds from now on.
+
+    Args:
+        clock: in seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._end = clock, clock() + seconds
+
+    def left(self) -> float:
+        """Seconds. Raises :class:`OutOfTimeError` where there are none."""
+        seconds = self._end - self._clock()
+        if seconds <= 0:
+            raise OutOfTimeError
+        return seconds

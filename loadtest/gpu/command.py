@@ -1,0 +1,112 @@
+"""``loadtest gpu``: what runs, in which order, and what is said of it."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.compare.errors import WorkerError
+from loadtest.gpu.budget import Budget, OutOfTimeError
+from loadtest.gpu.checks import Checker
+from loadtest.gpu.makers import Maker, worker
+from loadtest.gpu.plan import Extent, make_plan
+from loadtest.gpu.speed import OURS, run_speed
+from loadtest.gpu.state import NOT_MEASURED, Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """``only``: parts of the names of what is to run; all if empty."""
+
+    device: str
+    extent: Extent
+    budget_seconds: float
+    out: Path
+    root: Path
+    only: tuple[str, ...] = ()
+
+
+def run_gpu(request: Request, console: Console) -> bool:
+    """Runs what the report lacks. Whether the device was there and no check failed.
+
+    What the time is not enough for is left for the next run with the same report.
+    """
+    budget = Budget(request.budget_seconds)
+    report = Report(request.out, request.device)
+    if not _describe(request, report, budget, console):
+        return False
+    maker = Maker(request.root, request.device, budget)
+    checker = Checker(maker, request.root, request.device, budget)
+    plan = make_plan(request.device, request.extent)
+    is_wanted = _filter(request.only)
+    threads = len(os.sched_getaffinity(0))
+    try:
+        checks = [check for check in plan.checks if is_wanted(check.name)]
+        checker.run(checks, report)
+        checker.close()
+        for speed in plan.speeds:
+            if is_wanted(speed.name):
+                run_speed(speed, report, maker, request.root, request.device, threads, budget)
+        report.tell("finished", True)
+    except OutOfTimeError:
+        report.tell("finished", False)
+        console.print("out of time: run it again with the same --out to go on", highlight=False)
+    finally:
+        checker.close()
+        maker.close()
+    _show(report, console)
+    return not report.failed_checks
+
+
+def _filter(only: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda name: not only or any(each in name for each in only)
+
+
+def _describe(request: Request, report: Report, budget: Budget, console: Console) -> bool:
+    """The machine and its ceilings, measured in this run unless the report has them."""
+    if not request.device.startswith("cuda"):
+        console.print(NOT_MEASURED, highlight=False)
+    if report.about("ceilings") is not None:
+        return True
+    asked = worker("loadtest.peers.torch_machine", request.root)
+    try:
+        device = {"device": request.device}
+        report.tell("machine", asked.ask({"op": "describe", **device}, budget.left()))
+        report.tell("ceilings", asked.ask({"op": "ceilings", **device}, budget.left()))
+    except WorkerError as error:
+        report.tell("reason", str(error))
+        console.print(f"not measured: {error}", style="red", highlight=False)
+        return False
+    finally:
+        asked.close()
+    report.tell("reason", None)
+    return True
+
+
+def _show(report: Report, console: Console) -> None:
+    table = Table("check", "passed", "error or reason")
+    for name, found in report.about("checks").items():
+        error = found.get("max_logprob_error", 1 - found.get("min_cosine", 1))
+        passed = {True: "yes", False: "NO", None: "-"}[found["passed"]]
+        table.add_row(name, passed, found.get("reason", f"{error:.2g}"))
+    console.print(table)
+    table = Table("model", "batch", "tokens/s", "of the best possible", "times the peers")
+    for name, found in report.about("speed").items():
+        for batch, row in found["rows"].items():
+            ours = row["tokens_per_second"].get(OURS)
+            ratios = {each: f"{ratio:.2f}" for each, ratio in row.get("ratio_to", {}).items()}
+            told = ", ".join(f"{each} {ratio}" for each, ratio in ratios.items())
+            part = row.get("part_of_best_possible")
+            table.add_row(
+                name,
+                batch,
+                "-" if ours is None else f"{ours:,.0f}",
+                "-" if part is None else f"{part:.0%}",
+                told,
+            )
+        if "reason" in found:
+            table.add_row(name, "-", found["reason"], "-", "-")
+    console.print(table)

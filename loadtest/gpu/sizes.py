@@ -1,0 +1,117 @@
+"""The models of ``loadtest gpu``: their configurations, and how many parameters do what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Family(StrEnum):
+    """As ``loadtest/peers/random_models.py`` names them."""
+
+    DECODER = "llama"
+    ENCODER_DECODER = "bart"
+    ENCODER = "bert"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """``config``: fields of the Hugging Face configuration.
+
+    ``decoder`` counts parameters that every generated token meets, its output matrix included;
+    ``encoder`` those that every token of a source or a text meets. ``cache_values``: what one
+    token keeps in the cache, and ``cross_values`` what one token of the source does.
+    """
+
+    name: str
+    family: Family
+    config: Mapping[str, Any]
+    encoder: int = 0
+    decoder: int = 0
+    cache_values: int = 0
+    cross_values: int = 0
+
+
+def llama(
+    name: str, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int
+) -> Size:
+    """Heads are ``hidden / heads`` wide; the output matrix is not tied."""
+    kv_size = 2 * hidden // heads * kv_heads
+    return Size(
+        name=name,
+        family=Family.DECODER,
+        config={
+            "vocab_size": vocabulary,
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "max_position_embeddings": 2048,
+            "tie_word_embeddings": False,
+        },
+        decoder=layers * (hidden * (2 * hidden + kv_size) + 3 * hidden * inner)
+        + hidden * vocabulary,
+        cache_values=layers * kv_size,
+    )
+
+
+def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> Size:
+    """As many layers on each side: the Transformer of Vaswani et al. 2017, by BART's names."""
+    sides: dict[str, Any] = {}
+    for side in ("encoder", "decoder"):
+        sides |= {f"{side}_layers": layers, f"{side}_attention_heads": heads}
+        sides |= {f"{side}_ffn_dim": inner}
+    feed_forward = 2 * hidden * inner
+    return Size(
+        name=name,
+        family=Family.ENCODER_DECODER,
+        config={
+            "vocab_size": vocabulary,
+            "d_model": hidden,
+            "activation_function": "relu",
+            "max_position_embeddings": 1024,
+            "forced_eos_token_id": None,
+            "decoder_start_token_id": 2,
+            **sides,
+        },
+        # Keys and values of the cross-attention are made once for each token of the source.
+        encoder=layers * (6 * hidden**2 + feed_forward),
+        decoder=layers * (6 * hidden**2 + feed_forward) + hidden * vocabulary,
+        cache_values=layers * 2 * hidden,
+        cross_values=layers * 2 * hidden,
+    )
+
+
+def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 30522) -> Size:
+    """Four times as wide inside."""
+    return Size(
+        name=name,
+        family=Family.ENCODER,
+        config={
+            "vocab_size": vocabulary,
+            "hidden_size": hidden,
+            "intermediate_size": 4 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "max_position_embeddings": 512,
+        },
+        encoder=layers * 12 * hidden**2,
+    )
+
+
+# Small, of shapes that the fast kernels take: heads of 64, four of them to one of keys.
+CHECKED = (
+    llama("llama-check", 256, 512, 2, 4, 1, 512),
+    bart("bart-check", 128, 256, 2, 2, 512),
+    bert("bert-check", 128, 2, 2, 512),
+)
+MEASURED = (
+    llama("llama-135m", 576, 1536, 30, 9, 3, 49152),
+    llama("llama-1.1b", 2048, 5632, 22, 32, 4, 32000),
+    bart("transformer-base", 512, 2048, 6, 8, 32000),
+    bart("transformer-big", 1024, 4096, 6, 16, 32000),
+    bert("bert-base", 768, 12, 12),
+    bert("bert-large", 1024, 24, 16),
+)
+SIZES = {size.name: size for size in (*CHECKED, *MEASURED)}

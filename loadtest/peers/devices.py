@@ -1,0 +1,28 @@
+"""Where a peer on PyTorch computes, and in what. Imported by the peers alone."""
+
+from typing import Any
+
+import torch
+
+from loadtest.peers.lines import Message
+
+_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def dtype_of(message: Message) -> Any:
+    """Raises ``ValueError``: PyTorch has no such precision of its own."""
+    precision = message.get("precision", "fp32")
+    if precision not in _TYPES:
+        raise ValueError(f"computes in {', '.join(_TYPES)}, not in {precision}")
+    return _TYPES[precision]
+
+
+def device_of(message: Message) -> str:
+    """``cpu``, or one of CUDA."""
+    return str(message.get("device", "cpu"))
+
+
+def wait(device: str) -> None:
+    """Until all that was asked of ``device`` is done: only then is the clock right."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()

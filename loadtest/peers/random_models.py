@@ -1,0 +1,88 @@
+"""Models with random weights, as folders that ``transformers`` reads and we export.
+
+A peer in the sense of ``loadtest/peers/lines.py``: ``{"op": "make", "family", "config", "out"}``
+writes the folder ``out``, whole or not at all. ``config`` holds fields of the family's
+configuration.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from loadtest.peers.lines import Message, serve
+
+_FAMILIES: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "bart": (BartConfig, BartForConditionalGeneration),
+    "bert": (BertConfig, BertModel),
+}
+# Words that name what a token is for; all others are "w" and a number.
+_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_ROLES = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
+
+
+def make(message: Message) -> Message:
+    """Random weights of a normal distribution, as each family begins its training."""
+    out = Path(message["out"])
+    configuration, model_class = _FAMILIES[message["family"]]
+    config = configuration(**message["config"], bos_token_id=0, pad_token_id=1, eos_token_id=2)
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = model_class(config).eval()
+    partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.cpu().save_pretrained(partial)
+    _write_tokenizer(config.vocab_size, partial)
+    if message["family"] == "bert":
+        _write_pooling(config.hidden_size, partial)
+    partial.rename(out)
+    return {"parameters": sum(each.numel() for each in model.parameters())}
+
+
+def _write_tokenizer(size: int, folder: Path) -> None:
+    words = [*_SPECIAL, *(f"w{index}" for index in range(len(_SPECIAL), size))]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **dict(zip(_ROLES, _SPECIAL, strict=True)),
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+
+
+def _write_pooling(size: int, folder: Path) -> None:
+    """What sentence-transformers puts around an encoder: the mean, then the norm."""
+    kinds = ("Transformer", "Pooling", "Normalize")
+    paths = ("", "1_Pooling", "2_Normalize")
+    modules = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "2_Normalize").mkdir()
+    pooling = {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+if __name__ == "__main__":
+    serve({"make": make})

@@ -1,0 +1,75 @@
+"""What ``transformers`` says in fp32 of given tokens: the reference of ``loadtest gpu``.
+
+``{"op": "logprobs"}`` with ``inputs``, the tokens of each row's prompt or source; ``tokens``, those
+that came after it; ``start``, which begins a target (null: the prompt goes on); ``suppressed``,
+tokens that are never generated. Answered by ``logprobs`` of ``tokens``, and the ``best``
+log-probability that any token had in their places. ``{"op": "vectors"}`` as
+``loadtest/peers/lines.py`` says: the mean of a text's tokens, normalised.
+"""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from loadtest.peers.devices import device_of
+from loadtest.peers.lines import Message, serve
+
+
+class Reference:
+    _model: Any
+    _device: str
+
+    def load(self, message: Message) -> Message:
+        if message.get("threads"):
+            torch.set_num_threads(message["threads"])
+        torch.backends.cuda.matmul.allow_tf32 = False
+        config: Any = AutoConfig.from_pretrained(message["model"])
+        loaders: dict[str, Any] = {"llama": AutoModelForCausalLM, "bart": AutoModelForSeq2SeqLM}
+        loader = loaders.get(config.model_type, AutoModel)
+        self._device = device_of(message)
+        model: Any = loader.from_pretrained(
+            message["model"], dtype=torch.float32, attn_implementation="eager"
+        )
+        self._model = model.eval().to(self._device)
+        return {"version": torch.__version__}
+
+    def logprobs(self, message: Message) -> Message:
+        found, best = [], []
+        start = message["start"]
+        for prompt, tokens in zip(message["inputs"], message["tokens"], strict=True):
+            begin = prompt if start is None else [start]
+            ids = torch.tensor([[*begin, *tokens[:-1]]], device=self._device)
+            with torch.inference_mode():
+                if start is None:
+                    logits = self._model(input_ids=ids).logits
+                else:
+                    source = torch.tensor([prompt], device=self._device)
+                    logits = self._model(input_ids=source, decoder_input_ids=ids).logits
+                logits = logits[0, len(begin) - 1 :].float()
+                logits[:, message["suppressed"]] = -torch.inf
+                told = logits.log_softmax(-1)
+            chosen = torch.tensor(tokens, device=self._device)[:, None]
+            found.append(told.gather(1, chosen)[:, 0].tolist())
+            best.append(told.amax(1).tolist())
+        return {"logprobs": found, "best": best}
+
+    def vectors(self, message: Message) -> Message:
+        vectors = []
+        for row in message["inputs"]:
+            with torch.inference_mode():
+                ids = torch.tensor([row], device=self._device)
+                hidden = self._model(input_ids=ids).last_hidden_state[0]
+            vectors.append(torch.nn.functional.normalize(hidden.mean(0), dim=0).tolist())
+        return {"vectors": vectors}
+
+
+if __name__ == "__main__":
+    reference = Reference()
+    serve(
+        {
+            "load": reference.load,
+            "logprobs": reference.logprobs,
+            "vectors": reference.vectors,
+        }
+    )

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Collects what a machine with a card and no network lacks, as wheels for its Python and Linux on
+# x86-64, so that `loadtest gpu` runs there. What one upload cannot hold is cut into pieces.
+#
+#     scripts/gpu_bundle.sh FOLDER [PYTHON_VERSION] [PIECE_MEGABYTES]
+#
+# There: `bash FOLDER/unpack.sh TARGET`, then `PYTHONPATH=TARGET python3 -m loadtest gpu …`.
+#
+# Expected there: PyTorch for CUDA 13 with its nvidia-* wheels, transformers, onnx, onnx-ir,
+# onnxscript, ml-dtypes, numpy, tokenizers, safetensors, sentencepiece, pyyaml, jinja2,
+# prometheus-client, typer, rich, uvloop. The stubs want a grpcio and a protobuf as new as ours.
+set -euo pipefail
+
+folder=${1:?where the wheels go}
+python=${2:-3.12}
+piece=${3:-45}
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# What we import and such a machine was not seen to have. Versions are those of the lock.
+packages="onnxruntime-gpu flatbuffers msgspec llguidance tenacity protobuf grpcio
+    grpcio-health-checking grpcio-reflection googleapis-common-protos"
+
+mkdir -p "$folder"
+wanted=()
+for package in $packages; do
+    wanted+=("$(grep -oE "^$package==[^ ;]+" "$root/requirements/gpu.txt")")
+done
+wanted+=("$(grep -oE '^gguf==[^ ;]+' "$root/requirements/export.txt")")
+platforms=()
+for version in 39 35 34 31 28 27 24 17; do
+    platforms+=(--platform "manylinux_2_${version}_x86_64")
+done
+"${PIP:-$root/.venv/bin/pip}" download --quiet --no-deps --only-binary=:all: \
+    --python-version "$python" --implementation cp "${platforms[@]}" \
+    --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
+    --dest "$folder" "${wanted[@]}"
+
+for wheel in "$folder"/*.whl; do
+    if [ "$(stat -c %s "$wheel")" -gt $((piece << 20)) ]; then
+        split --bytes "${piece}M" --numeric-suffixes --suffix-length 2 "$wheel" "$wheel.part"
+        rm "$wheel"
+    fi
+done
+cat > "$folder/unpack.sh" <<'END'
+#!/usr/bin/env bash
+# unpack.sh TARGET: pieces become wheels again, and wheels a folder for PYTHONPATH.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+wheels=$(mktemp -d)
+for first in "$here"/*.whl.part00; do
+    [ -e "$first" ] || continue
+    whole=$(basename "${first%.part00}")
+    cat "$here/$whole".part* > "$wheels/$whole"
+done
+find "$here" -maxdepth 1 -name '*.whl' -exec cp {} "$wheels" \;
+python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$1" "$wheels"/*.whl
+rm -r "$wheels"
+END
+ls -l "$folder"
