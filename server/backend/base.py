@@ -1,25 +1,58 @@
 """What the engine needs of a runtime. ``ort.py`` is the one implementation."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Contiguous memory of a device.
+
+    ``device`` and ``index`` are as a command line names them: ``cuda:1`` is "cuda", 1.
+    ``owner`` is whatever keeps the memory; of a block on the host, the array itself.
+    """
+
+    device: str
+    index: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pointer: int
+    owner: object
+
+    @classmethod
+    def of(cls, array: Array) -> "Block":
+        """An array in host memory. Raises ``ValueError`` if it is not contiguous."""
+        if not array.flags.c_contiguous:
+            raise ValueError("the array is not contiguous")
+        return cls("cpu", 0, array.dtype, array.shape, array.ctypes.data, array)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+
 class BoundGraph(Protocol):
     """A graph whose states are bound to memory. Not for two threads at once."""
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         """Runs the graph; the bound states are read and updated in place.
 
         Returns:
-            The outputs that are not states. They are valid until the next run. An output
-            ``[rows, n]`` has a row for each of ``logit_positions`` if the graph takes them,
-            else for each row of the batch.
+            The outputs that are not bound, in host memory. They are valid until the next run.
+            An output ``[rows, n]`` has a row for each of ``logit_positions`` if the graph takes
+            them, else for each row of the batch.
         """
+        ...
+
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        """As :meth:`run`, but the outputs stay in the device's memory."""
         ...
 
 
@@ -27,14 +60,65 @@ class Graph(Protocol):
     """A loaded graph. ``bind`` may be called from any thread."""
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         """Binds memory to states.
 
         Args:
             outputs: those to compute besides the states; all if None.
-            states: by (input name, output name); contiguous, batch in front. Each
-                array is input and output at once: nothing is copied.
+            states: by (input name, output name), batch in front. Each block is input and
+                output at once: nothing is copied.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tensor ``[num_rows, *shape]``. With tokens, ``shape`` is ``(heads, length, width)``."""
+
+    num_rows: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    has_tokens: bool
+
+
+class Move(NamedTuple):
+    """Tokens ``start … stop-1`` of ``count`` rows from ``source`` go to those from ``target``.
+
+    Of a tensor without tokens, whole rows go, whatever ``start`` and ``stop`` are.
+    """
+
+    source: int
+    target: int
+    start: int = 0
+    stop: int = 0
+    count: int = 1
+
+
+class Memory(Protocol):
+    """Tensors of one device, by name: zero at first, bound by pointer, changed in place.
+
+    For one thread at a time.
+    """
+
+    def rows(self, name: str, first: int, count: int) -> Block:
+        """``[count, *shape]``: rows of a tensor, to bind."""
+        ...
+
+    def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+        """Makes all moves at once, in each of the tensors: all is read before it is written."""
+        ...
+
+    def zero(self, names: Sequence[str], row: int) -> None:
+        """Zeroes a row of each of the tensors."""
+        ...
+
+    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
+        """As :meth:`move`, from other blocks into the tensors of these names.
+
+        Args:
+            sources: ``[rows, heads, any length, width]`` for each tensor, which has tokens.
+            moves: ``source`` is a row of the block.
         """
         ...
 
@@ -49,4 +133,8 @@ class Backend(Protocol):
         Raises:
             BundleError: it cannot be loaded.
         """
+        ...
+
+    def memory(self, layouts: Mapping[str, Layout]) -> Memory:
+        """Memory of the device on which graphs run."""
         ...

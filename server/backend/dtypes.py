@@ -16,6 +16,7 @@ TYPES: dict[str, np.dtype[Any]] = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(int32)": np.dtype(np.int32),
     "tensor(int8)": np.dtype(np.int8),
+    "tensor(uint8)": np.dtype(np.uint8),
 }
 _BFLOAT16 = TYPES["tensor(bfloat16)"]
 

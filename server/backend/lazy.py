@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from server.backend.base import Array, BoundGraph, Graph
+from server.backend.base import Block, BoundGraph, Graph
 
 
 class LazyGraph:
@@ -19,7 +19,7 @@ class LazyGraph:
         self._graph: Graph | None = None
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         with self._lock:
             if self._graph is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.backend.base import Array, Backend, BoundGraph, Graph
+from server.backend.base import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,9 @@ class PairedBackend:
             return narrow
         return _PairedGraph(narrow, self._wide.load(path, disabled_optimizers), self._is_alone)
 
+    def memory(self, layouts: Mapping[str, Layout]) -> Memory:
+        return self._narrow.memory(layouts)
+
 
 def sides(graph: Graph) -> tuple[Graph, ...]:
     """A pair's two graphs, either of which may be the next to run; any other graph alone."""
@@ -57,7 +60,7 @@ class _PairedGraph:
     is_alone: Callable[[], bool]
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         return _PairedBoundGraph(self, states, outputs)
 
@@ -68,7 +71,7 @@ class _PairedBoundGraph:
     def __init__(
         self,
         graph: _PairedGraph,
-        states: Mapping[tuple[str, str], Array],
+        states: Mapping[tuple[str, str], Block],
         outputs: Collection[str] | None,
     ) -> None:
         self._graph = graph
@@ -76,9 +79,15 @@ class _PairedBoundGraph:
         self._narrow: BoundGraph | None = None
         self._wide: BoundGraph | None = None
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+        return self._side().run(inputs)
+
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        return self._side().run_kept(inputs)
+
+    def _side(self) -> BoundGraph:
         if self._graph.is_alone():
             self._wide = self._wide or self._graph.wide.bind(*self._arguments)
-            return self._wide.run(inputs)
+            return self._wide
         self._narrow = self._narrow or self._graph.narrow.bind(*self._arguments)
-        return self._narrow.run(inputs)
+        return self._narrow

@@ -61,6 +61,7 @@ def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worke
         capacity,
         manifest.special_tokens.suppressed,
         model.graphs.get(ATTEND),
+        model.memory,
     )
     step = Limits(config.num_slots, config.max_step_tokens)
     return Generator(manifest.name, runner, capacity, step, clock, observer)

@@ -1,12 +1,15 @@
-"""The arrays behind the slots: allocated once, bound by pointer, updated in place."""
+"""The tensors behind the slots: allocated once, bound by pointer, updated in place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from model.bundle import StateRole, StateSpec
-from server.backend.base import Array
+from server.backend.base import Block, Layout, Memory, Move
+from server.backend.host_memory import HostMemory
+
+MakeMemory = Callable[[Mapping[str, Layout]], Memory]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +22,14 @@ class Span:
 
 
 class SlotCache:
-    """One array ``[slots, *slot shape]`` for each state of a decode graph.
-
-    Pages of a row that no token reached are never touched, so they cost no memory.
+    """One tensor ``[slots, *slot shape]`` for each state of a decode graph.
 
     Args:
         states: of the decode graph.
         num_slots: rows.
         max_length: tokens that a ``KV`` state holds per row.
         max_source_length: tokens that a ``CROSS`` state holds per row.
+        memory: makes the tensors.
     """
 
     def __init__(
@@ -36,78 +38,80 @@ class SlotCache:
         num_slots: int,
         max_length: int,
         max_source_length: int,
+        memory: MakeMemory = HostMemory,
     ) -> None:
         sizes = {"length": max_length, "source_length": max_source_length}
         self._states = states
-        self._arrays: dict[str, Array] = {
-            state.name: np.zeros(
-                (num_slots, *(sizes[d] if isinstance(d, str) else d for d in state.shape)),
-                state.dtype.value,
-            )
-            for state in states
+        self._num_slots = num_slots
+        self._names = {
+            role: [state.name for state in states if state.role == role] for role in StateRole
         }
+        self._memory = memory(
+            {
+                state.name: Layout(
+                    # Behind the rows of recurrent states is room to save each of them.
+                    num_slots * (1 + (state.role == StateRole.RECURRENT)),
+                    tuple(sizes[d] if isinstance(d, str) else d for d in state.shape),
+                    np.dtype(state.dtype.value),
+                    has_tokens=state.role != StateRole.RECURRENT,
+                )
+                for state in states
+            }
+        )
 
     @property
     def holds_prefixes(self) -> bool:
         """Whether a row's first tokens are of use to another sequence that begins with them."""
         return all(state.role == StateRole.KV for state in self._states)
 
-    def rows(self, first: int, count: int) -> dict[tuple[str, str], Array]:
+    def rows(self, first: int, count: int) -> dict[tuple[str, str], Block]:
         """Views of ``count`` rows from ``first``, by the graph's (input, output) names."""
         return {
-            (state.input, state.output): self._arrays[state.name][first : first + count]
+            (state.input, state.output): self._memory.rows(state.name, first, count)
             for state in self._states
         }
 
-    def write_cross(self, row: int, encoded: dict[str, Array], index: int, length: int) -> None:
+    def write_cross(
+        self, rows: Sequence[int], encoded: Mapping[str, Block], lengths: Sequence[int]
+    ) -> None:
         """Stores an encoder's memory.
 
         Args:
-            row: of the sequence.
+            rows: of the sequences, in the order of the encoder's batch.
             encoded: outputs of ``encode``, each ``[batch, heads, source_length, head_size]``.
-            index: of the sequence in that batch.
-            length: its valid source tokens.
+            lengths: valid source tokens of each.
         """
-        for state in self._states:
-            if state.source is not None:
-                self._arrays[state.name][row, :, :length] = encoded[state.source][index, :, :length]
+        sources = {
+            state.name: encoded[state.source] for state in self._states if state.source is not None
+        }
+        moves = [
+            Move(index, row, 0, length)
+            for index, (row, length) in enumerate(zip(rows, lengths, strict=True))
+        ]
+        self._memory.write(sources, moves)
 
     def reset(self, row: int) -> None:
         """Clears what a new sequence would otherwise inherit: the recurrent states."""
-        for state in self._states:
-            if state.role == StateRole.RECURRENT:
-                self._arrays[state.name][row] = 0
+        self._memory.zero(self._names[StateRole.RECURRENT], row)
 
     def clear(self, row: int) -> None:
         """Zeroes all that ``row`` holds: what is not finite must not reach its next owner."""
-        for array in self._arrays.values():
-            array[row] = 0
+        for names in self._names.values():
+            self._memory.zero(names, row)
 
-    def recurrent(self, first: int, count: int) -> dict[str, Array]:
-        """Copies of the recurrent states of ``count`` rows from ``first``, by name."""
-        return {
-            state.name: self._arrays[state.name][first : first + count].copy()
-            for state in self._states
-            if state.role == StateRole.RECURRENT
-        }
+    def save(self, first: int, count: int) -> None:
+        """Keeps the recurrent states of ``count`` rows from ``first``, until it is called again."""
+        kept = Move(first, self._num_slots + first, count=count)
+        self._memory.move(self._names[StateRole.RECURRENT], [kept])
 
-    def restore(self, first: int, saved: dict[str, Array]) -> None:
-        """Puts back what :meth:`recurrent` gave."""
-        for name, array in saved.items():
-            self._arrays[name][first : first + len(array)] = array
+    def restore(self, first: int, count: int) -> None:
+        """Puts back what :meth:`save` kept of these rows."""
+        kept = Move(self._num_slots + first, first, count=count)
+        self._memory.move(self._names[StateRole.RECURRENT], [kept])
 
     def copy(self, source: int, target: int, span: Span) -> None:
         """Copies a span of row ``source`` to row ``target``, and the recurrent states whole."""
-        for state in self._states:
-            array = self._arrays[state.name]
-            if state.role == StateRole.RECURRENT:
-                array[target] = array[source]
-                continue
-            start, stop = span.first_token, span.num_tokens
-            if state.role == StateRole.CROSS:
-                start, stop = 0, span.num_source_tokens
-            if start < stop:
-                array[target, :, start:stop] = array[source, :, start:stop]
+        self._move([(source, target, span)])
 
     def rotate(self, rows: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:
         """Moves what each row holds to the row before it.
@@ -117,23 +121,18 @@ class SlotCache:
             spans: what each row holds.
             keep_first: the first row's content goes to the last, else it is lost.
         """
-        kept = None
+        moves = list(zip(rows[1:], rows, spans[1:], strict=False))
         if keep_first and len(rows) > 1:
-            kept = self._content(rows[0], spans[0])
-        for target, source, span in zip(rows, rows[1:], spans[1:], strict=False):
-            self.copy(source, target, span)
-        if kept is not None:
-            for name, content in kept.items():
-                array = self._arrays[name]
-                array[rows[-1]][tuple(map(slice, content.shape))] = content
+            moves.append((rows[0], rows[-1], spans[0]))
+        self._move(moves)
 
-    def _content(self, row: int, span: Span) -> dict[str, Array]:
-        content = {}
-        for state in self._states:
-            array = self._arrays[state.name][row]
-            if state.role == StateRole.KV:
-                array = array[:, : span.num_tokens]
-            elif state.role == StateRole.CROSS:
-                array = array[:, : span.num_source_tokens]
-            content[state.name] = array.copy()
-        return content
+    def _move(self, moves: Sequence[tuple[int, int, Span]]) -> None:
+        """All at once. Each is a row, where it goes, and what of it."""
+        if not moves:
+            return
+        tokens = [Move(a, b, span.first_token, span.num_tokens) for a, b, span in moves]
+        source = [Move(a, b, 0, span.num_source_tokens) for a, b, span in moves]
+        for role, parts in ((StateRole.KV, tokens), (StateRole.CROSS, source)):
+            if any(part.start < part.stop for part in parts):
+                self._memory.move(self._names[role], parts)
+        self._memory.move(self._names[StateRole.RECURRENT], tokens)

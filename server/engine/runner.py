@@ -10,7 +10,8 @@ import numpy as np
 from model.bundle import AttentionKind
 from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, BoundGraph, Graph
-from server.engine.cache import SlotCache
+from server.backend.host_memory import HostMemory
+from server.engine.cache import MakeMemory, SlotCache
 from server.engine.options import AttentionRead
 from server.engine.sequence import Floats, Sequence
 
@@ -50,6 +51,7 @@ class Runner:
         attend: as ``decode``, but also tells attention.
         capacity: of the cache.
         suppressed: tokens that are never generated.
+        memory: makes the tensors of the slots, where the graphs run.
     """
 
     def __init__(
@@ -60,9 +62,10 @@ class Runner:
         capacity: Capacity,
         suppressed: tuple[int, ...] = (),
         attend: Graph | None = None,
+        memory: MakeMemory = HostMemory,
     ) -> None:
         self.cache = SlotCache(
-            spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length
+            spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length, memory
         )
         self._max_chunk = spec.max_chunk
         self._within_source = spec.chunk_within_source
@@ -77,9 +80,8 @@ class Runner:
         if self._encode is None:
             raise ValueError("a decoder has nothing to encode")
         ids, lengths = pad([row.job.source for row in rows])
-        memory = self._encode.run({"token_ids": ids, "lengths": lengths})
-        for index, (row, slot) in enumerate(zip(rows, slots, strict=True)):
-            self.cache.write_cross(slot, memory, index, row.num_source_tokens)
+        memory = self._encode.run_kept({"token_ids": ids, "lengths": lengths})
+        self.cache.write_cross(slots, memory, lengths.tolist())
 
     def decode(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:
         """Reads the next ``sizes[i]`` tokens of each row into its slot.
@@ -93,12 +95,12 @@ class Runner:
             Logits ``[rows, vocabulary]`` after each row's last new token; valid until
             the next run. If it raises, it may run again: the rows are what they were.
         """
-        saved = self.cache.recurrent(first_slot, len(rows))
+        self.cache.save(first_slot, len(rows))
         try:
             return self._read(rows, first_slot, sizes)
         except Exception:
             # Tokens are written again where they were; a recurrent state has to be put back.
-            self.cache.restore(first_slot, saved)
+            self.cache.restore(first_slot, len(rows))
             raise
 
     def _read(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:

@@ -14,6 +14,7 @@ from model.bundle_files import read_manifest, read_parity, verify_files
 from server.backend.base import Backend, Graph
 from server.backend.external_data import check_external_data
 from server.backend.lazy import LazyGraph
+from server.engine.cache import MakeMemory
 from server.errors import ModelNotFoundError
 from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
@@ -24,6 +25,8 @@ from server.text.tokenizer import Tokenizer
 class Model:
     """A bundle in memory. ``max_length``: what this server accepts, in tokens.
 
+    ``memory`` makes tensors where the graphs run.
+
     ``serial`` tells the loads of one version from each other.
     """
 
@@ -33,6 +36,7 @@ class Model:
     chat_template: ChatTemplate | None
     grammars: GrammarCompiler
     graphs: dict[str, Graph]
+    memory: MakeMemory
     max_length: int
     directory: Path
     serial: int = 0
@@ -164,6 +168,7 @@ def load_bundle(
             manifest.special_tokens.eos,
         ),
         graphs=graphs,
+        memory=backend.memory,
         max_length=min(max_length, manifest.dimensions.max_positions),
         directory=directory,
     )

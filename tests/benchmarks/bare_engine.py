@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from model.bundle import TOKENIZER_FILE
-from server.backend.base import Array, BoundGraph, Graph
+from server.backend.base import Array, Block, BoundGraph, Graph
 from server.backend.ort import OrtBackend
 from server.engine.generator import Generator
 from server.engine.observer import Unobserved
@@ -43,7 +43,7 @@ class TimedGraph:
         self._stopwatch = stopwatch
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> "TimedRun":
         return TimedRun(self._graph.bind(states, outputs), self._stopwatch)
 
@@ -53,9 +53,13 @@ class TimedRun:
         self._bound = bound
         self._stopwatch = stopwatch
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         with self._stopwatch.running():
             return self._bound.run(inputs)
+
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        with self._stopwatch.running():
+            return self._bound.run_kept(inputs)
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,8 @@ class BareEngine:
 
     def _touch_cache(self, num_slots: int) -> None:
         """Pages are mapped at their first use: once, here, not inside a measurement."""
-        for array in self._runner.cache.rows(0, num_slots).values():
-            array.fill(0)
+        for slot in range(num_slots):
+            self._runner.cache.clear(slot)
 
 
 def newest_version(bundle: Path) -> Path:

@@ -15,7 +15,7 @@ import typer
 
 from server import __main__ as command
 from server import app
-from server.backend.base import Array, Backend, BoundGraph, Graph
+from server.backend.base import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
 
 # Each makes the rows that read it go wrong, or the whole run, or the thread.
 NAN, INFINITE, RAISES, DIES = "N", "I", "R", "D"
@@ -49,6 +49,9 @@ class FaultyBackend:
     def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
         return _FaultyGraph(self.real.load(path, disabled_optimizers), self.run_seconds)
 
+    def memory(self, layouts: Mapping[str, Layout]) -> Memory:
+        return self.real.memory(layouts)
+
 
 @dataclass(frozen=True, slots=True)
 class _FaultyGraph:
@@ -56,7 +59,7 @@ class _FaultyGraph:
     run_seconds: float
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         return _FaultyBoundGraph(self.real.bind(states, outputs), self.run_seconds)
 
@@ -66,11 +69,15 @@ class _FaultyBoundGraph:
     real: BoundGraph
     run_seconds: float
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        ids = inputs["token_ids"]
-        if ids.shape[1] == 1 and "num_cached_tokens" in inputs:
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+        ids, num_cached = inputs["token_ids"], inputs.get("num_cached_tokens")
+        assert isinstance(ids, np.ndarray)
+        if ids.shape[1] == 1 and isinstance(num_cached, np.ndarray):
             # What the model itself wrote is no planted fault.
-            ids = np.where(inputs["num_cached_tokens"][:, None] == 0, ids, -1)
+            ids = np.where(num_cached[:, None] == 0, ids, -1)
         outputs = self.real.run(inputs)
         time.sleep(self.run_seconds)
         if (ids == token_of(DIES)).any():

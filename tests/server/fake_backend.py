@@ -4,16 +4,23 @@ It stores token ids in its state and computes the next token from all that a row
 has stored, so a lost, swapped or stale row changes the output.
 """
 
+import ctypes
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
 
 from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
-from server.backend.base import Array
+from server.backend.base import Array, Block
 
 VOCABULARY = 97
 EOS = 0
+
+
+def host_view(block: Block) -> Array:
+    """The memory of a block on the host, whoever made it."""
+    data = (ctypes.c_char * block.num_bytes).from_address(block.pointer)
+    return np.frombuffer(data, block.dtype).reshape(block.shape)
 
 
 @cache
@@ -80,6 +87,11 @@ def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
     return Graph(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
 
 
+def only_arrays(inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    """What the engine gives a graph: arrays, as long as nothing of it stays on a device."""
+    return {name: value for name, value in inputs.items() if not isinstance(value, Block)}
+
+
 class FakeDecode:
     """``poison``: a token id after which a row's logits are NaN, as is what it keeps of it.
 
@@ -93,18 +105,23 @@ class FakeDecode:
         self.max_tokens_in_run = 0
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> "BoundFakeDecode":
         assert outputs is None
-        return BoundFakeDecode(self, {name: array for (name, _), array in states.items()})
+        return BoundFakeDecode(self, {name: block for (name, _), block in states.items()})
 
 
 class BoundFakeDecode:
-    def __init__(self, graph: FakeDecode, states: dict[str, Array]) -> None:
+    def __init__(self, graph: FakeDecode, states: dict[str, Block]) -> None:
         self._graph = graph
-        self._states = states
+        self._keep_alive = states
+        self._states = {name: host_view(block) for name, block in states.items()}
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+        inputs = only_arrays(inputs)
         ids = inputs["token_ids"]
         cached, new = inputs["num_cached_tokens"], inputs["num_new_tokens"]
         keys, count = self._states["past.key.0"], self._states.get("past.recurrent.0")
@@ -138,11 +155,15 @@ class FakeEncode:
     """The encoder of an encoder-decoder: its memory is the source's token ids."""
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> "FakeEncode":
         assert not states
         assert outputs is None
         return self
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+        inputs = only_arrays(inputs)
         return {"cross_key.0": inputs["token_ids"].astype(np.float32)[:, None, :, None]}

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from server.engine.cache import SlotCache
+from server.backend.host_memory import HostMemory
+from server.backend.ort import OrtBackend
+from server.engine.cache import MakeMemory, SlotCache
 from server.engine.generator import Generator
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, RunReport
@@ -12,6 +14,12 @@ from server.engine.sequence import End, GenerationJob, Progress
 from tests.server.fake_backend import EOS, FakeDecode, FakeEncode, decode_spec
 
 MAX_LENGTH = 64
+
+# Where the slots may be: as arrays, and as memory that graphs alone can reach.
+MEMORIES: dict[str, MakeMemory] = {
+    "host": HostMemory,
+    "device": OrtBackend("cpu", 1, has_device_memory=True).memory,
+}
 
 
 @dataclass
@@ -106,13 +114,14 @@ def bench(
     max_step_tokens: int = 16,
     has_source: bool = False,
     is_recurrent: bool = True,
+    memory: str = "host",
     **graph: int,
 ) -> Bench:
     decode, clock, recorder = FakeDecode(**graph), Clock(), Recorder()
     capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH)
     encode = FakeEncode() if has_source else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
-    runner = Runner(spec, decode, encode, capacity)
+    runner = Runner(spec, decode, encode, capacity, memory=MEMORIES[memory])
     limits = Limits(num_slots, max_step_tokens, min_chunk=4)
     generator = Generator("fake", runner, capacity, limits, clock, recorder)
     return Bench(generator, decode, clock, recorder, runner.cache)

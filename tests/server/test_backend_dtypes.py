@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from server.backend.base import Block
 from server.backend.ort import OrtBackend
 
 TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
@@ -39,13 +40,15 @@ def accumulator(path: Path, type_: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize("has_device_memory", [False, True])
 @pytest.mark.parametrize("name", TYPES)
-def test_states_of_sixteen_bits(tmp_path: Path, name: str) -> None:
-    graph = OrtBackend("cpu", 1).load(accumulator(tmp_path / "graph.onnx", TYPES[name]), ())
+def test_states_of_sixteen_bits(tmp_path: Path, name: str, has_device_memory: bool) -> None:
+    backend = OrtBackend("cpu", 1, has_device_memory=has_device_memory)
+    graph = backend.load(accumulator(tmp_path / "graph.onnx", TYPES[name]), ())
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else np.float16)
     state = np.array([[[1, 2, 3]], [[0.5, 0, -1]]], dtype)
     x = np.array([[[0.25, 1, 1.0009765625]], [[1, 2, 3]]], np.float32)
-    bound = graph.bind({("past", "present"): state})
+    bound = graph.bind({("past", "present"): Block.of(state)})
     (double,) = bound.run({"x": x}).values()
     expected = np.array([[[1.25, 3, 4]], [[1.5, 2, 2]]], dtype)
     np.testing.assert_array_equal(state, expected)

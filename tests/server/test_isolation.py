@@ -17,7 +17,7 @@ from server.engine.lifecycle import Outcome
 from server.engine.observer import Unobserved
 from server.engine.options import Beams, Sampling
 from server.engine.sequence import EncodingJob, GenerationJob
-from tests.server.fake_backend import reference
+from tests.server.fake_backend import host_view, reference
 from tests.server.generating import Bench, bench, job
 from tests.server.test_branching import jobs, same
 
@@ -59,8 +59,10 @@ def test_a_bad_request_of_any_kind_harms_no_other(
         mixed.submit(id_, wanted[-1])
     mixed.run()
     assert mixed.generator.load.num_running == 0
-    for array in mixed.cache.rows(0, NUM_SLOTS).values():
-        assert np.isfinite(array).all(), "what failed is zeroed before its slot is used again"
+    for block in mixed.cache.rows(0, NUM_SLOTS).values():
+        assert np.isfinite(host_view(block)).all(), (
+            "what failed is zeroed before its slot is used again"
+        )
     for id_, one in enumerate(wanted):
         same(mixed, id_, alone(one, **options))
         if set(one.prompt) & {POISON, FAIL}:

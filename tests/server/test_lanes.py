@@ -10,7 +10,8 @@ import pytest
 
 from client.sync import Client
 from model.bundle import BundleError
-from server.backend.base import Array, BoundGraph, Graph
+from server.backend.base import Array, Block, BoundGraph, Graph, Layout, Memory
+from server.backend.host_memory import HostMemory
 from server.backend.paired import PairedBackend
 from server.engine.busy import BusyLanes
 from tests.server.fake_backend import VOCABULARY
@@ -31,14 +32,20 @@ class Named:
         return self
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         del states, outputs
         return self
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         del inputs
         return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
+
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+
+    def memory(self, layouts: Mapping[str, Layout]) -> Memory:
+        return HostMemory(layouts)
 
 
 def test_a_lone_lane_runs_wide_and_several_run_narrow(tmp_path: Path) -> None:

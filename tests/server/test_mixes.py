@@ -62,7 +62,8 @@ class Mixer:
         spec = self.model.manifest.graphs["decode"]
         capacity = Capacity(NUM_SLOTS, 96, 96)
         graphs = self.model.graphs
-        runner = Runner(spec, graphs["decode"], graphs.get("encode"), capacity)
+        memory = self.model.memory
+        runner = Runner(spec, graphs["decode"], graphs.get("encode"), capacity, memory=memory)
         limits = Limits(NUM_SLOTS, 64, min_chunk=8)
         clock = itertools.count().__next__
         return Generator("mixed", runner, capacity, limits, lambda: float(clock()), Unobserved())

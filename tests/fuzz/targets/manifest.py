@@ -9,7 +9,8 @@ from typing import Any
 import onnx
 
 from model.bundle import MANIFEST_FILE, PARITY_FILE, TOKENIZER_FILE, BundleError
-from server.backend.base import Array
+from server.backend.base import Block, Layout, Memory
+from server.backend.host_memory import HostMemory
 from server.config import ServerConfig
 from server.models.registry import Entry, State, load_bundle
 from server.rpc.models import describe
@@ -34,7 +35,7 @@ class _Graph:
     """Never run: a server that starts only binds."""
 
     def bind(
-        self, states: Mapping[tuple[str, str], Array], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> Any:
         del states, outputs
         return self
@@ -47,6 +48,9 @@ class _Backend:
         del disabled_optimizers
         assert path.is_file()
         return _Graph()
+
+    def memory(self, layouts: Mapping[str, Layout]) -> Memory:
+        return HostMemory(layouts)
 
 
 def run(data: bytes) -> None:

@@ -1,0 +1,65 @@
+"""Tensors of slots in host memory: numpy arrays, so that a copy is a slice."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from server.backend.base import Array, Block, Layout, Move
+
+
+class HostMemory:
+    """Implements :class:`server.backend.base.Memory`.
+
+    Pages of a row that no token reached are never touched, so they cost no memory.
+    """
+
+    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+        self._layouts = dict(layouts)
+        self._arrays: dict[str, Array] = {
+            name: np.zeros((layout.num_rows, *layout.shape), layout.dtype)
+            for name, layout in layouts.items()
+        }
+
+    def rows(self, name: str, first: int, count: int) -> Block:
+        return Block.of(self._arrays[name][first : first + count])
+
+    def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+        for name in names:
+            array = self._arrays[name]
+            sources = [self._part(name, move.source, move) for move in moves]
+            for index, move in enumerate(moves):
+                # What an earlier move writes is read before.
+                if any(_meet(move, earlier) for earlier in moves[:index]):
+                    sources[index] = sources[index].copy()
+            for move, source in zip(moves, sources, strict=True):
+                array[_slice(move.target, move, self._layouts[name])] = source
+
+    def zero(self, names: Sequence[str], row: int) -> None:
+        for name in names:
+            self._arrays[name][row] = 0
+
+    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
+        for name, block in sources.items():
+            array, layout, source = self._arrays[name], self._layouts[name], block.owner
+            if not isinstance(source, np.ndarray):
+                raise TypeError(f"what goes to {name!r} is not in host memory")
+            for move in moves:
+                array[_slice(move.target, move, layout)] = source[_slice(move.source, move, layout)]
+
+    def _part(self, name: str, row: int, move: Move) -> Array:
+        part: Array = self._arrays[name][_slice(row, move, self._layouts[name])]
+        return part
+
+
+def _slice(row: int, move: Move, layout: Layout) -> tuple[slice, ...]:
+    rows = slice(row, row + move.count)
+    if not layout.has_tokens:
+        return (rows,)
+    return (rows, slice(None), slice(move.start, move.stop))
+
+
+def _meet(move: Move, earlier: Move) -> bool:
+    """Whether ``move`` reads rows that ``earlier`` writes."""
+    return (
+        move.source < earlier.target + earlier.count and earlier.target < move.source + move.count
+    )

@@ -1,0 +1,94 @@
+"""Slots in the memory of a device: the same tokens as over arrays, in any company."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from server.backend.ort import OrtBackend
+from server.engine.options import Beams
+from server.engine.sequence import GenerationJob
+from server.models.registry import load_bundle
+from tests.server.fake_backend import host_view
+from tests.server.generating import bench, job
+from tests.server.test_branching import jobs, same
+from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
+from tests.server.test_mixes import Mixer, run, told
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    mixed_jobs=st.lists(
+        st.tuples(jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
+        min_size=1,
+        max_size=9,
+    ),
+    max_step_tokens=st.integers(1, 64),
+    is_recurrent=st.booleans(),
+    has_source=st.booleans(),
+)
+def test_rows_on_a_device_are_as_on_the_host(
+    mixed_jobs, max_step_tokens, is_recurrent, has_source
+) -> None:
+    """Samples, beams, greedy ones, runs that fail: alone on the host, together on the device."""
+    options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
+    mixed = bench(
+        num_slots=NUM_SLOTS, max_step_tokens=max_step_tokens, memory="device", **options, **FAULTS
+    )
+    wanted = []
+    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
+        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
+        wanted.append(replace(one, prompt=prompt, source=(3, 4) if has_source else ()))
+        for _ in range(steps_before):
+            mixed.step()
+        mixed.submit(id_, wanted[-1])
+    mixed.run()
+    for block in mixed.cache.rows(0, NUM_SLOTS).values():
+        assert np.isfinite(host_view(block)).all()
+    for id_, one in enumerate(wanted):
+        same(mixed, id_, alone(one, **options))
+
+
+@pytest.mark.parametrize("memory", ["host", "device"])
+def test_a_prefix_is_copied_where_it_is(memory: str) -> None:
+    mixed = bench(num_slots=3, is_recurrent=False, memory=memory, max_step_tokens=64)
+    prompt = [*range(1, 41)]
+    mixed.submit(0, job(prompt, 4))
+    mixed.submit(1, job([7], 12))
+    mixed.run()
+    before = mixed.recorder.num_tokens("prefill")
+    mixed.submit(2, job([*prompt, 50], 4))
+    mixed.submit(3, GenerationJob((*prompt, 51), 4, beams=Beams(2)))
+    mixed.run()
+    assert mixed.recorder.num_tokens("prefill") < before + 40, "what is cached is not read again"
+    lone = bench(num_slots=3, is_recurrent=False)
+    lone.submit(2, job([*prompt, 50], 4))
+    lone.run()
+    assert mixed.tokens_of(2) == lone.tokens_of(2)
+
+
+@pytest.fixture(scope="module", params=["tiny-decoder", "dates"])
+def mixers(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[Mixer, Mixer]:
+    """The same real graphs over both."""
+    path = tiny_bundles / request.param / "1"
+    host, device = OrtBackend("cpu", 1), OrtBackend("cpu", 1, has_device_memory=True)
+    return Mixer(load_bundle(path, host, 96)), Mixer(load_bundle(path, device, 96))
+
+
+def test_served_tokens_are_the_same_over_both(mixers: tuple[Mixer, Mixer]) -> None:
+    on_host, on_device = mixers
+    rng, generator = random.Random(7), on_device.generator()
+    for number in range(12):
+        some = {10 * number + index: on_host.job(rng) for index in range(rng.randrange(2, 7))}
+        news = []
+        for id_, wanted in some.items():
+            news += generator.step()
+            generator.submit(id_, wanted)
+        news += run(generator)
+        for id_, wanted in some.items():
+            assert told(news, id_) == on_host.alone(wanted)

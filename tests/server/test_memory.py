@@ -1,0 +1,131 @@
+"""Tensors of slots, on the host and on a device: copies, zeros and an encoder's outputs."""
+
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.backend.base import Array, Block, Layout, Memory, Move
+from tests.server.fake_backend import host_view
+from tests.server.generating import MEMORIES
+
+NUM_ROWS, LENGTH = 5, 6
+DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int8]
+
+
+def layouts(dtype: type) -> dict[str, Layout]:
+    """Two geometries with tokens, and tensors of few and odd bytes without."""
+    kind = np.dtype(dtype)
+    return {
+        "key": Layout(NUM_ROWS, (2, LENGTH, 4), kind, has_tokens=True),
+        "value": Layout(NUM_ROWS, (2, LENGTH, 4), kind, has_tokens=True),
+        "narrow": Layout(NUM_ROWS, (1, LENGTH + 2, 1), kind, has_tokens=True),
+        "state": Layout(NUM_ROWS, (3,), kind, has_tokens=False),
+        "matrix": Layout(NUM_ROWS, (2, 5), kind, has_tokens=False),
+    }
+
+
+def filled(memory: Memory, wanted: Mapping[str, Layout]) -> dict[str, Array]:
+    """Puts a number of its own into each element; returns what is there."""
+    expected = {}
+    for name, layout in wanted.items():
+        array = host_view(memory.rows(name, 0, NUM_ROWS))
+        assert not array.any(), "memory is zero at first"
+        array[...] = np.arange(array.size).reshape(array.shape) % 113
+        expected[name] = array.copy()
+        assert array.shape == (NUM_ROWS, *layout.shape)
+    return expected
+
+
+def check(memory: Memory, expected: Mapping[str, Array]) -> None:
+    for name, array in expected.items():
+        np.testing.assert_array_equal(host_view(memory.rows(name, 0, NUM_ROWS)), array)
+
+
+@st.composite
+def some_moves(draw: st.DrawFn) -> list[Move]:
+    """Each row is written once at most, and may be read by several."""
+    targets = draw(st.lists(st.integers(0, NUM_ROWS - 1), unique=True, max_size=NUM_ROWS))
+    moves = []
+    for target in targets:
+        start = draw(st.integers(0, LENGTH))
+        stop = draw(st.integers(start, LENGTH))
+        moves.append(Move(draw(st.integers(0, NUM_ROWS - 1)), target, start, stop))
+    return moves
+
+
+@pytest.mark.parametrize("where", MEMORIES)
+@settings(deadline=None, max_examples=60)
+@given(moves=some_moves(), dtype=st.sampled_from(DTYPES))
+def test_all_of_a_move_is_read_before_it_is_written(
+    where: str, moves: list[Move], dtype: type
+) -> None:
+    wanted = layouts(dtype)
+    memory = MEMORIES[where](wanted)
+    expected = filled(memory, wanted)
+    before = {name: array.copy() for name, array in expected.items()}
+    memory.move(list(wanted), moves)
+    for name, layout in wanted.items():
+        for source, target, start, stop, _ in moves:
+            part = (slice(None), slice(start, stop)) if layout.has_tokens else ()
+            expected[name][(target, *part)] = before[name][(source, *part)]
+    check(memory, expected)
+
+
+@pytest.mark.parametrize("where", MEMORIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_several_rows_move_at_once(where: str, dtype: type) -> None:
+    wanted = layouts(dtype)
+    memory = MEMORIES[where](wanted)
+    expected = filled(memory, wanted)
+    memory.move(["state", "matrix"], [Move(0, 3, count=2)])
+    for name in ("state", "matrix"):
+        expected[name][3:5] = expected[name][0:2]
+    check(memory, expected)
+
+
+@pytest.mark.parametrize("where", MEMORIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_that_is_not_finite_becomes_zero(where: str, dtype: type) -> None:
+    wanted = layouts(dtype)
+    memory = MEMORIES[where](wanted)
+    expected = filled(memory, wanted)
+    if np.dtype(dtype) != np.int8:
+        for name in wanted:
+            host_view(memory.rows(name, 2, 1))[...] = np.nan
+    memory.zero(list(wanted), 2)
+    for array in expected.values():
+        array[2] = 0
+    check(memory, expected)
+
+
+@pytest.mark.parametrize("where", MEMORIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_outputs_of_an_encoder_go_into_rows(where: str, dtype: type) -> None:
+    wanted = layouts(dtype)
+    memory = MEMORIES[where](wanted)
+    expected = filled(memory, wanted)
+    encoded = {
+        name: np.random.default_rng(7).integers(0, 99, (2, 2, 4, 4)).astype(dtype)
+        for name in ("key", "value")
+    }
+    sources = {name: Block.of(array) for name, array in encoded.items()}
+    memory.write(sources, [Move(0, 3, 0, 2), Move(1, 1, 0, 4)])
+    for name, array in encoded.items():
+        expected[name][3, :, :2] = array[0, :, :2]
+        expected[name][1, :, :4] = array[1, :, :4]
+    check(memory, expected)
+
+
+@pytest.mark.parametrize("where", MEMORIES)
+def test_bits_that_are_no_number_are_copied_as_they_are(where: str) -> None:
+    """A copy goes through another type: no NaN may lose its bits."""
+    layout = {"key": Layout(2, (1, 2, 4), np.dtype(np.float16), has_tokens=True)}
+    memory = MEMORIES[where](layout)
+    bits = np.arange(0x7C01, 0x7C09, dtype=np.uint16).reshape(1, 2, 4)
+    host_view(memory.rows("key", 0, 1))[0] = bits.view(np.float16)
+    memory.move(["key"], [Move(0, 1, 0, 2)])
+    np.testing.assert_array_equal(host_view(memory.rows("key", 1, 1))[0].view(np.uint16), bits)
