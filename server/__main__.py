@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from server.backend.devices import parse_devices
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
@@ -52,10 +53,16 @@ def main(
     max_connection_age: Annotated[
         float | None, typer.Option(min=1, help="Seconds after which clients connect again; never.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(help="cpu, cuda or cuda:N; cuda:0,cuda:1 serves each model on both."),
+    ] = "cpu",
+    device_memory: Annotated[
+        bool, typer.Option(help="Keep states as a GPU does, also on a CPU.", hidden=True)
+    ] = False,
     lanes: Annotated[
         int | None,
-        typer.Option(min=1, help="Batches that run side by side; on a CPU, as many as cores."),
+        typer.Option(min=1, help="Batches side by side on a device: one; on the CPU, its cores."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of a run that is alone; all cores.")
@@ -91,6 +98,11 @@ def main(
     """Serves bundles over gRPC until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     num_cores = len(os.sched_getaffinity(0))
+    try:
+        devices = parse_devices(device)
+    except StartupError as error:
+        log.error("%s", error)
+        raise typer.Exit(1) from error
     config = ServerConfig(
         bundles=bundles,
         listen=listen,
@@ -102,8 +114,9 @@ def main(
         admin_tokens=admin_tokens,
         max_streams=max_streams,
         max_connection_seconds=max_connection_age,
-        device=device,
-        num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if device == "cpu" else 1),
+        devices=devices,
+        has_device_memory=device_memory,
+        num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if devices == ("cpu",) else 1),
         num_threads=threads or num_cores,
         num_slots=slots,
         max_length=max_length,

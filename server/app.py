@@ -82,13 +82,13 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     """
     check_admin(config)
     busy = BusyLanes()
-    backend = make_backend(config, busy)
+    backends = make_backends(config, busy)
     metrics, health = Metrics(), Health()
     dead: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     async with AsyncExitStack() as stack:
         engine = build_engine(config, metrics, busy, dead.set_result)
         stack.callback(engine.stop)
-        catalog = Catalog(config, backend, engine, metrics, health.follow)
+        catalog = Catalog(config, backends, engine, metrics, health.follow)
         stack.callback(catalog.close)
         watch = _watch(config, catalog)
         await catalog.load_all()
@@ -149,13 +149,24 @@ def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
     return Watch(catalog, config.bundles, config.watch_seconds)
 
 
-def make_backend(config: ServerConfig, busy: BusyLanes) -> Backend:
-    """Runs with all threads where there is one lane, else as many as are alone."""
-    wide = OrtBackend(config.device, config.num_threads)
-    if config.num_lanes == 1:
-        return wide
-    narrow = OrtBackend(config.device, max(1, config.num_threads // config.num_lanes))
-    return PairedBackend(narrow, wide, lambda: busy.is_one, config.max_paired_bytes)
+def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
+    """One for each device.
+
+    The lanes of the one CPU there is run with all threads while they are alone. On any other
+    device a run has as many as there are for it.
+
+    Raises:
+        StartupError: a device is unknown, or this installation cannot use it.
+    """
+    num_threads = max(1, config.num_threads // config.num_all_lanes)
+
+    def make(device: str, num_threads: int) -> OrtBackend:
+        return OrtBackend(device, num_threads, has_device_memory=config.has_device_memory)
+
+    if config.devices != ("cpu",) or config.num_lanes == 1:
+        return tuple(make(device, num_threads) for device in config.devices)
+    narrow, wide = make("cpu", num_threads), make("cpu", config.num_threads)
+    return (PairedBackend(narrow, wide, lambda: busy.is_one, config.max_paired_bytes),)
 
 
 async def serve(config: ServerConfig) -> int:

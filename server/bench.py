@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import onnx
 
 from model.bundle import BundleError
-from server.app import make_backend
+from server.app import make_backends
 from server.ceilings import measure_ceilings
 from server.config import ServerConfig
 from server.engine.build import build_engine, capacity_of, clock, make_workers
@@ -95,7 +95,7 @@ class Bench:
         )
         self._static = Static(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
-        backend = make_backend(config, busy)
+        (backend,) = make_backends(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
         self._engine = build_engine(config, Unobserved(), busy, _die)
         workers = make_workers(self._model, config, Unobserved())

@@ -17,6 +17,9 @@ class TlsFiles:
 class ServerConfig:
     """Lengths in tokens, times in seconds.
 
+    Each of ``devices`` has a replica of every model, and ``num_lanes``. ``has_device_memory``
+    treats a CPU as a device whose memory the host cannot reach.
+
     ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
     them. Weights of at most ``max_paired_bytes`` are held twice for that: see
     :mod:`server.backend.paired`. While no more than ``gather_rows`` sequences run, one lane
@@ -45,7 +48,8 @@ class ServerConfig:
     admin_tokens: Path | None = None
     max_streams: int = 512
     max_connection_seconds: float | None = None
-    device: str = "cpu"
+    devices: tuple[str, ...] = ("cpu",)
+    has_device_memory: bool = False
     num_lanes: int = 1
     num_threads: int = 1
     max_paired_bytes: int = 1 << 29
@@ -64,6 +68,11 @@ class ServerConfig:
     max_input_bytes: int = 1 << 20
     stall_seconds: float = 30.0
     grace_seconds: float = 30.0
+
+    @property
+    def num_all_lanes(self) -> int:
+        """Of all devices."""
+        return len(self.devices) * self.num_lanes
 
     @property
     def tokens_of_admin(self) -> Path | None:

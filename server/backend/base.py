@@ -55,6 +55,21 @@ class BoundGraph(Protocol):
         """As :meth:`run`, but the outputs stay in the device's memory."""
         ...
 
+    def run_into(
+        self,
+        inputs: Mapping[str, Array | Block],
+        outputs: Mapping[str, Block],
+        *,
+        repeats: bool = False,
+    ) -> None:
+        """As :meth:`run`, but writes the outputs to blocks of their shapes and types.
+
+        Args:
+            repeats: a run of these shapes, scalars and blocks comes again and again, always
+                from this thread; a device may record it and play it back.
+        """
+        ...
+
 
 class Graph(Protocol):
     """A loaded graph. ``bind`` may be called from any thread."""
@@ -83,7 +98,7 @@ class Layout:
 
 
 class Move(NamedTuple):
-    """Tokens ``start … stop-1`` of ``count`` rows from ``source`` go to those from ``target``.
+    """Tokens ``start … stop-1`` of ``num_rows`` rows from ``source`` go to those from ``target``.
 
     Of a tensor without tokens, whole rows go, whatever ``start`` and ``stop`` are.
     """
@@ -92,7 +107,7 @@ class Move(NamedTuple):
     target: int
     start: int = 0
     stop: int = 0
-    count: int = 1
+    num_rows: int = 1
 
 
 class Memory(Protocol):
@@ -111,6 +126,13 @@ class Memory(Protocol):
 
     def zero(self, names: Sequence[str], row: int) -> None:
         """Zeroes a row of each of the tensors."""
+        ...
+
+    def read(self, name: str, rows: Sequence[int]) -> Array:
+        """``[len(rows), *shape]`` in host memory, of a tensor without tokens.
+
+        On the host it may be the memory itself.
+        """
         ...
 
     def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:

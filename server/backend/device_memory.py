@@ -40,7 +40,7 @@ class _Geometry(NamedTuple):
 
     def units(self, row: int, move: Move) -> Array:
         """The units of a move's tokens in the rows from ``row``."""
-        rows = np.arange(row, row + move.count, dtype=np.int64)[:, None, None]
+        rows = np.arange(row, row + move.num_rows, dtype=np.int64)[:, None, None]
         heads = np.arange(self.heads)[:, None]
         # A tensor without tokens has one unit a row.
         tokens = np.arange(move.start, move.stop) if self.has_tokens else np.zeros(1, np.int64)
@@ -65,6 +65,7 @@ class DeviceMemory:
         self._moves: dict[tuple[str, ...], BoundGraph] = {}
         self._zeros: dict[tuple[str, ...], BoundGraph] = {}
         self._writes: dict[tuple[str, ...], BoundGraph] = {}
+        self._reads: dict[str, BoundGraph] = {}
 
     def rows(self, name: str, first: int, count: int) -> Block:
         whole = self._blocks[name]
@@ -95,6 +96,18 @@ class DeviceMemory:
                 for group, geometry in enumerate(self._groups(key))
             }
         )
+
+    def read(self, name: str, rows: Sequence[int]) -> Array:
+        layout = self._layouts[name]
+        if layout.has_tokens:
+            raise ValueError(f"{name!r} has tokens")
+        block = _as_units(self._blocks[name], _unit_bytes(layout))
+        if name not in self._reads:
+            _, carrier = _carrier(_unit_bytes(layout))
+            self._reads[name] = self._device.load_model(row_graphs.read_graph(carrier)).bind({})
+        wanted = np.array(rows, np.int64)
+        units = self._reads[name].run({"x": block, row_graphs.FROM: wanted})["y"]
+        return units.view(layout.dtype).reshape(len(rows), *layout.shape)
 
     def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
         key = tuple(sources)

@@ -38,6 +38,13 @@ class HostMemory:
         for name in names:
             self._arrays[name][row] = 0
 
+    def read(self, name: str, rows: Sequence[int]) -> Array:
+        array = self._arrays[name]
+        if list(rows) == list(range(len(rows))):
+            return array[: len(rows)]
+        chosen: Array = array[list(rows)]
+        return chosen
+
     def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
         for name, block in sources.items():
             array, layout, source = self._arrays[name], self._layouts[name], block.owner
@@ -52,7 +59,7 @@ class HostMemory:
 
 
 def _slice(row: int, move: Move, layout: Layout) -> tuple[slice, ...]:
-    rows = slice(row, row + move.count)
+    rows = slice(row, row + move.num_rows)
     if not layout.has_tokens:
         return (rows,)
     return (rows, slice(None), slice(move.start, move.stop))
@@ -61,5 +68,6 @@ def _slice(row: int, move: Move, layout: Layout) -> tuple[slice, ...]:
 def _meet(move: Move, earlier: Move) -> bool:
     """Whether ``move`` reads rows that ``earlier`` writes."""
     return (
-        move.source < earlier.target + earlier.count and earlier.target < move.source + move.count
+        move.source < earlier.target + earlier.num_rows
+        and earlier.target < move.source + move.num_rows
     )

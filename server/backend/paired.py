@@ -85,6 +85,15 @@ class _PairedBoundGraph:
     def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
         return self._side().run_kept(inputs)
 
+    def run_into(
+        self,
+        inputs: Mapping[str, Array | Block],
+        outputs: Mapping[str, Block],
+        *,
+        repeats: bool = False,
+    ) -> None:
+        self._side().run_into(inputs, outputs, repeats=repeats)
+
     def _side(self) -> BoundGraph:
         if self._graph.is_alone():
             self._wide = self._wide or self._graph.wide.bind(*self._arguments)

@@ -55,6 +55,16 @@ def zero_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
     return _model(nodes, groups, types, (), constants, has_from=False)
 
 
+def read_graph(type_: int) -> onnx.ModelProto:
+    """``y``: the units ``from`` of ``x``."""
+    node = helper.make_node("Gather", ["x", FROM], ["y"], axis=0)
+    inputs = [
+        helper.make_tensor_value_info("x", type_, ["units", "width"]),
+        helper.make_tensor_value_info(FROM, TensorProto.INT64, ["count"]),
+    ]
+    return _make([node], inputs, [helper.make_tensor_value_info("y", type_, None)], [])
+
+
 def zeros_graph(type_: int) -> onnx.ModelProto:
     """``y``: zeros of shape ``shape``."""
     value = helper.make_tensor("value", type_, [1], [0])

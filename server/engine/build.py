@@ -17,7 +17,7 @@ from server.engine.observer import Observer
 from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import Cost
-from server.models.registry import Model
+from server.models.registry import Model, Replica
 
 # The clock of deadlines and times, in seconds; handlers use the same.
 clock = time.monotonic
@@ -31,7 +31,8 @@ def build_engine(
 ) -> Engine:
     """Starts an engine without models. It is to know them by ``Model.key``."""
     return Engine(
-        num_lanes=config.num_lanes,
+        num_lanes=config.num_all_lanes,
+        num_devices=len(config.devices),
         observer=observer,
         busy=busy,
         gather_rows=config.gather_rows,
@@ -41,27 +42,33 @@ def build_engine(
 
 
 def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list[Worker[Any]]:
-    """The workers for a model, one for each lane."""
-    return [make_worker(model, config, observer) for _ in range(config.num_lanes)]
+    """The workers for a model, one for each lane; those of a device stand together."""
+    return [
+        make_worker(model, replica, config, observer)
+        for replica in model.replicas
+        for _ in range(config.num_lanes)
+    ]
 
 
-def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worker[Any]:
-    """The worker for a model in one lane, with its own slots."""
-    manifest = model.manifest
+def make_worker(
+    model: Model, replica: Replica, config: ServerConfig, observer: Observer
+) -> Worker[Any]:
+    """The worker for a model in one lane of the replica's device, with its own slots."""
+    manifest, graphs = model.manifest, replica.graphs
     if manifest.kind == Kind.ENCODER:
         limits = BatchLimits(config.max_padded_tokens)
-        spec, graph = manifest.graphs["encode"], model.graphs["encode"]
+        spec, graph = manifest.graphs["encode"], graphs["encode"]
         return Encoder(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
     runner = Runner(
         spec,
-        model.graphs["decode"],
-        model.graphs.get("encode"),
+        graphs["decode"],
+        graphs.get("encode"),
         capacity,
         manifest.special_tokens.suppressed,
-        model.graphs.get(ATTEND),
-        model.memory,
+        graphs.get(ATTEND),
+        replica.memory,
     )
     step = Limits(config.num_slots, config.max_step_tokens)
     return Generator(manifest.name, runner, capacity, step, clock, observer)
@@ -70,10 +77,10 @@ def make_worker(model: Model, config: ServerConfig, observer: Observer) -> Worke
 def capacity_of(model: Model, config: ServerConfig) -> Room:
     """What is accepted at a time: what runs, and what may wait."""
     if model.manifest.kind == Kind.ENCODER:
-        num_tokens = config.max_padded_tokens * config.num_lanes
+        num_tokens = config.max_padded_tokens * config.num_all_lanes
         most = Cost(config.max_queued_texts, config.max_queued_text_tokens)
         return Room(most, Cost(num_tokens, num_tokens))
-    num_slots = config.num_slots * config.num_lanes
+    num_slots = config.num_slots * config.num_all_lanes
     # A row's source counts as well as its target.
     parallel = Cost(num_slots, 2 * num_slots * model.max_length)
     return Room(parallel + Cost(config.max_queue, config.max_queue_tokens), parallel)

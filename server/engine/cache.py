@@ -101,12 +101,12 @@ class SlotCache:
 
     def save(self, first: int, count: int) -> None:
         """Keeps the recurrent states of ``count`` rows from ``first``, until it is called again."""
-        kept = Move(first, self._num_slots + first, count=count)
+        kept = Move(first, self._num_slots + first, num_rows=count)
         self._memory.move(self._names[StateRole.RECURRENT], [kept])
 
     def restore(self, first: int, count: int) -> None:
         """Puts back what :meth:`save` kept of these rows."""
-        kept = Move(self._num_slots + first, first, count=count)
+        kept = Move(self._num_slots + first, first, num_rows=count)
         self._memory.move(self._names[StateRole.RECURRENT], [kept])
 
     def copy(self, source: int, target: int, span: Span) -> None:

@@ -18,6 +18,7 @@ from server.engine.admission import Admission, ClientBuckets, ClientRate, Room
 from server.engine.busy import BusyLanes
 from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
+from server.engine.placement import choose_lane
 from server.engine.sequence import Cost, GenerationJob, Job, Progress
 from server.errors import (
     RETRY_SECONDS,
@@ -76,12 +77,13 @@ class Engine:
     """Lanes, each with a worker for every model. Models come and go while it runs.
 
     Args:
-        num_lanes: threads.
+        num_lanes: threads, of all devices.
         observer: told of runs and steps.
         busy: told which lanes have work.
-        gather_rows: up to so many rows, all work goes to one lane, which then has the cores.
+        gather_rows: up to so many rows, a device's work goes to one lane, which has it alone.
         on_death: called on the loop, once, when a lane died.
         client_rate: of each client; None is no limit.
+        num_devices: each with as many lanes, which stand together.
     """
 
     def __init__(
@@ -92,7 +94,9 @@ class Engine:
         gather_rows: int,
         on_death: Callable[[BaseException], None],
         client_rate: ClientRate | None = None,
+        num_devices: int = 1,
     ) -> None:
+        self._num_devices = num_devices
         self._buckets = None if client_rate is None else ClientBuckets(client_rate)
         self._gather_rows = gather_rows
         self._loop = asyncio.get_running_loop()
@@ -205,20 +209,12 @@ class Engine:
         self._abandon()
 
     def _accept(self, model: int, job: Job) -> Ticket:
-        lane = self._lane_for(job.num_rows)
+        lane = choose_lane(self._lane_load, self._num_devices, job.num_rows, self._gather_rows)
         self._lane_load[lane] += job.num_rows
         ticket = Ticket(next(self._ids), lane, model, job.cost)
         self._tickets[ticket.id] = ticket
         self._lanes[lane].send(Submit(model, ticket.id, job))
         return ticket
-
-    def _lane_for(self, num_rows: int) -> int:
-        """The lane that has all the work, while that is little; else the least loaded."""
-        loads = self._lane_load
-        busiest = loads.index(max(loads))
-        if loads[busiest] == sum(loads) and loads[busiest] + num_rows <= self._gather_rows:
-            return busiest
-        return loads.index(min(loads))
 
     def _publish(self, news: list[Progress]) -> None:
         """Called by lanes: one wake-up of the loop for the news of a step."""

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 from model.bundle import ATTEND, BundleError
 from model.config import Kind
-from server.backend.base import Graph
 from server.backend.paired import sides
 from server.config import ServerConfig
 from server.engine.build import make_worker
 from server.engine.encoder import TOKEN_VECTORS
 from server.engine.observer import Unobserved
 from server.engine.sequence import EncodingJob, GenerationJob, Job
-from server.models.registry import Model
+from server.models.registry import Model, Replica
 
 _MAX_LENGTH = 8
 _ID = 0  # any token will do, and every vocabulary has this one
@@ -27,9 +26,9 @@ def warm_up(model: Model, config: ServerConfig) -> None:
         BundleError: a run failed, or its output is not finite.
     """
     small = replace(config, num_slots=1)
-    for graphs in _sides(model):
-        short = replace(model, graphs=graphs, max_length=min(model.max_length, _MAX_LENGTH))
-        worker = make_worker(short, small, Unobserved())
+    short = replace(model, max_length=min(model.max_length, _MAX_LENGTH))
+    for replica in (side for whole in model.replicas for side in _sides(whole)):
+        worker = make_worker(short, replica, small, Unobserved())
         worker.submit(0, _job(model))
         while worker.has_work:
             for news in worker.step():
@@ -37,13 +36,12 @@ def warm_up(model: Model, config: ServerConfig) -> None:
                     raise BundleError(f"{model.manifest.label}: warm-up: {news.end.failure}")
 
 
-def _sides(model: Model) -> Iterator[dict[str, Graph]]:
-    """The model's graphs, as one lane that is alone runs them and as one of several does."""
-    graphs = {name: graph for name, graph in model.graphs.items() if name != ATTEND}
-    for index in range(max(len(sides(graph)) for graph in graphs.values())):
-        yield {
-            name: sides(graph)[min(index, len(sides(graph)) - 1)] for name, graph in graphs.items()
-        }
+def _sides(whole: Replica) -> Iterator[Replica]:
+    """Its graphs, as one lane that is alone runs them and as one of several does."""
+    graphs = {name: sides(graph) for name, graph in whole.graphs.items() if name != ATTEND}
+    for index in range(max(map(len, graphs.values()))):
+        side = {name: pair[min(index, len(pair) - 1)] for name, pair in graphs.items()}
+        yield replace(whole, graphs=side)
 
 
 def _job(model: Model) -> Job:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from server.models.registry import (
     State,
     label_of,
     load_bundle,
+    replicated,
     version_order,
 )
 
@@ -44,7 +45,7 @@ class Catalog:
 
     Args:
         config: of the server.
-        backend: that runs the graphs.
+        backends: that run the graphs, one for each device.
         engine: that has the models which are served.
         metrics: of runs and steps.
         announce: called after each change of the registry.
@@ -53,7 +54,7 @@ class Catalog:
     def __init__(
         self,
         config: ServerConfig,
-        backend: Backend,
+        backends: Sequence[Backend],
         engine: Engine,
         metrics: Metrics,
         announce: Callable[[Registry], Awaitable[None]],
@@ -61,7 +62,7 @@ class Catalog:
         self.registry = Registry()
         self.calls = CallsInFlight()
         self._config = config
-        self._backend = backend
+        self._backends = backends
         self._engine = engine
         self._metrics = metrics
         self._announce = announce
@@ -204,7 +205,9 @@ class Catalog:
         try:
             if not directory.resolve().is_relative_to(self._config.bundles.resolve()):
                 raise BundleError(f"{label}: the folder is a link out of the bundles")
-            model = load_bundle(directory, self._backend, self._config.max_length, before)
+            first, *others = self._backends
+            model = load_bundle(directory, first, self._config.max_length, before)
+            model = replicated(model, others)
             warm_up(model, self._config)
             return model, make_workers(model, self._config, self._metrics)
         except (BundleError, StartupError):

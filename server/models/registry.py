@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,16 @@ from server.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """A bundle's graphs on one device. ``memory`` makes tensors there."""
+
+    graphs: dict[str, Graph]
+    memory: MakeMemory
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A bundle in memory. ``max_length``: what this server accepts, in tokens.
-
-    ``memory`` makes tensors where the graphs run.
 
     ``serial`` tells the loads of one version from each other.
     """
@@ -35,8 +41,7 @@ class Model:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     grammars: GrammarCompiler
-    graphs: dict[str, Graph]
-    memory: MakeMemory
+    replicas: tuple[Replica, ...]  # one on each device
     max_length: int
     directory: Path
     serial: int = 0
@@ -137,7 +142,7 @@ def load_bundle(
 
     Args:
         directory: of the bundle.
-        backend: that runs the graphs.
+        backend: that runs the graphs; :func:`replicated` has others run them too.
         max_length: a bound on sequences, in tokens, whatever a model could hold.
         before: what was loaded from there earlier. Its tokenizer is used again if it is the
             same: the library that reads it lets no other thread run meanwhile, for up to a
@@ -148,11 +153,8 @@ def load_bundle(
     """
     manifest = read_manifest(directory)
     verify_files(directory, manifest)
-    graphs: dict[str, Graph] = {}
-    for name, graph in manifest.graphs.items():
+    for graph in manifest.graphs.values():
         check_external_data(directory, manifest, graph.file)
-        load = partial(backend.load, directory / graph.file, graph.disabled_optimizers)
-        graphs[name] = LazyGraph(load) if name == ATTEND else load()
     if before is not None and _tokenizer_hash(before.manifest) == _tokenizer_hash(manifest):
         tokenizer = before.tokenizer
     else:
@@ -167,11 +169,24 @@ def load_bundle(
             manifest.dimensions.vocabulary_size,
             manifest.special_tokens.eos,
         ),
-        graphs=graphs,
-        memory=backend.memory,
+        replicas=(_replica(directory, manifest, backend),),
         max_length=min(max_length, manifest.dimensions.max_positions),
         directory=directory,
     )
+
+
+def replicated(model: Model, backends: Iterable[Backend]) -> Model:
+    """``model``, on further devices as well. Raises ``BundleError`` if one cannot run it."""
+    others = tuple(_replica(model.directory, model.manifest, backend) for backend in backends)
+    return replace(model, replicas=(*model.replicas, *others))
+
+
+def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
+    graphs: dict[str, Graph] = {}
+    for name, graph in manifest.graphs.items():
+        load = partial(backend.load, directory / graph.file, graph.disabled_optimizers)
+        graphs[name] = LazyGraph(load) if name == ATTEND else load()
+    return Replica(graphs, backend.memory)
 
 
 def _tokenizer_hash(manifest: Manifest) -> str:

@@ -61,6 +61,16 @@ class TimedRun:
         with self._stopwatch.running():
             return self._bound.run_kept(inputs)
 
+    def run_into(
+        self,
+        inputs: Mapping[str, Array | Block],
+        outputs: Mapping[str, Block],
+        *,
+        repeats: bool = False,
+    ) -> None:
+        with self._stopwatch.running():
+            self._bound.run_into(inputs, outputs, repeats=repeats)
+
 
 @dataclass(frozen=True)
 class StepTimes:
@@ -88,7 +98,7 @@ class BareEngine:
         self.model: Model = load_bundle(directory, OrtBackend("cpu", num_threads), MAX_LENGTH)
         self.stopwatch = Stopwatch()
         spec = self.model.manifest.graphs["decode"]
-        graph = TimedGraph(self.model.graphs["decode"], self.stopwatch)
+        graph = TimedGraph(self.model.replicas[0].graphs["decode"], self.stopwatch)
         capacity = Capacity(num_slots, self.model.max_length, self.model.max_length)
         self._runner = Runner(spec, graph, None, capacity)
         limits = Limits(num_slots, MAX_STEP_TOKENS)

@@ -72,6 +72,15 @@ class _FaultyBoundGraph:
     def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
         return {name: Block.of(array) for name, array in self.run(inputs).items()}
 
+    def run_into(
+        self,
+        inputs: Mapping[str, Array | Block],
+        outputs: Mapping[str, Block],
+        *,
+        repeats: bool = False,
+    ) -> None:
+        raise NotImplementedError
+
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         ids, num_cached = inputs["token_ids"], inputs.get("num_cached_tokens")
         assert isinstance(ids, np.ndarray)
@@ -94,9 +103,11 @@ class _FaultyBoundGraph:
 
 def main() -> None:
     """Starts the server."""
-    make_backend = app.make_backend
+    make_backends = app.make_backends
     seconds = float(os.environ.get(RUN_SECONDS, "0"))
-    app.make_backend = lambda config, busy: FaultyBackend(make_backend(config, busy), seconds)
+    app.make_backends = lambda config, busy: tuple(
+        FaultyBackend(backend, seconds) for backend in make_backends(config, busy)
+    )
     typer.run(command.main)
 
 

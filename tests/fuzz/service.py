@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from protos.triune.v1 import inference_pb2 as pb
-from server.app import make_backend
+from server.app import make_backends
 from server.config import ServerConfig
 from server.engine.build import build_engine
 from server.engine.busy import BusyLanes
@@ -123,9 +123,9 @@ async def _start() -> Service:
         max_input_bytes=MAX_INPUT_BYTES,
     )
     busy, metrics = BusyLanes(), Metrics()
-    backend = make_backend(config, busy)
+    backends = make_backends(config, busy)
     engine = build_engine(config, metrics, busy, _die)
-    catalog = Catalog(config, backend, engine, metrics, Health().follow)
+    catalog = Catalog(config, backends, engine, metrics, Health().follow)
     await catalog.load_all()
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def jobs(draw: st.DrawFn) -> GenerationJob:
     return plain
 
 
-def run_alone(wanted: GenerationJob, **options: bool) -> Bench:
+def run_alone(wanted: GenerationJob, **options: Any) -> Bench:
     alone = bench(num_slots=NUM_SLOTS, **options)
     alone.submit(0, wanted)
     alone.run()

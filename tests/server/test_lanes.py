@@ -44,6 +44,15 @@ class Named:
     def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
         return {name: Block.of(array) for name, array in self.run(inputs).items()}
 
+    def run_into(
+        self,
+        inputs: Mapping[str, Array | Block],
+        outputs: Mapping[str, Block],
+        *,
+        repeats: bool = False,
+    ) -> None:
+        raise NotImplementedError
+
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return HostMemory(layouts)
 

@@ -81,7 +81,7 @@ def test_several_rows_move_at_once(where: str, dtype: type) -> None:
     wanted = layouts(dtype)
     memory = MEMORIES[where](wanted)
     expected = filled(memory, wanted)
-    memory.move(["state", "matrix"], [Move(0, 3, count=2)])
+    memory.move(["state", "matrix"], [Move(0, 3, num_rows=2)])
     for name in ("state", "matrix"):
         expected[name][3:5] = expected[name][0:2]
     check(memory, expected)
@@ -108,7 +108,7 @@ def test_outputs_of_an_encoder_go_into_rows(where: str, dtype: type) -> None:
     wanted = layouts(dtype)
     memory = MEMORIES[where](wanted)
     expected = filled(memory, wanted)
-    encoded = {
+    encoded: dict[str, Array] = {
         name: np.random.default_rng(7).integers(0, 99, (2, 2, 4, 4)).astype(dtype)
         for name in ("key", "value")
     }

@@ -61,8 +61,8 @@ class Mixer:
     def generator(self) -> Generator:
         spec = self.model.manifest.graphs["decode"]
         capacity = Capacity(NUM_SLOTS, 96, 96)
-        graphs = self.model.graphs
-        memory = self.model.memory
+        graphs = self.model.replicas[0].graphs
+        memory = self.model.replicas[0].memory
         runner = Runner(spec, graphs["decode"], graphs.get("encode"), capacity, memory=memory)
         limits = Limits(NUM_SLOTS, 64, min_chunk=8)
         clock = itertools.count().__next__

@@ -89,9 +89,9 @@ def edit(bundle: Path, **fields: Any) -> None:
 
 def sessions(running: RunningServer, name: str) -> list[Any]:
     """Weak references to the runtime's sessions of a model: two for each graph."""
-    graphs: dict[str, Any] = dict(running.registry.get(name).graphs)
+    graphs: dict[str, Any] = dict(running.registry.get(name).replicas[0].graphs)
     pairs = [graph for key, graph in graphs.items() if key != "attend"]
-    return [weakref.ref(side._session) for pair in pairs for side in (pair.narrow, pair.wide)]
+    return [weakref.ref(side.session) for pair in pairs for side in (pair.narrow, pair.wide)]
 
 
 async def failure(call: Any) -> TriuneError:

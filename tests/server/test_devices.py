@@ -1,0 +1,109 @@
+"""Several devices, each with a replica of every model; and graphs that run elsewhere."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import urlopen
+
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.sync import Client
+from server.backend import devices
+from server.backend.devices import Device, Placed
+from server.engine.placement import choose_lane
+from server.errors import StartupError
+from tests.serving import server_process
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("cpu", ("cpu",)), ("cuda", ("cuda",)), ("cuda:0, cuda:3", ("cuda:0", "cuda:3"))],
+)
+def test_devices_are_named_between_commas(text: str, names: tuple[str, ...]) -> None:
+    assert devices.parse_devices(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tpu", "unknown device 'tpu'"),
+        ("cuda:x", "unknown device 'cuda:x'"),
+        ("cpu:1", "unknown device 'cpu:1'"),
+        ("cuda:", "unknown device 'cuda:'"),
+        ("", "unknown device ''"),
+        ("cpu,cuda", "several kinds"),
+        ("cuda,cuda:0", "a GPU twice"),
+    ],
+)
+def test_devices_that_make_no_sense(text: str, message: str) -> None:
+    with pytest.raises(StartupError, match=message):
+        devices.parse_devices(text)
+
+
+@given(
+    loads=st.integers(1, 4).flatmap(
+        lambda lanes: st.lists(
+            st.lists(st.integers(0, 9), min_size=lanes, max_size=lanes), min_size=1, max_size=4
+        )
+    ),
+    num_rows=st.integers(1, 5),
+    gather_rows=st.integers(0, 8),
+)
+def test_a_job_goes_to_the_least_loaded_device(loads, num_rows, gather_rows) -> None:
+    flat = [load for device in loads for load in device]
+    lane = choose_lane(flat, len(loads), num_rows, gather_rows)
+    device, index = divmod(lane, len(loads[0]))
+    mine = loads[device]
+    assert sum(mine) == min(map(sum, loads))
+    if mine[index] != min(mine):
+        assert mine[index] == sum(mine), "only a lane that has all of a device's work gets more"
+        assert mine[index] + num_rows <= gather_rows
+
+
+def test_a_lone_lane_keeps_little_work_and_shares_much() -> None:
+    assert choose_lane([3, 0], 1, 1, gather_rows=4) == 0
+    assert choose_lane([4, 0], 1, 1, gather_rows=4) == 1
+    assert choose_lane([0, 0, 3, 0], 2, 1, gather_rows=4) == 0
+
+
+def test_sizes_may_be_left_to_the_host_and_products_may_not() -> None:
+    gpu = Device("cuda", 0)
+    sizes = [Placed("CPUExecutionProvider", name) for name in ("Shape", "Concat", "Range")]
+    there = [Placed("CUDAExecutionProvider", "MatMul")]
+    assert devices.left_to_the_host(gpu, [*sizes, *there]) == []
+    stray = [Placed("CPUExecutionProvider", name) for name in ("MatMulInteger", "Gather", "Erf")]
+    assert devices.left_to_the_host(gpu, [*stray, *there]) == ["Erf", "MatMulInteger"]
+
+
+def test_where_nodes_run_is_told_by_the_runtime(tiny_bundles: Path) -> None:
+    """A GPU's check, of a session whose nodes all fell back to the CPU."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    path = tiny_bundles / "tiny-decoder" / "1" / "decode.onnx"
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    placed = [
+        Placed(part.ep_name, node.op_type)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]
+    assert "GroupQueryAttention" in devices.left_to_the_host(Device("cuda", 0), placed)
+    assert devices.left_to_the_host(Device("cpu", 0), placed) == []
+
+
+def test_replicas_answer_alike_and_share_the_work(tiny_bundles: Path) -> None:
+    options = ("--device", "cpu,cpu", "--slots", "3", "--device-memory")
+    with server_process(tiny_bundles, *options) as server:
+        with Client(server.target, timeout_seconds=60) as client:
+
+            def ask(number: int) -> str:
+                return client.generate("tiny-decoder", f"{number},").outputs[0].text
+
+            alone = [ask(number) for number in range(8)]
+            with ThreadPoolExecutor(16) as pool:
+                together = list(pool.map(ask, list(range(8)) * 4))
+        assert together == alone * 4
+        metrics = urlopen(server.metrics_url).read().decode()
+    assert 'lane="1"' in metrics, "both devices had work"
+    assert 'lane="2"' not in metrics
