@@ -60,6 +60,9 @@ def main(
     device_memory: Annotated[
         bool, typer.Option(help="Keep states as a GPU does, also on a CPU.", hidden=True)
     ] = False,
+    cuda_graphs: Annotated[
+        bool, typer.Option(help="Record a GPU's steps when a model is loaded, and play them back.")
+    ] = True,
     lanes: Annotated[
         int | None,
         typer.Option(min=1, help="Batches side by side on a device: one; on the CPU, its cores."),
@@ -116,6 +119,7 @@ def main(
         max_connection_seconds=max_connection_age,
         devices=devices,
         has_device_memory=device_memory,
+        cuda_graphs=cuda_graphs,
         num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if devices == ("cpu",) else 1),
         num_threads=threads or num_cores,
         num_slots=slots,

@@ -161,7 +161,12 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     num_threads = max(1, config.num_threads // config.num_all_lanes)
 
     def make(device: str, num_threads: int) -> OrtBackend:
-        return OrtBackend(device, num_threads, has_device_memory=config.has_device_memory)
+        return OrtBackend(
+            device,
+            num_threads,
+            has_device_memory=config.has_device_memory,
+            records=config.cuda_graphs,
+        )
 
     if config.devices != ("cpu",) or config.num_lanes == 1:
         return tuple(make(device, num_threads) for device in config.devices)

@@ -18,7 +18,8 @@ class ServerConfig:
     """Lengths in tokens, times in seconds.
 
     Each of ``devices`` has a replica of every model, and ``num_lanes``. ``has_device_memory``
-    treats a CPU as a device whose memory the host cannot reach.
+    treats a CPU as a device whose memory the host cannot reach. With ``cuda_graphs``, steps of a
+    GPU are padded to a few sizes, recorded when a model is loaded, and played back.
 
     ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
     them. Weights of at most ``max_paired_bytes`` are held twice for that: see
@@ -50,6 +51,7 @@ class ServerConfig:
     max_connection_seconds: float | None = None
     devices: tuple[str, ...] = ("cpu",)
     has_device_memory: bool = False
+    cuda_graphs: bool = True
     num_lanes: int = 1
     num_threads: int = 1
     max_paired_bytes: int = 1 << 29
@@ -68,6 +70,12 @@ class ServerConfig:
     max_input_bytes: int = 1 << 20
     stall_seconds: float = 30.0
     grace_seconds: float = 30.0
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether decode runs are padded to a few sizes."""
+        is_device = self.has_device_memory or self.devices[0].startswith("cuda")
+        return self.cuda_graphs and is_device
 
     @property
     def num_all_lanes(self) -> int:

@@ -43,6 +43,8 @@ class Metrics:
         self._slots = self._per_lane("slots", "Slots for sequences.")
         self._cached = self._per_lane("cache_tokens", "Tokens held in slots.")
         self._capacity = self._per_lane("cache_capacity_tokens", "Tokens that the slots can hold.")
+        self._cuda_graphs = self._per_lane("cuda_graphs", "Decode steps recorded on a GPU.")
+        self._cuda_graph_bytes = self._per_lane("cuda_graph_bytes", "GPU memory they took.")
         self._run_rows = Histogram(
             "triune_run_rows",
             "Rows of a model run: the batch size of a step.",
@@ -70,10 +72,15 @@ class Metrics:
         self._slots.labels(*labels).set(load.num_slots)
         self._cached.labels(*labels).set(load.num_cached_tokens)
         self._capacity.labels(*labels).set(load.cache_capacity_tokens)
+        self._cuda_graphs.labels(*labels).set(load.num_cuda_graphs)
+        self._cuda_graph_bytes.labels(*labels).set(load.cuda_graph_bytes)
 
     def forget(self, model: str) -> None:
         """A model is gone: what it holds is not reported any more. Counters stay."""
-        gauges = (self._running, self._waiting, self._slots, self._cached, self._capacity)
+        gauges = (
+            *(self._running, self._waiting, self._slots, self._cached, self._capacity),
+            *(self._cuda_graphs, self._cuda_graph_bytes),
+        )
         for gauge in gauges:
             gauge.remove_by_labels({"model": model})
 

@@ -61,12 +61,15 @@ class BoundGraph(Protocol):
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         """As :meth:`run`, but writes the outputs to blocks of their shapes and types.
 
         Args:
             repeats: a run of these shapes, scalars and blocks comes again and again, always
                 from this thread; a device may record it and play it back.
+
+        Returns:
+            Whether it is recorded.
         """
         ...
 
@@ -116,6 +119,11 @@ class Memory(Protocol):
     For one thread at a time.
     """
 
+    @property
+    def free_bytes(self) -> int | None:
+        """What is left of the device's memory; None where that is not told."""
+        ...
+
     def rows(self, name: str, first: int, count: int) -> Block:
         """``[count, *shape]``: rows of a tensor, to bind."""
         ...
@@ -149,8 +157,12 @@ class Backend(Protocol):
     @property
     def version(self) -> str: ...
 
-    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
+    def load(
+        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+    ) -> Graph:
         """Loads an ONNX file, without some transformations of the runtime.
+
+        ``repeats``: it has runs that repeat: see :meth:`BoundGraph.run_into`.
 
         Raises:
             BundleError: it cannot be loaded.

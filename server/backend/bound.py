@@ -63,13 +63,14 @@ class HostBoundGraph:
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         del repeats
         self._bind_inputs(inputs)
         for name, block in outputs.items():
             self._fixed.pop(name, None)
             self._binding.bind_output(name, *where(block))
         self._runtime.run(self._binding, None)
+        return False
 
     def _values(self) -> dict[str, Any]:
         """Outputs come in the order they were bound: states first, then the rest."""
@@ -136,7 +137,7 @@ class DeviceBoundGraph(HostBoundGraph):
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         self._bind_inputs(inputs)
         for name, block in outputs.items():
             self._binding.bind_output(name, *where(block))
@@ -147,6 +148,7 @@ class DeviceBoundGraph(HostBoundGraph):
             key = (id(self), self._packing, scalars, tuple(b.pointer for b in outputs.values()))
             recording = self._runtime.recording_of(key)
         self._runtime.run(self._binding, recording)
+        return recording is not None
 
     def _run(self, inputs: Mapping[str, Array | Block], *device: Any) -> dict[str, Any]:
         self._bind_inputs(inputs)

@@ -21,6 +21,11 @@ _CARRIERS = (
 class Device(Protocol):
     """What a runtime has to give, besides running the graphs of bundles."""
 
+    @property
+    def free_bytes(self) -> int | None:
+        """As :attr:`server.backend.base.Memory.free_bytes`."""
+        ...
+
     def load_model(self, model: onnx.ModelProto) -> Graph:
         """Loads a graph that was made here, as it is."""
         ...
@@ -66,6 +71,10 @@ class DeviceMemory:
         self._zeros: dict[tuple[str, ...], BoundGraph] = {}
         self._writes: dict[tuple[str, ...], BoundGraph] = {}
         self._reads: dict[str, BoundGraph] = {}
+
+    @property
+    def free_bytes(self) -> int | None:
+        return self._device.free_bytes
 
     def rows(self, name: str, first: int, count: int) -> Block:
         whole = self._blocks[name]

@@ -17,10 +17,10 @@ _OF_SHAPES = {
 
 
 class Device(NamedTuple):
-    """``cuda:1`` is the kind "cuda" and the index 1."""
+    """``cuda:1`` is the kind "cuda" and the number 1."""
 
     kind: str
-    index: int
+    number: int
 
     @property
     def provider(self) -> str:
@@ -80,7 +80,7 @@ def provider_options(device: Device, *, records: bool) -> dict[str, str]:
     if device.kind == "cpu":
         return {}
     return {
-        "device_id": str(device.index),
+        "device_id": str(device.number),
         # The cache is a few large pieces: growing by powers of two would round them up.
         "arena_extend_strategy": "kSameAsRequested",
         # fp32 is asked for where 16 bits are not enough, so not to compute in 19.

@@ -20,6 +20,10 @@ class HostMemory:
             for name, layout in layouts.items()
         }
 
+    @property
+    def free_bytes(self) -> int | None:
+        return None
+
     def rows(self, name: str, first: int, count: int) -> Block:
         return Block.of(self._arrays[name][first : first + count])
 

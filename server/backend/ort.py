@@ -14,6 +14,7 @@ from model.bundle import BundleError
 from server.backend import devices, row_graphs
 from server.backend.base import Block, Layout, Memory
 from server.backend.bound import DeviceBoundGraph, HostBoundGraph, where
+from server.backend.cuda_memory import free_bytes
 from server.backend.device_memory import DeviceMemory
 from server.backend.devices import Device, Placed
 from server.backend.dtypes import TYPES
@@ -62,12 +63,21 @@ class OrtBackend:
     def version(self) -> str:
         return str(onnxruntime.__version__)
 
-    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> "OrtGraph":
+    @property
+    def free_bytes(self) -> int | None:
+        """As :attr:`server.backend.base.Memory.free_bytes`."""
+        return free_bytes(self._device.number) if self._device.kind == "cuda" else None
+
+    def load(
+        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+    ) -> "OrtGraph":
         label = f"{path.parent.parent.name}/{path.parent.name}"
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
-            session, records = self._session(str(path), options, disabled_optimizers)
+            session, records = self._session(
+                str(path), options, disabled_optimizers, records=self._records and repeats
+            )
         except Exception as error:
             # ONNX Runtime raises its own types, all derived from Exception.
             raise BundleError(f"{label}: {error}") from error
@@ -86,7 +96,7 @@ class OrtBackend:
             options = self._options()
             # Constants would be folded into what they are to become: zeros, as large as a row.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session, _ = self._session(data, options, (), may_record=False)
+            session, _ = self._session(data, options, ())
             self._loaded[data] = OrtGraph(session, self._device)
         return self._loaded[data]
 
@@ -131,7 +141,7 @@ class OrtBackend:
         options: onnxruntime.SessionOptions,
         disabled_optimizers: tuple[str, ...],
         *,
-        may_record: bool = True,
+        records: bool = False,
     ) -> tuple[onnxruntime.InferenceSession, bool]:
         """A session, and whether its runs may be recorded."""
 
@@ -148,7 +158,7 @@ class OrtBackend:
                 disabled_optimizers=list(disabled_optimizers),
             )
 
-        if not (self._records and may_record):
+        if not records:
             return load(records=False), False
         try:
             return load(records=True), True

@@ -35,14 +35,17 @@ class PairedBackend:
     def version(self) -> str:
         return self._narrow.version
 
-    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
-        narrow = self._narrow.load(path, disabled_optimizers)
+    def load(
+        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+    ) -> Graph:
+        narrow = self._narrow.load(path, disabled_optimizers, repeats=repeats)
         num_bytes = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
         if num_bytes > self._max_bytes:
             label = "/".join(path.parts[-3:])
             log.info("%s is too large to hold twice: a lone run has one lane's threads", label)
             return narrow
-        return _PairedGraph(narrow, self._wide.load(path, disabled_optimizers), self._is_alone)
+        wide = self._wide.load(path, disabled_optimizers, repeats=repeats)
+        return _PairedGraph(narrow, wide, self._is_alone)
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return self._narrow.memory(layouts)
@@ -91,8 +94,8 @@ class _PairedBoundGraph:
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
-        self._side().run_into(inputs, outputs, repeats=repeats)
+    ) -> bool:
+        return self._side().run_into(inputs, outputs, repeats=repeats)
 
     def _side(self) -> BoundGraph:
         if self._graph.is_alone():

@@ -8,6 +8,7 @@ from model.bundle import ATTEND
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.admission import ClientRate, Room
+from server.engine.buckets import Buckets
 from server.engine.busy import BusyLanes
 from server.engine.encoder import BatchLimits, Encoder
 from server.engine.engine import Engine
@@ -69,6 +70,7 @@ def make_worker(
         manifest.special_tokens.suppressed,
         graphs.get(ATTEND),
         replica.memory,
+        Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
     )
     step = Limits(config.num_slots, config.max_step_tokens)
     return Generator(manifest.name, runner, capacity, step, clock, observer)

@@ -60,6 +60,11 @@ class SlotCache:
         )
 
     @property
+    def free_bytes(self) -> int | None:
+        """What is left of the device's memory; None where that is not told."""
+        return self._memory.free_bytes
+
+    @property
     def holds_prefixes(self) -> bool:
         """Whether a row's first tokens are of use to another sequence that begins with them."""
         return all(state.role == StateRole.KV for state in self._states)
@@ -102,12 +107,14 @@ class SlotCache:
     def save(self, first: int, count: int) -> None:
         """Keeps the recurrent states of ``count`` rows from ``first``, until it is called again."""
         kept = Move(first, self._num_slots + first, num_rows=count)
-        self._memory.move(self._names[StateRole.RECURRENT], [kept])
+        if count:
+            self._memory.move(self._names[StateRole.RECURRENT], [kept])
 
     def restore(self, first: int, count: int) -> None:
         """Puts back what :meth:`save` kept of these rows."""
         kept = Move(self._num_slots + first, first, num_rows=count)
-        self._memory.move(self._names[StateRole.RECURRENT], [kept])
+        if count:
+            self._memory.move(self._names[StateRole.RECURRENT], [kept])
 
     def copy(self, source: int, target: int, span: Span) -> None:
         """Copies a span of row ``source`` to row ``target``, and the recurrent states whole."""

@@ -114,6 +114,9 @@ class Encoder:
     def load(self) -> Load:
         return Load(num_waiting=len(self._waiting), num_running=0)
 
+    def prepare(self) -> None:
+        """Nothing: batches of texts are of any size."""
+
     def submit(self, id_: int, job: EncodingJob) -> None:
         self._waiting[id_] = _Text(id_, job, Times(self._clock()))
 

@@ -67,9 +67,10 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """``idle`` is set when nothing is accepted any more."""
+    """``idle`` is set when nothing is accepted any more, ``ready`` when all lanes are."""
 
     admission: Admission
+    ready: "asyncio.Future[list[None]]"
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -126,9 +127,14 @@ class Engine:
             room: what of it is accepted at a time.
         """
         number = self._index[model] = next(self._numbers)
-        self._served[number] = _Served(Admission(model, room))
-        for lane, worker in zip(self._lanes, workers, strict=True):
-            lane.send(Add(number, worker))
+        ready = [self._loop.create_future() for _ in self._lanes]
+        self._served[number] = _Served(Admission(model, room), asyncio.gather(*ready))
+        for lane, worker, done in zip(self._lanes, workers, ready, strict=True):
+            lane.send(Add(number, worker, self._teller(done)))
+
+    async def prepared(self, model: str) -> None:
+        """Waits until the lanes have prepared their workers for a model."""
+        await asyncio.shield(self._served[self._index[model]].ready)
 
     async def remove(self, model: str) -> None:
         """Gives a model up: waits for the jobs it has, then until no lane holds its worker.
@@ -143,9 +149,7 @@ class Engine:
         del self._served[number]
         gone = [self._loop.create_future() for _ in self._lanes]
         for lane, done in zip(self._lanes, gone, strict=True):
-            lane.send(
-                Remove(number, partial(self._loop.call_soon_threadsafe, done.set_result, None))
-            )
+            lane.send(Remove(number, self._teller(done)))
         await asyncio.gather(*gone)
 
     def check(self, model: str, num_rows: int) -> None:
@@ -208,6 +212,10 @@ class Engine:
             lane.join()
         self._abandon()
 
+    def _teller(self, done: "asyncio.Future[None]") -> Callable[[], object]:
+        """What a lane calls to set a future of the loop."""
+        return partial(self._loop.call_soon_threadsafe, _set, done)
+
     def _accept(self, model: int, job: Job) -> Ticket:
         lane = choose_lane(self._lane_load, self._num_devices, job.num_rows, self._gather_rows)
         self._lane_load[lane] += job.num_rows
@@ -260,6 +268,11 @@ class Engine:
             ticket.is_done = True
             ticket.news.put_nowait(None)
         self._tickets.clear()
+
+
+def _set(done: "asyncio.Future[None]") -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def _size(progress: Progress) -> int:

@@ -1,5 +1,6 @@
 """The worker of decoders and encoder-decoders: ``step()``: schedule → run → apply."""
 
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
@@ -16,6 +17,8 @@ from server.engine.runner import Capacity, Runner
 from server.engine.scheduler import Chunk, Limits, Plan, overdue, schedule
 from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
 from server.engine.waiting import WaitingQueue
+
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
@@ -38,6 +41,7 @@ class Generator:
         self._limits = limits
         self._clock = clock
         self._observer = observer
+        self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
         self._rows = RowStore(runner.cache, capacity.num_slots)
         self._outputs = Outputs(self._rows, capacity.max_length)
@@ -58,6 +62,28 @@ class Generator:
             num_slots=self._limits.num_slots,
             num_cached_tokens=sum(row.num_cached_tokens for row in running),
             cache_capacity_tokens=self._limits.num_slots * self._capacity.max_length,
+            num_cuda_graphs=self._num_cuda_graphs,
+            cuda_graph_bytes=self._cuda_graph_bytes,
+        )
+
+    def prepare(self) -> None:
+        """Records the sizes of runs, where that is wanted and the device can."""
+        if self._runner.buckets is None:
+            return
+        before = self._runner.cache.free_bytes
+        try:
+            self._num_cuda_graphs = self._runner.record()
+        except Exception:
+            log.exception("%s: no run could be recorded: its runs have any size", self.model)
+            self._runner.buckets = None
+            return
+        after = self._runner.cache.free_bytes
+        if before is not None and after is not None:
+            self._cuda_graph_bytes = max(before - after, 0)
+        log.info(
+            "%s: of %d sizes of decode runs, %d are recorded, in %d MiB",
+            *(self.model, len(self._runner.buckets), self._num_cuda_graphs),
+            self._cuda_graph_bytes >> 20,
         )
 
     def submit(self, id_: int, job: GenerationJob) -> None:
@@ -171,6 +197,11 @@ class Generator:
             return self._read_attention(rows[0], slot, sizes[0], reporting.attention)
         if phase == "prefill" and reporting.prompt_logprobs is not None:
             return self._read_scored(rows[0], slot, sizes[0])
+        if phase == "decode" and slot == 0 and self._runner.buckets is not None:
+            count = self._runner.buckets.rows_for(len(rows)) - len(rows)
+            padding = self._rows.behind(len(rows), count, self._capacity.max_length)
+            if padding is not None:
+                return self._runner.decode_padded(rows, padding)
         return self._runner.decode(rows, slot, sizes)
 
     def _read_scored(self, row: Sequence, slot: int, size: int) -> Floats:

@@ -27,13 +27,21 @@ class Worker(Protocol[JobT_contra]):
     def cancel(self, id_: int, output: int | None = None) -> None: ...
     def step(self) -> list[Progress]: ...
 
+    def prepare(self) -> None:
+        """Called once, before anything is submitted."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """``instance`` from now on belongs to the lane, which knows it as ``worker``."""
+    """``instance`` from now on belongs to the lane, which knows it as ``worker``.
+
+    ``done`` is called by the lane when it has prepared it.
+    """
 
     worker: int
     instance: Worker[Any]
+    done: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +148,10 @@ class Lane(threading.Thread):
 
     def _obey(self, command: Add | Remove | Submit | Cancel) -> None:
         match command:
-            case Add(worker, instance):
+            case Add(worker, instance, done):
+                instance.prepare()
                 self._workers[worker] = instance
+                done()
             case Remove(worker, done):
                 del self._workers[worker]
                 done()

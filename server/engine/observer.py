@@ -23,6 +23,8 @@ class Load:
     num_slots: int = 0
     num_cached_tokens: int = 0
     cache_capacity_tokens: int = 0
+    num_cuda_graphs: int = 0
+    cuda_graph_bytes: int = 0
 
 
 class Observer(Protocol):

@@ -34,6 +34,15 @@ class Residents:
         """``row`` was given to a sequence."""
         self._tokens.pop(row, None)
 
+    def num_tokens(self, row: int) -> int:
+        """How many a free row holds."""
+        return len(self._tokens.get(row, ()))
+
+    def cut(self, row: int, num_tokens: int) -> None:
+        """What ``row`` holds from ``num_tokens`` on is lost."""
+        if row in self._tokens:
+            self._tokens[row] = self._tokens[row][:num_tokens]
+
     def rows(self, first: int) -> list[tuple[int, Rows[int]]]:
         """Free rows from ``first`` on, with their tokens."""
         return [(row, tokens) for row, tokens in self._tokens.items() if row >= first]

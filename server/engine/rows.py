@@ -92,6 +92,27 @@ class RowStore:
         span = Span(parent.num_cached_tokens, first_token=first_token)
         self._cache.copy(self.slot_of(parent), self.slot_of(target), span)
 
+    def behind(self, first: int, count: int, max_length: int) -> list[int] | None:
+        """Where rows from ``first``, which run as padding, take a token that means nothing.
+
+        Just behind what a row holds: a sequence will write its next token there, and what is
+        resident ends there. A resident of ``max_length`` tokens loses its last.
+
+        Returns:
+            A position in each row; None if a sequence has no room for it.
+        """
+        running, positions = self.running, []
+        for row in range(first, first + count):
+            if row < len(running):
+                position = running[row].num_cached_tokens
+                if position == max_length:
+                    return None
+            else:
+                self._residents.cut(row, max_length - 1)
+                position = self._residents.num_tokens(row)
+            positions.append(position)
+        return positions
+
     def clear(self, sequence: Sequence) -> None:
         """Zeroes what a failed sequence holds, if it runs: before rows move, and none is spared."""
         if sequence.id in self._sequences:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,19 +10,11 @@ from model.bundle import AttentionKind
 from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, BoundGraph, Graph
 from server.backend.host_memory import HostMemory
+from server.engine.buckets import Buckets
 from server.engine.cache import MakeMemory, SlotCache
 from server.engine.options import AttentionRead
+from server.engine.padded import Capacity, PaddedDecode
 from server.engine.sequence import Floats, Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Of one model in one lane. Lengths in tokens."""
-
-    num_slots: int
-    max_length: int
-    max_source_length: int
-
 
 # Tokens whose logits over the whole vocabulary are held at once.
 SCORED_CHUNK = 64
@@ -52,6 +43,7 @@ class Runner:
         capacity: of the cache.
         suppressed: tokens that are never generated.
         memory: makes the tensors of the slots, where the graphs run.
+        buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
     """
 
     def __init__(
@@ -63,7 +55,10 @@ class Runner:
         suppressed: tuple[int, ...] = (),
         attend: Graph | None = None,
         memory: MakeMemory = HostMemory,
+        buckets: Buckets | None = None,
     ) -> None:
+        self.buckets = buckets
+        self._padded: PaddedDecode | None = None
         self.cache = SlotCache(
             spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length, memory
         )
@@ -74,6 +69,11 @@ class Runner:
         self._attend = attend
         self._encode = None if encode is None else encode.bind({})
         self._bound: dict[tuple[int, int], BoundGraph] = {}
+        if buckets is not None:
+            has_source = encode is not None
+            self._padded = PaddedDecode(
+                spec, decode, self.cache, capacity, buckets, memory, has_source=has_source
+            )
 
     def encode(self, rows: Rows[Sequence], slots: Rows[int]) -> None:
         """Runs the encoder over the sources and stores its memory in ``slots``."""
@@ -102,6 +102,31 @@ class Runner:
             # Tokens are written again where they were; a recurrent state has to be put back.
             self.cache.restore(first_slot, len(rows))
             raise
+
+    def decode_padded(self, rows: Rows[Sequence], padding: Rows[int]) -> Floats:
+        """As :meth:`decode`, of one token of each row from slot 0 on, in a run of a fixed size.
+
+        Args:
+            rows: in slots ``0 … len(rows)-1``.
+            padding: for each slot behind them, where a token that means nothing may be written.
+                They are ``buckets.rows_for(len(rows)) - len(rows)``.
+        """
+        if self._padded is None:
+            raise ValueError("there are no buckets")
+        count = len(rows) + len(padding)
+        self.cache.save(0, count)
+        try:
+            logits = self._padded.run(rows, padding)
+        except Exception:
+            self.cache.restore(0, count)
+            raise
+        # What is padding here may be in the middle of its prompt.
+        self.cache.restore(len(rows), len(padding))
+        return self._without_suppressed(logits)
+
+    def record(self) -> int:
+        """Runs each bucket until it is recorded, where nothing runs yet. Returns how many are."""
+        return 0 if self._padded is None else self._padded.record()
 
     def _read(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:
         together = 1 if self._within_source else self._max_chunk
@@ -165,7 +190,9 @@ class Runner:
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
         inputs = self._inputs(reads, all_positions=all_positions)
-        logits: Floats = self._bound[key].run(inputs)["logits"]
+        return self._without_suppressed(self._bound[key].run(inputs)["logits"])
+
+    def _without_suppressed(self, logits: Floats) -> Floats:
         if self._suppressed:
             logits[:, self._suppressed] = NEVER
         return logits

@@ -25,7 +25,7 @@ def warm_up(model: Model, config: ServerConfig) -> None:
     Raises:
         BundleError: a run failed, or its output is not finite.
     """
-    small = replace(config, num_slots=1)
+    small = replace(config, num_slots=1, cuda_graphs=False)
     short = replace(model, max_length=min(model.max_length, _MAX_LENGTH))
     for replica in (side for whole in model.replicas for side in _sides(whole)):
         worker = make_worker(short, replica, small, Unobserved())

@@ -115,6 +115,7 @@ class Catalog:
             model = replace(model, serial=self._num_loads[name, version])
             self._num_loads[name, version] += 1
             self._engine.add(model.key, workers, capacity_of(model, self._config))
+            await self._engine.prepared(model.key)
             await self._set(Entry(name, version, State.READY, model))
             log.info("loaded %s", model.key)
             if serving is not None:

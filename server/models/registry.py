@@ -184,7 +184,12 @@ def replicated(model: Model, backends: Iterable[Backend]) -> Model:
 def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
     graphs: dict[str, Graph] = {}
     for name, graph in manifest.graphs.items():
-        load = partial(backend.load, directory / graph.file, graph.disabled_optimizers)
+        load = partial(
+            backend.load,
+            directory / graph.file,
+            graph.disabled_optimizers,
+            repeats=name == "decode",
+        )
         graphs[name] = LazyGraph(load) if name == ATTEND else load()
     return Replica(graphs, backend.memory)
 

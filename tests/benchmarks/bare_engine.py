@@ -67,9 +67,9 @@ class TimedRun:
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         with self._stopwatch.running():
-            self._bound.run_into(inputs, outputs, repeats=repeats)
+            return self._bound.run_into(inputs, outputs, repeats=repeats)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,11 @@ class FaultyBackend:
     def version(self) -> str:
         return self.real.version
 
-    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
-        return _FaultyGraph(self.real.load(path, disabled_optimizers), self.run_seconds)
+    def load(
+        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+    ) -> Graph:
+        real = self.real.load(path, disabled_optimizers, repeats=repeats)
+        return _FaultyGraph(real, self.run_seconds)
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return self.real.memory(layouts)
@@ -78,7 +81,7 @@ class _FaultyBoundGraph:
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         raise NotImplementedError
 
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:

@@ -97,9 +97,12 @@ class FakeDecode:
     """``poison``: a token id after which a row's logits are NaN, as is what it keeps of it.
 
     ``fail``: one that makes the run raise, when it has already changed all states.
+    ``is_padded``: runs may have rows of padding, which read id 0.
     """
 
-    def __init__(self, poison: int = -1, fail: int = -1) -> None:
+    def __init__(self, poison: int = -1, fail: int = -1, *, is_padded: bool = False) -> None:
+        self.is_padded = is_padded
+        self.num_padded_runs = 0
         self.poison = poison
         self.fail = fail
         self.num_runs = 0
@@ -127,10 +130,11 @@ class BoundFakeDecode:
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         del repeats
         for name, array in self.run(inputs).items():
             host_view(outputs[name])[...] = array
+        return False
 
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         inputs = only_arrays(inputs)
@@ -141,14 +145,21 @@ class BoundFakeDecode:
         self._graph.max_tokens_in_run = max(self._graph.max_tokens_in_run, ids.size)
         if ids.shape[1] > 1 and cached.any():
             assert len(ids) == 1, "a chunk over a cache runs alone"
-        assert int(inputs["max_total_length"]) == int((cached + new).max())
+        longest = int((cached + new).max())
+        assert int(inputs["max_total_length"]) >= longest
+        assert self._graph.is_padded or int(inputs["max_total_length"]) == longest
+        is_padding = (ids == 0).all(axis=1)
+        assert self._graph.is_padded or not is_padding.any()
+        self._graph.num_padded_runs += bool(is_padding.any())
         logits = np.zeros((*ids.shape, VOCABULARY), np.float32)
         for row, tokens in enumerate(ids):
             end = cached[row] + new[row]
             keys[row, 0, cached[row] : end, 0] = tokens[: new[row]]
             if count is not None:
                 count[row] += new[row]
-                assert count[row] == end, "the recurrent state is of another sequence"
+                assert is_padding[row] or count[row] == end, (
+                    "the recurrent state is of another sequence"
+                )
             source: Iterable[float] = ()
             if "source_lengths" in inputs:
                 length = inputs["source_lengths"][row]
@@ -182,7 +193,7 @@ class FakeEncode:
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         raise NotImplementedError
 
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:

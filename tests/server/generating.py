@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from server.backend.host_memory import HostMemory
 from server.backend.ort import OrtBackend
+from server.engine.buckets import Buckets
 from server.engine.cache import MakeMemory, SlotCache
 from server.engine.generator import Generator
 from server.engine.lifecycle import Outcome
@@ -115,13 +116,15 @@ def bench(
     has_source: bool = False,
     is_recurrent: bool = True,
     memory: str = "host",
+    has_buckets: bool = False,
     **graph: int,
 ) -> Bench:
-    decode, clock, recorder = FakeDecode(**graph), Clock(), Recorder()
+    decode, clock, recorder = FakeDecode(**graph, is_padded=has_buckets), Clock(), Recorder()
     capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH)
     encode = FakeEncode() if has_source else None
+    buckets = Buckets.of(num_slots, MAX_LENGTH) if has_buckets else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
-    runner = Runner(spec, decode, encode, capacity, memory=MEMORIES[memory])
+    runner = Runner(spec, decode, encode, capacity, memory=MEMORIES[memory], buckets=buckets)
     limits = Limits(num_slots, max_step_tokens, min_chunk=4)
     generator = Generator("fake", runner, capacity, limits, clock, recorder)
     return Bench(generator, decode, clock, recorder, runner.cache)

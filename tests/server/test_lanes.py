@@ -26,7 +26,10 @@ class Named:
     def __init__(self, value: float) -> None:
         self.value = value
 
-    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> Graph:
+    def load(
+        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+    ) -> Graph:
+        del repeats
         if disabled_optimizers:
             raise BundleError(str(path))
         return self
@@ -50,7 +53,7 @@ class Named:
         outputs: Mapping[str, Block],
         *,
         repeats: bool = False,
-    ) -> None:
+    ) -> bool:
         raise NotImplementedError
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.backend.ort import OrtBackend
+from server.engine.buckets import Buckets
 from server.engine.generator import Generator
 from server.engine.observer import Unobserved
 from server.engine.options import Adjustments, Beams, Sampling
@@ -27,8 +28,9 @@ MAX_NEW_TOKENS = 14
 class Mixer:
     """One tiny model and what each of its jobs gives alone."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, has_buckets: bool = False) -> None:
         self.model = model
+        self._buckets = Buckets.of(NUM_SLOTS, 96) if has_buckets else None
         self.alone = cache(self._alone)
 
     def job(self, rng: random.Random) -> GenerationJob:
@@ -63,7 +65,14 @@ class Mixer:
         capacity = Capacity(NUM_SLOTS, 96, 96)
         graphs = self.model.replicas[0].graphs
         memory = self.model.replicas[0].memory
-        runner = Runner(spec, graphs["decode"], graphs.get("encode"), capacity, memory=memory)
+        runner = Runner(
+            spec,
+            graphs["decode"],
+            graphs.get("encode"),
+            capacity,
+            memory=memory,
+            buckets=self._buckets,
+        )
         limits = Limits(NUM_SLOTS, 64, min_chunk=8)
         clock = itertools.count().__next__
         return Generator("mixed", runner, capacity, limits, lambda: float(clock()), Unobserved())

@@ -22,10 +22,11 @@ from client.errors import TriuneError
 from client.types import ModelState
 from model.bundle import BundleError
 from server.app import RunningServer, running_server
+from server.backend.host_memory import HostMemory
 from server.backend.ort import OrtBackend
 from server.config import ServerConfig
 from server.engine.warm_up import warm_up
-from server.models.registry import load_bundle
+from server.models.registry import Model, Replica, load_bundle
 from server.models.watch import Changes, Watch, changes
 from tests.faults.record import record
 from tests.server.fake_backend import FakeDecode, decode_spec
@@ -296,10 +297,15 @@ def test_a_model_is_warm_before_it_is_ready(root: Path) -> None:
         loaded.manifest, graphs={"decode": decode_spec(has_source=False)}
     )
     config = ServerConfig(bundles=root)
+
+    def running(graph: FakeDecode) -> Model:
+        replica = Replica({"decode": graph}, HostMemory)
+        return replace(loaded, manifest=manifest, replicas=(replica,))
+
     good = FakeDecode()
-    warm_up(replace(loaded, manifest=manifest, graphs={"decode": good}), config)
+    warm_up(running(good), config)
     assert good.num_runs == 2
     assert good.max_tokens_in_run == 2
     for bad, reason in ((FakeDecode(fail=0), "run failed"), (FakeDecode(poison=0), "not finite")):
         with pytest.raises(BundleError, match=f"{DECODER}/1: warm-up: .*{reason}"):
-            warm_up(replace(loaded, manifest=manifest, graphs={"decode": bad}), config)
+            warm_up(running(bad), config)

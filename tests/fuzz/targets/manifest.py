@@ -44,8 +44,10 @@ class _Graph:
 class _Backend:
     version = "none"
 
-    def load(self, path: Path, disabled_optimizers: tuple[str, ...]) -> _Graph:
-        del disabled_optimizers
+    def load(
+        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+    ) -> _Graph:
+        del disabled_optimizers, repeats
         assert path.is_file()
         return _Graph()
 

@@ -1,0 +1,172 @@
+"""Decode runs padded to a few sizes: the same tokens, and nothing resident is spoiled."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from server.backend.ort import OrtBackend
+from server.config import ServerConfig
+from server.engine.buckets import Buckets
+from server.engine.cache import SlotCache
+from server.engine.rows import RowStore
+from server.engine.sequence import GenerationJob, Sequence
+from server.models.registry import load_bundle
+from tests.server.fake_backend import decode_spec
+from tests.server.generating import MAX_LENGTH, bench, job
+from tests.server.test_branching import jobs, same
+from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
+from tests.server.test_mixes import Mixer, run, told
+
+
+@given(num_slots=st.integers(1, 300), max_length=st.integers(2, 9000), data=st.data())
+def test_a_bucket_holds_what_it_is_for_and_little_more(num_slots, max_length, data) -> None:
+    buckets = Buckets.of(num_slots, max_length)
+    assert buckets.rows[-1] == num_slots
+    assert buckets.tokens[-1] == max_length
+    num_rows = data.draw(st.integers(1, num_slots))
+    num_tokens = data.draw(st.integers(1, max_length))
+    padded = buckets.rows_for(num_rows)
+    assert num_rows <= padded <= max(num_rows, 1.5 * (num_rows - 1) + 0.5)
+    assert num_tokens <= buckets.tokens_for(num_tokens) <= max(128, 2 * num_tokens)
+    assert len(list(buckets)) == len(buckets) == len(set(buckets))
+    assert len(buckets) <= 20 * 8
+
+
+def test_where_padding_writes() -> None:
+    """Just behind what a row holds, or over the last token of one that is full."""
+    spec = decode_spec(has_source=False, is_recurrent=False)
+    store = RowStore(SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH), 4)
+
+    def held(id_: int, num_tokens: int) -> Sequence:
+        row = Sequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
+        store.admit(row)
+        row.num_cached_tokens = num_tokens
+        return row
+
+    for row in (held(0, MAX_LENGTH), held(1, 40), held(2, 10)):
+        store.release(row)
+    one, two = held(3, 7), held(4, 9)
+    store.release(two)
+    # 7 of a running one; what slots 1 to 3 hold: too little to keep, and nothing.
+    assert store.behind(0, 4, MAX_LENGTH) == [7, 0, 0, 0]
+    one.num_cached_tokens = MAX_LENGTH
+    assert store.behind(0, 4, MAX_LENGTH) is None
+    assert store.behind(1, 3, MAX_LENGTH) == [0, 0, 0]
+
+
+def test_a_full_resident_loses_its_last_token_alone() -> None:
+    spec = decode_spec(has_source=False, is_recurrent=False)
+    store = RowStore(SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH), 2)
+    row = Sequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
+    store.admit(row)
+    row.num_cached_tokens = MAX_LENGTH
+    store.release(row)
+    assert store.behind(0, 2, MAX_LENGTH) == [MAX_LENGTH - 1, 0]
+    again = Sequence.first_of(1, replace(row.job, prompt=(*row.job.prompt, 7)))
+    store.match([again])
+    assert again.num_cached_tokens == MAX_LENGTH - 1
+
+
+@pytest.mark.parametrize("memory", ["host", "device"])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    mixed_jobs=st.lists(
+        st.tuples(jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
+        min_size=1,
+        max_size=9,
+    ),
+    max_step_tokens=st.integers(1, 64),
+    is_recurrent=st.booleans(),
+    has_source=st.booleans(),
+)
+def test_padding_changes_no_token(
+    memory, mixed_jobs, max_step_tokens, is_recurrent, has_source
+) -> None:
+    """Prompts in the middle of which others decode, residents, recurrent states, failures."""
+    options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
+    mixed = bench(
+        num_slots=NUM_SLOTS,
+        max_step_tokens=max_step_tokens,
+        memory=memory,
+        has_buckets=True,
+        **options,
+        **FAULTS,
+    )
+    wanted = []
+    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
+        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
+        wanted.append(replace(one, prompt=prompt, source=(3, 4) if has_source else ()))
+        for _ in range(steps_before):
+            mixed.step()
+        mixed.submit(id_, wanted[-1])
+    mixed.run()
+    for id_, one in enumerate(wanted):
+        same(mixed, id_, alone(one, **options))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    shared=st.lists(st.integers(1, 96), min_size=32, max_size=MAX_LENGTH - 2),
+    tails=st.lists(
+        st.tuples(st.lists(st.integers(1, 96), max_size=6), st.integers(1, 40)),
+        min_size=2,
+        max_size=10,
+    ),
+    num_slots=st.integers(1, 5),
+)
+def test_padding_spoils_no_prefix(shared, tails, num_slots) -> None:
+    """Prompts that begin alike come one after the other, while short ones decode beside them."""
+    mixed = bench(num_slots=num_slots, is_recurrent=False, has_buckets=True)
+    wanted = []
+    for id_, (tail, budget) in enumerate(tails):
+        prompt = [*shared, *tail][: MAX_LENGTH - 1] if id_ % 2 == 0 else [*tail, 1]
+        wanted.append(job(prompt, budget))
+        mixed.submit(id_, wanted[-1])
+        for _ in range(1 + budget // 3):
+            mixed.step()
+    mixed.run()
+    for id_, one in enumerate(wanted):
+        lone = bench(num_slots=1, is_recurrent=False)
+        lone.submit(0, one)
+        lone.run()
+        assert mixed.tokens_of(id_) == lone.tokens_of(0)
+
+
+def test_rows_are_really_padded() -> None:
+    mixed = bench(num_slots=6, has_buckets=True)
+    for id_ in range(5):
+        mixed.submit(id_, job([5 + id_, 7], 8))
+    mixed.run()
+    assert mixed.graph.num_padded_runs > 0
+
+
+@pytest.mark.parametrize("name", ["tiny-decoder", "dates"])
+def test_real_graphs_give_the_same_tokens_when_padded(tiny_bundles: Path, name: str) -> None:
+    path = tiny_bundles / name / "1"
+    plain = Mixer(load_bundle(path, OrtBackend("cpu", 1), 96))
+    backend = OrtBackend("cpu", 1, has_device_memory=True, records=True)
+    padded = Mixer(load_bundle(path, backend, 96), has_buckets=True)
+    rng, generator = random.Random(11), padded.generator()
+    generator.prepare()
+    assert generator.load.num_cuda_graphs == 0, "a CPU runs them as they come"
+    for number in range(10):
+        some = {10 * number + index: plain.job(rng) for index in range(rng.randrange(2, 7))}
+        news = []
+        for id_, wanted in some.items():
+            news += generator.step()
+            generator.submit(id_, wanted)
+        news += run(generator)
+        for id_, wanted in some.items():
+            assert told(news, id_) == plain.alone(wanted)
+
+
+def test_what_has_buckets(tmp_path: Path) -> None:
+    assert not ServerConfig(bundles=tmp_path).has_buckets
+    assert ServerConfig(bundles=tmp_path, devices=("cuda:1",)).has_buckets
+    assert not ServerConfig(bundles=tmp_path, devices=("cuda",), cuda_graphs=False).has_buckets
+    assert ServerConfig(bundles=tmp_path, has_device_memory=True).has_buckets
