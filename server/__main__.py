@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from server.backend.devices import parse_devices
+from server.backend.devices import parse_device, parse_devices
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
@@ -17,6 +17,9 @@ log = logging.getLogger("server")
 
 # More batches side by side than this make each too small.
 MAX_LANES = 4
+
+# By kind of device: docs/decisions/0084-prompts-on-cuda.md.
+STEP_TOKENS = {"cpu": 256, "cuda": 2048}
 
 
 def main(
@@ -75,8 +78,9 @@ def main(
     ] = 32,
     max_length: Annotated[int, typer.Option(min=2, help="Tokens that a sequence may hold.")] = 2048,
     max_step_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that one step may read.")
-    ] = 256,
+        int | None,
+        typer.Option(min=1, help="Tokens that one step may read; 256, on a GPU 2048."),
+    ] = None,
     max_queue: Annotated[
         int, typer.Option(min=0, help="Sequences that may wait, per model.")
     ] = 256,
@@ -124,7 +128,7 @@ def main(
         num_threads=threads or num_cores,
         num_slots=slots,
         max_length=max_length,
-        max_step_tokens=max_step_tokens,
+        max_step_tokens=max_step_tokens or STEP_TOKENS[parse_device(devices[0]).kind],
         max_queue=max_queue,
         max_queue_tokens=max_queue_tokens,
         client_tokens_per_second=client_tokens_per_second,
