@@ -1,6 +1,6 @@
 """Sessions of ONNX Runtime with memory bound to them, on the host and on a device."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,8 +107,11 @@ class HostBoundGraph:
 class DeviceBoundGraph(HostBoundGraph):
     """As :class:`HostBoundGraph`, over memory of a device.
 
-    Inputs of any rank go up together, into memory that stays bound while their shapes are the
-    same. Scalars are what the host reads of a run, so they stay on the host.
+    Inputs go up together, into memory that stays bound while their shapes are the same. What the
+    host reads of a run stays there, and is bound anew when it changes.
+
+    Args:
+        on_host: inputs that the host reads, besides all scalars.
     """
 
     def __init__(
@@ -118,9 +121,11 @@ class DeviceBoundGraph(HostBoundGraph):
         outputs: Outputs,
         keep_alive: tuple[Block, ...],
         device: Device,
+        on_host: Collection[str],
     ) -> None:
         super().__init__(runtime, binding, outputs, keep_alive)
         self._device = device
+        self._on_host = on_host
         self._packing = Packing({})
         self._packed: Any = None
 
@@ -144,9 +149,9 @@ class DeviceBoundGraph(HostBoundGraph):
         recording = None
         if repeats:
             # What is baked into a recording: addresses, shapes, and what the host reads.
-            scalars = tuple(int(value) for value in self._inputs.values())
-            key = (id(self), self._packing, scalars, tuple(b.pointer for b in outputs.values()))
-            recording = self._runtime.recording_of(key)
+            read = tuple(value.tobytes() for value in self._inputs.values())
+            written = tuple(block.pointer for block in outputs.values())
+            recording = self._runtime.recording_of((self._packing, read, written))
         self._runtime.run(self._binding, recording)
         return recording is not None
 
@@ -162,9 +167,10 @@ class DeviceBoundGraph(HostBoundGraph):
         for name, value in inputs.items():
             if isinstance(value, Block):
                 self._binding.bind_input(name, *where(value))
-            elif value.ndim == 0:
-                bound = self._inputs[name] = value.copy()
-                self._binding.bind_input(name, *where(Block.of(bound)))
+            elif value.ndim == 0 or name in self._on_host:
+                if not np.array_equal(self._inputs.get(name), value):
+                    bound = self._inputs[name] = value.copy()
+                    self._binding.bind_input(name, *where(Block.of(bound)))
             else:
                 arrays[name] = value
         if not self._packing.fits(arrays):

@@ -186,6 +186,10 @@ class OrtGraph:
         self.session = session
         self._device = device
         self._records = records
+        self._on_host: set[str] = set()
+        if device is not None and device.kind == "cuda":
+            infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
+            self._on_host = {node.name for node, info in infos if info.name.lower() != "cuda"}
         self._recordings: dict[object, int] = {}
         self._numbers = itertools.count(1)
         self._outputs = {
@@ -208,7 +212,7 @@ class OrtGraph:
         keep_alive = tuple(states.values())
         if self._device is None:
             return HostBoundGraph(self, binding, wanted, keep_alive)
-        return DeviceBoundGraph(self, binding, wanted, keep_alive, self._device)
+        return DeviceBoundGraph(self, binding, wanted, keep_alive, self._device, self._on_host)
 
     def run(self, binding: Any, recording: int | None) -> None:
         """Implements :class:`server.backend.bound.Runtime`."""

@@ -62,7 +62,8 @@ class PaddedDecode:
         self._capacity = capacity
         self._buckets = buckets
         self._has_source = has_source
-        self._bound: dict[int, BoundGraph] = {}
+        # What the host reads of a run is a bucket's own, so it is bound once as well.
+        self._bound: dict[Bucket, BoundGraph] = {}
 
     def run(self, rows: Rows[Sequence], padding: Rows[int]) -> Floats:
         """Reads the next token of each row; in the slots behind, one that means nothing.
@@ -106,7 +107,7 @@ class PaddedDecode:
             inputs["source_lengths"] = np.ones(count, np.int32)
             inputs["source_lengths"][: len(sources)] = sources
             inputs["max_source_length"] = np.array(self._capacity.max_source_length, np.int32)
-        if count not in self._bound:
-            self._bound[count] = self._graph.bind(self._cache.rows(0, count))
+        if bucket not in self._bound:
+            self._bound[bucket] = self._graph.bind(self._cache.rows(0, count))
         logits = self._logits.rows(_LOGITS, 0, count)
-        return self._bound[count].run_into(inputs, {_LOGITS: logits}, repeats=True)
+        return self._bound[bucket].run_into(inputs, {_LOGITS: logits}, repeats=True)
