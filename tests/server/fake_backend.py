@@ -149,15 +149,14 @@ class BoundFakeDecode:
         assert int(inputs["max_total_length"]) >= longest
         assert self._graph.is_padded or int(inputs["max_total_length"]) == longest
         is_padding = (ids == 0).all(axis=1)
-        assert self._graph.is_padded or not is_padding.any()
-        self._graph.num_padded_runs += bool(is_padding.any())
+        self._graph.num_padded_runs += self._graph.is_padded and bool(is_padding.any())
         logits = np.zeros((*ids.shape, VOCABULARY), np.float32)
         for row, tokens in enumerate(ids):
             end = cached[row] + new[row]
             keys[row, 0, cached[row] : end, 0] = tokens[: new[row]]
             if count is not None:
                 count[row] += new[row]
-                assert is_padding[row] or count[row] == end, (
+                assert (self._graph.is_padded and is_padding[row]) or count[row] == end, (
                     "the recurrent state is of another sequence"
                 )
             source: Iterable[float] = ()

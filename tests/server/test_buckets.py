@@ -52,11 +52,11 @@ def test_where_padding_writes() -> None:
         store.release(row)
     one, two = held(3, 7), held(4, 9)
     store.release(two)
-    # 7 of a running one; what slots 1 to 3 hold: too little to keep, and nothing.
-    assert store.behind(0, 4, MAX_LENGTH) == [7, 0, 0, 0]
+    # A running one, what was too little to keep, a full resident, and nothing.
+    assert store.behind(0, 4, MAX_LENGTH) == [7, 0, MAX_LENGTH - 1, 0]
     one.num_cached_tokens = MAX_LENGTH
     assert store.behind(0, 4, MAX_LENGTH) is None
-    assert store.behind(1, 3, MAX_LENGTH) == [0, 0, 0]
+    assert store.behind(1, 3, MAX_LENGTH) == [0, MAX_LENGTH - 1, 0]
 
 
 def test_a_full_resident_loses_its_last_token_alone() -> None:
