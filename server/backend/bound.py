@@ -168,7 +168,8 @@ class DeviceBoundGraph(HostBoundGraph):
             if isinstance(value, Block):
                 self._binding.bind_input(name, *where(value))
             elif value.ndim == 0 or name in self._on_host:
-                if not np.array_equal(self._inputs.get(name), value):
+                before = self._inputs.get(name)
+                if before is None or not np.array_equal(before, value):
                     bound = self._inputs[name] = value.copy()
                     self._binding.bind_input(name, *where(Block.of(bound)))
             else:

@@ -10,12 +10,13 @@ from server.config import ServerConfig
 from server.engine.admission import ClientRate, Room
 from server.engine.buckets import Buckets
 from server.engine.busy import BusyLanes
+from server.engine.cache import Capacity
 from server.engine.encoder import BatchLimits, Encoder
 from server.engine.engine import Engine
 from server.engine.generator import Generator
 from server.engine.lane import Worker
 from server.engine.observer import Observer
-from server.engine.runner import Capacity, Runner
+from server.engine.runner import Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import Cost
 from server.models.registry import Model, Replica

@@ -13,6 +13,15 @@ MakeMemory = Callable[[Mapping[str, Layout]], Memory]
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """Of one model in one lane. Lengths in tokens."""
+
+    num_slots: int
+    max_length: int
+    max_source_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """Part of a row: tokens ``first_token … num_tokens-1`` of ``KV``, and the source's."""
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence as Rows
 import numpy as np
 
 from server.engine import sampling
+from server.engine.cache import Capacity
 from server.engine.isolation import attempts
 from server.engine.lifecycle import Event, Phase
 from server.engine.observer import Load, Observer, RunReport
 from server.engine.options import AttentionRead
 from server.engine.outputs import NOT_FINITE, Outputs
 from server.engine.rows import RowStore
-from server.engine.runner import Capacity, Runner
+from server.engine.runner import Runner
 from server.engine.scheduler import Chunk, Limits, Plan, overdue, schedule
 from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
 from server.engine.waiting import WaitingQueue

@@ -1,28 +1,18 @@
 """Decode runs of a few fixed sizes over fixed memory: what a device can record."""
 
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
 
 import numpy as np
 
 from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, BoundGraph, Graph, Layout
 from server.engine.buckets import Bucket, Buckets
-from server.engine.cache import MakeMemory, SlotCache
+from server.engine.cache import Capacity, MakeMemory, SlotCache
 from server.engine.sequence import Floats, Sequence
 
 # Two runs bring all memory that one needs, the third is recorded (ONNX Runtime's CUDA provider).
 _RUNS_TO_RECORD = 3
 _LOGITS = "logits"
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Of one model in one lane. Lengths in tokens."""
-
-    num_slots: int
-    max_length: int
-    max_source_length: int
 
 
 class PaddedDecode:

@@ -11,9 +11,9 @@ from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, BoundGraph, Graph
 from server.backend.host_memory import HostMemory
 from server.engine.buckets import Buckets
-from server.engine.cache import MakeMemory, SlotCache
+from server.engine.cache import Capacity, MakeMemory, SlotCache
 from server.engine.options import AttentionRead
-from server.engine.padded import Capacity, PaddedDecode
+from server.engine.padded import PaddedDecode
 from server.engine.sequence import Floats, Sequence
 
 # Tokens whose logits over the whole vocabulary are held at once.

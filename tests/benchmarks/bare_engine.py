@@ -11,9 +11,10 @@ import numpy as np
 from model.bundle import TOKENIZER_FILE
 from server.backend.base import Array, Block, BoundGraph, Graph
 from server.backend.ort import OrtBackend
+from server.engine.cache import Capacity
 from server.engine.generator import Generator
 from server.engine.observer import Unobserved
-from server.engine.runner import Capacity, Runner
+from server.engine.runner import Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Sequence
 from server.models.registry import Model, load_bundle

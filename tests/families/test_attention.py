@@ -29,8 +29,9 @@ from export.graphs import export_graphs
 from model.bundle import ATTEND, AttentionKind, Graph, Precision
 from model.bundle_files import read_manifest
 from server.backend.ort import OrtBackend
+from server.engine.cache import Capacity
 from server.engine.options import AttentionRead
-from server.engine.runner import Capacity, Runner
+from server.engine.runner import Runner
 from server.engine.sequence import GenerationJob, Sequence
 from tests.families.harness import VOCABULARY_SIZE, imported
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from server.backend.host_memory import HostMemory
 from server.backend.ort import OrtBackend
 from server.engine.buckets import Buckets
-from server.engine.cache import MakeMemory, SlotCache
+from server.engine.cache import Capacity, MakeMemory, SlotCache
 from server.engine.generator import Generator
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, RunReport
-from server.engine.runner import Capacity, Runner
+from server.engine.runner import Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import End, GenerationJob, Progress
 from tests.server.fake_backend import EOS, FakeDecode, FakeEncode, decode_spec

@@ -157,7 +157,7 @@ class Halves:
     def run_kept(self, inputs) -> dict[str, Block]:
         return {name: Block.of(array) for name, array in self.run(inputs).items()}
 
-    def run_into(self, inputs, outputs, *, repeats=False) -> None:
+    def run_into(self, inputs, outputs, *, repeats=False) -> bool:
         raise NotImplementedError
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from server.backend.ort import OrtBackend
 from server.engine.buckets import Buckets
+from server.engine.cache import Capacity
 from server.engine.generator import Generator
 from server.engine.observer import Unobserved
 from server.engine.options import Adjustments, Beams, Sampling
-from server.engine.runner import Capacity, Runner
+from server.engine.runner import Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Progress
 from server.models.registry import Model, load_bundle
