@@ -165,7 +165,7 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
             device,
             num_threads,
             has_device_memory=config.has_device_memory,
-            records=config.cuda_graphs,
+            records=config.has_buckets,
         )
 
     if config.devices != ("cpu",) or config.num_lanes == 1:

@@ -73,9 +73,12 @@ class ServerConfig:
 
     @property
     def has_buckets(self) -> bool:
-        """Whether decode runs are padded to a few sizes."""
+        """Whether decode runs are padded to a few sizes, and recorded where a device can.
+
+        A session that records takes runs of one thread alone.
+        """
         is_device = self.has_device_memory or self.devices[0].startswith("cuda")
-        return self.cuda_graphs and is_device
+        return self.cuda_graphs and is_device and self.num_lanes == 1
 
     @property
     def num_all_lanes(self) -> int:

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from server.backend.ort import OrtBackend
 from server.config import ServerConfig
+from server.engine.admission import Room
 from server.engine.buckets import Buckets
+from server.engine.busy import BusyLanes
 from server.engine.cache import SlotCache
+from server.engine.engine import Engine
+from server.engine.observer import Unobserved
 from server.engine.rows import RowStore
-from server.engine.sequence import GenerationJob, Sequence
+from server.engine.sequence import Cost, GenerationJob, Sequence
 from server.models.registry import load_bundle
-from tests.server.fake_backend import decode_spec
+from tests.server.fake_backend import decode_spec, reference
 from tests.server.generating import MAX_LENGTH, bench, job
 from tests.server.test_branching import jobs, same
 from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
@@ -137,6 +141,33 @@ def test_padding_spoils_no_prefix(shared, tails, num_slots) -> None:
         assert mixed.tokens_of(id_) == lone.tokens_of(0)
 
 
+async def test_the_lane_prepares_a_worker_before_it_is_ready() -> None:
+    engine = Engine(1, Unobserved(), BusyLanes(), 4, lambda _: None)
+    padded = bench(num_slots=2, has_buckets=True)
+    engine.add("fake", [padded.generator], Room(Cost(2, 1000), Cost(2, 1000)))
+    await engine.prepared("fake")
+    assert padded.graph.num_runs == 2 * 3, "each of two sizes, until it would be recorded"
+    (ticket,) = engine.submit("fake", [job([5, 6], 6)])
+    tokens = []
+    while not (news := await ticket.next()).is_last:
+        tokens += news.tokens
+    engine.stop()
+    assert [*tokens, *news.tokens] == reference([5, 6], 6)
+
+
+def test_a_size_that_cannot_be_recorded_leaves_all_runs_plain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = bench(has_buckets=True, fail=0)
+    broken.generator.prepare()
+    assert "no run could be recorded" in caplog.text
+    broken.graph.fail = -1
+    broken.submit(0, job([5, 6], 6))
+    broken.run()
+    assert broken.tokens_of(0) == reference([5, 6], 6)
+    assert broken.graph.num_padded_runs == 1, "that of the attempt"
+
+
 def test_rows_are_really_padded() -> None:
     mixed = bench(num_slots=6, has_buckets=True)
     for id_ in range(5):
@@ -170,3 +201,4 @@ def test_what_has_buckets(tmp_path: Path) -> None:
     assert ServerConfig(bundles=tmp_path, devices=("cuda:1",)).has_buckets
     assert not ServerConfig(bundles=tmp_path, devices=("cuda",), cuda_graphs=False).has_buckets
     assert ServerConfig(bundles=tmp_path, has_device_memory=True).has_buckets
+    assert not ServerConfig(bundles=tmp_path, devices=("cuda",), num_lanes=2).has_buckets
