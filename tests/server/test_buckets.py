@@ -148,7 +148,7 @@ async def test_the_lane_prepares_a_worker_before_it_is_ready() -> None:
     await engine.prepared("fake")
     assert padded.graph.num_runs == 2 * 3, "each of two sizes, until it would be recorded"
     (ticket,) = engine.submit("fake", [job([5, 6], 6)])
-    tokens = []
+    tokens: list[int] = []
     while not (news := await ticket.next()).is_last:
         tokens += news.tokens
     engine.stop()
