@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from server.backend.devices import parse_device, parse_devices
-from server.config import ServerConfig, TlsFiles
+from server.config import STEP_TOKENS, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
 
@@ -17,9 +17,6 @@ log = logging.getLogger("server")
 
 # More batches side by side than this make each too small.
 MAX_LANES = 4
-
-# By kind of device: docs/decisions/0084-prompts-on-cuda.md.
-STEP_TOKENS = {"cpu": 256, "cuda": 2048}
 
 
 def main(

@@ -20,8 +20,9 @@ import onnx
 
 from model.bundle import BundleError
 from server.app import make_backends
+from server.backend.devices import parse_device
 from server.ceilings import measure_ceilings
-from server.config import ServerConfig
+from server.config import STEP_TOKENS, ServerConfig
 from server.engine.build import build_engine, capacity_of, clock, make_workers
 from server.engine.busy import BusyLanes
 from server.engine.engine import Engine, Ticket
@@ -86,12 +87,12 @@ class Bench:
         directory, threads = Path(message["model"]), message["threads"]
         config = ServerConfig(
             bundles=directory,
-            device=device,
+            devices=(device,),
             num_lanes=message.get("lanes") or (threads if device == "cpu" else 1),
             num_threads=threads,
             num_slots=message.get("slots", 32),
             max_length=message.get("max_length", 1024),
-            **options,
+            **{"max_step_tokens": STEP_TOKENS[parse_device(device).kind], **options},
         )
         self._static = Static(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
@@ -100,6 +101,7 @@ class Bench:
         self._engine = build_engine(config, Unobserved(), busy, _die)
         workers = make_workers(self._model, config, Unobserved())
         self._engine.add(self._model.key, workers, capacity_of(self._model, config))
+        await self._engine.prepared(self._model.key)
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:

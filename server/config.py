@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+# Tokens that a step may read, by kind of device: docs/decisions/0084-prompts-on-cuda.md.
+STEP_TOKENS = {"cpu": 256, "cuda": 2048}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
@@ -58,7 +61,7 @@ class ServerConfig:
     gather_rows: int = 4
     num_slots: int = 32
     max_length: int = 2048
-    max_step_tokens: int = 256
+    max_step_tokens: int = STEP_TOKENS["cpu"]
     max_padded_tokens: int = 4096
     max_queue: int = 256
     max_queue_tokens: int = 1 << 19
