@@ -54,5 +54,11 @@ done
 find "$here" -maxdepth 1 -name '*.whl' -exec cp {} "$wheels" \;
 python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$1" "$wheels"/*.whl
 rm -r "$wheels"
+# ONNX Runtime looks for CUDA's libraries beside itself: PyTorch's are as good.
+nvidia=$(python3 -c '
+from importlib.util import find_spec
+found = find_spec("nvidia")
+print(next(iter(found.submodule_search_locations)) if found else "")')
+[ -z "$nvidia" ] || ln -sfn "$nvidia" "$1/nvidia"
 END
 ls -l "$folder"

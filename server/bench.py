@@ -118,9 +118,10 @@ class Bench:
         results = await self._results(_rows({**message, "max_new_tokens": 0}), message)
         return {"vectors": [result.vector for result in results]}
 
-    async def logprobs(self, message: Message) -> Message:
-        """Greedy tokens after each input, and the natural logarithm of each one's probability."""
-        results = await self._results(_rows(message), message, TOLD)
+    async def tokens(self, message: Message) -> Message:
+        """Greedy tokens after each input; with ``is_told``, the logarithm of each's probability."""
+        reporting = TOLD if message["is_told"] else SILENT
+        results = await self._results(_rows(message), message, reporting)
         return {
             "tokens": [result.tokens for result in results],
             "logprobs": [result.logprobs for result in results],
@@ -206,7 +207,7 @@ async def serve(questions: TextIO, answers: TextIO) -> None:
         "load": bench.load,
         "run": bench.run,
         "vectors": bench.vectors,
-        "logprobs": bench.logprobs,
+        "tokens": bench.tokens,
         "ceilings": bench.ceilings,
     }
     while line := await asyncio.to_thread(questions.readline):

@@ -58,7 +58,8 @@ class Checker:
         bundle = self._maker.bundle(check.size, check.precision, check.kv_cache)
         is_encoder = check.size.family == Family.ENCODER
         question = {
-            "op": "vectors" if is_encoder else "logprobs",
+            "op": "vectors" if is_encoder else "tokens",
+            "is_told": check.is_told,
             "inputs": _inputs(check.size),
             "max_new_tokens": 0 if is_encoder else NUM_NEW_TOKENS,
         }
@@ -69,7 +70,8 @@ class Checker:
             "suppressed": manifest["special_tokens"].get("suppressed", []),
             "tokens": ours.get("tokens"),
         }
-        theirs = self._ask_reference(self._maker.model(check.size), {**question, **told})
+        asked = {**question, **told, "op": "vectors" if is_encoder else "logprobs"}
+        theirs = self._ask_reference(self._maker.model(check.size), asked)
         if is_encoder:
             return compare_vectors(ours["vectors"], theirs["vectors"], check.tolerance)
         return compare_logprobs(ours, theirs, check.tolerance)

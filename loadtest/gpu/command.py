@@ -89,7 +89,9 @@ def _describe(request: Request, report: Report, budget: Budget, console: Console
 def _show(report: Report, console: Console) -> None:
     table = Table("check", "passed", "error or reason")
     for name, found in report.about("checks").items():
-        error = found.get("max_logprob_error", 1 - found.get("min_cosine", 1))
+        error = found.get("max_logprob_error")
+        if error is None:
+            error = found.get("most_behind_the_likeliest", 1 - found.get("min_cosine", 1))
         passed = {True: "yes", False: "NO", None: "-"}[found["passed"]]
         table.add_row(name, passed, found.get("reason", f"{error:.2g}"))
     console.print(table)

@@ -18,7 +18,8 @@ class Check:
     """One path of the kernels, held to fp32 PyTorch.
 
     ``config``: fields of the server's configuration that choose the path. ``tolerance``: of a
-    token's log-probability; of an encoder, of one less a vector's cosine.
+    token's log-probability; of an encoder, of one less a vector's cosine. ``is_told``: whether
+    the engine tells log-probabilities, for which the host needs whole logits.
     """
 
     label: str
@@ -27,6 +28,7 @@ class Check:
     tolerance: float
     kv_cache: str = "float"
     config: Mapping[str, Any] = field(default_factory=dict)
+    is_told: bool = True
 
     @property
     def name(self) -> str:
@@ -140,10 +142,13 @@ def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) ->
     return tuple(found)
 
 
-# Paths that an option of the server turns on: a version without it says so.
+# Paths that options of the server turn on: a version without one says so. A CPU can be treated as
+# a device whose memory the host does not reach; a GPU always is one.
+SAMPLED = "sampling on the device"
 OPTIONS: dict[str, Mapping[str, Any]] = {
-    "sampling on the device": {"sampling": "device"},
-    "buckets of CUDA graphs": {"cuda_graphs": True},
+    "padded steps in a device's memory": {"has_device_memory": True, "cuda_graphs": True},
+    "plain steps in a device's memory": {"has_device_memory": True, "cuda_graphs": False},
+    SAMPLED: {"has_device_memory": True, "sampling": "device"},
 }
 
 
@@ -161,4 +166,5 @@ def _with(
         tolerance=check.tolerance if tolerance is None else tolerance,
         kv_cache=kv_cache,
         config=config,
+        is_told=label != SAMPLED,
     )

@@ -141,6 +141,12 @@ def test_tokens_are_held_to_the_reference(
     assert compare_logprobs(logprobs(*ours), theirs, 0.01)["passed"] is passed
 
 
+@pytest.mark.parametrize(("best", "passed"), [(-1.0, True), (-0.5, False)])
+def test_tokens_alone_are_held_to_the_reference(best: float, passed: bool) -> None:
+    theirs = {**logprobs(-1.0), "best": [[best]]}
+    assert compare_logprobs({"logprobs": [[]]}, theirs, 0.01)["passed"] is passed
+
+
 def test_vectors_are_held_to_the_reference() -> None:
     assert compare_vectors([[1.0, 0.0]], [[2.0, 0.0]], 1e-6)["passed"]
     assert not compare_vectors([[1.0, 0.1]], [[1.0, 0.0]], 1e-3)["passed"]
