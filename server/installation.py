@@ -39,19 +39,19 @@ def what_is_missing(device: str, installed: Set[str]) -> str | None:
     """What keeps ``device`` from being used where these packages are installed."""
     if not installed:
         return (
-            "no ONNX Runtime is installed: `pip install 'triune[cpu]'` for a CPU, "
-            "`pip install 'triune[gpu]'` for an NVIDIA GPU"
+            "no ONNX Runtime is installed: in this project's folder, `pip install '.[cpu]'` for a "
+            "CPU, `pip install '.[gpu]'` for an NVIDIA GPU"
         )
     if not device.startswith("cuda") or installed == {GPU}:
         return None
     if installed == {CPU}:
         return (
             "ONNX Runtime is installed for CPUs only: "
-            f"`pip uninstall {CPU}`, then `pip install 'triune[gpu]'`"
+            f"`pip uninstall {CPU}`, then `pip install '.[gpu]'` in this project's folder"
         )
     return (
         f"{CPU} and {GPU} are both installed, and hold the same files: "
-        f"`pip uninstall {CPU} {GPU}`, then `pip install 'triune[gpu]'`"
+        f"`pip uninstall {CPU} {GPU}`, then `pip install '.[gpu]'` in this project's folder"
     )
 
 
