@@ -1,7 +1,7 @@
 """What ``loadtest gpu`` does, in which order. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -39,7 +39,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """One model in one precision, at some batch sizes."""
+    """One model in one precision, at some batch sizes; ``config`` as of a check."""
 
     size: Size
     precision: str
@@ -48,12 +48,15 @@ class Speed:
     num_new_tokens: int
     rounds: int
     kv_cache: str = "float"
+    label: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """As the report has it."""
         kv_cache = "" if self.kv_cache == "float" else f", {self.kv_cache} cache"
-        return f"{self.size.name}, {self.precision}{kv_cache}"
+        label = f", {self.label}" if self.label else ""
+        return f"{self.size.name}, {self.precision}{kv_cache}{label}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,23 @@ _COSINES = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 0.01, "int4": 0.1}
 _CACHE_TOLERANCE = 0.1
 # A prompt is longer than this, so that it is read in pieces over what is cached.
 CHUNKED = {"max_step_tokens": 16}
+
+
+# Paths that options of the server turn on: a version without one says so. A CPU can be treated as
+# a device whose memory the host does not reach; a GPU always is one.
+APART = {"has_device_memory": True}
+SAMPLED = "sampling on the device"
+PADDED = "padded steps in a device's memory"
+OPTIONS: dict[str, Mapping[str, Any]] = {
+    PADDED: {**APART, "cuda_graphs": True},
+    "plain steps in a device's memory": {**APART, "cuda_graphs": False},
+    SAMPLED: {**APART, "sampling": "device"},
+}
+_OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
+    "prefill and decode": {},
+    "chunked prefill": CHUNKED,
+    PADDED: OPTIONS[PADDED],
+}
 
 
 def make_plan(device: str, extent: Extent) -> Plan:
@@ -88,8 +108,12 @@ def make_plan(device: str, extent: Extent) -> Plan:
         for size in MEASURED
     ]
     large = next(size for size in MEASURED if size.name == "llama-1.1b")
-    speeds += [_speed(large, precision, (1, 32, 256), 128, 64, 3) for precision in ("int8", "int4")]
-    speeds.append(_speed(large, first, (1, 32, 256), 128, 64, 3, kv_cache="int8"))
+    some = _speed(large, first, (1, 32, 256), 128, 64, 3)
+    speeds += [replace(some, precision=precision) for precision in ("int8", "int4")]
+    speeds.append(replace(some, kv_cache="int8"))
+    if is_cuda:
+        plain = {"cuda_graphs": False}
+        speeds.append(replace(some, label="without CUDA graphs", config=plain))
     # The 1.1 billion first: what the others are compared with, and what takes longest to make.
     speeds.sort(key=lambda speed: speed.size is not large)
     return Plan(device=device, checks=_checks(precisions, precisions, first), speeds=tuple(speeds))
@@ -102,7 +126,6 @@ def _speed(
     num_tokens: int,
     num_new_tokens: int,
     rounds: int,
-    kv_cache: str = "float",
 ) -> Speed:
     return Speed(
         size=size,
@@ -111,7 +134,6 @@ def _speed(
         num_tokens=num_tokens,
         num_new_tokens=0 if size.family == Family.ENCODER else num_new_tokens,
         rounds=rounds,
-        kv_cache=kv_cache,
     )
 
 
@@ -128,7 +150,7 @@ def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) ->
         if precision == first:
             found += [_with(decoder, label, config) for label, config in OPTIONS.items()]
             cached = TOLERANCES[first] + _CACHE_TOLERANCE
-            for label, config in (("prefill and decode", {}), ("chunked prefill", CHUNKED)):
+            for label, config in _OF_INT8_CACHE.items():
                 found.append(_with(decoder, label, config, kv_cache="int8", tolerance=cached))
     for precision in others:
         tolerance = TOLERANCES[precision]
@@ -139,32 +161,10 @@ def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) ->
             label="encoder", size=bert_size, precision=precision, tolerance=_COSINES[precision]
         )
         found += [cross, encoder]
+        if precision == first:
+            found.append(_with(cross, "cross-attention in a device's memory", APART))
     return tuple(found)
 
 
-# Paths that options of the server turn on: a version without one says so. A CPU can be treated as
-# a device whose memory the host does not reach; a GPU always is one.
-SAMPLED = "sampling on the device"
-OPTIONS: dict[str, Mapping[str, Any]] = {
-    "padded steps in a device's memory": {"has_device_memory": True, "cuda_graphs": True},
-    "plain steps in a device's memory": {"has_device_memory": True, "cuda_graphs": False},
-    SAMPLED: {"has_device_memory": True, "sampling": "device"},
-}
-
-
-def _with(
-    check: Check,
-    label: str,
-    config: Mapping[str, Any],
-    kv_cache: str = "float",
-    tolerance: float | None = None,
-) -> Check:
-    return Check(
-        label=label,
-        size=check.size,
-        precision=check.precision,
-        tolerance=check.tolerance if tolerance is None else tolerance,
-        kv_cache=kv_cache,
-        config=config,
-        is_told=label != SAMPLED,
-    )
+def _with(check: Check, label: str, config: Mapping[str, Any], **changes: Any) -> Check:
+    return replace(check, label=label, config=config, is_told=label != SAMPLED, **changes)
