@@ -59,7 +59,7 @@ def run_speed(
     setting = _Setting(maker, root, device, threads, budget)
     workers: dict[str, Worker] = {}
     try:
-        workers = _load_all(speed, setting, found)
+        _load_all(speed, setting, found, workers)
         if OURS not in workers:
             return
         for batch in wanted:
@@ -71,9 +71,10 @@ def run_speed(
         report.save()
 
 
-def _load_all(speed: Speed, setting: _Setting, found: dict[str, Any]) -> dict[str, Worker]:
-    """Those that run; of the others, ``found`` gets the reasons."""
-    workers: dict[str, Worker] = {}
+def _load_all(
+    speed: Speed, setting: _Setting, found: dict[str, Any], workers: dict[str, Worker]
+) -> None:
+    """Adds those that run to ``workers``, which the caller ends; ``found`` gets reasons."""
     starts: dict[str, Callable[[], Worker]] = {OURS: lambda: _load_ours(speed, setting)}
     for name in PEERS[speed.size.family]:
         starts[name] = lambda name=name: _load_peer(name, speed, setting)  # type: ignore[misc]
@@ -87,7 +88,6 @@ def _load_all(speed: Speed, setting: _Setting, found: dict[str, Any]) -> dict[st
                 break
             found["reasons"][name] = str(error)
     setting.maker.close()
-    return workers
 
 
 def _load_ours(speed: Speed, setting: _Setting) -> Worker:
