@@ -94,7 +94,7 @@ class Branching:
         for index, branch in enumerate(branches):
             heirs.setdefault(branch.parent, index)
         dead = [row for index, row in enumerate(parents) if index not in heirs]
-        after = []
+        after, copies = [], []
         for index, (parent_index, _) in enumerate(branches):
             parent = parents[parent_index]
             if heirs[parent_index] == index:
@@ -103,12 +103,13 @@ class Branching:
                 target = dead.pop()
                 num_cached = parent.num_cached_tokens
                 shared = common_prefix(parent.tokens, target.tokens, num_cached)
-                self.rows.copy(parent, target, shared)
+                copies.append((parent, target, shared))
                 target.tokens = list(parent.tokens)
                 target.constraint = None if parent.constraint is None else parent.constraint.fork()
                 after.append(target)
             else:
                 after.append(self._fork(parent, 0))
+        self.rows.copy(copies)
         for row in dead:
             row.on(Event.END)
         for row, (_, token) in zip(after, branches, strict=True):

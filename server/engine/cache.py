@@ -127,7 +127,7 @@ class SlotCache:
 
     def copy(self, source: int, target: int, span: Span) -> None:
         """Copies a span of row ``source`` to row ``target``, and the recurrent states whole."""
-        self._move([(source, target, span)])
+        self.move([(source, target, span)])
 
     def rotate(self, rows: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:
         """Moves what each row holds to the row before it.
@@ -140,10 +140,10 @@ class SlotCache:
         moves = list(zip(rows[1:], rows, spans[1:], strict=False))
         if keep_first and len(rows) > 1:
             moves.append((rows[0], rows[-1], spans[0]))
-        self._move(moves)
+        self.move(moves)
 
-    def _move(self, moves: Sequence[tuple[int, int, Span]]) -> None:
-        """All at once. Each is a row, where it goes, and what of it."""
+    def move(self, moves: Sequence[tuple[int, int, Span]]) -> None:
+        """Copies all at once. Each is a row, where it goes, and what of it."""
         if not moves:
             return
         tokens = [Move(a, b, span.first_token, span.num_tokens) for a, b, span in moves]

@@ -87,10 +87,21 @@ class RowStore:
             self._cache.copy(move.source, move.target, _span(moved))
         self._cache.copy(self.slot_of(parent), self.slot_of(child), _span(parent))
 
-    def copy(self, parent: Sequence, target: Sequence, first_token: int) -> None:
-        """Copies ``parent``'s tokens from ``first_token`` on; both have the same source."""
-        span = Span(parent.num_cached_tokens, first_token=first_token)
-        self._cache.copy(self.slot_of(parent), self.slot_of(target), span)
+    def copy(self, copies: Rows[tuple[Sequence, Sequence, int]]) -> None:
+        """Copies all at once: of a parent to a target, the tokens from an index on.
+
+        Both have the same source.
+        """
+        self._cache.move(
+            [
+                (
+                    self.slot_of(parent),
+                    self.slot_of(target),
+                    Span(parent.num_cached_tokens, first_token=first_token),
+                )
+                for parent, target, first_token in copies
+            ]
+        )
 
     def behind(self, first: int, count: int, max_length: int) -> list[int] | None:
         """Where rows from ``first``, which run as padding, take a token that means nothing.
