@@ -1,5 +1,6 @@
 """Decode runs padded to a few sizes: the same tokens, and nothing resident is spoiled."""
 
+import logging
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from server.backend.host_memory import HostMemory
 from server.backend.ort import OrtBackend
 from server.config import ServerConfig
 from server.engine.admission import Room
@@ -21,7 +23,7 @@ from server.engine.rows import RowStore
 from server.engine.sequence import Cost, GenerationJob, Sequence
 from server.models.registry import load_bundle
 from tests.server.fake_backend import decode_spec, reference
-from tests.server.generating import MAX_LENGTH, bench, job
+from tests.server.generating import MAX_LENGTH, MEMORIES, bench, job
 from tests.server.test_branching import jobs, same
 from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
 from tests.server.test_mixes import Mixer, run, told
@@ -153,6 +155,26 @@ async def test_the_lane_prepares_a_worker_before_it_is_ready() -> None:
         tokens += news.tokens
     engine.stop()
     assert [*tokens, *news.tokens] == reference([5, 6], 6)
+
+
+def test_what_is_recorded_and_what_it_took_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = iter([9 << 20, 4 << 20])
+
+    class Shrinking(HostMemory):
+        @property
+        def free_bytes(self) -> int | None:
+            return next(free)
+
+    monkeypatch.setitem(MEMORIES, "shrinking", Shrinking)
+    caplog.set_level(logging.INFO)
+    recorded = bench(num_slots=3, has_buckets=True, memory="shrinking")
+    recorded.graph.is_recorded = True
+    recorded.generator.prepare()
+    assert recorded.generator.load.num_cuda_graphs == 3
+    assert recorded.generator.load.cuda_graph_bytes == 5 << 20
+    assert "of 3 sizes of decode runs, 3 are recorded, in 5 MiB" in caplog.text
 
 
 def test_a_size_that_cannot_be_recorded_leaves_all_runs_plain(

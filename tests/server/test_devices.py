@@ -107,3 +107,4 @@ def test_replicas_answer_alike_and_share_the_work(tiny_bundles: Path) -> None:
         metrics = urlopen(server.metrics_url).read().decode()
     assert 'lane="1"' in metrics, "both devices had work"
     assert 'lane="2"' not in metrics
+    assert "triune_cuda_graphs{" in metrics
