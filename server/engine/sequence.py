@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from server.engine.adjust import Adjust, Constraint, Tokens, adjusters
+from server.engine.adjust import Adjust, Change, Constraint, Tokens, adjusters
 from server.engine.lifecycle import Event, Outcome, Phase, advance
 from server.engine.options import (
     GREEDY,
@@ -261,11 +261,17 @@ class Sequence:
     def on(self, event: Event) -> None:
         self.phase = advance(self.phase, event)
 
+    @property
+    def changes(self) -> list[Change]:
+        """What the options change of the next token's logits, in the order it applies."""
+        tokens = Tokens(self.tokens, len(self.job.prompt))
+        changes = (adjust(tokens) for adjust in self.adjusters)
+        return [change for change in changes if change is not None]
+
     def adjust(self, logits: Floats) -> None:
         """Applies everything that changes the logits ``[vocabulary]`` of the next token."""
-        tokens = Tokens(self.tokens, len(self.job.prompt))
-        for adjust in self.adjusters:
-            adjust(logits, tokens)
+        for change in self.changes:
+            change.apply(logits)
         if self.constraint is not None:
             self.constraint.mask(logits)
 

@@ -27,7 +27,9 @@ def adjusted(options: Adjustments, tokens: list[int], num_prompt: int) -> Any:
     logits = np.random.default_rng(sum(tokens)).normal(0, 2, SIZE).astype(np.float32)
     before = logits.copy()
     for adjust in adjusters(options, (EOS,)):
-        adjust(logits, Tokens(tokens, num_prompt))
+        change = adjust(Tokens(tokens, num_prompt))
+        if change is not None:
+            change.apply(logits)
     return before, logits
 
 
