@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from server.backend.devices import parse_device, parse_devices
-from server.config import STEP_TOKENS, ServerConfig, TlsFiles
+from server.config import STEP_TOKENS, SamplingPlace, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
 
@@ -60,6 +60,10 @@ def main(
     device_memory: Annotated[
         bool, typer.Option(help="Keep states as a GPU does, also on a CPU.", hidden=True)
     ] = False,
+    sampling: Annotated[
+        SamplingPlace,
+        typer.Option(help="Where tokens are chosen; auto: on a GPU there, else on the host."),
+    ] = SamplingPlace.AUTO,
     cuda_graphs: Annotated[
         bool, typer.Option(help="Record a GPU's steps when a model is loaded, and play them back.")
     ] = True,
@@ -120,6 +124,7 @@ def main(
         max_connection_seconds=max_connection_age,
         devices=devices,
         has_device_memory=device_memory,
+        sampling=sampling,
         cuda_graphs=cuda_graphs,
         num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if devices == ("cpu",) else 1),
         num_threads=threads or num_cores,

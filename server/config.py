@@ -1,6 +1,7 @@
 """The server's configuration: frozen, parsed once by ``server.__main__``."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 # Tokens that a step may read, by kind of device: docs/decisions/0084-prompts-on-cuda.md.
@@ -14,6 +15,17 @@ class TlsFiles:
     certificate: Path
     key: Path
     client_ca: Path | None = None
+
+
+class SamplingPlace(StrEnum):
+    """Where tokens are chosen: where the logits are, wherever a graph can, or by the host.
+
+    ``AUTO`` leaves it to the device: a CPU is faster on the host (0086).
+    """
+
+    AUTO = "auto"
+    HOST = "host"
+    DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,7 @@ class ServerConfig:
     max_connection_seconds: float | None = None
     devices: tuple[str, ...] = ("cpu",)
     has_device_memory: bool = False
+    sampling: SamplingPlace = SamplingPlace.AUTO
     cuda_graphs: bool = True
     num_lanes: int = 1
     num_threads: int = 1
@@ -80,8 +93,24 @@ class ServerConfig:
 
         A session that records takes runs of one thread alone.
         """
-        is_device = self.has_device_memory or self.devices[0].startswith("cuda")
-        return self.cuda_graphs and is_device and self.num_lanes == 1
+        return self.cuda_graphs and self._is_apart and self.num_lanes == 1
+
+    @property
+    def samples_on_device(self) -> bool:
+        """Whether graphs choose tokens, where they can."""
+        if self.sampling == SamplingPlace.AUTO:
+            return self._is_apart
+        return self.sampling == SamplingPlace.DEVICE
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether logits stay on the device until they are asked for."""
+        return self.samples_on_device and self._is_apart
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the host does not reach the devices' memory."""
+        return self.has_device_memory or self.devices[0].startswith("cuda")
 
     @property
     def num_all_lanes(self) -> int:

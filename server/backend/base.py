@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 Array = npt.NDArray[Any]
 
@@ -167,6 +168,10 @@ class Backend(Protocol):
         Raises:
             BundleError: it cannot be loaded.
         """
+        ...
+
+    def load_model(self, model: onnx.ModelProto) -> Graph:
+        """Loads a graph that was made here, as it is."""
         ...
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
+
 from server.backend.base import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,10 @@ class PairedBackend:
             log.info("%s is too large to hold twice: a lone run has one lane's threads", label)
             return narrow
         wide = self._wide.load(path, disabled_optimizers, repeats=repeats)
+        return _PairedGraph(narrow, wide, self._is_alone)
+
+    def load_model(self, model: onnx.ModelProto) -> Graph:
+        narrow, wide = self._narrow.load_model(model), self._wide.load_model(model)
         return _PairedGraph(narrow, wide, self._is_alone)
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:

@@ -11,6 +11,7 @@ from server.engine.admission import ClientRate, Room
 from server.engine.buckets import Buckets
 from server.engine.busy import BusyLanes
 from server.engine.cache import Capacity
+from server.engine.choosing import Chooser, bind_take, shape_of
 from server.engine.encoder import BatchLimits, Encoder
 from server.engine.engine import Engine
 from server.engine.generator import Generator
@@ -63,6 +64,7 @@ def make_worker(
         return Encoder(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
+    shape = shape_of(spec, manifest.special_tokens.suppressed)
     runner = Runner(
         spec,
         graphs["decode"],
@@ -72,9 +74,11 @@ def make_worker(
         graphs.get(ATTEND),
         replica.memory,
         Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
+        bind_take(replica.load_model, shape) if config.keeps_logits else None,
     )
     step = Limits(config.num_slots, config.max_step_tokens)
-    return Generator(manifest.name, runner, capacity, step, clock, observer)
+    chooser = Chooser(replica.load_model, shape) if config.samples_on_device else None
+    return Generator(manifest.name, runner, capacity, step, clock, observer, chooser)
 
 
 def capacity_of(model: Model, config: ServerConfig) -> Room:

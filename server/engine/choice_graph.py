@@ -17,10 +17,20 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from server.backend.base import Array
-
 OPSET = 18
 UNDECIDED = -1
+
+# A logit that no other is below, and that arithmetic leaves finite.
+NEVER = -1e9
+
+# Names of inputs.
+LOGITS, ROWS, PARAMETERS, EDIT_IDS, EDIT_VALUES = (
+    "logits",
+    "rows",
+    "parameters",
+    "edit_ids",
+    "edit_values",
+)
 
 # Columns of ``parameters``.
 TEMPERATURE, TOP_K, TOP_P, MIN_P, UNIFORM = range(5)
@@ -60,14 +70,13 @@ class Variant:
 class Shape:
     """Of the logits. ``num_candidates``: the likeliest that are looked at one by one.
 
-    ``suppressed``: tokens that are never generated, whose logits become ``never``.
+    ``suppressed``: tokens that are never generated, whose logits become :data:`NEVER`.
     """
 
     vocabulary: int
     element_type: int = TensorProto.FLOAT
     num_candidates: int = 256
     suppressed: tuple[int, ...] = ()
-    never: float = -1e9
 
     @property
     def candidates(self) -> int:
@@ -85,16 +94,7 @@ def build(variant: Variant, shape: Shape) -> onnx.ModelProto:
     Output: ``tokens [n]`` int64, :data:`UNDECIDED` where the host has to choose.
     """
     nodes = _Nodes()
-    logits = "logits"
-    if variant.gathers:
-        logits = nodes.add("Gather", logits, "rows", axis=0)
-    if shape.element_type != TensorProto.FLOAT:
-        logits = nodes.cast(logits, TensorProto.FLOAT)
-    if shape.suppressed:
-        mask = np.zeros((1, shape.vocabulary), bool)
-        mask[:, list(shape.suppressed)] = True
-        never = nodes.constant(np.float32(shape.never))
-        logits = nodes.add("Where", nodes.constant(mask), never, logits)
+    logits = _of_rows(nodes, shape, gathers=variant.gathers)
     sure: list[str] = []
     if variant.edits:
         sure.append(_is_finite(nodes, logits))  # what an edit hides is looked at before
@@ -103,19 +103,27 @@ def build(variant: Variant, shape: Shape) -> onnx.ModelProto:
     undecided = nodes.constant(np.int64(UNDECIDED))
     token = nodes.add("Where", nodes.all([*sure, *more]), token, undecided)
     nodes.add("Reshape", token, nodes.constant(np.array([-1])), output="tokens")
-    return nodes.model(_inputs(variant, shape))
+    return nodes.model(_inputs(variant, shape), "tokens", TensorProto.INT64, ["n"])
+
+
+def build_take(shape: Shape) -> onnx.ModelProto:
+    """A graph that gives ``taken [n, vocabulary]`` float32: some ``rows`` of ``logits``."""
+    nodes = _Nodes()
+    nodes.add("Identity", _of_rows(nodes, shape, gathers=True), output="taken")
+    inputs = _inputs(Variant(Way.GREEDY, gathers=True), shape)
+    return nodes.model(inputs, "taken", TensorProto.FLOAT, ["n", shape.vocabulary])
 
 
 def _inputs(variant: Variant, shape: Shape) -> list[onnx.ValueInfoProto]:
     value = helper.make_tensor_value_info
-    inputs = [value("logits", shape.element_type, ["batch", shape.vocabulary])]
+    inputs = [value(LOGITS, shape.element_type, ["batch", shape.vocabulary])]
     if variant.gathers:
-        inputs.append(value("rows", TensorProto.INT64, ["n"]))
+        inputs.append(value(ROWS, TensorProto.INT64, ["n"]))
     if variant.way != Way.GREEDY:
-        inputs.append(value("parameters", TensorProto.DOUBLE, ["n", 5]))
+        inputs.append(value(PARAMETERS, TensorProto.DOUBLE, ["n", 5]))
     if variant.edits:
-        inputs.append(value("edit_ids", TensorProto.INT64, ["n", "m"]))
-        inputs.append(value("edit_values", TensorProto.FLOAT, ["n", 3, "m"]))
+        inputs.append(value(EDIT_IDS, TensorProto.INT64, ["n", "m"]))
+        inputs.append(value(EDIT_VALUES, TensorProto.FLOAT, ["n", 3, "m"]))
     return inputs
 
 
@@ -189,12 +197,30 @@ class _Nodes:
             found = self.add("And", found, condition)
         return found
 
-    def model(self, inputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
-        output = helper.make_tensor_value_info("tokens", TensorProto.INT64, ["n"])
+    def model(
+        self, inputs: list[onnx.ValueInfoProto], name: str, element_type: int, sizes: Sequence[Any]
+    ) -> onnx.ModelProto:
+        """The graph so far, with one output."""
+        output = helper.make_tensor_value_info(name, element_type, sizes)
         graph = helper.make_graph(self.nodes, "choose", inputs, [output], self.constants)
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
         )
+
+
+def _of_rows(nodes: _Nodes, shape: Shape, *, gathers: bool) -> str:
+    """The logits of the rows that take part, as the host has them."""
+    logits = LOGITS
+    if gathers:
+        logits = nodes.add("Gather", logits, ROWS, axis=0)
+    if shape.element_type != TensorProto.FLOAT:
+        logits = nodes.cast(logits, TensorProto.FLOAT)
+    if shape.suppressed:
+        mask = np.zeros((1, shape.vocabulary), bool)
+        mask[:, list(shape.suppressed)] = True
+        never = nodes.constant(np.float32(NEVER))
+        logits = nodes.add("Where", nodes.constant(mask), never, logits)
+    return logits
 
 
 def _is_finite(nodes: _Nodes, logits: str, best: str = "") -> str:
@@ -217,15 +243,15 @@ def _is_finite(nodes: _Nodes, logits: str, best: str = "") -> str:
 def _edited(nodes: _Nodes, logits: str) -> str:
     """As :mod:`server.engine.adjust` does it, in the same order; division rounds as IEEE's."""
     added, factor, then = (
-        nodes.reshape(nodes.slice("edit_values", column, column + 1), 0, -1) for column in range(3)
+        nodes.reshape(nodes.slice(EDIT_VALUES, column, column + 1), 0, -1) for column in range(3)
     )
-    value = nodes.add("Add", nodes.at(logits, "edit_ids"), added)
+    value = nodes.add("Add", nodes.at(logits, EDIT_IDS), added)
     wide = (nodes.cast(number, TensorProto.DOUBLE) for number in (value, factor))
     divided = nodes.cast(nodes.add("Div", *wide), TensorProto.FLOAT)
     is_negative = nodes.add("Less", value, nodes.constant(np.float32(0)))
     value = nodes.add("Where", is_negative, nodes.add("Mul", value, factor), divided)
     value = nodes.add("Add", value, then)
-    return nodes.add("ScatterElements", logits, "edit_ids", value, axis=1)
+    return nodes.add("ScatterElements", logits, EDIT_IDS, value, axis=1)
 
 
 _Choice = tuple[str, list[str]]
@@ -389,7 +415,7 @@ def _weights(nodes: _Nodes, difference: str) -> str:
 
 
 def _parameter(nodes: _Nodes, column: int) -> str:
-    return nodes.slice("parameters", column, column + 1)
+    return nodes.slice(PARAMETERS, column, column + 1)
 
 
 _WAYS = {

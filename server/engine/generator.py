@@ -8,15 +8,17 @@ import numpy as np
 
 from server.engine import sampling
 from server.engine.cache import Capacity
+from server.engine.choosing import Chooser
 from server.engine.isolation import attempts
 from server.engine.lifecycle import Event, Phase
+from server.engine.logits import HostLogits, Logits
 from server.engine.observer import Load, Observer, RunReport
 from server.engine.options import AttentionRead
 from server.engine.outputs import NOT_FINITE, Outputs
 from server.engine.rows import RowStore
 from server.engine.runner import Runner
 from server.engine.scheduler import Chunk, Limits, Plan, overdue, schedule
-from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
+from server.engine.sequence import GenerationJob, Progress, Sequence
 from server.engine.waiting import WaitingQueue
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class Generator:
         limits: Limits,
         clock: Clock,
         observer: Observer,
+        chooser: Chooser | None = None,
     ) -> None:
         self.model = model
         self._runner = runner
@@ -45,7 +48,7 @@ class Generator:
         self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
         self._rows = RowStore(runner.cache, capacity.num_slots)
-        self._outputs = Outputs(self._rows, capacity.max_length)
+        self._outputs = Outputs(self._rows, capacity.max_length, chooser)
 
     def __repr__(self) -> str:
         return f"Generator({self.model}, waiting={len(self._waiting)}, {self._rows!r})"
@@ -176,7 +179,7 @@ class Generator:
         """Runs the decoder over the next tokens of neighbouring rows and applies the result."""
         reads = sorted(zip(rows, sizes, strict=True), key=lambda read: self._rows.slot_of(read[0]))
 
-        def run(reads: Rows[tuple[Sequence, int]]) -> Floats:
+        def run(reads: Rows[tuple[Sequence, int]]) -> Logits:
             started = self._clock()
             logits = self._logits(phase, [row for row, _ in reads], [size for _, size in reads])
             self._report(phase, len(reads), sum(size for _, size in reads), started)
@@ -191,7 +194,7 @@ class Generator:
             now = self._clock()
             self._outputs.apply(read, [size for _, size in attempt.items], attempt.result, now)
 
-    def _logits(self, phase: str, rows: Rows[Sequence], sizes: Rows[int]) -> Floats:
+    def _logits(self, phase: str, rows: Rows[Sequence], sizes: Rows[int]) -> Logits:
         """After the next tokens of each row: ``[rows, vocabulary]``. ``rows`` in order of slots."""
         slot, reporting = self._rows.slot_of(rows[0]), rows[0].job.reporting
         if phase == "prefill" and reporting.attention is not None:
@@ -205,7 +208,7 @@ class Generator:
                 return self._runner.decode_padded(rows, padding)
         return self._runner.decode(rows, slot, sizes)
 
-    def _read_scored(self, row: Sequence, slot: int, size: int) -> Floats:
+    def _read_scored(self, row: Sequence, slot: int, size: int) -> Logits:
         """Reads a prompt's next tokens and notes how likely each was after those before it."""
         group, num_top = self._outputs.of(row), row.job.reporting.prompt_logprobs or 0
         index = row.num_cached_tokens
@@ -217,13 +220,13 @@ class Generator:
                 if index < len(row.job.prompt):
                     token = sampling.token_logprob(after, row.tokens[index], num_top)
                     group.prompt_logprobs.append(token)
-        return logits[-1:]
+        return HostLogits(logits[-1:])
 
-    def _read_attention(self, row: Sequence, slot: int, size: int, wanted: AttentionRead) -> Floats:
+    def _read_attention(self, row: Sequence, slot: int, size: int, wanted: AttentionRead) -> Logits:
         """Reads a prompt's next tokens and notes their attention. Nothing is generated after."""
         attention = self._outputs.of(row).attention
         attention.extend(self._runner.decode_attention(row, slot, size, wanted))
-        return np.zeros((1, 1), np.float32)
+        return HostLogits(np.zeros((1, 1), np.float32))
 
     def _release_ended(self) -> None:
         """Frees the slots of what ended. Rows move only here, never between the runs of a plan."""

@@ -11,8 +11,10 @@ import numpy as np
 from server.engine import sampling
 from server.engine.adjust import ConstraintError
 from server.engine.branching import Branching
+from server.engine.choosing import Ask, Chooser
 from server.engine.group import Group
 from server.engine.lifecycle import Outcome, Phase
+from server.engine.logits import HostLogits, Logits
 from server.engine.rows import RowStore
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
@@ -29,9 +31,11 @@ class Outputs:
     Args:
         rows: where running sequences are.
         max_length: tokens that a row holds.
+        chooser: of tokens, where it can; None leaves all to the host.
     """
 
-    def __init__(self, rows: RowStore, max_length: int) -> None:
+    def __init__(self, rows: RowStore, max_length: int, chooser: Chooser | None = None) -> None:
+        self._chooser = chooser
         self._rows = rows
         self._max_length = max_length
         self._groups: dict[int, Group] = {}
@@ -75,14 +79,14 @@ class Outputs:
             del self._group_of[row.id]
         return ended
 
-    def apply(self, rows: Rows[Sequence], sizes: Rows[int], logits: Floats, now: float) -> None:
+    def apply(self, rows: Rows[Sequence], sizes: Rows[int], logits: Logits, now: float) -> None:
         """Notes what was read, and chooses the next token of each row that knows no more."""
         plain: list[int] = []
+        unread: list[int] = []
         for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             row.num_cached_tokens += size
             if row.num_remaining_tokens:
-                if not np.isfinite(logits[index].max()):
-                    self._fail(row, now, NOT_FINITE)
+                unread.append(index)
                 continue
             group = self.of(row)
             if not row.job.max_new_tokens:
@@ -91,11 +95,15 @@ class Outputs:
             elif group.is_plain:
                 plain.append(index)
             else:
-                self._branching.setdefault(group.id, {})[row.id] = logits[index].copy()
-        if len(plain) == len(rows):
-            self._choose(rows, logits, now)
-        elif plain:
-            self._choose([rows[index] for index in plain], logits[plain], now)
+                self._branching.setdefault(group.id, {})[row.id] = logits.rows([index])[0].copy()
+        if unread and self._chooser is not None:
+            sure = self._chooser.finite(logits, unread)
+            unread = [index for index, is_sure in zip(unread, sure, strict=True) if not is_sure]
+        for index in unread:
+            if not np.isfinite(logits.rows([index]).max()):
+                self._fail(rows[index], now, NOT_FINITE)
+        if plain:
+            self._choose([rows[index] for index in plain], plain, logits, now)
 
     def branch(self, now: float) -> None:
         """The rows of jobs that wait for it become the next ones: all runs of the step are over."""
@@ -122,17 +130,37 @@ class Outputs:
         for row in rows:
             self._fail(row, now, RUN_FAILED)
 
-    def _choose(self, rows: Rows[Sequence], logits: Floats, now: float) -> None:
-        """Gives each row its next token, from ``logits [rows, vocabulary]``."""
-        best = sampling.greedy(logits)
-        for row, token, row_logits in zip(rows, best, logits, strict=True):
-            if token is None:
-                self._end(row, Outcome.FAILED, now, failure=NOT_FINITE)
-            else:
-                self._next(row, partial(_chosen, row, token, row_logits), row_logits, now)
+    def _choose(self, rows: Rows[Sequence], indices: Rows[int], logits: Logits, now: float) -> None:
+        """Gives each row its next token, from the ``logits`` at its index."""
+        asks = [
+            Ask(index, row, 0.0 if row.generator is None else row.generator.random())
+            for row, index in zip(rows, indices, strict=True)
+        ]
+        if self._chooser is not None:
+            tokens = self._chooser.choose(logits, asks)
+            for ask, token in zip(asks, tokens, strict=True):
+                if token is not None:
+                    self._next(ask.row, partial(int, token), None, now)
+            asks = [ask for ask, token in zip(asks, tokens, strict=True) if token is None]
+        if asks:
+            self._choose_here(asks, logits.rows([ask.index for ask in asks]), now)
 
-    def _next(self, row: Sequence, choose: Callable[[], int], logits: Floats, now: float) -> None:
-        """Gives a row the token that ``choose`` returns; if that goes wrong, it ends alone."""
+    def _choose_here(self, asks: Rows[Ask], logits: Floats, now: float) -> None:
+        """On the host, from ``logits [asks, vocabulary]``."""
+        best = sampling.greedy(logits)
+        for ask, token, row_logits in zip(asks, best, logits, strict=True):
+            if token is None:
+                self._end(ask.row, Outcome.FAILED, now, failure=NOT_FINITE)
+            else:
+                self._next(ask.row, partial(_chosen, ask, token, row_logits), row_logits, now)
+
+    def _next(
+        self, row: Sequence, choose: Callable[[], int], logits: Floats | None, now: float
+    ) -> None:
+        """Gives a row the token that ``choose`` returns; if that goes wrong, it ends alone.
+
+        ``logits [vocabulary]``: None for a row that tells nothing of them.
+        """
         try:
             self._take(row, choose(), logits, now)
         except ConstraintError as error:
@@ -141,7 +169,7 @@ class Outputs:
             log.exception("no token could be chosen")
             self._end(row, Outcome.FAILED, now, failure=NOT_CHOSEN)
 
-    def _take(self, row: Sequence, token: int, logits: Floats, now: float) -> None:
+    def _take(self, row: Sequence, token: int, logits: Floats | None, now: float) -> None:
         group = self.of(row)
         if group.times.first_token is None:
             group.times.first_token = now
@@ -150,7 +178,7 @@ class Outputs:
             outcome = Outcome.LENGTH
         logprobs: tuple[TokenLogprob, ...] = ()
         num_top = row.job.reporting.top_logprobs
-        if num_top is not None:
+        if num_top is not None and logits is not None:
             logprobs = (sampling.token_logprob(logits, token, num_top),)
         if outcome is None:
             news = Progress(group.id, (token,), output=row.output, logprobs=logprobs)
@@ -192,7 +220,8 @@ class Outputs:
         """Gives the rows of a job that split their first token."""
         rows = list(group.rows)
         if tokens is None:
-            self._choose(rows, np.broadcast_to(logits, (len(rows), len(logits))), now)
+            table = HostLogits(np.tile(logits, (len(rows), 1)))
+            self._choose(rows, range(len(rows)), table, now)
             return
         for row, token in zip(rows, tokens, strict=True):
             self._next(row, partial(int, token), logits, now)
@@ -258,8 +287,9 @@ def _overdue_outcome(row: Sequence, now: float) -> Outcome:
     return Outcome.DEADLINE
 
 
-def _chosen(row: Sequence, best: int, logits: Floats) -> int:
-    """The next token of a row whose likeliest is ``best``."""
+def _chosen(ask: Ask, best: int, logits: Floats) -> int:
+    """The next token of a row whose likeliest is ``best``, by its ``logits [vocabulary]``."""
+    row = ask.row
     if row.is_plainly_greedy:
         return best
     adjusted = logits.copy()
@@ -268,4 +298,4 @@ def _chosen(row: Sequence, best: int, logits: Floats) -> int:
         raise ConstraintError("no token is allowed")
     if row.generator is None:
         return int(adjusted.argmax())
-    return sampling.sample(adjusted, row.job.sampling, row.generator)
+    return sampling.sample(adjusted, row.job.sampling, ask.uniform)

@@ -5,7 +5,7 @@ from collections.abc import Sequence as Rows
 import numpy as np
 
 from model.bundle import Graph as GraphSpec
-from server.backend.base import Array, BoundGraph, Graph, Layout
+from server.backend.base import Array, Block, BoundGraph, Graph, Layout
 from server.engine.buckets import Bucket, Buckets
 from server.engine.cache import Capacity, MakeMemory, SlotCache
 from server.engine.sequence import Floats, Sequence
@@ -55,22 +55,26 @@ class PaddedDecode:
         # What the host reads of a run is a bucket's own, so it is bound once as well.
         self._bound: dict[Bucket, BoundGraph] = {}
 
-    def run(self, rows: Rows[Sequence], padding: Rows[int]) -> Floats:
+    def run(self, rows: Rows[Sequence], padding: Rows[int]) -> None:
         """Reads the next token of each row; in the slots behind, one that means nothing.
 
         Args:
             rows: in slots ``0 … len(rows)-1``.
             padding: where that token is written, in each slot behind.
-
-        Returns:
-            Logits ``[rows, vocabulary]``; valid until the next run.
         """
         ids = [row.tokens[row.num_cached_tokens] for row in rows]
         cached = [*(row.num_cached_tokens for row in rows), *padding]
         bucket = Bucket(len(cached), self._buckets.tokens_for(max(cached) + 1))
         sources = [row.num_source_tokens for row in rows]
         self._run(bucket, ids, cached, sources)
-        logits: Floats = self._logits.read(_LOGITS, range(len(rows)))
+
+    def logits(self, count: int) -> Block:
+        """Of the first rows of the last run, ``[count, vocabulary]``, where they are."""
+        return self._logits.rows(_LOGITS, 0, count)
+
+    def logits_read(self, count: int) -> Floats:
+        """As :meth:`logits`, on the host."""
+        logits: Floats = self._logits.read(_LOGITS, range(count))
         return logits
 
     def record(self) -> int:

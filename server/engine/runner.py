@@ -12,16 +12,14 @@ from server.backend.base import Array, BoundGraph, Graph
 from server.backend.host_memory import HostMemory
 from server.engine.buckets import Buckets
 from server.engine.cache import Capacity, MakeMemory, SlotCache
+from server.engine.choice_graph import NEVER
+from server.engine.logits import DeviceLogits, HostLogits, Logits
 from server.engine.options import AttentionRead
 from server.engine.padded import PaddedDecode
 from server.engine.sequence import Floats, Sequence
 
 # Tokens whose logits over the whole vocabulary are held at once.
 SCORED_CHUNK = 64
-
-
-# A logit that no other is below, and that arithmetic leaves finite.
-NEVER = -1e9
 
 
 class _Read(NamedTuple):
@@ -44,6 +42,7 @@ class Runner:
         suppressed: tokens that are never generated.
         memory: makes the tensors of the slots, where the graphs run.
         buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
+        take: logits stay where they are, and this copies what is wanted of them.
     """
 
     def __init__(
@@ -56,6 +55,7 @@ class Runner:
         attend: Graph | None = None,
         memory: MakeMemory = HostMemory,
         buckets: Buckets | None = None,
+        take: BoundGraph | None = None,
     ) -> None:
         self.buckets = buckets
         self._padded: PaddedDecode | None = None
@@ -74,6 +74,7 @@ class Runner:
             self._padded = PaddedDecode(
                 spec, decode, self.cache, capacity, buckets, memory, has_source=has_source
             )
+        self._take = take
 
     def encode(self, rows: Rows[Sequence], slots: Rows[int]) -> None:
         """Runs the encoder over the sources and stores its memory in ``slots``."""
@@ -83,7 +84,7 @@ class Runner:
         memory = self._encode.run_kept({"token_ids": ids, "lengths": lengths})
         self.cache.write_cross(slots, memory, lengths.tolist())
 
-    def decode(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:
+    def decode(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Logits:
         """Reads the next ``sizes[i]`` tokens of each row into its slot.
 
         Args:
@@ -103,7 +104,7 @@ class Runner:
             self.cache.restore(first_slot, len(rows))
             raise
 
-    def decode_padded(self, rows: Rows[Sequence], padding: Rows[int]) -> Floats:
+    def decode_padded(self, rows: Rows[Sequence], padding: Rows[int]) -> Logits:
         """As :meth:`decode`, of one token of each row from slot 0 on, in a run of a fixed size.
 
         Args:
@@ -116,19 +117,21 @@ class Runner:
         count = len(rows) + len(padding)
         self.cache.save(0, count)
         try:
-            logits = self._padded.run(rows, padding)
+            self._padded.run(rows, padding)
         except Exception:
             self.cache.restore(0, count)
             raise
         # What is padding here may be in the middle of its prompt.
         self.cache.restore(len(rows), len(padding))
-        return self._without_suppressed(logits)
+        if self._take is not None:
+            return DeviceLogits(self._padded.logits(len(rows)), self._take)
+        return self._without_suppressed(self._padded.logits_read(len(rows)))
 
     def record(self) -> int:
         """Runs each bucket until it is recorded, where nothing runs yet. Returns how many are."""
         return 0 if self._padded is None else self._padded.record()
 
-    def _read(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Floats:
+    def _read(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Logits:
         together = 1 if self._within_source else self._max_chunk
         if together is None or max(sizes) <= together:
             reads = [
@@ -140,8 +143,10 @@ class Runner:
         for slot, (row, size) in enumerate(zip(rows, sizes, strict=True), first_slot):
             for read in _pieces(row, size, self._longest(row, size)):
                 logits = self._run([read], slot)
-            last.append(logits.copy())
-        return np.concatenate(last)
+            if len(rows) == 1:
+                return logits
+            last.append(logits.rows([0]).copy())  # the next run overwrites them
+        return HostLogits(np.concatenate(last))
 
     def decode_all(self, row: Sequence, slot: int, size: int) -> Iterator[Floats]:
         """Reads the next ``size`` tokens of a row.
@@ -151,7 +156,8 @@ class Runner:
             the next.
         """
         for read in _pieces(row, size, min(self._longest(row, size), SCORED_CHUNK)):
-            yield self._run([read], slot, all_positions=True)
+            logits = self._run([read], slot, all_positions=True)
+            yield logits.rows(range(read.size))
 
     def decode_attention(
         self, row: Sequence, slot: int, size: int, wanted: AttentionRead
@@ -184,18 +190,20 @@ class Runner:
         limit = self._max_chunk or size
         return min(limit, row.num_source_tokens) if self._within_source else limit
 
-    def _run(self, reads: Rows[_Read], first_slot: int, *, all_positions: bool = False) -> Floats:
+    def _run(self, reads: Rows[_Read], first_slot: int, *, all_positions: bool = False) -> Logits:
         """One run: logits after each row's last new token, or after every one of one row."""
         key = (first_slot, len(reads))
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
         inputs = self._inputs(reads, all_positions=all_positions)
+        if self._take is not None:
+            return DeviceLogits(self._bound[key].run_kept(inputs)["logits"], self._take)
         return self._without_suppressed(self._bound[key].run(inputs)["logits"])
 
-    def _without_suppressed(self, logits: Floats) -> Floats:
+    def _without_suppressed(self, logits: Floats) -> HostLogits:
         if self._suppressed:
             logits[:, self._suppressed] = NEVER
-        return logits
+        return HostLogits(logits)
 
     def _inputs(self, reads: Rows[_Read], *, all_positions: bool = False) -> dict[str, Array]:
         ids, num_new = pad([read.row.tokens[read.start : read.start + read.size] for read in reads])

@@ -33,10 +33,13 @@ def greedy(logits: Floats) -> list[int | None]:
     return [int(token) if good else None for token, good in zip(best, finite, strict=True)]
 
 
-def sample(logits: Floats, sampling: Sampling, generator: np.random.Generator) -> int:
-    """A token of ``logits [vocabulary]``, drawn from :func:`probabilities`."""
+def sample(logits: Floats, sampling: Sampling, uniform: float) -> int:
+    """A token of ``logits [vocabulary]``, drawn from :func:`probabilities`.
+
+    ``uniform``: a random number from 0 to 1, without 1.
+    """
     ids, weights = probabilities(logits, sampling)
-    drawn = np.searchsorted(np.cumsum(weights), generator.random(), side="right")
+    drawn = np.searchsorted(np.cumsum(weights), uniform, side="right")
     return int(ids[min(int(drawn), len(ids) - 1)])
 
 

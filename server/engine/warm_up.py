@@ -10,10 +10,13 @@ from server.config import ServerConfig
 from server.engine.build import make_worker
 from server.engine.encoder import TOKEN_VECTORS
 from server.engine.observer import Unobserved
+from server.engine.options import GREEDY, Sampling
 from server.engine.sequence import EncodingJob, GenerationJob, Job
 from server.models.registry import Model, Replica
 
 _MAX_LENGTH = 8
+# One for each graph that chooses tokens.
+_SAMPLINGS = (GREEDY, Sampling(1.0), Sampling(1.0, top_k=1), Sampling(1.0, top_p=0.5))
 _ID = 0  # any token will do, and every vocabulary has this one
 
 
@@ -29,7 +32,8 @@ def warm_up(model: Model, config: ServerConfig) -> None:
     short = replace(model, max_length=min(model.max_length, _MAX_LENGTH))
     for replica in (side for whole in model.replicas for side in _sides(whole)):
         worker = make_worker(short, replica, small, Unobserved())
-        worker.submit(0, _job(model))
+        for id_, job in enumerate(_jobs(model, config)):
+            worker.submit(id_, job)
         while worker.has_work:
             for news in worker.step():
                 if news.end is not None and not news.end.is_success:
@@ -42,6 +46,13 @@ def _sides(whole: Replica) -> Iterator[Replica]:
     for index in range(max(map(len, graphs.values()))):
         side = {name: pair[min(index, len(pair) - 1)] for name, pair in graphs.items()}
         yield replace(whole, graphs=side)
+
+
+def _jobs(model: Model, config: ServerConfig) -> list[Job]:
+    job = _job(model)
+    if isinstance(job, GenerationJob) and config.samples_on_device:
+        return [replace(job, sampling=sampling) for sampling in _SAMPLINGS]
+    return [job]
 
 
 def _job(model: Model) -> Job:

@@ -15,6 +15,7 @@ from server.backend.base import Backend, Graph
 from server.backend.external_data import check_external_data
 from server.backend.lazy import LazyGraph
 from server.engine.cache import MakeMemory
+from server.engine.choosing import LoadModel
 from server.errors import ModelNotFoundError
 from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
@@ -23,10 +24,14 @@ from server.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A bundle's graphs on one device. ``memory`` makes tensors there."""
+    """A bundle's graphs on one device. ``memory`` makes tensors there.
+
+    ``load_model`` loads graphs that are made here.
+    """
 
     graphs: dict[str, Graph]
     memory: MakeMemory
+    load_model: LoadModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,7 @@ def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
             repeats=name == "decode",
         )
         graphs[name] = LazyGraph(load) if name == ATTEND else load()
-    return Replica(graphs, backend.memory)
+    return Replica(graphs, backend.memory, backend.load_model)
 
 
 def _tokenizer_hash(manifest: Manifest) -> str:

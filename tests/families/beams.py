@@ -12,10 +12,11 @@ from export.checkpoint import Checkpoint
 from model.bundle import Graph
 from server.backend.ort import OrtBackend
 from server.engine.cache import Capacity
+from server.engine.choice_graph import NEVER
 from server.engine.generator import Generator
 from server.engine.observer import Unobserved
 from server.engine.options import Beams, EarlyStopping
-from server.engine.runner import NEVER, Runner
+from server.engine.runner import Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob, Progress
 

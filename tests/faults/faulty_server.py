@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import typer
 
 from server import __main__ as command
@@ -51,6 +52,9 @@ class FaultyBackend:
     ) -> Graph:
         real = self.real.load(path, disabled_optimizers, repeats=repeats)
         return _FaultyGraph(real, self.run_seconds)
+
+    def load_model(self, model: onnx.ModelProto) -> Graph:
+        return self.real.load_model(model)
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return self.real.memory(layouts)

@@ -6,13 +6,16 @@ from server.backend.host_memory import HostMemory
 from server.backend.ort import OrtBackend
 from server.engine.buckets import Buckets
 from server.engine.cache import Capacity, MakeMemory, SlotCache
+from server.engine.choice_graph import Shape
+from server.engine.choosing import bind_take
 from server.engine.generator import Generator
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Load, RunReport
 from server.engine.runner import Runner
 from server.engine.scheduler import Limits
 from server.engine.sequence import End, GenerationJob, Progress
-from tests.server.fake_backend import EOS, FakeDecode, FakeEncode, decode_spec
+from tests.server.choosing import chooser, load_model
+from tests.server.fake_backend import EOS, VOCABULARY, FakeDecode, FakeEncode, decode_spec
 
 MAX_LENGTH = 64
 
@@ -117,6 +120,7 @@ def bench(
     is_recurrent: bool = True,
     memory: str = "host",
     has_buckets: bool = False,
+    chooses: bool = False,
     **graph: int,
 ) -> Bench:
     decode, clock, recorder = FakeDecode(**graph, is_padded=has_buckets), Clock(), Recorder()
@@ -124,9 +128,19 @@ def bench(
     encode = FakeEncode() if has_source else None
     buckets = Buckets.of(num_slots, MAX_LENGTH) if has_buckets else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
-    runner = Runner(spec, decode, encode, capacity, memory=MEMORIES[memory], buckets=buckets)
+    shape = Shape(VOCABULARY)
+    runner = Runner(
+        spec,
+        decode,
+        encode,
+        capacity,
+        memory=MEMORIES[memory],
+        buckets=buckets,
+        take=bind_take(load_model, shape) if chooses and memory == "device" else None,
+    )
     limits = Limits(num_slots, max_step_tokens, min_chunk=4)
-    generator = Generator("fake", runner, capacity, limits, clock, recorder)
+    chosen_by = chooser(shape) if chooses else None
+    generator = Generator("fake", runner, capacity, limits, clock, recorder, chosen_by)
     return Bench(generator, decode, clock, recorder, runner.cache)
 
 

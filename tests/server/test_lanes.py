@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
+import onnx
 import pytest
 
 from client.sync import Client
@@ -54,6 +55,9 @@ class Named:
         *,
         repeats: bool = False,
     ) -> bool:
+        raise NotImplementedError
+
+    def load_model(self, model: onnx.ModelProto) -> Graph:
         raise NotImplementedError
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:

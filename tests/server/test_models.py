@@ -299,7 +299,7 @@ def test_a_model_is_warm_before_it_is_ready(root: Path) -> None:
     config = ServerConfig(bundles=root)
 
     def running(graph: FakeDecode) -> Model:
-        replica = Replica({"decode": graph}, HostMemory)
+        replica = Replica({"decode": graph}, HostMemory, OrtBackend("cpu", 1).load_model)
         return replace(loaded, manifest=manifest, replicas=(replica,))
 
     good = FakeDecode()

@@ -72,7 +72,7 @@ def test_draws_follow_transformers_distribution(options: Sampling) -> None:
     np.testing.assert_allclose(dense, expected, atol=1e-6)
 
     generator = np.random.default_rng(7)
-    draws = np.array([sampling.sample(logits, options, generator) for _ in range(20_000)])
+    draws = np.array([sampling.sample(logits, options, generator.random()) for _ in range(20_000)])
     counts = np.bincount(draws, minlength=len(logits))
     common = expected * len(draws) >= 5  # the rest share one class
     seen = np.append(counts[common], counts[~common].sum())

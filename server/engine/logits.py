@@ -1,0 +1,55 @@
+"""Logits of a run, wherever they are: whole rows come to the host only if they are asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from server.backend.base import Array, Block, BoundGraph
+from server.engine.choice_graph import LOGITS, ROWS
+
+Floats = npt.NDArray[np.float32]
+
+
+class Logits(Protocol):
+    """``[rows, vocabulary]``, valid until the next run."""
+
+    @property
+    def block(self) -> Block:
+        """All of them, where they are."""
+        ...
+
+    def rows(self, indices: Sequence[int]) -> Floats:
+        """Some of them on the host, ``[len(indices), vocabulary]``. ``indices`` ascend."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostLogits:
+    """Implements :class:`Logits` by a contiguous array; all its rows at once are no copy."""
+
+    array: Array
+
+    @property
+    def block(self) -> Block:
+        return Block.of(self.array)
+
+    def rows(self, indices: Sequence[int]) -> Floats:
+        chosen = self.array if len(indices) == len(self.array) else self.array[list(indices)]
+        return chosen.astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLogits:
+    """Implements :class:`Logits` by memory of a device.
+
+    ``take``: :func:`server.engine.choice_graph.build_take`'s graph, which runs there.
+    """
+
+    block: Block
+    take: BoundGraph
+
+    def rows(self, indices: Sequence[int]) -> Floats:
+        return self.take.run({LOGITS: self.block, ROWS: np.array(indices, np.int64)})["taken"]
