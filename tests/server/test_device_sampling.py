@@ -1,0 +1,221 @@
+"""Tokens chosen next to the logits are the host's, and whole rows come only if they are needed."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from client.sync import Client
+from server.backend.ort import OrtBackend
+from server.engine.cache import Capacity
+from server.engine.choosing import Chooser, bind_take, shape_of
+from server.engine.generator import Generator
+from server.engine.lifecycle import Outcome
+from server.engine.observer import Unobserved
+from server.engine.options import Adjustments, Reporting, Sampling
+from server.engine.runner import Runner
+from server.engine.scheduler import Limits
+from server.engine.sequence import GenerationJob
+from server.models.registry import load_bundle
+from tests.server.choosing import Copies
+from tests.server.generating import bench, job
+from tests.server.test_branching import jobs, same
+from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
+from tests.server.test_mixes import Mixer, run, told
+from tests.serving import ServerProcess, server_process
+
+CAPACITY = Capacity(8, 96, 96)
+ADJUSTED = Adjustments(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), ((7,), (8, 9)))
+SAMPLED = [
+    Sampling(0.9, seed=1),
+    Sampling(0.8, top_k=7, top_p=0.9, seed=2),
+    Sampling(1.1, top_p=0.8, seed=3),
+    Sampling(1.5, min_p=0.05, seed=4),
+]
+
+
+@st.composite
+def wanted_jobs(draw: st.DrawFn) -> GenerationJob:
+    """Of every kind: with penalties, with log-probabilities, typical."""
+    wanted = draw(jobs())
+    if wanted.beams is None and not wanted.alternatives and draw(st.booleans()):
+        wanted = replace(wanted, sampling=draw(st.sampled_from(SAMPLED)))
+    if draw(st.booleans()):
+        wanted = replace(wanted, adjustments=ADJUSTED)
+    if wanted.beams is None and draw(st.booleans()) and draw(st.booleans()):
+        wanted = replace(wanted, reporting=Reporting(top_logprobs=2))
+    return wanted
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    mixed_jobs=st.lists(
+        st.tuples(wanted_jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
+        min_size=1,
+        max_size=9,
+    ),
+    max_step_tokens=st.integers(1, 64),
+    memory=st.sampled_from(["host", "device"]),
+    has_buckets=st.booleans(),
+)
+def test_rows_in_any_company_are_as_on_the_host(
+    mixed_jobs, max_step_tokens, memory, has_buckets
+) -> None:
+    """Over the fake runtime, some of them with a NaN or in a run that fails."""
+    mixed = bench(
+        num_slots=NUM_SLOTS,
+        max_step_tokens=max_step_tokens,
+        memory=memory,
+        has_buckets=has_buckets,
+        chooses=True,
+        **FAULTS,
+    )
+    wanted = []
+    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
+        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
+        wanted.append(replace(one, prompt=prompt))
+        for _ in range(steps_before):
+            mixed.step()
+        mixed.submit(id_, wanted[-1])
+    mixed.run()
+    for id_, one in enumerate(wanted):
+        lone = alone(one)
+        same(mixed, id_, lone)
+        for output in lone.ends_of(0):
+            assert logprobs(mixed, id_, output) == logprobs(lone, 0, output)
+
+
+def logprobs(of: Any, id_: int, output: int) -> list[Any]:
+    rows = (progress for progress in of.news if (progress.id, progress.output) == (id_, output))
+    return [value for progress in rows for value in progress.logprobs]
+
+
+def test_a_prompt_that_is_not_finite_ends_before_it_is_read() -> None:
+    mixed = bench(chooses=True, memory="device", max_step_tokens=8, **FAULTS)
+    mixed.submit(0, job([POISON, *range(1, 30)], 4))
+    mixed.submit(1, job([5], 4))
+    mixed.run()
+    assert mixed.outcomes[0] == [Outcome.FAILED]
+    assert mixed.recorder.num_tokens("prefill") < 30
+    assert mixed.tokens_of(1)
+
+
+class ChoosingMixer(Mixer):
+    """As a server with a device builds it, but that copied rows are noted."""
+
+    def __init__(self, path: Path) -> None:
+        backend = OrtBackend("cpu", 1, has_device_memory=True)
+        super().__init__(load_bundle(path, backend, 96))
+        self.copies = Copies(backend)
+
+    def generator(self) -> Generator:
+        manifest, (replica,) = self.model.manifest, self.model.replicas
+        spec, graphs = manifest.graphs["decode"], replica.graphs
+        shape = shape_of(spec)
+        runner = Runner(
+            spec,
+            graphs["decode"],
+            graphs.get("encode"),
+            CAPACITY,
+            memory=replica.memory,
+            take=bind_take(self.copies.load, shape),
+        )
+        limits = Limits(CAPACITY.num_slots, 64, min_chunk=8)
+        chooser = Chooser(self.copies.load, shape)
+        return Generator("mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), chooser)
+
+
+@pytest.fixture(scope="module", params=["tiny-decoder", "dates"])
+def mixers(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[Mixer, ChoosingMixer]:
+    """The same real graphs over both."""
+    path = tiny_bundles / request.param / "1"
+    return Mixer(load_bundle(path, OrtBackend("cpu", 1), 96)), ChoosingMixer(path)
+
+
+def test_served_tokens_are_the_hosts(mixers: tuple[Mixer, ChoosingMixer]) -> None:
+    on_host, on_device = mixers
+    rng, generator = random.Random(11), on_device.generator()
+    for number in range(20):
+        some = {}
+        for index in range(rng.randrange(2, 7)):
+            wanted = on_host.job(rng)
+            if wanted.beams is None and rng.random() < 0.5:
+                options = replace(rng.choice(SAMPLED), seed=rng.randrange(5))
+                wanted = replace(wanted, sampling=options, num_outputs=rng.randrange(1, 3))
+            if rng.random() < 0.3:
+                wanted = replace(wanted, adjustments=ADJUSTED)
+            some[10 * number + index] = wanted
+        news = []
+        for id_, wanted in some.items():
+            news += generator.step()
+            generator.submit(id_, wanted)
+        news += run(generator)
+        for id_, wanted in some.items():
+            assert told(news, id_) == on_host.alone(wanted)
+
+
+def test_whole_logits_are_copied_of_the_rows_that_need_them(
+    mixers: tuple[Mixer, ChoosingMixer],
+) -> None:
+    on_host, on_device = mixers
+    copies, plain = on_device.copies, on_host.job(random.Random(3))
+    plain = replace(plain, beams=None, num_outputs=1, sampling=Sampling(), eos=frozenset())
+    jobs_ = [
+        plain,
+        replace(plain, adjustments=ADJUSTED),
+        *(replace(plain, sampling=options) for options in SAMPLED),
+    ]
+    for last in ([], [replace(plain, reporting=Reporting(top_logprobs=1))]):
+        copies.rows.clear()
+        generator, before = on_device.generator(), copies.num_runs
+        for id_, wanted in enumerate([*jobs_, *last]):
+            generator.submit(id_, wanted)
+        news = run(generator)
+        for id_, wanted in enumerate([*jobs_, *last]):
+            assert told(news, id_) == on_host.alone(wanted)
+        assert copies.num_runs > before
+        assert len(copies.rows) == len(last) * plain.max_new_tokens
+
+
+@pytest.fixture(scope="module", params=["host", "device"])
+def server(request: pytest.FixtureRequest, tiny_bundles: Path) -> Iterator[ServerProcess]:
+    """Whose lanes run with graphs of one thread or of both, or over a device's memory."""
+    memory = ["--device-memory", "--lanes", "1"] if request.param == "device" else ["--lanes", "2"]
+    options = ["--threads", "2", "--slots", "8", "--sampling", "device", *memory]
+    with server_process(tiny_bundles, *options) as running:
+        yield running
+
+
+def test_a_server_answers_as_its_host_would(server: ServerProcess, tiny_bundles: Path) -> None:
+    """Unary and streamed, with seeds and penalties, in one batch."""
+    name, text = "tiny-decoder", "37,38,39,"
+    on_host = Mixer(load_bundle(tiny_bundles / name / "1", OrtBackend("cpu", 1), 96))
+    (ids,) = on_host.model.tokenizer.encode([text])
+    plain = GenerationJob(ids, 12, eos=frozenset())
+    asked: list[tuple[GenerationJob, dict[str, Any]]] = [
+        (plain, {}),
+        (replace(plain, sampling=SAMPLED[0]), {"temperature": 0.9, "seed": 1}),
+        (
+            replace(plain, sampling=SAMPLED[2], adjustments=Adjustments(1.5, 0.5)),
+            {
+                "temperature": 1.1,
+                "top_p": 0.8,
+                "seed": 3,
+                "repetition_penalty": 1.5,
+                "presence_penalty": 0.5,
+            },
+        ),
+    ]
+    with Client(server.target, timeout_seconds=60) as client:
+        for wanted, options in asked:
+            options |= {"max_new_tokens": 12, "ignore_eos": True, "token_ids": True}
+            expected = on_host.alone(wanted)[0]
+            streams = [client.generate_stream(name, [text], **options) for _ in range(3)]
+            assert list(client.generate(name, [text], **options).outputs[0].token_ids) == expected
+            for stream in streams:
+                assert [id_ for piece in stream for id_ in piece.token_ids] == expected
