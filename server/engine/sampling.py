@@ -1,6 +1,7 @@
 """Choosing tokens from logits, row by row: no row's choice depends on its neighbours."""
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ Floats = npt.NDArray[np.float32]
 # Tokens whose logits (after the temperature) lie further below the best one hold at most
 # exp(-25) of its probability each: they are looked at only where a rule needs them.
 _NEAR = 25.0
+# Tokens that are looked at first.
+_FEW = 256
 
 
 class TokenLogprob(NamedTuple):
@@ -64,15 +67,16 @@ def probabilities(
     if sampling == _only_temperature(sampling):
         weights = np.exp((logits - logits.max()).astype(np.float64) / sampling.temperature)
         return np.arange(len(logits)), weights / weights.sum()
-    ids = _kept_by_rank(logits, sampling)
-    weights = np.exp(
-        (logits[ids].astype(np.float64) - float(logits[ids[0]])) / sampling.temperature
-    )
-    if sampling.top_k:
-        weights /= weights.sum()
-    else:
-        rest = np.exp((logits - logits[ids[0]]) / np.float32(sampling.temperature))
-        weights /= float(rest.sum(dtype=np.float64))
+    best = logits.max()
+    mass = None
+    if not sampling.top_k:
+        rest = np.exp((logits - best) / np.float32(sampling.temperature))
+        mass = float(rest.sum(dtype=np.float64))
+    for ids in _ranked(logits, sampling):
+        weights = np.exp((logits[ids].astype(np.float64) - float(best)) / sampling.temperature)
+        weights /= weights.sum() if mass is None else mass
+        if _is_enough(weights, sampling):
+            break
     if sampling.top_p < 1.0:
         keep = int(np.searchsorted(np.cumsum(weights), sampling.top_p)) + 1
         ids, weights = ids[:keep], weights[:keep]
@@ -90,13 +94,28 @@ def _only_temperature(sampling: Sampling) -> Sampling:
     return Sampling(temperature=sampling.temperature, seed=sampling.seed)
 
 
-def _kept_by_rank(logits: Floats, sampling: Sampling) -> npt.NDArray[np.intp]:
-    """The tokens that ``top_k``, ``top_p`` or ``min_p`` can keep, likeliest first.
+def _ranked(logits: Floats, sampling: Sampling) -> Iterator[npt.NDArray[np.intp]]:
+    """The tokens that may be kept, likeliest first: few, and then all that can be.
 
-    Sorting a whole vocabulary costs milliseconds; nearly always, few tokens can be kept.
+    Sorting a whole vocabulary costs milliseconds; nearly always, few tokens are kept.
     """
     if 0 < sampling.top_k < len(logits):
-        return top_indices(logits, sampling.top_k)
+        yield top_indices(logits, sampling.top_k)
+        return
+    if not sampling.top_k and sampling.typical_p == 1.0:
+        yield top_indices(logits, _FEW)
+    yield _kept_by_rank(logits, sampling)
+
+
+def _is_enough(weights: npt.NDArray[np.float64], sampling: Sampling) -> bool:
+    """Whether no token behind these can be kept."""
+    if sampling.top_p < 1.0:
+        return bool(np.cumsum(weights)[-1] >= sampling.top_p)
+    return bool(weights[-1] < sampling.min_p * weights[0])
+
+
+def _kept_by_rank(logits: Floats, sampling: Sampling) -> npt.NDArray[np.intp]:
+    """The tokens that ``top_p`` or ``min_p`` can keep, or all; likeliest first."""
     if sampling.typical_p == 1.0:
         near = np.flatnonzero(logits >= logits.max() - _NEAR * sampling.temperature)
         lost = np.exp(-_NEAR) * len(logits)  # of the best token's weight, at most

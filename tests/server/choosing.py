@@ -1,6 +1,6 @@
 """Choosers over the CPU, and what they copied of logits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -67,7 +67,7 @@ class _CountedGraph:
     is_take: bool
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: object = None
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
     ) -> "_CountedBoundGraph":
         assert outputs is None
         return _CountedBoundGraph(self.real.bind(states), self)
@@ -89,3 +89,12 @@ class _CountedBoundGraph:
 
     def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
         return self.real.run_kept(inputs)
+
+    def run_into(
+        self,
+        inputs: Mapping[str, Array | Block],
+        outputs: Mapping[str, Block],
+        *,
+        repeats: bool = False,
+    ) -> bool:
+        return self.real.run_into(inputs, outputs, repeats=repeats)

@@ -163,6 +163,29 @@ def test_what_the_candidates_do_not_hold_is_left_to_the_host(options: Sampling) 
     assert chooser(Shape(5_000, num_candidates=32)).choose(HostLogits(table), asks) == [None]
 
 
+@pytest.mark.parametrize(
+    ("options", "uniform"),
+    [
+        (Sampling(1.0), 0.25),
+        (Sampling(1.0), 1 - 2**-53),
+        (Sampling(1.0, top_k=4), 0.5),
+        (Sampling(1.0, top_p=0.9), 0.75),
+        (Sampling(1.0, top_p=0.5), 0.1),  # two of four tokens hold half, or nearly
+        (Sampling(1.0, top_k=5, top_p=0.75), 0.1),
+        (Sampling(1.0, min_p=1.0), 0.1),
+    ],
+    ids=str,
+)
+def test_what_rounding_could_decide_is_left_to_the_host(options: Sampling, uniform: float) -> None:
+    """Four tokens share all: where one ends and the next begins is exact."""
+    table = np.full((1, 5_000), -np.inf, np.float32)
+    table[0, [4, 900, 901, 4_000]] = 2.0
+    wanted = ask(0, GenerationJob((1,), 1, sampling=options), [], uniform)
+    assert chooser(Shape(5_000, num_candidates=32)).choose(HostLogits(table), [wanted]) == [None]
+    beside = ask(0, GenerationJob((1,), 1, sampling=Sampling(1.0, top_k=4)), [], 0.3)
+    assert chooser(Shape(5_000, num_candidates=32)).choose(HostLogits(table), [beside]) == [900]
+
+
 @pytest.mark.parametrize("way", Way)
 def test_a_bad_row_harms_no_other(way: Way) -> None:
     rng = np.random.default_rng(2)
