@@ -27,22 +27,41 @@ def constant(tape: Tape, name: str, array: NDArray[np.generic]) -> ir.Value:
     return tape.initializer(ir.tensor(array, name=name))
 
 
+def roomy_scales(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A scale for each row of ``matrix [rows, size]``, which its 127 steps to either side reach.
+
+    CPUs with AVX2 but without VNNI add the products of elements ``2 i`` and ``2 i + 1`` with an
+    unsigned byte each in 16 bits, where the sum saturates. It cannot with these scales: two
+    neighbours of the same sign add up to at most 128 steps, and ``255 * 128`` has room.
+    """
+    even = matrix if matrix.shape[1] % 2 == 0 else np.pad(matrix, [(0, 0), (0, 1)])
+    first, second = even[:, 0::2], even[:, 1::2]
+    sums = np.where((first > 0) == (second > 0), np.abs(first + second), 0)
+    largest = np.maximum(sums.max(1, initial=0), np.abs(matrix).max(1))
+    scales: NDArray[np.float32] = np.maximum(largest, SMALLEST_SCALE) / np.float32(127)
+    return scales
+
+
 @dataclass(frozen=True)
 class Int8Rows:
-    """A matrix ``[rows, size]`` as unsigned bytes around 128, with a scale for each row."""
+    """A matrix ``[rows, size]`` in whole steps of at most 127, with a scale for each row."""
 
     name: str
-    integers: NDArray[np.uint8]
+    integers: NDArray[np.int8]
     scales: NDArray[np.float32]  # [rows]
 
     @classmethod
     def of(cls, name: str, matrix: NDArray[np.float32]) -> "Int8Rows":
-        """``matrix``, rounded to 127 steps to either side of 0."""
-        scales = np.maximum(np.abs(matrix).max(1), SMALLEST_SCALE) / 127
+        """``matrix``, rounded to :func:`roomy_scales`."""
+        scales = roomy_scales(matrix)
         steps = matrix / scales[:, None]
-        integers = np.clip(np.round(steps, out=steps), -127, 127, out=steps)
-        integers += 128
-        return cls(name, integers.astype(np.uint8), scales.astype(np.float32))
+        np.clip(np.round(steps, out=steps), -127, 127, out=steps)
+        return cls(name, steps.astype(np.int8), scales)
+
+    @property
+    def around_128(self) -> NDArray[np.uint8]:
+        """The integers as unsigned bytes."""
+        return (self.integers.view(np.uint8) ^ np.uint8(128)).astype(np.uint8, copy=False)
 
 
 def gather_rows(tape: Tape, ids: ir.Value, rows: Int8Rows, stored: ir.Value) -> ir.Value:
@@ -56,43 +75,49 @@ def gather_rows(tape: Tape, ids: ir.Value, rows: Int8Rows, stored: ir.Value) -> 
     return tape.op("GatherBlockQuantized", [stored, ids, scales], attributes, domain=CONTRIB)
 
 
-def matmul_rows(
-    tape: Tape, x: ir.Value, rows: Int8Rows, stored: ir.Value | None = None
+def multiply(
+    tape: Tape, x: ir.Value, name: str, matrix: ir.Value, zero: int, scales: NDArray[np.float32]
 ) -> ir.Value:
-    """``x [..., inputs]`` times a matrix with a scale for each output and each row of ``x``.
+    """``x [..., inputs]`` times a matrix of bytes, with a scale for each row of ``x`` too.
 
-    ``rows`` are the outputs. Standard operators. Both sides are unsigned bytes around 128: with
-    signed weights, CPUs that lack VNNI saturate the sum of two products (twice the error was
-    measured), and those that have it run the two forms alike.
+    Standard operators. Each row of ``x`` becomes unsigned bytes around 128.
 
     Args:
-        stored: the bytes ``[outputs, inputs]``, if the graph has them already; ONNX Runtime
-            transposes them once, when it loads the graph.
+        matrix: ``[inputs, outputs]``; its ``zero`` says whether its bytes are signed.
+        scales: ``[outputs]``
     """
 
     def named(label: str, value: NDArray[np.generic]) -> ir.Value:
-        return constant(tape, f"{rows.name}.{label}", value)
+        return constant(tape, f"{name}.{label}", value)
 
-    zero = named("zero", np.array(128, np.uint8))
+    middle = named("zero", np.array(128, np.uint8))
     last_axis = named("axis", np.array([-1], np.int64))
     magnitude = tape.op("ReduceMax", [tape.op("Abs", [x]), last_axis], {"keepdims": 1})
     floor = named("floor", np.array(SMALLEST_SCALE, np.float32))
     largest = tape.op("Max", [magnitude, floor])  # [..., 1]
     step = named("step", np.array(1 / 127, np.float32))
-    integers = tape.op("QuantizeLinear", [tape.op("Div", [x, largest]), step, zero])
-    if stored is None:
-        matrix = named("int8", np.ascontiguousarray(rows.integers.T))
-    else:
-        matrix = tape.op("Transpose", [stored], {"perm": [1, 0]})
-    product = tape.op("MatMulInteger", [integers, matrix, zero, zero])
+    integers = tape.op("QuantizeLinear", [tape.op("Div", [x, largest]), step, middle])
+    matrix_zero = middle if zero else named("matrix_zero", np.array(0, np.int8))
+    product = tape.op("MatMulInteger", [integers, matrix, middle, matrix_zero])
     product = tape.op("Cast", [product], {"to": ir.DataType.FLOAT})
-    output_scales = named("scales", rows.scales / np.float32(127))
+    output_scales = named("scales", scales / np.float32(127))
     return tape.op("Mul", [tape.op("Mul", [product, output_scales]), largest])
 
 
 def row_int8(tape: Tape, x: ir.Value, name: str, weight: Weight) -> ir.Value:
-    """``x [..., inputs]`` times ``weight [inputs, outputs]`` by :func:`matmul_rows`."""
-    return matmul_rows(tape, x, Int8Rows.of(name, weight.T))
+    """``x [..., inputs]`` times ``weight [inputs, outputs]`` in int8, by :func:`multiply`."""
+    outputs = Int8Rows.of(name, weight.T)
+    matrix = constant(tape, f"{name}.int8", np.ascontiguousarray(outputs.integers.T))
+    return multiply(tape, x, name, matrix, 0, outputs.scales)
+
+
+def tied_int8(tape: Tape, x: ir.Value, rows: Int8Rows, stored: ir.Value) -> ir.Value:
+    """``x [..., size]`` times the transpose of a token embedding that is stored as bytes.
+
+    ONNX Runtime transposes them once, when it loads the graph.
+    """
+    matrix = tape.op("Transpose", [stored], {"perm": [1, 0]})
+    return multiply(tape, x, rows.name, matrix, 128, rows.scales)
 
 
 def block_matmul(tape: Tape, x: ir.Value, name: str, weight: Weight, bits: int) -> ir.Value:

@@ -17,8 +17,8 @@ from export.matrices import (
     block_matmul,
     constant,
     gather_rows,
-    matmul_rows,
     row_int8,
+    tied_int8,
 )
 from export.recipes import MatrixForm, Recipe
 from model.config import Kind, ModelConfig, NormOrder
@@ -137,7 +137,7 @@ def quantize_graph(model: ir.Model, recipe: Recipe, kept: tuple[str, ...] = ()) 
         tape = Tape()
         if product.name in shared and product.is_transposed:
             rows, stored = shared[product.name]
-            result = matmul_rows(tape, product.x, rows, stored)
+            result = tied_int8(tape, product.x, rows, stored)
         elif recipe.embedding == MatrixForm.FLOAT and _is_embedding(product.matrix):
             continue
         else:
@@ -171,7 +171,7 @@ def _quantize_embeddings(graph: ir.Graph) -> Shared:
         name, tape = matrix.name or "embedding", Tape()
         if name not in shared:
             rows = Int8Rows.of(name, _array(matrix))
-            shared[name] = rows, constant(tape, f"{name}.int8", rows.integers)
+            shared[name] = rows, constant(tape, f"{name}.int8", rows.around_128)
         rows, stored = shared[name]
         ids = node.inputs[1]
         if ids is not None:

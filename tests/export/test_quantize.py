@@ -5,10 +5,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 from onnx_ir.tape import Tape
 
 from export.equalize import equalized
-from export.matrices import Weight, row_int8
+from export.matrices import Int8Rows, Weight, row_int8
 from export.quantize import quantize_graph
 from export.recipes import RECIPES
 from model.bundle import Device, Precision
@@ -44,11 +47,34 @@ def test_the_error_is_that_of_eight_bits(weight: Weight) -> None:
 
 
 def test_the_largest_values_do_not_saturate() -> None:
-    """Sums of two products of 127 x 127 overflow 16 bits where one side is unsigned."""
-    weight = np.full((64, 8), 3.0, np.float32)
-    x = np.full((1, 2, 64), 5.0, np.float32)
+    """AVX2 adds two products of bytes in 16 bits: any weights must leave it room."""
+    rng = np.random.default_rng(2)
+    weight = rng.choice(np.array([-3.0, -2.9, -0.5, 0.5, 2.9, 3.0], np.float32), (64, 16))
+    weight[:, 0], weight[:, 1] = 3.0, -3.0
+    x = rng.choice(np.array([-5.0, 5.0], np.float32), (1, 7, 64))
+    x[:, 0] = 5.0
     (y,) = session_of(weight).run(None, {"x": x})
-    np.testing.assert_allclose(y, x @ weight, rtol=1e-5)
+    outputs = Int8Rows.of("w", weight.T)
+    expected = x @ (outputs.integers.T * outputs.scales)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-4)
+
+
+@given(
+    matrix=arrays(
+        np.float32,
+        array_shapes(min_dims=2, max_dims=2, max_side=9),
+        elements=st.floats(-1e6, 1e6, width=32),
+    )
+)
+def test_neighbours_leave_room_and_lose_half_a_step(matrix: Weight) -> None:
+    rows = Int8Rows.of("w", matrix)
+    back = rows.integers * rows.scales[:, None]
+    assert (np.abs(back - matrix) <= rows.scales[:, None] * 0.5001).all()
+    whole = rows.around_128.astype(np.int32) - 128
+    np.testing.assert_array_equal(whole, rows.integers)
+    pairs = whole[:, : matrix.shape[1] // 2 * 2]
+    sums = np.abs(pairs[:, 0::2] + pairs[:, 1::2])
+    assert sums.max(initial=0) * 255 <= np.iinfo(np.int16).max
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(weight: Weight) -> None:
