@@ -28,7 +28,8 @@ RUN case "$DEVICE" in \
     && /opt/tools/bin/pip --python /opt/triune/bin/python install \
         --require-hashes -r "requirements/$DEVICE.txt"
 COPY . .
-RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /opt/wheel . \
+RUN /opt/tools/bin/python scripts/build_kernels.py \
+    && /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /opt/wheel . \
     && /opt/tools/bin/pip --python /opt/triune/bin/python install --no-deps /opt/wheel/*.whl
 # Python's packages; those of the base image are its own to list.
 RUN /opt/tools/bin/cyclonedx-py environment /opt/triune/bin/python \

