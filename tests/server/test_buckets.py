@@ -22,10 +22,10 @@ from server.engine.observer import Unobserved
 from server.engine.rows import RowStore
 from server.engine.sequence import Cost, GenerationJob, Sequence
 from server.models.registry import load_bundle
+from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together
 from tests.server.fake_backend import decode_spec, reference
 from tests.server.generating import MAX_LENGTH, MEMORIES, bench, job
-from tests.server.test_branching import jobs, same
-from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
+from tests.server.test_branching import same
 from tests.server.test_mixes import Mixer, run, told
 
 
@@ -81,11 +81,7 @@ def test_a_full_resident_loses_its_last_token_alone() -> None:
 @pytest.mark.parametrize("memory", ["host", "device"])
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=st.lists(
-        st.tuples(jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
-        min_size=1,
-        max_size=9,
-    ),
+    mixed_jobs=companies(),
     max_step_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
@@ -103,14 +99,7 @@ def test_padding_changes_no_token(
         **options,
         **FAULTS,
     )
-    wanted = []
-    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
-        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
-        wanted.append(replace(one, prompt=prompt, source=(3, 4) if has_source else ()))
-        for _ in range(steps_before):
-            mixed.step()
-        mixed.submit(id_, wanted[-1])
-    mixed.run()
+    wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
     for id_, one in enumerate(wanted):
         same(mixed, id_, alone(one, **options))
 

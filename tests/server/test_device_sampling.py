@@ -23,9 +23,9 @@ from server.engine.scheduler import Limits
 from server.engine.sequence import GenerationJob
 from server.models.registry import load_bundle
 from tests.server.choosing import Copies
+from tests.server.company import FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.generating import bench, job
 from tests.server.test_branching import jobs, same
-from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
 from tests.server.test_mixes import Mixer, run, told
 from tests.serving import ServerProcess, server_process
 
@@ -54,11 +54,7 @@ def wanted_jobs(draw: st.DrawFn) -> GenerationJob:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=st.lists(
-        st.tuples(wanted_jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
-        min_size=1,
-        max_size=9,
-    ),
+    mixed_jobs=companies(wanted_jobs()),
     max_step_tokens=st.integers(1, 64),
     memory=st.sampled_from(["host", "device"]),
     has_buckets=st.booleans(),
@@ -75,14 +71,7 @@ def test_rows_in_any_company_are_as_on_the_host(
         chooses=True,
         **FAULTS,
     )
-    wanted = []
-    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
-        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
-        wanted.append(replace(one, prompt=prompt))
-        for _ in range(steps_before):
-            mixed.step()
-        mixed.submit(id_, wanted[-1])
-    mixed.run()
+    wanted = run_together(mixed, mixed_jobs)
     for id_, one in enumerate(wanted):
         lone = alone(one)
         same(mixed, id_, lone)

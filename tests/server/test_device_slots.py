@@ -1,7 +1,6 @@
 """Slots in the memory of a device: the same tokens as over arrays, in any company."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,16 @@ from server.backend.ort import OrtBackend
 from server.engine.options import Beams
 from server.engine.sequence import GenerationJob
 from server.models.registry import load_bundle
+from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together
 from tests.server.fake_backend import host_view
 from tests.server.generating import bench, job
-from tests.server.test_branching import jobs, same
-from tests.server.test_isolation import FAIL, FAULTS, NUM_SLOTS, POISON, alone
+from tests.server.test_branching import same
 from tests.server.test_mixes import Mixer, run, told
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=st.lists(
-        st.tuples(jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
-        min_size=1,
-        max_size=9,
-    ),
+    mixed_jobs=companies(),
     max_step_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
@@ -40,14 +35,7 @@ def test_rows_on_a_device_are_as_on_the_host(
     mixed = bench(
         num_slots=NUM_SLOTS, max_step_tokens=max_step_tokens, memory="device", **options, **FAULTS
     )
-    wanted = []
-    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
-        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
-        wanted.append(replace(one, prompt=prompt, source=(3, 4) if has_source else ()))
-        for _ in range(steps_before):
-            mixed.step()
-        mixed.submit(id_, wanted[-1])
-    mixed.run()
+    wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
     for block in mixed.cache.rows(0, NUM_SLOTS).values():
         assert np.isfinite(host_view(block)).all()
     for id_, one in enumerate(wanted):

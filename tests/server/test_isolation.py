@@ -16,30 +16,16 @@ from server.engine.isolation import attempts
 from server.engine.lifecycle import Outcome
 from server.engine.observer import Unobserved
 from server.engine.options import Beams, Sampling
-from server.engine.sequence import EncodingJob, GenerationJob
+from server.engine.sequence import EncodingJob
+from tests.server.company import FAIL, FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.fake_backend import host_view, reference
-from tests.server.generating import Bench, bench, job
-from tests.server.test_branching import jobs, same
-
-POISON, FAIL = 50, 51
-FAULTS: dict[str, Any] = {"poison": POISON, "fail": FAIL}
-NUM_SLOTS = 6
-
-
-def alone(wanted: GenerationJob, **options: Any) -> Bench:
-    lone = bench(num_slots=NUM_SLOTS, **options, **FAULTS)
-    lone.submit(0, wanted)
-    lone.run()
-    return lone
+from tests.server.generating import bench, job
+from tests.server.test_branching import same
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=st.lists(
-        st.tuples(jobs(), st.sampled_from([None, None, POISON, FAIL]), st.integers(0, 3)),
-        min_size=1,
-        max_size=9,
-    ),
+    mixed_jobs=companies(),
     max_step_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
@@ -50,14 +36,7 @@ def test_a_bad_request_of_any_kind_harms_no_other(
     """Samples, beams, greedy ones; some see a token that breaks the run, or makes a NaN."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(num_slots=NUM_SLOTS, max_step_tokens=max_step_tokens, **options, **FAULTS)
-    wanted = []
-    for id_, (one, bad, steps_before) in enumerate(mixed_jobs):
-        prompt = one.prompt if bad is None else (*one.prompt[:-1], bad, one.prompt[-1])
-        wanted.append(replace(one, prompt=prompt, source=(3, 4) if has_source else ()))
-        for _ in range(steps_before):
-            mixed.step()
-        mixed.submit(id_, wanted[-1])
-    mixed.run()
+    wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
     assert mixed.generator.load.num_running == 0
     for block in mixed.cache.rows(0, NUM_SLOTS).values():
         assert np.isfinite(host_view(block)).all(), (
