@@ -1,13 +1,12 @@
 """sentence-transformers on PyTorch: its own modules, its own order by length, batches of 32."""
 
-import time
 from typing import Any
 
 import sentence_transformers
 import torch
 from sentence_transformers import SentenceTransformer
 
-from loadtest.peers.devices import device_of, dtype_of, wait
+from loadtest.peers.devices import device_of, dtype_of, seconds_of
 from loadtest.peers.lines import Message, serve
 
 BATCH = 32  # what its ``encode`` takes at a time
@@ -28,14 +27,8 @@ class Peer:
         }
 
     def run(self, message: Message) -> Message:
-        wait(self._device)
-        started = time.perf_counter()
-        self._vectors(message["inputs"])
-        wait(self._device)
-        return {
-            "seconds": time.perf_counter() - started,
-            "num_tokens": sum(map(len, message["inputs"])),
-        }
+        seconds = seconds_of(lambda: self._vectors(message["inputs"]), self._device)
+        return {"seconds": seconds, "num_tokens": sum(map(len, message["inputs"]))}
 
     def vectors(self, message: Message) -> Message:
         return {"vectors": self._vectors(message["inputs"]).tolist()}

@@ -1,13 +1,12 @@
 """A BERT of ``transformers`` on PyTorch, all texts in one padded batch, ordered in none."""
 
-import time
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoModel
 
-from loadtest.peers.devices import device_of, dtype_of, wait
+from loadtest.peers.devices import device_of, model_of, seconds_of
 from loadtest.peers.lines import Message, serve
 
 
@@ -16,23 +15,13 @@ class Peer:
     _device: str
 
     def load(self, message: Message) -> Message:
-        torch.set_num_threads(message["threads"])
-        model: Any = AutoModel.from_pretrained(
-            message["model"], dtype=dtype_of(message), attn_implementation="sdpa"
-        )
         self._device = device_of(message)
-        self._model = model.eval().to(self._device)
+        self._model = model_of(AutoModel, message)
         return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 
     def run(self, message: Message) -> Message:
-        wait(self._device)
-        started = time.perf_counter()
-        self._vectors(message["inputs"])
-        wait(self._device)
-        return {
-            "seconds": time.perf_counter() - started,
-            "num_tokens": sum(map(len, message["inputs"])),
-        }
+        seconds = seconds_of(lambda: self._vectors(message["inputs"]), self._device)
+        return {"seconds": seconds, "num_tokens": sum(map(len, message["inputs"]))}
 
     def vectors(self, message: Message) -> Message:
         return {"vectors": self._vectors(message["inputs"]).tolist()}

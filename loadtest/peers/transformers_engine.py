@@ -7,7 +7,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from loadtest.peers.devices import device_of, dtype_of, wait
+from loadtest.peers.devices import device_of, model_of, wait
 from loadtest.peers.lines import Message, serve
 
 
@@ -17,12 +17,8 @@ class Peer:
     _caches: dict[tuple[int, int], Any]
 
     def load(self, message: Message) -> Message:
-        torch.set_num_threads(message["threads"])
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            message["model"], dtype=dtype_of(message), attn_implementation="sdpa"
-        )
         self._device = device_of(message)
-        self._model = model.eval().to(self._device)
+        self._model = model_of(AutoModelForCausalLM, message)
         self._caches = {}
         return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 

@@ -1,13 +1,12 @@
 """``transformers`` on PyTorch: an encoder-decoder's own ``generate``, greedy or with beams."""
 
-import time
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoModelForSeq2SeqLM
 
-from loadtest.peers.devices import device_of, dtype_of, wait
+from loadtest.peers.devices import device_of, model_of, seconds_of
 from loadtest.peers.lines import Message, serve
 
 
@@ -16,32 +15,29 @@ class Peer:
     _device: str
 
     def load(self, message: Message) -> Message:
-        torch.set_num_threads(message["threads"])
-        model: Any = AutoModelForSeq2SeqLM.from_pretrained(
-            message["model"], dtype=dtype_of(message), attn_implementation="sdpa"
-        )
         self._device = device_of(message)
-        self._model = model.eval().to(self._device)
+        self._model = model_of(AutoModelForSeq2SeqLM, message)
         return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 
     def run(self, message: Message) -> Message:
         """All sources have one length, so no mask is needed."""
         ids = torch.tensor(message["inputs"], device=self._device)
         length = message["max_new_tokens"]
-        wait(self._device)
-        started = time.perf_counter()
-        with torch.inference_mode():
-            self._model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                min_new_tokens=length,
-                max_new_tokens=length,
-                num_beams=message["beams"],
-                do_sample=False,
-                forced_eos_token_id=None,
-            )
-        wait(self._device)
-        return {"seconds": time.perf_counter() - started, "num_tokens": ids.shape[0] * length}
+
+        def generate() -> None:
+            with torch.inference_mode():
+                self._model.generate(
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    min_new_tokens=length,
+                    max_new_tokens=length,
+                    num_beams=message["beams"],
+                    do_sample=False,
+                    forced_eos_token_id=None,
+                )
+
+        seconds = seconds_of(generate, self._device)
+        return {"seconds": seconds, "num_tokens": ids.shape[0] * length}
 
 
 if __name__ == "__main__":

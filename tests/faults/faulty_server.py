@@ -17,6 +17,7 @@ import typer
 from server import __main__ as command
 from server import app
 from server.backend.base import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
+from tests.server.fake_backend import OnHost
 
 # Each makes the rows that read it go wrong, or the whole run, or the thread.
 NAN, INFINITE, RAISES, DIES = "N", "I", "R", "D"
@@ -72,21 +73,9 @@ class _FaultyGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class _FaultyBoundGraph:
+class _FaultyBoundGraph(OnHost):
     real: BoundGraph
     run_seconds: float
-
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
-
-    def run_into(
-        self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
-        *,
-        repeats: bool = False,
-    ) -> bool:
-        raise NotImplementedError
 
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         ids, num_cached = inputs["token_ids"], inputs.get("num_cached_tokens")

@@ -93,6 +93,25 @@ def only_arrays(inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
     return {name: value for name, value in inputs.items() if not isinstance(value, Block)}
 
 
+class OnHost:
+    """A bound graph whose outputs are arrays, as far as :meth:`run` alone says what it does."""
+
+    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+        raise NotImplementedError
+
+    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+
+    def run_into(
+        self,
+        inputs: Mapping[str, Array | Block],
+        outputs: Mapping[str, Block],
+        *,
+        repeats: bool = False,
+    ) -> bool:
+        raise NotImplementedError
+
+
 class FakeDecode:
     """``poison``: a token id after which a row's logits are NaN, as is what it keeps of it.
 
@@ -116,14 +135,11 @@ class FakeDecode:
         return BoundFakeDecode(self, {name: block for (name, _), block in states.items()})
 
 
-class BoundFakeDecode:
+class BoundFakeDecode(OnHost):
     def __init__(self, graph: FakeDecode, states: dict[str, Block]) -> None:
         self._graph = graph
         self._keep_alive = states
         self._states = {name: host_view(block) for name, block in states.items()}
-
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
 
     def run_into(
         self,
@@ -173,7 +189,7 @@ class BoundFakeDecode:
         return {"logits": logits.reshape(-1, VOCABULARY)[inputs["logit_positions"]]}
 
 
-class FakeEncode:
+class FakeEncode(OnHost):
     """The encoder of an encoder-decoder: its memory is the source's token ids."""
 
     def bind(
@@ -182,18 +198,6 @@ class FakeEncode:
         assert not states
         assert outputs is None
         return self
-
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
-
-    def run_into(
-        self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
-        *,
-        repeats: bool = False,
-    ) -> bool:
-        raise NotImplementedError
 
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         inputs = only_arrays(inputs)
