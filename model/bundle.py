@@ -203,6 +203,11 @@ class Graph(_Record, frozen=True, kw_only=True):
     chunk_within_source: bool = False
     disabled_optimizers: tuple[str, ...] = ()
 
+    def output(self, name: str) -> TensorSpec:
+        """The output of this name, which the graph must have."""
+        (found,) = (tensor for tensor in self.outputs if tensor.name == name)
+        return found
+
     @property
     def cache_bytes_per_token(self) -> int:
         """What one token of one sequence takes in all ``KV`` states."""

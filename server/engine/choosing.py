@@ -52,7 +52,7 @@ class Ask:
 
 def shape_of(spec: GraphSpec, suppressed: tuple[int, ...] = ()) -> Shape:
     """Of the logits of a manifest's ``decode`` graph. ``suppressed`` tokens are never generated."""
-    (logits,) = (tensor for tensor in spec.outputs if tensor.name == LOGITS)
+    logits = spec.output(LOGITS)
     element_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(logits.dtype.value))
     return Shape(int(logits.shape[-1]), element_type, suppressed=suppressed)
 

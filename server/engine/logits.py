@@ -22,13 +22,13 @@ class Logits(Protocol):
         ...
 
     def rows(self, indices: Sequence[int]) -> Floats:
-        """Some of them on the host, ``[len(indices), vocabulary]``. ``indices`` ascend."""
+        """Some of them on the host, ``[len(indices), vocabulary]``: at least one; they ascend."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HostLogits:
-    """Implements :class:`Logits` by a contiguous array; all its rows at once are no copy."""
+    """Implements :class:`Logits` by a contiguous array; neighbouring rows are no copy."""
 
     array: Array
 
@@ -37,7 +37,9 @@ class HostLogits:
         return Block.of(self.array)
 
     def rows(self, indices: Sequence[int]) -> Floats:
-        chosen = self.array if len(indices) == len(self.array) else self.array[list(indices)]
+        first, last = indices[0], indices[-1]
+        are_neighbours = last - first + 1 == len(indices)
+        chosen = self.array[first : last + 1] if are_neighbours else self.array[list(indices)]
         return chosen.astype(np.float32, copy=False)
 
 

@@ -8,11 +8,11 @@ from model.bundle import Graph as GraphSpec
 from server.backend.base import Array, Block, BoundGraph, Graph, Layout
 from server.engine.buckets import Bucket, Buckets
 from server.engine.cache import Capacity, MakeMemory, SlotCache
+from server.engine.choice_graph import LOGITS
 from server.engine.sequence import Floats, Sequence
 
 # Two runs bring all memory that one needs, the third is recorded (ONNX Runtime's CUDA provider).
 _RUNS_TO_RECORD = 3
-_LOGITS = "logits"
 
 
 class PaddedDecode:
@@ -39,14 +39,14 @@ class PaddedDecode:
         *,
         has_source: bool,
     ) -> None:
-        (logits,) = (tensor for tensor in spec.outputs if tensor.name == _LOGITS)
+        logits = spec.output(LOGITS)
         layout = Layout(
             capacity.num_slots,
             (int(logits.shape[-1]),),
             np.dtype(logits.dtype.value),
             has_tokens=False,
         )
-        self._logits = memory({_LOGITS: layout})
+        self._logits = memory({LOGITS: layout})
         self._graph = graph
         self._cache = cache
         self._capacity = capacity
@@ -70,11 +70,11 @@ class PaddedDecode:
 
     def logits(self, count: int) -> Block:
         """Of the first rows of the last run, ``[count, vocabulary]``, where they are."""
-        return self._logits.rows(_LOGITS, 0, count)
+        return self._logits.rows(LOGITS, 0, count)
 
     def logits_read(self, count: int) -> Floats:
         """As :meth:`logits`, on the host."""
-        logits: Floats = self._logits.read(_LOGITS, range(count))
+        logits: Floats = self._logits.read(LOGITS, range(count))
         return logits
 
     def record(self) -> int:
@@ -103,5 +103,5 @@ class PaddedDecode:
             inputs["max_source_length"] = np.array(self._capacity.max_source_length, np.int32)
         if bucket not in self._bound:
             self._bound[bucket] = self._graph.bind(self._cache.rows(0, count))
-        logits = self._logits.rows(_LOGITS, 0, count)
-        return self._bound[bucket].run_into(inputs, {_LOGITS: logits}, repeats=True)
+        logits = self._logits.rows(LOGITS, 0, count)
+        return self._bound[bucket].run_into(inputs, {LOGITS: logits}, repeats=True)
