@@ -1,10 +1,20 @@
 """Bundles as fixtures; see :mod:`tests.bundles`."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import bundles
+
+
+@pytest.fixture(autouse=True)
+def logging_is_left_as_it_was() -> Iterator[None]:
+    """Whoever silences logging here takes their messages from all tests that follow."""
+    disabled = logging.root.manager.disable
+    yield
+    assert logging.root.manager.disable == disabled
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ a fork; what all of them import is read once. Writes the exit statuses, as JSON.
 import hashlib
 import itertools
 import json
+import logging
 import os
 import resource
 import sys
@@ -91,6 +92,7 @@ def run(job: Job, target: Target) -> NoReturn:
     with Path(job["log"]).open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    logging.disable(logging.CRITICAL)  # the log is libFuzzer's
     try:
         for index, seed in enumerate(target.seeds()):
             (Path(job["corpus"]) / f"seed-{index:03}").write_bytes(seed)

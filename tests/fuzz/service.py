@@ -1,7 +1,6 @@
 """The server behind its wire, in this process: real models that the tests trained."""
 
 import asyncio
-import logging
 import shutil
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -105,7 +104,6 @@ async def _one(request: Message) -> AsyncIterator[Message]:
 @cache
 def service() -> Service:
     """Starts it; it ends with the process."""
-    logging.disable(logging.CRITICAL)
     return asyncio.new_event_loop().run_until_complete(_start())
 
 
