@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 
 from model.bundle import BundleError
-from server.backend import devices, kernels, row_graphs
+from server.backend import devices, row_graphs
 from server.backend.base import Block, Layout, Memory
 from server.backend.bound import DeviceBoundGraph, HostBoundGraph, where
 from server.backend.cuda_memory import free_bytes
@@ -19,6 +19,8 @@ from server.backend.device_memory import DeviceMemory
 from server.backend.devices import Device, Placed
 from server.backend.dtypes import TYPES
 from server.backend.host_memory import HostMemory
+from server.backend.kernels.library import LIBRARY
+from server.backend.kernels.rewrite import Rewritten, rewritten
 from server.errors import StartupError
 
 log = logging.getLogger(__name__)
@@ -75,7 +77,7 @@ class OrtBackend:
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
-            ours = kernels.rewritten(path) if self._device.kind == "cpu" else None
+            ours = rewritten(path) if self._device.kind == "cpu" else None
             if ours is not None:
                 _use_kernels(options, ours, path.parent)
             session, records = self._session(
@@ -250,11 +252,9 @@ class OrtGraph:
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type([count], np.int64, *self._device)
 
 
-def _use_kernels(
-    options: onnxruntime.SessionOptions, graph: kernels.Rewritten, directory: Path
-) -> None:
+def _use_kernels(options: onnxruntime.SessionOptions, graph: Rewritten, directory: Path) -> None:
     """Registers our operators, and what ``graph`` reads from memory and from ``directory``."""
-    options.register_custom_ops_library(str(kernels.library()))
+    options.register_custom_ops_library(str(LIBRARY))
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(directory)
     )

@@ -16,7 +16,9 @@ from export.matrices import Int8Rows
 from export.parity import min_cosine
 from export.recipes import AUTO, RECIPES, choose
 from model.bundle import Device, Dtype, Precision
-from server.backend import kernels
+from server.backend.kernels import int8
+from server.backend.kernels.library import Kernels
+from server.backend.kernels.rewrite import rewrite
 from tests.architectures import ARCHITECTURES
 from tests.export.exported import Exported
 
@@ -101,11 +103,11 @@ def test_the_server_knows_every_product(exported: Exported, tmp_path: Path) -> N
     found = operators(exported, tmp_path, Precision.INT8)
     after: Counter[str] = Counter()
     for file in (tmp_path / "graphs").glob("*.onnx"):
-        rewritten = kernels.rewrite(file)
+        rewritten = rewrite(file, Kernels.ROW_INT8)
         assert rewritten is not None
         graph = onnx.ModelProto.FromString(rewritten.model).graph
         after.update(node.op_type for node in graph.node)
-    assert after[kernels.OPERATOR] == found["MatMulInteger"] > 0
+    assert after[int8.OPERATOR] == found["MatMulInteger"] > 0
     assert not {"MatMulInteger", "QuantizeLinear"} & set(after)
 
 

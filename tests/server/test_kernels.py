@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from onnx_ir.tape import Tape
 
 from export.matrices import Int8Rows, constant, gather_rows, row_int8, tied_int8
-from server.backend import kernels
 from server.backend.base import Array
+from server.backend.kernels import rewrite as rewriting
+from server.backend.kernels.int8 import leave_room
+from server.backend.kernels.library import Kernels, runnable
+from server.backend.kernels.rewrite import rewrite, rewritten, shared
 from server.backend.ort import OrtBackend
 
 pytestmark = pytest.mark.skipif(
-    not kernels.runs_here(),
+    Kernels.ROW_INT8 not in runnable(),
     reason="no kernels for this processor",
 )
 
@@ -64,7 +67,7 @@ def plain(file: Path) -> ort.InferenceSession:
 @pytest.fixture(autouse=True)
 def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a processor that has something better."""
-    monkeypatch.setattr(kernels, "library", lambda: kernels.LIBRARY)
+    monkeypatch.setattr(rewriting, "worthwhile", runnable)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -140,28 +143,28 @@ def test_sessions_share_what_is_packed_and_give_it_up(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
     file = product(tmp_path / "a" / "1", weight)
     graphs = [OrtBackend("cpu", n).load(file, ()) for n in (1, 2)]
-    assert kernels.rewritten(file) is kernels.rewritten(file)
-    assert file in {key[0] for key in kernels.shared}
+    assert rewritten(file) is rewritten(file)
+    assert file in {key[0] for key in shared}
     del graphs
     gc.collect()
-    assert file not in {key[0] for key in kernels.shared}
+    assert file not in {key[0] for key in shared}
 
 
 def test_neighbours_without_room_are_left(tmp_path: Path) -> None:
     """As bundles from before have them: in 16 bits their sums would saturate."""
     integers = np.zeros((8, 4), np.int8)
-    assert kernels.leave_room(integers)
+    assert leave_room(integers)
     integers[2:4, 1] = 64
-    assert kernels.leave_room(integers)
+    assert leave_room(integers)
     integers[3, 1] = 65
-    assert not kernels.leave_room(integers)
+    assert not leave_room(integers)
     file = product(tmp_path / "a" / "1", np.full((8, 16), 3.0, np.float32))
-    assert kernels.rewrite(file) is not None
+    assert rewrite(file, Kernels.ROW_INT8) is not None
     model = onnx.load(file)
     (matrix,) = [tensor for tensor in model.graph.initializer if tensor.name == "w.int8"]
     matrix.CopyFrom(onnx.numpy_helper.from_array(np.full((8, 16), 127, np.int8), "w.int8"))
     onnx.save(model, file)
-    assert kernels.rewrite(file) is None
+    assert rewrite(file, Kernels.ROW_INT8) is None
 
 
 def test_what_only_looks_alike_is_left(tmp_path: Path) -> None:
@@ -182,4 +185,4 @@ def test_what_only_looks_alike_is_left(tmp_path: Path) -> None:
             )
         other = tmp_path / f"{change}.onnx"
         onnx.save(model, other)
-        assert kernels.rewrite(other) is None
+        assert rewrite(other, Kernels.ROW_INT8) is None

@@ -1,0 +1,110 @@
+// What the operators share: memory of a run, shapes, and the making of one that the runtime takes.
+#pragma once
+
+#include <stdlib.h>
+
+#include "ort_api.h"
+
+namespace ort {
+
+constexpr int kInvalidArgument = 2, kRuntimeException = 6;  // of a status
+constexpr size_t kMaxRank = 8;
+
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+#define RETURN_IF_FAILED(call)                     \
+  if (::ort::Status* failure = (call); failure) \
+  return failure
+
+struct Dimensions {
+  int64_t sizes[kMaxRank];
+  size_t rank;
+
+  int64_t last() const { return sizes[rank - 1]; }
+  // The product of all but the last.
+  int64_t rows() const {
+    int64_t product = 1;
+    for (size_t axis = 0; axis + 1 < rank; axis++) product *= sizes[axis];
+    return product;
+  }
+};
+
+inline Status* dimensions(const Api& api, const Value* value, Dimensions& out) {
+  Shape* shape = nullptr;
+  RETURN_IF_FAILED(api.ShapeOf(value, &shape));
+  Status* status = api.Rank(shape, &out.rank);
+  if (!status && (out.rank == 0 || out.rank > kMaxRank)) {
+    status = api.CreateStatus(kInvalidArgument, "1 to 8 dimensions are wanted");
+  }
+  if (!status) status = api.Dimensions(shape, out.sizes, out.rank);
+  api.Release(shape);
+  return status;
+}
+
+// Memory of one run, aligned as AVX wants it.
+class Scratch {
+ public:
+  explicit Scratch(size_t num_bytes) : data_(aligned_alloc(kAlignment, rounded(num_bytes))) {}
+  ~Scratch() { free(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+  static size_t rounded(size_t size) { return (size / kAlignment + 1) * kAlignment; }
+  void* data_;
+};
+
+// Definition has: kName; kInputs and kOutputs, arrays of Parameter; and
+// static Status* run(const Api&, KernelContext*). A kernel has no state of its own.
+struct Parameter {
+  ElementType type;
+  bool is_optional = false;
+};
+
+template <typename Definition>
+const Operator& operator_of() {
+  static const Operator op = [] {
+    Operator made{};
+    made.version = kVersion;
+    made.name = [](const Operator*) { return Definition::kName; };
+    made.provider = [](const Operator*) -> const char* { return nullptr; };
+    made.num_inputs = [](const Operator*) { return sizeof(Definition::kInputs) / sizeof(Parameter); };
+    made.input_type = [](const Operator*, size_t index) { return Definition::kInputs[index].type; };
+    made.num_outputs = [](const Operator*) {
+      return sizeof(Definition::kOutputs) / sizeof(Parameter);
+    };
+    made.output_type = [](const Operator*, size_t index) {
+      return Definition::kOutputs[index].type;
+    };
+    made.input_characteristic = [](const Operator*, size_t index) {
+      return Definition::kInputs[index].is_optional ? 1 : 0;
+    };
+    made.output_characteristic = [](const Operator*, size_t index) {
+      return Definition::kOutputs[index].is_optional ? 1 : 0;
+    };
+    made.input_memory = [](const Operator*, size_t) { return 0; };
+    made.variadic_input_min = [](const Operator*) { return 1; };
+    made.variadic_input_same = [](const Operator*) { return 1; };
+    made.variadic_output_min = [](const Operator*) { return 1; };
+    made.variadic_output_same = [](const Operator*) { return 1; };
+    made.create_checked = [](const Operator*, Table table, const KernelInfo*,
+                             void** kernel) -> Status* {
+      *kernel = const_cast<void*>(static_cast<const void*>(table));
+      return nullptr;
+    };
+    made.compute_checked = [](void* kernel, KernelContext* context) {
+      return Definition::run(Api(static_cast<Table>(kernel)), context);
+    };
+    made.destroy = [](void*) {};
+    made.start_version = [](const Operator*) { return 1; };
+    made.end_version = [](const Operator*) { return INT32_MAX; };
+    return made;
+  }();
+  return op;
+}
+
+}  // namespace ort

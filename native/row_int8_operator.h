@@ -1,0 +1,13 @@
+// triune.RowInt8MatMul: y = x W in int8, rows of x quantised as they come.
+//
+// Inputs: x, float [..., inputs]; W, scales and offsets as row_int8::Matrix has them.
+// Output: y, float [..., outputs].
+#pragma once
+
+#include "ort_api.h"
+
+namespace ort {
+
+const Operator& row_int8_matmul();
+
+}  // namespace ort

@@ -1,0 +1,73 @@
+"""A graph as the patterns want to see it: who makes and who reads each value."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+from onnx import numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor
+
+from server.backend.base import Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replacement:
+    """``node`` stands where ``last`` stood, and has its outputs.
+
+    What only ``last`` read is dropped. ``packed`` has initializers that the graph did not have.
+    """
+
+    last: onnx.NodeProto
+    node: onnx.NodeProto
+    packed: dict[str, Array] = field(default_factory=dict)
+
+
+class Graph:
+    """``graph``, whose external weights lie in ``directory``."""
+
+    def __init__(self, graph: onnx.GraphProto, directory: Path) -> None:
+        self.nodes: Sequence[onnx.NodeProto] = graph.node
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self.outputs = {value.name for value in graph.output}
+        self.maker = {name: node for node in graph.node for name in node.output if name}
+        self._directory = directory
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+
+    def made_for(
+        self, reader: onnx.NodeProto | None, index: int, operator: str
+    ) -> onnx.NodeProto | None:
+        """The node that makes ``reader``'s input ``index``, if it is such an operator."""
+        node = None if reader is None else self.maker.get(reader.input[index])
+        return node if node is not None and node.op_type == operator else None
+
+    def read_by(self, node: onnx.NodeProto | None, *operators: str) -> onnx.NodeProto | None:
+        """The one reader of ``node``'s only output, if it is such an operator."""
+        if node is None or node.output[0] in self.outputs:
+            return None
+        readers = self._readers.get(node.output[0], [])
+        is_one = len(readers) == 1 and readers[0].op_type in operators
+        return readers[0] if is_one else None
+
+    def small(self, name: str) -> Array | None:
+        """An initializer that the graph itself holds."""
+        tensor = self.initializers.get(name)
+        if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return None
+        return numpy_helper.to_array(tensor)
+
+    def array(self, name: str) -> Array:
+        """An initializer.
+
+        Raises:
+            KeyError: there is none of that name.
+            OSError: its file cannot be read.
+        """
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(self.initializers[name])
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            load_external_data_for_tensor(tensor, str(self._directory))
+        return numpy_helper.to_array(tensor)

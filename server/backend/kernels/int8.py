@@ -1,0 +1,116 @@
+"""Products in int8: nine standard operators each (``export.matrices.multiply``) become one.
+
+It computes the very same numbers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from server.backend.base import Array
+from server.backend.kernels.graph import Graph, Replacement
+from server.backend.kernels.library import DOMAIN
+
+OPERATOR = "RowInt8MatMul"
+PANEL, GROUP = 16, 4  # outputs and inputs that lie side by side: native/row_int8.h
+_MIDDLE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """The nine operators of a product, of which only ``last`` is read by others."""
+
+    last: onnx.NodeProto
+    x: str
+    matrix: str
+    zero: int
+    is_transposed: bool
+    scales: str
+
+
+def products(graph: Graph) -> Iterator[Replacement]:
+    """Those of ``graph`` whose sums the kernel can hold."""
+    for node in graph.nodes:
+        product = _product(graph, node)
+        if product is None:
+            continue
+        integers = _integers(graph, product)
+        if not leave_room(integers):
+            continue
+        weights, offsets = pack(integers)
+        y = product.last.output[0]
+        packed = {f"{y}.packed": weights, f"{y}.offsets": offsets}
+        inputs = [product.x, f"{y}.packed", product.scales, f"{y}.offsets"]
+        made = onnx.helper.make_node(OPERATOR, inputs, [y], name=y, domain=DOMAIN)
+        yield Replacement(product.last, made, packed)
+
+
+def _product(graph: Graph, node: onnx.NodeProto) -> _Product | None:
+    """The product whose ``MatMulInteger`` is ``node``, if it is one of ours."""
+    if node.op_type != "MatMulInteger" or len(node.input) != 4:
+        return None
+    quantize = graph.made_for(node, 0, "QuantizeLinear")
+    divide = graph.made_for(quantize, 0, "Div")
+    clamp = graph.made_for(divide, 1, "Max")
+    reduce = graph.made_for(clamp, 0, "ReduceMax")
+    magnitude = graph.made_for(reduce, 0, "Abs")
+    cast = graph.read_by(node, "Cast")
+    scale = graph.read_by(cast, "Mul")
+    restore = graph.read_by(scale, "Mul")
+    middle, zero = graph.small(node.input[2]), graph.small(node.input[3])
+    if not (quantize and divide and clamp and reduce and magnitude):
+        return None
+    if not (cast and scale and restore) or middle != _MIDDLE or zero is None:
+        return None
+    is_ours = (
+        divide.input[0] == magnitude.input[0]
+        and scale.input[0] == cast.output[0]
+        and restore.input[0] == scale.output[0]
+        and restore.input[1] == clamp.output[0]
+        and scale.input[1] in graph.initializers
+    )
+    transpose = graph.made_for(node, 1, "Transpose")
+    matrix = transpose.input[0] if transpose is not None else node.input[1]
+    if not is_ours or matrix not in graph.initializers:
+        return None
+    return _Product(
+        last=restore,
+        x=divide.input[0],
+        matrix=matrix,
+        zero=int(zero),
+        is_transposed=transpose is not None,
+        scales=scale.input[1],
+    )
+
+
+def _integers(graph: Graph, product: _Product) -> Array:
+    """Its weights, signed: ``[inputs, outputs]``."""
+    integers = graph.array(product.matrix)
+    if product.is_transposed:
+        integers = integers.T
+    if product.zero:
+        integers = (integers.astype(np.int16) - product.zero).astype(np.int8)
+    return integers
+
+
+def leave_room(integers: Array) -> bool:
+    """Whether the sums of neighbours ``[inputs, outputs]`` with unsigned bytes fit 16 bits.
+
+    Those of bundles from before may not: such a product is left to the standard operators.
+    """
+    pairs = integers[: len(integers) // 2 * 2].astype(np.int32)
+    sums = pairs[0::2] + pairs[1::2]
+    return bool(np.abs(sums).max(initial=0) * 255 <= np.iinfo(np.int16).max)
+
+
+def pack(integers: Array) -> tuple[Array, Array]:
+    """``integers [inputs, outputs]`` as ``native/row_int8.h`` wants them, and the offsets."""
+    num_inputs, num_outputs = integers.shape
+    groups, panels = -(-num_inputs // GROUP), -(-num_outputs // PANEL)
+    padded = np.zeros((groups * GROUP, panels * PANEL), np.int8)
+    padded[:num_inputs, :num_outputs] = integers
+    blocks = padded.reshape(groups, GROUP, panels, PANEL).transpose(2, 0, 3, 1)
+    offsets = _MIDDLE * integers.sum(0, dtype=np.int32)
+    return np.ascontiguousarray(blocks).reshape(-1), offsets

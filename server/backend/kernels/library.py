@@ -1,0 +1,34 @@
+"""The library that ``native/`` becomes, and what of it is worth using on this processor."""
+
+import ctypes
+from enum import IntFlag
+from functools import cache
+from pathlib import Path
+
+LIBRARY = Path(__file__).parents[1] / "libtriune_kernels.so"
+DOMAIN = "triune"
+
+
+class Kernels(IntFlag):
+    """Those of the library: native/operators.cc."""
+
+    ROW_INT8 = 1
+
+
+@cache
+def runnable() -> Kernels:
+    """What this machine can run at all."""
+    return _answer("triune_runnable")
+
+
+@cache
+def worthwhile() -> Kernels:
+    """What is faster here than ONNX Runtime's own operators."""
+    return _answer("triune_worthwhile")
+
+
+def _answer(function: str) -> Kernels:
+    try:
+        return Kernels(getattr(ctypes.CDLL(str(LIBRARY)), function)())
+    except OSError:  # not built, or for another kind of processor
+        return Kernels(0)
