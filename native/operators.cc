@@ -1,25 +1,33 @@
 // What the library says to the server and to ONNX Runtime.
 
+#include "matmul.h"
+#include "matmul_operator.h"
 #include "operator.h"
+#include "processor.h"
 #include "row_int8.h"
 #include "row_int8_operator.h"
 
 namespace {
 
-enum Kernels : int { kRowInt8 = 1 };  // server/backend/kernels/library.py
+enum Kernels : int { kRowInt8 = 1, kMatMul = 2 };  // server/backend/kernels/library.py
+
+int runnable() {
+  return (row_int8::runs_here() ? kRowInt8 : 0) | (matmul::runs_here() ? kMatMul : 0);
+}
 
 }  // namespace
 
 extern "C" {
 
 // What this processor can run.
-__attribute__((visibility("default"))) int triune_runnable() {
-  return row_int8::runs_here() ? kRowInt8 : 0;
-}
+__attribute__((visibility("default"))) int triune_runnable() { return runnable(); }
 
-// What is faster here than ONNX Runtime's own operators.
+// What is faster here than ONNX Runtime's own operators, which use more instructions than ours.
 __attribute__((visibility("default"))) int triune_worthwhile() {
-  return row_int8::runs_here() && !row_int8::has_vnni() ? kRowInt8 : 0;
+  int better = kRowInt8 | kMatMul;
+  if (processor::has_vnni()) better &= ~kRowInt8;
+  if (processor::has_avx512()) better &= ~kMatMul;
+  return runnable() & better;
 }
 
 // Called by ONNX Runtime when the library is registered.
@@ -32,6 +40,7 @@ __attribute__((visibility("default"))) ort::Status* RegisterCustomOps(ort::Sessi
   if (!domain) {
     RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
     RETURN_IF_FAILED(api.Add(domain, &ort::row_int8_matmul()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::packed_matmul()));
   }
   return api.Add(options, domain);
 }

@@ -1,10 +1,11 @@
 #include "row_int8.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
 
 #include <math.h>
 #include <string.h>
+
+#include "processor.h"
 
 #define AVX2 __attribute__((target("avx2")))
 
@@ -110,22 +111,7 @@ constexpr int64_t kRowBlock = 64;
 
 }  // namespace
 
-// Bits as in Intel's manual of its instruction set, volume 2A, CPUID.
-bool runs_here() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1u << 27)) return false;  // OSXSAVE
-  unsigned saved = 0, high = 0;
-  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
-  if ((saved & 6) != 6) return false;  // the system keeps the registers of AVX
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 5);
-}
-
-bool has_vnni() {
-  unsigned last = 0, a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &last, &b, &c, &d)) return false;
-  if (c & 1u << 11) return true;  // AVX512_VNNI
-  return last >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
-}
+bool runs_here() { return processor::has_avx2(); }
 
 void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* bytes,
               float* largest) {

@@ -25,8 +25,6 @@ struct Matrix {
 
 // Whether this processor and its system have what the kernel needs: AVX2.
 bool runs_here();
-// Whether there is an instruction for the whole of it, which ONNX Runtime uses.
-bool has_vnni();
 
 // x [num_rows, num_inputs] to bytes around 128, bytes [num_rows, 4 * num_groups], and the
 // largest magnitude of each row.

@@ -32,6 +32,7 @@ class Graph:
         self.outputs = {value.name for value in graph.output}
         self.maker = {name: node for node in graph.node for name in node.output if name}
         self._directory = directory
+        self._shapes = {value.name: _shape(value) for value in graph.value_info}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             for name in node.input:
@@ -52,6 +53,11 @@ class Graph:
         is_one = len(readers) == 1 and readers[0].op_type in operators
         return readers[0] if is_one else None
 
+    def have_same_shape(self, one: str, other: str) -> bool:
+        """Whether both are known to have it (and have one), whatever the inputs' sizes."""
+        shape = self._shapes.get(one)
+        return shape is not None and all(shape) and shape == self._shapes.get(other)
+
     def small(self, name: str) -> Array | None:
         """An initializer that the graph itself holds."""
         tensor = self.initializers.get(name)
@@ -71,3 +77,8 @@ class Graph:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             load_external_data_for_tensor(tensor, str(self._directory))
         return numpy_helper.to_array(tensor)
+
+
+def _shape(value: onnx.ValueInfoProto) -> tuple[str | int, ...]:
+    """Sizes and names of sizes; 0 or empty where nothing is known."""
+    return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)

@@ -13,6 +13,7 @@ class Kernels(IntFlag):
     """Those of the library: native/operators.cc."""
 
     ROW_INT8 = 1
+    MATMUL = 2
 
 
 @cache

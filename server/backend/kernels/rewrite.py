@@ -13,12 +13,15 @@ from pathlib import Path
 import onnx
 
 from server.backend.base import Array
-from server.backend.kernels import int8
+from server.backend.kernels import int8, matmul
 from server.backend.kernels.graph import Graph, Replacement
 from server.backend.kernels.library import DOMAIN, Kernels, worthwhile
 
 Pattern = Callable[[Graph], Iterable[Replacement]]
-PATTERNS: dict[Kernels, Pattern] = {Kernels.ROW_INT8: int8.products}
+PATTERNS: dict[Kernels, Pattern] = {
+    Kernels.ROW_INT8: int8.products,
+    Kernels.MATMUL: matmul.products,
+}
 
 
 @dataclass(frozen=True, eq=False)

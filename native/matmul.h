@@ -1,0 +1,29 @@
+// y = x W in fp32, W packed. An output's products are added in an order of their own, whatever
+// rows are beside it.
+#pragma once
+
+#include <stdint.h>
+
+#include "epilogue.h"
+
+namespace matmul {
+
+constexpr int64_t kPanel = 16;  // outputs side by side
+
+// W as the kernel reads it: [panels][inputs][16 outputs], padded with zeros.
+struct Matrix {
+  const float* weights;
+  int64_t num_inputs;
+  int64_t num_outputs;
+
+  int64_t num_panels() const { return (num_outputs + kPanel - 1) / kPanel; }
+};
+
+// Whether this processor and its system have what the kernel needs: AVX2 and FMA.
+bool runs_here();
+
+// Outputs of panels first .. last - 1 of y [num_rows, num_outputs], of x [num_rows, num_inputs].
+void multiply(const float* x, int64_t num_rows, const Matrix& matrix, const Epilogue& epilogue,
+              int64_t first, int64_t last, float* y);
+
+}  // namespace matmul

@@ -1,0 +1,12 @@
+// What instructions this processor has, and its system keeps the registers of.
+#pragma once
+
+namespace processor {
+
+bool has_avx2();
+bool has_fma();
+bool has_avx512();
+// For products of bytes: AVX-VNNI or AVX512-VNNI.
+bool has_vnni();
+
+}  // namespace processor

@@ -1,0 +1,179 @@
+"""Our product in fp32, and what it does with its sums, against the standard operators."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from server.backend.base import Array, BoundGraph
+from server.backend.kernels import matmul
+from server.backend.kernels import rewrite as rewriting
+from server.backend.kernels.library import Kernels, runnable
+from server.backend.kernels.rewrite import rewrite
+from server.backend.ort import OrtBackend
+
+pytestmark = pytest.mark.skipif(
+    Kernels.MATMUL not in runnable(), reason="no kernels for this processor"
+)
+
+
+@pytest.fixture(autouse=True)
+def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a processor that has something better."""
+    monkeypatch.setattr(rewriting, "worthwhile", runnable)
+
+
+def graph(
+    path: Path, weight: Array, bias: Array | None, activation: str = "", *, has_rest: bool = False
+) -> Path:
+    """``y = activation(x weight + bias) + rest``, in standard operators."""
+    rows, (num_inputs, num_outputs) = ["batch", "length"], weight.shape
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*rows, num_inputs])]
+    nodes, last = [helper.make_node("MatMul", ["x", "w"], ["product"])], "product"
+    initializers = [numpy_helper.from_array(weight, "w")]
+    if bias is not None:
+        initializers.append(numpy_helper.from_array(bias, "b"))
+        nodes.append(helper.make_node("Add", ["b", last], ["biased"]))
+        last = "biased"
+    if activation:
+        nodes.append(helper.make_node(activation, [last], ["active"]))
+        last = "active"
+    if has_rest:
+        inputs.append(
+            helper.make_tensor_value_info("rest", TensorProto.FLOAT, [*rows, num_outputs])
+        )
+        nodes.append(helper.make_node("Identity", ["rest"], ["kept"]))
+        nodes.append(helper.make_node("Add", [last, "kept"], ["whole"]))
+        last = "whole"
+    nodes.append(helper.make_node("Identity", [last], ["y"]))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [*rows, num_outputs])
+    made = helper.make_graph(nodes, "g", inputs, [y], initializers)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)
+    return path
+
+
+def ours(file: Path, num_threads: int = 1) -> BoundGraph:
+    found = rewrite(file, Kernels.MATMUL)
+    assert found is not None
+    nodes = onnx.ModelProto.FromString(found.model).graph.node
+    assert [node.op_type for node in nodes if node.op_type != "Identity"] == [matmul.OPERATOR]
+    return OrtBackend("cpu", num_threads).load(file, ()).bind({})
+
+
+def exact(
+    x: Array, weight: Array, bias: Array | None, activation: str, rest: Array | None
+) -> Array:
+    """By ONNX Runtime, with the product in double precision."""
+    y = x.astype(np.float64) @ weight.astype(np.float64)
+    y = y if bias is None else y + bias
+    if activation:
+        node = helper.make_node(activation, ["x"], ["y"])
+        one = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+        made = helper.make_graph([node], "g", one[:1], one[1:])
+        model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        session = ort.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        y = session.run(None, {"x": y.astype(np.float32)})[0]
+    return y if rest is None else y + rest
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("activation", ["", "Relu", "Gelu"])
+@pytest.mark.parametrize(
+    ("num_inputs", "num_outputs"), [(1, 1), (7, 5), (384, 16), (385, 40), (800, 523)]
+)
+def test_it_is_the_same(
+    tmp_path: Path, num_inputs: int, num_outputs: int, activation: str, num_threads: int
+) -> None:
+    rng = np.random.default_rng(num_inputs)
+    weight = rng.normal(size=(num_inputs, num_outputs), scale=num_inputs**-0.5).astype(np.float32)
+    for bias in (None, rng.normal(size=num_outputs).astype(np.float32)):
+        for has_rest in (False, True):
+            name = f"{bias is None}-{has_rest}"
+            file = graph(
+                tmp_path / name / "1" / "g.onnx", weight, bias, activation, has_rest=has_rest
+            )
+            bound = ours(file, num_threads)
+            for num_rows in (1, 2, 3, 7, 8, 97, 200):
+                x = rng.normal(size=(1, num_rows, num_inputs)).astype(np.float32)
+                rest = rng.normal(size=(1, num_rows, num_outputs)).astype(np.float32)
+                fed = {"x": x, "rest": rest} if has_rest else {"x": x}
+                actual = bound.run(fed)["y"]
+                expected = exact(x, weight, bias, activation, rest if has_rest else None)
+                np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    counts=st.lists(st.integers(1, 20), min_size=1, max_size=6),
+)
+def test_a_row_is_the_same_whatever_is_beside_it(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, counts: list[int]
+) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.normal(size=(401, 37)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("rows") / "1"
+    bound = ours(graph(folder / "g.onnx", weight, None, "Gelu"))
+    x = rng.normal(size=(1, sum(counts), 401)).astype(np.float32)
+    together = bound.run({"x": x})["y"].copy()
+    start = 0
+    for count in counts:
+        part = bound.run({"x": np.ascontiguousarray(x[:, start : start + count])})["y"]
+        np.testing.assert_array_equal(part, together[:, start : start + count])
+        start += count
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Gelu"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_stays_so_and_alone(
+    tmp_path: Path, bad: float, activation: str
+) -> None:
+    rng = np.random.default_rng(0)
+    weight = np.abs(rng.normal(size=(40, 32))).astype(np.float32)
+    bound = ours(graph(tmp_path / "a" / "1" / "g.onnx", weight, None, activation))
+    x = rng.normal(size=(1, 6, 40)).astype(np.float32)
+    expected = bound.run({"x": x})["y"].copy()
+    x[0, 2, 3] = bad
+    actual = bound.run({"x": x})["y"]
+    assert not np.isfinite(actual[0, 2]).any()
+    others = [0, 1, 3, 4, 5]
+    np.testing.assert_array_equal(actual[0, others], expected[0, others])
+
+
+def test_gelu_everywhere(tmp_path: Path) -> None:
+    """Through a matrix that changes nothing: also far from zero, where it is 0 or its input."""
+    bound = ours(graph(tmp_path / "a" / "1" / "g.onnx", np.eye(16, dtype=np.float32), None, "Gelu"))
+    x = np.linspace(-12, 12, 16 * 4096, dtype=np.float32).reshape(1, -1, 16)
+    expected = exact(x, np.eye(16, dtype=np.float32), None, "Gelu", None)
+    np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=5e-7, atol=3e-6)
+
+
+def test_what_others_read_is_left(tmp_path: Path) -> None:
+    """Sums that are an output too, a sum with what may have another shape."""
+    file = graph(tmp_path / "1" / "g.onnx", np.ones((4, 8), np.float32), np.ones(8, np.float32))
+    model = onnx.load(file)
+    model.graph.output.append(
+        helper.make_tensor_value_info("product", TensorProto.FLOAT, ["batch", "length", 8])
+    )
+    onnx.save(model, file)
+    found = rewrite(file, Kernels.MATMUL)
+    assert found is not None
+    operators = [n.op_type for n in onnx.ModelProto.FromString(found.model).graph.node]
+    assert operators == [matmul.OPERATOR, "Add", "Identity"]
+    file = graph(tmp_path / "1" / "h.onnx", np.ones((4, 8), np.float32), None, has_rest=True)
+    model = onnx.load(file)
+    del model.graph.value_info[:]
+    onnx.save(model, file)
+    found = rewrite(file, Kernels.MATMUL)
+    assert found is not None
+    operators = [n.op_type for n in onnx.ModelProto.FromString(found.model).graph.node]
+    assert "Add" in operators
