@@ -4,11 +4,9 @@
 
 #include <stdint.h>
 
-#include "epilogue.h"
+#include "output.h"
 
 namespace matmul {
-
-constexpr int64_t kPanel = 16;  // outputs side by side
 
 // W as the kernel reads it: [panels][inputs][16 outputs], padded with zeros.
 struct Matrix {

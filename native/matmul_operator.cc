@@ -28,11 +28,12 @@ void multiply_task(void* data, size_t index) {
   const int64_t row = static_cast<int64_t>(index) % num_row_tasks * kTaskRows;
   const int64_t first = static_cast<int64_t>(index) / num_row_tasks * work.panels_per_task;
   Epilogue epilogue = work.epilogue;
-  if (epilogue.rest) epilogue.rest += row * work.matrix.num_outputs;
+  const int64_t width = epilogue.width_of(work.matrix.num_outputs);
+  if (epilogue.rest) epilogue.rest += row * width;
   matmul::multiply(work.x + row * work.matrix.num_inputs, smaller(kTaskRows, work.num_rows - row),
                    work.matrix, epilogue, first,
                    smaller(first + work.panels_per_task, work.matrix.num_panels()),
-                   work.y + row * work.matrix.num_outputs);
+                   work.y + row * width);
 }
 
 struct PackedMatMul {
@@ -60,7 +61,7 @@ Status* PackedMatMul::run(const Api& api, KernelContext* context) {
   work.matrix = {static_cast<const float*>(data[kWeights]), shape.last(), settings[0]};
   work.epilogue = {static_cast<const float*>(data[kBias]), static_cast<const float*>(data[kRest]),
                    static_cast<Activation>(settings[1])};
-  shape.sizes[shape.rank - 1] = work.matrix.num_outputs;
+  shape.sizes[shape.rank - 1] = work.epilogue.width_of(work.matrix.num_outputs);
   Value* output = nullptr;
   void* y = nullptr;
   RETURN_IF_FAILED(api.Output(context, 0, shape.sizes, shape.rank, &output));
@@ -70,7 +71,7 @@ Status* PackedMatMul::run(const Api& api, KernelContext* context) {
 
   const int64_t num_panels = work.matrix.num_panels();
   const int64_t num_rows = smaller(kTaskRows, work.num_rows);
-  const int64_t panel_products = num_rows * work.matrix.num_inputs * matmul::kPanel;
+  const int64_t panel_products = num_rows * work.matrix.num_inputs * kPanel;
   const int64_t wanted = ceil_div(kTaskProducts, larger(1, panel_products));
   work.panels_per_task = smaller(num_panels, larger(wanted, ceil_div(num_panels, kMaxPanelTasks)));
   work.num_panel_tasks = ceil_div(num_panels, work.panels_per_task);

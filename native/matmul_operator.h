@@ -1,8 +1,8 @@
-// triune.PackedMatMul: y = activation(x W + bias) + rest, in fp32.
+// triune.PackedMatMul: y = epilogue(x W) in fp32.
 //
 // Inputs: x, float [..., inputs]; W as matmul::Matrix has it; settings, int32 [outputs,
-// Activation]; bias, float [outputs], optional; rest, float [..., outputs], optional.
-// Output: y, float [..., outputs].
+// Activation]; bias and rest as Epilogue has them, optional.
+// Output: y, float [..., Epilogue::width_of(outputs)].
 #pragma once
 
 #include "ort_api.h"

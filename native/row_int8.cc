@@ -58,52 +58,63 @@ AVX2 void quantize_row(const float* x, int64_t size, float largest, uint8_t* byt
 
 // R rows times one panel. The sums are those of unsigned bytes: the offsets are taken off.
 template <int R>
-AVX2 void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest,
-                        const int8_t* panel, int64_t num_groups, const float* scales,
-                        const int32_t* offsets, float* y, int64_t num_outputs) {
+AVX2_FMA void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest,
+                            const int8_t* panel, int64_t num_groups, const float* scales,
+                            const int32_t* offsets, const Output& out) {
   __m256i sums[R][2];
-  for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+  const uint8_t* rows[R];
+  for (int r = 0; r < R; r++) {
+    sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+    rows[r] = bytes + r * stride;
+    out.fetch(r);
+  }
   const __m256i ones = _mm256_set1_epi16(1);
-  for (int64_t g = 0; g < num_groups; g++, panel += kPanel * kGroup) {
-    const __m256i w0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel));
-    const __m256i w1 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel + 32));
+  const auto add = [&](int64_t g) __attribute__((always_inline, target("avx2,fma"))) {
+    const __m256i* const w = reinterpret_cast<const __m256i*>(panel + g * kPanel * kGroup);
+    const __m256i w0 = _mm256_loadu_si256(w), w1 = _mm256_loadu_si256(w + 1);
     for (int r = 0; r < R; r++) {
       int32_t group;
-      memcpy(&group, bytes + r * stride + g * kGroup, sizeof(group));
+      memcpy(&group, rows[r] + g * kGroup, sizeof(group));
       const __m256i x = _mm256_set1_epi32(group);
       sums[r][0] = _mm256_add_epi32(
           sums[r][0], _mm256_madd_epi16(_mm256_maddubs_epi16(x, w0), ones));
       sums[r][1] = _mm256_add_epi32(
           sums[r][1], _mm256_madd_epi16(_mm256_maddubs_epi16(x, w1), ones));
     }
+  };
+  int64_t g = 0;
+  for (; g + 2 <= num_groups; g += 2) {
+    add(g);
+    add(g + 1);
   }
-  for (int half = 0; half < 2; half++) {
-    const __m256 scale = _mm256_loadu_ps(scales + 8 * half);
-    const __m256i offset =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offsets + 8 * half));
-    for (int r = 0; r < R; r++) {
-      __m256 sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums[r][half], offset));
-      _mm256_storeu_ps(y + r * num_outputs + 8 * half,
-                       _mm256_mul_ps(_mm256_mul_ps(sum, scale), _mm256_set1_ps(largest[r])));
+  if (g < num_groups) add(g);
+  for (int r = 0; r < R; r++) {
+    __m256 values[2];
+    for (int half = 0; half < 2; half++) {
+      const __m256 scale = _mm256_loadu_ps(scales + 8 * half);
+      const __m256i offset =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offsets + 8 * half));
+      const __m256 sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums[r][half], offset));
+      values[half] = _mm256_mul_ps(_mm256_mul_ps(sum, scale), _mm256_set1_ps(largest[r]));
     }
+    out.finish(r, values);
   }
 }
 
-// All rows times one panel whose 16 outputs all exist.
-AVX2 void multiply_panel(const uint8_t* bytes, int64_t stride, const float* largest,
-                         int64_t num_rows, const int8_t* panel, int64_t num_groups,
-                         const float* scales, const int32_t* offsets, float* y,
-                         int64_t num_outputs) {
-  int64_t row = 0;
+void multiply_panel(const uint8_t* bytes, int64_t stride, const float* largest, int64_t num_rows,
+                    const int8_t* panel, int64_t num_groups, const float* scales,
+                    const int32_t* offsets, Output out) {
   const auto tile = [&](auto multiply_rows, int64_t count) {
-    multiply_rows(bytes + row * stride, stride, largest + row, panel, num_groups, scales, offsets,
-                  y + row * num_outputs, num_outputs);
-    row += count;
+    multiply_rows(bytes, stride, largest, panel, num_groups, scales, offsets, out);
+    bytes += count * stride;
+    largest += count;
+    num_rows -= count;
+    out.skip(count);
   };
-  while (num_rows - row >= 4) tile(multiply_tile<4>, 4);
-  if (num_rows - row == 3) tile(multiply_tile<3>, 3);
-  if (num_rows - row == 2) tile(multiply_tile<2>, 2);
-  if (num_rows - row == 1) tile(multiply_tile<1>, 1);
+  while (num_rows >= 4) tile(multiply_tile<4>, 4);
+  if (num_rows == 3) tile(multiply_tile<3>, 3);
+  if (num_rows == 2) tile(multiply_tile<2>, 2);
+  if (num_rows == 1) tile(multiply_tile<1>, 1);
 }
 
 // Rows whose bytes, with a panel, stay in the first caches.
@@ -111,7 +122,7 @@ constexpr int64_t kRowBlock = 64;
 
 }  // namespace
 
-bool runs_here() { return processor::has_avx2(); }
+bool runs_here() { return processor::has_avx2() && processor::has_fma(); }
 
 void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* bytes,
               float* largest) {
@@ -125,29 +136,15 @@ void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* byt
 }
 
 void multiply(const uint8_t* bytes, const float* largest, int64_t num_rows, const Matrix& matrix,
-              int64_t first, int64_t last, float* y) {
+              const Epilogue& epilogue, int64_t first, int64_t last, float* y) {
   const int64_t num_groups = matrix.num_groups(), stride = num_groups * kGroup;
-  for (int64_t begin = 0; begin < num_rows; begin += kRowBlock) {
-    const int64_t count = smaller(kRowBlock, num_rows - begin);
+  for (int64_t row = 0; row < num_rows; row += kRowBlock) {
+    const int64_t count = smaller(kRowBlock, num_rows - row);
     for (int64_t panel = first; panel < last; panel++) {
-      const int64_t column = panel * kPanel;
-      const int8_t* weights = matrix.weights + panel * num_groups * kPanel * kGroup;
-      float* out = y + begin * matrix.num_outputs + column;
-      const int64_t width = smaller(kPanel, matrix.num_outputs - column);
-      if (width == kPanel) {
-        multiply_panel(bytes + begin * stride, stride, largest + begin, count, weights, num_groups,
-                       matrix.scales + column, matrix.offsets + column, out, matrix.num_outputs);
-        continue;
-      }
-      float scales[kPanel] = {}, whole[kRowBlock * kPanel];
-      int32_t offsets[kPanel] = {};
-      memcpy(scales, matrix.scales + column, width * sizeof(float));
-      memcpy(offsets, matrix.offsets + column, width * sizeof(float));
-      multiply_panel(bytes + begin * stride, stride, largest + begin, count, weights, num_groups,
-                     scales, offsets, whole, kPanel);
-      for (int64_t row = 0; row < count; row++) {
-        memcpy(out + row * matrix.num_outputs, whole + row * kPanel, width * sizeof(float));
-      }
+      multiply_panel(bytes + row * stride, stride, largest + row, count,
+                     matrix.weights + panel * stride * kPanel, num_groups,
+                     matrix.scales + panel * kPanel, matrix.offsets + panel * kPanel,
+                     Output(epilogue, matrix.num_outputs, row, panel, y));
     }
   }
 }

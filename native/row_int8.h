@@ -4,18 +4,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "output.h"
+
 namespace row_int8 {
 
-constexpr int64_t kPanel = 16;  // outputs side by side
-constexpr int64_t kGroup = 4;   // inputs side by side
+constexpr int64_t kGroup = 4;  // inputs side by side
 
 // W as the kernel reads it: [panels][inputs / 4][16 outputs][4 inputs], padded with zeros.
 //
 // Sums of the products of inputs 2i and 2i + 1 with an unsigned byte each must fit 16 bits.
 struct Matrix {
   const int8_t* weights;
-  const float* scales;     // [outputs]
-  const int32_t* offsets;  // [outputs]: 128 * the sum of the output's weights
+  const float* scales;     // of each output, also of padding
+  const int32_t* offsets;  // of each output, also of padding: 128 * the sum of its weights
   int64_t num_inputs;
   int64_t num_outputs;
 
@@ -23,7 +24,7 @@ struct Matrix {
   int64_t num_panels() const { return (num_outputs + kPanel - 1) / kPanel; }
 };
 
-// Whether this processor and its system have what the kernel needs: AVX2.
+// Whether this processor and its system have what the kernel needs: AVX2 and FMA.
 bool runs_here();
 
 // x [num_rows, num_inputs] to bytes around 128, bytes [num_rows, 4 * num_groups], and the
@@ -31,8 +32,8 @@ bool runs_here();
 void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* bytes,
               float* largest);
 
-// Outputs of panels first .. last - 1 of y [num_rows, num_outputs].
+// The outputs y of panels first .. last - 1.
 void multiply(const uint8_t* bytes, const float* largest, int64_t num_rows, const Matrix& matrix,
-              int64_t first, int64_t last, float* y);
+              const Epilogue& epilogue, int64_t first, int64_t last, float* y);
 
 }  // namespace row_int8

@@ -11,12 +11,13 @@ constexpr int64_t kTaskProducts = 250'000;
 constexpr int64_t kMaxTasks = 64;
 constexpr int64_t kQuantizeRows = 16;  // of a task
 
-enum Input : size_t { kX, kWeights, kScales, kOffsets, kNumInputs };
+enum Input : size_t { kX, kWeights, kScales, kOffsets, kSettings, kBias, kRest, kNumInputs };
 
 struct Work {
   const float* x;
   int64_t num_rows;
   row_int8::Matrix matrix;
+  Epilogue epilogue;
   uint8_t* bytes;
   float* largest;
   float* y;
@@ -36,35 +37,38 @@ void multiply_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t first = static_cast<int64_t>(index) * work.panels_per_task;
   const int64_t last = smaller(first + work.panels_per_task, work.matrix.num_panels());
-  row_int8::multiply(work.bytes, work.largest, work.num_rows, work.matrix, first, last, work.y);
+  row_int8::multiply(work.bytes, work.largest, work.num_rows, work.matrix, work.epilogue,
+                     first, last, work.y);
 }
 
 struct RowInt8MatMul {
   static constexpr const char* kName = "RowInt8MatMul";
-  static constexpr Parameter kInputs[] = {{kFloat}, {kInt8}, {kFloat}, {kInt32}};
+  static constexpr Parameter kInputs[] = {{kFloat}, {kInt8},        {kFloat},      {kInt32},
+                                          {kInt32}, {kFloat, true}, {kFloat, true}};
   static constexpr Parameter kOutputs[] = {{kFloat}};
   static Status* run(const Api& api, KernelContext* context);
 };
 
 Status* RowInt8MatMul::run(const Api& api, KernelContext* context) {
   const Value* values[kNumInputs];
-  void* data[kNumInputs];
+  void* data[kNumInputs] = {};
   for (size_t index = 0; index < kNumInputs; index++) {
     RETURN_IF_FAILED(api.Input(context, index, &values[index]));
-    RETURN_IF_FAILED(api.Data(values[index], &data[index]));
+    if (values[index]) RETURN_IF_FAILED(api.Data(values[index], &data[index]));
   }
-  Dimensions shape, outputs;
+  Dimensions shape;
   RETURN_IF_FAILED(dimensions(api, values[kX], shape));
-  RETURN_IF_FAILED(dimensions(api, values[kScales], outputs));
+  const int32_t* settings = static_cast<const int32_t*>(data[kSettings]);
 
   Work work{};
   work.x = static_cast<const float*>(data[kX]);
+  work.num_rows = shape.rows();
   work.matrix = {static_cast<const int8_t*>(data[kWeights]),
                  static_cast<const float*>(data[kScales]),
-                 static_cast<const int32_t*>(data[kOffsets]), shape.last(),
-                 outputs.sizes[0]};
-  work.num_rows = shape.rows();
-  shape.sizes[shape.rank - 1] = work.matrix.num_outputs;
+                 static_cast<const int32_t*>(data[kOffsets]), shape.last(), settings[0]};
+  work.epilogue = {static_cast<const float*>(data[kBias]), static_cast<const float*>(data[kRest]),
+                   static_cast<Activation>(settings[1])};
+  shape.sizes[shape.rank - 1] = work.epilogue.width_of(work.matrix.num_outputs);
   Value* output = nullptr;
   RETURN_IF_FAILED(api.Output(context, 0, shape.sizes, shape.rank, &output));
   void* y = nullptr;

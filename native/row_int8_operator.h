@@ -1,7 +1,8 @@
-// triune.RowInt8MatMul: y = x W in int8, rows of x quantised as they come.
+// triune.RowInt8MatMul: y = epilogue(x W) in int8, rows of x quantised as they come.
 //
-// Inputs: x, float [..., inputs]; W, scales and offsets as row_int8::Matrix has them.
-// Output: y, float [..., outputs].
+// Inputs: x, float [..., inputs]; W, scales and offsets as row_int8::Matrix has them; settings,
+// int32 [outputs, Activation]; bias and rest as Epilogue has them, optional.
+// Output: y, float [..., Epilogue::width_of(outputs)].
 #pragma once
 
 #include "ort_api.h"

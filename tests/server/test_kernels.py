@@ -60,6 +60,37 @@ def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
     return file
 
 
+def followed(file: Path, activation: str, bias: Array) -> Path:
+    """``file`` with what may follow a product: ``activation(y + bias) + rest``."""
+    model = onnx.load(file)
+    graph, size = model.graph, len(bias)
+    nodes = [onnx.helper.make_node("Add", ["y", "bias"], ["biased"])]
+    if activation == "SiluGate":
+        size //= 2
+        nodes += [
+            onnx.helper.make_node("Split", ["biased"], ["gate", "value"], axis=-1, num_outputs=2),
+            onnx.helper.make_node("Sigmoid", ["gate"], ["sigmoid"]),
+            onnx.helper.make_node("Mul", ["gate", "sigmoid"], ["silu"]),
+            onnx.helper.make_node("Mul", ["silu", "value"], ["active"]),
+        ]
+    else:
+        nodes.append(onnx.helper.make_node(activation, ["biased"], ["active"]))
+    nodes.append(onnx.helper.make_node("Identity", ["rest"], ["kept"]))
+    nodes.append(onnx.helper.make_node("Add", ["kept", "active"], ["sum"]))
+    nodes.append(onnx.helper.make_node("Identity", ["sum"], ["z"]))
+    graph.node.extend(nodes)
+    graph.initializer.append(onnx.numpy_helper.from_array(bias, "bias"))
+    rest, z = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", size])
+        for name in ("rest", "z")
+    )
+    graph.input.append(rest)
+    del graph.output[:]
+    graph.output.append(z)
+    onnx.save(onnx.shape_inference.infer_shapes(model), file)
+    return file
+
+
 def plain(file: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
@@ -107,6 +138,30 @@ def test_any_rows_are_the_same(
     (expected,) = plain(file).run(None, {"x": rows})
     actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": rows})["y"]
     np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
+def test_what_follows_is_the_same(tmp_path: Path, activation: str) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(70, 44)).astype(np.float32)
+    bias = rng.normal(size=44).astype(np.float32)
+    file = followed(product(tmp_path / "a" / "1", weight), activation, bias)
+    found = rewrite(file, Kernels.ROW_INT8)
+    assert found is not None
+    nodes = onnx.ModelProto.FromString(found.model).graph.node
+    assert sorted(node.op_type for node in nodes) == ["Identity", "Identity", "RowInt8MatMul"]
+    for num_rows in (1, 6, 70):
+        fed = {
+            "x": rng.normal(size=(num_rows, 70)).astype(np.float32),
+            "rest": rng.normal(size=(num_rows, 22 if activation == "SiluGate" else 44)).astype(
+                np.float32
+            ),
+        }
+        (expected,) = plain(file).run(None, fed)
+        actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run(fed)["z"]
+        if activation == "Relu":
+            np.testing.assert_array_equal(actual, expected)
+        np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-5)
 
 
 def test_a_tied_matrix_is_looked_up_as_before(tmp_path: Path) -> None:

@@ -40,7 +40,16 @@ def graph(
         initializers.append(numpy_helper.from_array(bias, "b"))
         nodes.append(helper.make_node("Add", ["b", last], ["biased"]))
         last = "biased"
-    if activation:
+    if activation == "SiluGate":
+        nodes += [
+            helper.make_node("Split", [last], ["gate", "value"], axis=-1, num_outputs=2),
+            helper.make_node("Sigmoid", ["gate"], ["sigmoid"]),
+            helper.make_node("Mul", ["gate", "sigmoid"], ["silu"]),
+            helper.make_node("Mul", ["silu", "value"], ["active"]),
+        ]
+        num_outputs //= 2
+        last = "active"
+    elif activation:
         nodes.append(helper.make_node(activation, [last], ["active"]))
         last = "active"
     if has_rest:
@@ -73,7 +82,10 @@ def exact(
     """By ONNX Runtime, with the product in double precision."""
     y = x.astype(np.float64) @ weight.astype(np.float64)
     y = y if bias is None else y + bias
-    if activation:
+    if activation == "SiluGate":
+        gate, value = np.split(y, 2, axis=-1)
+        y = gate / (1 + np.exp(-gate)) * value
+    elif activation:
         node = helper.make_node(activation, ["x"], ["y"])
         one = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
         made = helper.make_graph([node], "g", one[:1], one[1:])
@@ -86,9 +98,9 @@ def exact(
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("activation", ["", "Relu", "Gelu"])
+@pytest.mark.parametrize("activation", ["", "Relu", "Gelu", "SiluGate"])
 @pytest.mark.parametrize(
-    ("num_inputs", "num_outputs"), [(1, 1), (7, 5), (384, 16), (385, 40), (800, 523)]
+    ("num_inputs", "num_outputs"), [(1, 2), (7, 6), (384, 16), (385, 40), (800, 522)]
 )
 def test_it_is_the_same(
     tmp_path: Path, num_inputs: int, num_outputs: int, activation: str, num_threads: int
@@ -104,11 +116,12 @@ def test_it_is_the_same(
             bound = ours(file, num_threads)
             for num_rows in (1, 2, 3, 7, 8, 97, 200):
                 x = rng.normal(size=(1, num_rows, num_inputs)).astype(np.float32)
-                rest = rng.normal(size=(1, num_rows, num_outputs)).astype(np.float32)
+                width = num_outputs // 2 if activation == "SiluGate" else num_outputs
+                rest = rng.normal(size=(1, num_rows, width)).astype(np.float32)
                 fed = {"x": x, "rest": rest} if has_rest else {"x": x}
                 actual = bound.run(fed)["y"]
                 expected = exact(x, weight, bias, activation, rest if has_rest else None)
-                np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+                np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-5)
 
 
 @settings(max_examples=40)
@@ -132,7 +145,7 @@ def test_a_row_is_the_same_whatever_is_beside_it(
         start += count
 
 
-@pytest.mark.parametrize("activation", ["Relu", "Gelu"])
+@pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_row_that_is_not_finite_stays_so_and_alone(
     tmp_path: Path, bad: float, activation: str
@@ -155,6 +168,15 @@ def test_gelu_everywhere(tmp_path: Path) -> None:
     x = np.linspace(-12, 12, 16 * 4096, dtype=np.float32).reshape(1, -1, 16)
     expected = exact(x, np.eye(16, dtype=np.float32), None, "Gelu", None)
     np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=5e-7, atol=3e-6)
+
+
+def test_silu_everywhere(tmp_path: Path) -> None:
+    """A gate whose other half is 1."""
+    weight, bias = np.eye(8, 16, dtype=np.float32), np.repeat([0, 1], 8).astype(np.float32)
+    bound = ours(graph(tmp_path / "a" / "1" / "g.onnx", weight, bias, "SiluGate"))
+    x = np.linspace(-100, 100, 8 * 4096, dtype=np.float32).reshape(1, -1, 8)
+    expected = exact(x, weight, bias, "SiluGate", None)
+    np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=1e-6, atol=1e-35)
 
 
 def test_what_others_read_is_left(tmp_path: Path) -> None:

@@ -53,10 +53,18 @@ class Graph:
         is_one = len(readers) == 1 and readers[0].op_type in operators
         return readers[0] if is_one else None
 
+    def readers(self, name: str) -> Sequence[onnx.NodeProto]:
+        """The nodes that read a value, each as often as it does."""
+        return self._readers.get(name, [])
+
+    def shape(self, name: str) -> tuple[str | int, ...]:
+        """Its sizes and names of sizes; empty if nothing is known."""
+        return self._shapes.get(name, ())
+
     def have_same_shape(self, one: str, other: str) -> bool:
         """Whether both are known to have it (and have one), whatever the inputs' sizes."""
-        shape = self._shapes.get(one)
-        return shape is not None and all(shape) and shape == self._shapes.get(other)
+        shape = self.shape(one)
+        return bool(shape) and all(shape) and shape == self.shape(other)
 
     def small(self, name: str) -> Array | None:
         """An initializer that the graph itself holds."""

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 
 from server.backend.base import Array
+from server.backend.kernels.epilogue import Epilogue, epilogue
 from server.backend.kernels.graph import Graph, Replacement
-from server.backend.kernels.library import DOMAIN
 
 OPERATOR = "RowInt8MatMul"
-PANEL, GROUP = 16, 4  # outputs and inputs that lie side by side: native/row_int8.h
+GROUP = 4  # inputs that lie side by side: native/row_int8.h
 _MIDDLE = 128
 
 
@@ -39,12 +39,9 @@ def products(graph: Graph) -> Iterator[Replacement]:
         integers = _integers(graph, product)
         if not leave_room(integers):
             continue
-        weights, offsets = pack(integers)
-        y = product.last.output[0]
-        packed = {f"{y}.packed": weights, f"{y}.offsets": offsets}
-        inputs = [product.x, f"{y}.packed", product.scales, f"{y}.offsets"]
-        made = onnx.helper.make_node(OPERATOR, inputs, [y], name=y, domain=DOMAIN)
-        yield Replacement(product.last, made, packed)
+        after = epilogue(graph, product.last, integers.shape[1])
+        packed = pack(integers, graph.array(product.scales), after)
+        yield after.replacement(graph, OPERATOR, product.x, packed)
 
 
 def _product(graph: Graph, node: onnx.NodeProto) -> _Product | None:
@@ -105,12 +102,12 @@ def leave_room(integers: Array) -> bool:
     return bool(np.abs(sums).max(initial=0) * 255 <= np.iinfo(np.int16).max)
 
 
-def pack(integers: Array) -> tuple[Array, Array]:
-    """``integers [inputs, outputs]`` as ``native/row_int8.h`` wants them, and the offsets."""
-    num_inputs, num_outputs = integers.shape
-    groups, panels = -(-num_inputs // GROUP), -(-num_outputs // PANEL)
-    padded = np.zeros((groups * GROUP, panels * PANEL), np.int8)
-    padded[:num_inputs, :num_outputs] = integers
-    blocks = padded.reshape(groups, GROUP, panels, PANEL).transpose(2, 0, 3, 1)
-    offsets = _MIDDLE * integers.sum(0, dtype=np.int32)
-    return np.ascontiguousarray(blocks).reshape(-1), offsets
+def pack(integers: Array, scales: Array, after: Epilogue) -> dict[str, Array]:
+    """A matrix ``[inputs, outputs]`` and its scales as ``native/row_int8.h`` wants them."""
+    grouped = np.pad(after.panels(integers), ((0, -len(integers) % GROUP), (0, 0), (0, 0)))
+    blocks = grouped.reshape(-1, GROUP, *grouped.shape[1:]).transpose(2, 0, 3, 1)
+    return {
+        "packed": np.ascontiguousarray(blocks).reshape(-1),
+        "scales": after.panels(scales.reshape(-1)).reshape(-1),
+        "offsets": after.panels(_MIDDLE * integers.sum(0, dtype=np.int32)).reshape(-1),
+    }
