@@ -1,5 +1,6 @@
 #include "matmul.h"
 
+#include "numbers.h"
 #include "processor.h"
 
 namespace matmul {
@@ -9,16 +10,15 @@ constexpr int64_t kBlock = 384;     // inputs whose panel stays in the first cac
 constexpr int64_t kRowBlock = 96;   // rows of which that many inputs stay in the second
 constexpr int64_t kTile = 6;        // rows: with 16 outputs, twelve registers of sums
 
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 template <int R>
-AVX2_FMA void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t size,
-                            bool is_first, bool is_last, const Output& out) {
+AVX2_FMA void multiply_tile(const float* x, int64_t stride, const Rows& places,
+                            const float* panel, int64_t size, bool is_first, bool is_last,
+                            const Output& out) {
   __m256 sums[R][2];
   const float* rows[R];
   for (int r = 0; r < R; r++) {
     sums[r][0] = sums[r][1] = _mm256_setzero_ps();
-    rows[r] = x + r * stride;
+    rows[r] = x + places[r] * stride;
     out.fetch(r);
   }
   const auto add = [&](int64_t i) __attribute__((always_inline, target("avx2,fma"))) {
@@ -73,20 +73,22 @@ int64_t tile_of(int64_t num_rows) {
   return smaller(kTile, num_rows);
 }
 
-void multiply_panel(const float* x, int64_t stride, int64_t num_rows, const float* panel,
-                    int64_t size, bool is_first, bool is_last, Output out) {
-  while (num_rows) {
-    const int64_t count = tile_of(num_rows);
+void multiply_panel(const float* x, int64_t stride, Rows rows, const float* panel, int64_t size,
+                    bool is_first, bool is_last, Output out) {
+  const auto tile = [&](auto multiply_rows) {
+    multiply_rows(x, stride, rows, panel, size, is_first, is_last, out);
+  };
+  while (rows.count) {
+    const int64_t count = tile_of(rows.count);
     switch (count) {
-      case 6: multiply_tile<6>(x, stride, panel, size, is_first, is_last, out); break;
-      case 5: multiply_tile<5>(x, stride, panel, size, is_first, is_last, out); break;
-      case 4: multiply_tile<4>(x, stride, panel, size, is_first, is_last, out); break;
-      case 3: multiply_tile<3>(x, stride, panel, size, is_first, is_last, out); break;
-      case 2: multiply_tile<2>(x, stride, panel, size, is_first, is_last, out); break;
-      default: multiply_tile<1>(x, stride, panel, size, is_first, is_last, out); break;
+      case 6: tile(multiply_tile<6>); break;
+      case 5: tile(multiply_tile<5>); break;
+      case 4: tile(multiply_tile<4>); break;
+      case 3: tile(multiply_tile<3>); break;
+      case 2: tile(multiply_tile<2>); break;
+      default: tile(multiply_tile<1>); break;
     }
-    num_rows -= count;
-    x += count * stride;
+    rows = rows.part(count, rows.count - count);
     out.skip(count);
   }
 }
@@ -95,19 +97,19 @@ void multiply_panel(const float* x, int64_t stride, int64_t num_rows, const floa
 
 bool runs_here() { return processor::has_avx2() && processor::has_fma(); }
 
-void multiply(const float* x, int64_t num_rows, const Matrix& matrix, const Epilogue& epilogue,
+void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
               int64_t first, int64_t last, float* y) {
   const int64_t inputs = matrix.num_inputs;
   // Half of what a gate lets through is not kept between blocks: then there is one.
   const int64_t block = epilogue.is_gated() ? inputs : kBlock;
-  for (int64_t row = 0; row < num_rows; row += kRowBlock) {
-    const int64_t count = smaller(kRowBlock, num_rows - row);
+  for (int64_t row = 0; row < rows.count; row += kRowBlock) {
+    const Rows part = rows.part(row, smaller(kRowBlock, rows.count - row));
     for (int64_t begin = 0; begin < inputs; begin += block) {
       const int64_t size = smaller(block, inputs - begin);
       for (int64_t panel = first; panel < last; panel++) {
-        multiply_panel(x + row * inputs + begin, inputs, count,
-                       matrix.weights + (panel * inputs + begin) * kPanel, size, begin == 0,
-                       begin + size == inputs, Output(epilogue, matrix.num_outputs, row, panel, y));
+        multiply_panel(x + begin, inputs, part, matrix.weights + (panel * inputs + begin) * kPanel,
+                       size, begin == 0, begin + size == inputs,
+                       Output(epilogue, matrix.num_outputs, part, panel, y));
       }
     }
   }

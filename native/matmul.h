@@ -20,8 +20,8 @@ struct Matrix {
 // Whether this processor and its system have what the kernel needs: AVX2 and FMA.
 bool runs_here();
 
-// Outputs of panels first .. last - 1 of y [num_rows, num_outputs], of x [num_rows, num_inputs].
-void multiply(const float* x, int64_t num_rows, const Matrix& matrix, const Epilogue& epilogue,
+// Panels first .. last - 1 of those rows of y, of x [..., num_inputs].
+void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
               int64_t first, int64_t last, float* y);
 
 }  // namespace matmul

@@ -1,7 +1,7 @@
 // triune.PackedMatMul: y = epilogue(x W) in fp32.
 //
-// Inputs: x, float [..., inputs]; W as matmul::Matrix has it; settings, int32 [outputs,
-// Activation]; bias and rest as Epilogue has them, optional.
+// Inputs: x, float [..., inputs]; W as matmul::Matrix has it; then those of
+// Product (product.h).
 // Output: y, float [..., Epilogue::width_of(outputs)].
 #pragma once
 

@@ -3,16 +3,13 @@
 
 #include <stdlib.h>
 
+#include "numbers.h"
 #include "ort_api.h"
 
 namespace ort {
 
 constexpr int kInvalidArgument = 2, kRuntimeException = 6;  // of a status
 constexpr size_t kMaxRank = 8;
-
-inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 #define RETURN_IF_FAILED(call)                     \
   if (::ort::Status* failure = (call); failure) \
@@ -46,16 +43,20 @@ inline Status* dimensions(const Api& api, const Value* value, Dimensions& out) {
 // Memory of one run, aligned as AVX wants it.
 class Scratch {
  public:
-  explicit Scratch(size_t num_bytes) : data_(aligned_alloc(kAlignment, rounded(num_bytes))) {}
+  Scratch() = default;
   ~Scratch() { free(data_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  void* data() const { return data_; }
+
+  // Null where there is none.
+  void* allocate(size_t num_bytes) {
+    free(data_);
+    return data_ = aligned_alloc(kAlignment, (num_bytes / kAlignment + 1) * kAlignment);
+  }
 
  private:
   static constexpr size_t kAlignment = 64;
-  static size_t rounded(size_t size) { return (size / kAlignment + 1) * kAlignment; }
-  void* data_;
+  void* data_ = nullptr;
 };
 
 // Definition has: kName; kInputs and kOutputs, arrays of Parameter; and

@@ -21,30 +21,38 @@ struct Epilogue {
   int64_t width_of(int64_t num_outputs) const { return is_gated() ? num_outputs / 2 : num_outputs; }
 };
 
+// Those of x and y that are computed, in order: `count` of them from number `first` on.
+struct Rows {
+  const int32_t* index;  // their places in x and y; null: all there are
+  int64_t first, count;
+
+  int64_t operator[](int64_t i) const { return index ? index[first + i] : first + i; }
+  Rows part(int64_t begin, int64_t size) const { return {index, first + begin, size}; }
+};
+
 // One panel's part of some rows of y.
 class Output {
  public:
-  // From `row` of y [rows, width] on; `num_outputs` as the matrix has them.
-  Output(const Epilogue& epilogue, int64_t num_outputs, int64_t row, int64_t panel, float* y)
-      : activation_(epilogue.activation), stride_(epilogue.width_of(num_outputs)) {
+  // Of y [rows, width]; `num_outputs` as the matrix has them.
+  Output(const Epilogue& epilogue, int64_t num_outputs, const Rows& rows, int64_t panel, float* y)
+      : rows_(rows),
+        activation_(epilogue.activation),
+        stride_(epilogue.width_of(num_outputs)) {
     const int64_t panel_width = epilogue.is_gated() ? kPanel / 2 : kPanel;
-    const int64_t column = panel * panel_width, start = row * stride_ + column;
-    y_ = y + start;
-    rest_ = epilogue.rest ? epilogue.rest + start : nullptr;
+    const int64_t column = panel * panel_width;
+    y_ = y + column;
+    rest_ = epilogue.rest ? epilogue.rest + column : nullptr;
     bias_ = epilogue.bias ? epilogue.bias + panel * kPanel : nullptr;
     width_ = stride_ - column < panel_width ? stride_ - column : panel_width;
   }
 
-  void skip(int64_t num_rows) {
-    y_ += num_rows * stride_;
-    if (rest_) rest_ += num_rows * stride_;
-  }
-  void fetch(int64_t row) const { __builtin_prefetch(y_ + row * stride_, 1); }
+  void skip(int64_t num_rows) { rows_.first += num_rows; }
+  void fetch(int64_t row) const { __builtin_prefetch(y_ + rows_[row] * stride_, 1); }
 
   // Adds to `sums` what `store` wrote.
   AVX2_FMA_INLINE void add_to(int64_t row, __m256* sums) const {
     for (int half = 0; half < 2; half++) {
-      sums[half] = _mm256_add_ps(load(y_ + row * stride_, half), sums[half]);
+      sums[half] = _mm256_add_ps(load(y_ + rows_[row] * stride_, half), sums[half]);
     }
   }
   AVX2_FMA_INLINE void store(int64_t row, const __m256* sums) const {
@@ -66,7 +74,7 @@ class Output {
 
  private:
   AVX2_FMA_INLINE void finish_half(int64_t row, int half, __m256 value) const {
-    if (rest_) value = _mm256_add_ps(value, load(rest_ + row * stride_, half));
+    if (rest_) value = _mm256_add_ps(value, load(rest_ + rows_[row] * stride_, half));
     put(row, half, value);
   }
   AVX2_FMA_INLINE bool is_whole(int half) const { return width_ >= 8 * (half + 1); }
@@ -80,7 +88,7 @@ class Output {
                           : _mm256_maskload_ps(from + 8 * half, mask(half));
   }
   AVX2_FMA_INLINE void put(int64_t row, int half, __m256 value) const {
-    float* to = y_ + row * stride_ + 8 * half;
+    float* to = y_ + rows_[row] * stride_ + 8 * half;
     if (is_whole(half)) {
       _mm256_storeu_ps(to, value);
     } else {
@@ -88,6 +96,7 @@ class Output {
     }
   }
 
+  Rows rows_;
   float* y_;
   const float *rest_, *bias_;
   Activation activation_;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "numbers.h"
 #include "processor.h"
 
 #define AVX2 __attribute__((target("avx2")))
@@ -15,7 +16,6 @@ namespace {
 constexpr float kSmallest = 1e-9f;
 constexpr float kStep = 1.0f / 127.0f;
 
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 // A NaN stays one.
 float at_least(float largest) { return largest < kSmallest ? kSmallest : largest; }
 
@@ -124,27 +124,28 @@ constexpr int64_t kRowBlock = 64;
 
 bool runs_here() { return processor::has_avx2() && processor::has_fma(); }
 
-void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* bytes,
+void quantize(const float* x, const Rows& rows, int64_t num_inputs, uint8_t* bytes,
               float* largest) {
   const int64_t stride = (num_inputs + kGroup - 1) / kGroup * kGroup;
-  for (int64_t row = 0; row < num_rows; row++) {
-    uint8_t* out = bytes + row * stride;
-    largest[row] = at_least(magnitude(x + row * num_inputs, num_inputs));
-    quantize_row(x + row * num_inputs, num_inputs, largest[row], out);
+  for (int64_t row = 0; row < rows.count; row++) {
+    const float* const from = x + rows[row] * num_inputs;
+    uint8_t* const out = bytes + row * stride;
+    largest[row] = at_least(magnitude(from, num_inputs));
+    quantize_row(from, num_inputs, largest[row], out);
     memset(out + num_inputs, 0, stride - num_inputs);
   }
 }
 
-void multiply(const uint8_t* bytes, const float* largest, int64_t num_rows, const Matrix& matrix,
+void multiply(const uint8_t* bytes, const float* largest, const Rows& rows, const Matrix& matrix,
               const Epilogue& epilogue, int64_t first, int64_t last, float* y) {
   const int64_t num_groups = matrix.num_groups(), stride = num_groups * kGroup;
-  for (int64_t row = 0; row < num_rows; row += kRowBlock) {
-    const int64_t count = smaller(kRowBlock, num_rows - row);
+  for (int64_t row = 0; row < rows.count; row += kRowBlock) {
+    const Rows part = rows.part(row, smaller(kRowBlock, rows.count - row));
     for (int64_t panel = first; panel < last; panel++) {
-      multiply_panel(bytes + row * stride, stride, largest + row, count,
+      multiply_panel(bytes + row * stride, stride, largest + row, part.count,
                      matrix.weights + panel * stride * kPanel, num_groups,
                      matrix.scales + panel * kPanel, matrix.offsets + panel * kPanel,
-                     Output(epilogue, matrix.num_outputs, row, panel, y));
+                     Output(epilogue, matrix.num_outputs, part, panel, y));
     }
   }
 }

@@ -27,13 +27,13 @@ struct Matrix {
 // Whether this processor and its system have what the kernel needs: AVX2 and FMA.
 bool runs_here();
 
-// x [num_rows, num_inputs] to bytes around 128, bytes [num_rows, 4 * num_groups], and the
-// largest magnitude of each row.
-void quantize(const float* x, int64_t num_rows, int64_t num_inputs, uint8_t* bytes,
+// Rows of x [..., num_inputs] to bytes around 128, bytes [rows.count, 4 * num_groups], and the
+// largest magnitude of each.
+void quantize(const float* x, const Rows& rows, int64_t num_inputs, uint8_t* bytes,
               float* largest);
 
-// The outputs y of panels first .. last - 1.
-void multiply(const uint8_t* bytes, const float* largest, int64_t num_rows, const Matrix& matrix,
+// Panels first .. last - 1 of those rows of y. Their bytes and magnitudes begin with the first.
+void multiply(const uint8_t* bytes, const float* largest, const Rows& rows, const Matrix& matrix,
               const Epilogue& epilogue, int64_t first, int64_t last, float* y);
 
 }  // namespace row_int8

@@ -179,6 +179,40 @@ def test_silu_everywhere(tmp_path: Path) -> None:
     np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=1e-6, atol=1e-35)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("lengths", [[5, 0, 130, 1], [130, 130, 130, 130], [0, 0, 0, 0], [7] * 4])
+def test_padding_is_not_computed(tmp_path: Path, lengths: list[int], num_threads: int) -> None:
+    """Of ``[batch, length, size]`` rows beyond a text's length are zeros, even of what is NaN."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(50, 33)).astype(np.float32)
+    table[7] = np.nan
+    weight = rng.normal(size=(33, 21)).astype(np.float32)
+    of_tokens = ["batch", "length"]
+    nodes = [
+        helper.make_node("Gather", ["table", "token_ids"], ["x"]),
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Identity", ["product"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("token_ids", TensorProto.INT64, of_tokens),
+        helper.make_tensor_value_info("lengths", TensorProto.INT32, ["texts"]),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [*of_tokens, 21])
+    initializers = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(weight, "w")]
+    made = helper.make_graph(nodes, "g", inputs, [y], initializers)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    file = tmp_path / "a" / "1" / "g.onnx"
+    file.parent.mkdir(parents=True)
+    onnx.save(onnx.shape_inference.infer_shapes(model), file)
+    token_ids = rng.integers(8, 50, (4, 130))
+    for row, length in enumerate(lengths):
+        token_ids[row, length:] = 7
+    bound = OrtBackend("cpu", num_threads).load(file, ()).bind({})
+    actual = bound.run({"token_ids": token_ids, "lengths": np.array(lengths, np.int32)})["y"]
+    expected = np.nan_to_num(table[token_ids] @ weight)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
 def test_what_others_read_is_left(tmp_path: Path) -> None:
     """Sums that are an output too, a sum with what may have another shape."""
     file = graph(tmp_path / "1" / "g.onnx", np.ones((4, 8), np.float32), np.ones(8, np.float32))

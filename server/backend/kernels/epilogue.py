@@ -50,10 +50,10 @@ class Epilogue:
         y = self.last.output[0]
         named = {f"{y}.{name}": array for name, array in packed.items()}
         named[f"{y}.settings"] = np.array([self.num_outputs, self.activation], np.int32)
-        inputs = [x, *named, "", self.rest]
+        inputs = [x, *named, "", self.rest, graph.lengths_of(x)]
         if self.bias:
-            inputs[-2] = f"{y}.bias"
-            named[inputs[-2]] = self.panels(graph.array(self.bias)).reshape(-1)
+            inputs[-3] = f"{y}.bias"
+            named[inputs[-3]] = self.panels(graph.array(self.bias)).reshape(-1)
         made = onnx.helper.make_node(operator, inputs, [y], name=y, domain=DOMAIN)
         return Replacement(self.last, made, named)
 

@@ -10,6 +10,9 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from server.backend.base import Array
 
+# Inputs of the model's graphs (export/signatures.py): tokens, and how many of a row's there are.
+TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replacement:
@@ -32,7 +35,8 @@ class Graph:
         self.outputs = {value.name for value in graph.output}
         self.maker = {name: node for node in graph.node for name in node.output if name}
         self._directory = directory
-        self._shapes = {value.name: _shape(value) for value in graph.value_info}
+        self._inputs = {value.name: value for value in graph.input}
+        self._shapes = {value.name: _shape(value) for value in (*graph.value_info, *graph.input)}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             for name in node.input:
@@ -65,6 +69,17 @@ class Graph:
         """Whether both are known to have it (and have one), whatever the inputs' sizes."""
         shape = self.shape(one)
         return bool(shape) and all(shape) and shape == self.shape(other)
+
+    def lengths_of(self, name: str) -> str:
+        """The input that says how many rows of ``[batch, length, size]`` are no padding, if any."""
+        tokens, shape = self.shape(TOKENS), self.shape(name)
+        if len(tokens) != 2 or len(shape) != 3 or shape[:2] != tokens:
+            return ""
+        for lengths in LENGTHS:
+            value = self._inputs.get(lengths)
+            if value is not None and value.type.tensor_type.elem_type == onnx.TensorProto.INT32:
+                return lengths
+        return ""
 
     def small(self, name: str) -> Array | None:
         """An initializer that the graph itself holds."""
