@@ -179,6 +179,25 @@ def test_silu_everywhere(tmp_path: Path) -> None:
     np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=1e-6, atol=1e-35)
 
 
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_gemm(tmp_path: Path, is_transposed: bool) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(33, 70)).astype(np.float32)
+    stored = np.ascontiguousarray(weight.T) if is_transposed else weight
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=int(is_transposed))]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", size])
+        for name, size in (("x", 33), ("y", 70))
+    )
+    made = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(stored, "w")])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    file = tmp_path / "a" / "1" / "g.onnx"
+    file.parent.mkdir(parents=True)
+    onnx.save(model, file)
+    rows = rng.normal(size=(5, 33)).astype(np.float32)
+    np.testing.assert_allclose(ours(file).run({"x": rows})["y"], rows @ weight, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("lengths", [[5, 0, 130, 1], [130, 130, 130, 130], [0, 0, 0, 0], [7] * 4])
 def test_padding_is_not_computed(tmp_path: Path, lengths: list[int], num_threads: int) -> None:

@@ -13,16 +13,23 @@ OPERATOR = "PackedMatMul"
 
 
 def products(graph: Graph) -> Iterator[Replacement]:
-    """Those of ``graph``."""
+    """Those of ``graph``: ``MatMul``, and ``Gemm`` that only multiplies."""
     for node in graph.nodes:
-        if node.op_type != "MatMul" or node.domain:
+        if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.input) != 2:
             continue
         tensor = graph.initializers.get(node.input[1])
         if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 2:
             continue
-        after = epilogue(graph, node, tensor.dims[1])
-        packed = {"packed": pack(graph.array(node.input[1]), after)}
-        yield after.replacement(graph, OPERATOR, node.input[0], packed)
+        is_transposed = False
+        if node.op_type == "Gemm":
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            is_transposed = bool(attributes.get("transB", 0))
+            if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0:
+                continue
+        matrix = graph.array(node.input[1])
+        matrix = matrix.T if is_transposed else matrix
+        after = epilogue(graph, node, matrix.shape[1])
+        yield after.replacement(graph, OPERATOR, node.input[0], {"packed": pack(matrix, after)})
 
 
 def pack(matrix: Array, after: Epilogue) -> Array:
