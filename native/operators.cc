@@ -9,10 +9,10 @@
 
 namespace {
 
-enum Kernels : int { kRowInt8 = 1, kMatMul = 2 };  // server/backend/kernels/library.py
+enum Kernels : int { kRowInt8 = 1, kMatMul = 2, kVocabulary = 4 };  // server/backend/kernels/library.py
 
 int runnable() {
-  return (row_int8::runs_here() ? kRowInt8 : 0) | (matmul::runs_here() ? kMatMul : 0);
+  return (row_int8::runs_here() ? kRowInt8 : 0) | (matmul::runs_here() ? kMatMul | kVocabulary : 0);
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ __attribute__((visibility("default"))) int triune_runnable() { return runnable()
 
 // What is faster here than ONNX Runtime's own operators, which use more instructions than ours.
 __attribute__((visibility("default"))) int triune_worthwhile() {
-  int better = kRowInt8 | kMatMul;
+  int better = kRowInt8 | kMatMul | kVocabulary;
   if (processor::has_vnni()) better &= ~kRowInt8;
   if (processor::has_avx512()) better &= ~kMatMul;
   return runnable() & better;

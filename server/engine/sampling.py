@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from server.backend.kernels import vocabulary
 from server.engine.beam import Likeliest
 from server.engine.options import Sampling
 
@@ -147,8 +148,11 @@ def top_indices(row: Floats, count: int) -> npt.NDArray[np.intp]:
     The ``count``-th largest maximum of its blocks is no larger than the ``count``-th largest
     value, so only what reaches it is sorted: several times faster than a partition of a
     whole vocabulary. Block ``i`` is every ``num_blocks``-th value from ``i`` on, whose maxima
-    numpy finds in one pass over contiguous memory.
+    numpy finds in one pass over contiguous memory. Where there is a kernel for it, it does it.
     """
+    found = vocabulary.top_indices(row, count)
+    if found is not None:
+        return found
     num_blocks = len(row) // _BLOCK
     if count >= num_blocks:
         return np.argsort(-row, kind="stable")[:count]
@@ -175,6 +179,9 @@ def likeliest(log_probs: Floats, count: int, total: float = 0.0) -> Likeliest:
 
 def log_sum_exp(logits: Floats) -> float:
     """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow."""
+    total = vocabulary.log_sum_exp(logits)
+    if total is not None:
+        return total
     best = logits.max()
     return float(best) + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
 

@@ -14,6 +14,7 @@ class Kernels(IntFlag):
 
     ROW_INT8 = 1
     MATMUL = 2
+    VOCABULARY = 4
 
 
 @cache
