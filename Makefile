@@ -1,7 +1,7 @@
 # Everything works in .venv/ and is safe to run again: what is there is kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles tools test check faults bench protos lock
+.PHONY: serve setup bundles tools test test-slow check faults bench protos lock
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
@@ -29,8 +29,14 @@ tools:
 		buildah iproute2 mmdebstrap
 
 # The tests export what they need, below build/. Each that is skipped says why.
+TESTS = $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -rs --durations 15
+
 test: setup
-	$(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -rs
+	$(TESTS) -m "not slow and not heavy"
+
+# Whole models: their export, parity and answers; every family; peers; the image.
+test-slow: setup
+	$(TESTS) -m "slow and not heavy"
 
 check: setup
 	$(VENV)/ruff format --check .

@@ -9,6 +9,27 @@ import pytest
 from tests import bundles
 
 
+# What trains, exports or starts something whole, with all tests beside it: half of the time.
+SLOW = (
+    "container",
+    "defaults",
+    "export/test_large.py",
+    "families",
+    "loadtest/test_compare_servers.py",
+    "loadtest/test_gpu.py",
+    "soak",
+    "test_round_trip.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks them."""
+    folders = [Path(__file__).parent / name for name in SLOW]
+    for item in items:
+        if any(item.path == folder or folder in item.path.parents for folder in folders):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def logging_is_left_as_it_was() -> Iterator[None]:
     """Whoever silences logging here takes their messages from all tests that follow."""
