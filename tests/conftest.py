@@ -8,7 +8,6 @@ import pytest
 
 from tests import bundles
 
-
 # What trains, exports or starts something whole, with all tests beside it: half of the time.
 SLOW = (
     "container",
