@@ -25,6 +25,7 @@ from loadtest.run import run as run_plan
 from loadtest.tasks import DEFAULTS, Task
 
 _ROUNDS = {Level.ENGINE: 5, Level.STATIC: 3, Level.SERVER: 3}
+_BUDGET_SECONDS = {Level.SERVER: 570.0, Level.STATIC: 570.0}
 _DURATION_SECONDS = {Task.GENERATE: 5.0, Task.TRANSLATE: 5.0, Task.EMBED: 3.0}
 
 app = typer.Typer(
@@ -167,6 +168,12 @@ def compare(
             min=0.5, help="Seconds of each run against a server; by default 5, of embed 3."
         ),
     ] = None,
+    budget_s: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Seconds within which it ends, with fewer rounds; of servers 570."
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Of everybody.")] = len(
         os.sched_getaffinity(0)
     ),
@@ -190,6 +197,7 @@ def compare(
         precisions=_names(precisions),
         rounds=rounds or (2 if quick else _ROUNDS[level]),
         duration_seconds=duration or (2.0 if quick else _DURATION_SECONDS[task]),
+        budget_seconds=budget_s or _BUDGET_SECONDS.get(level),
         quick=quick,
         threads=threads,
         root=root.absolute(),

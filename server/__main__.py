@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from server.backend.devices import parse_device, parse_devices
-from server.config import STEP_TOKENS, SamplingPlace, ServerConfig, TlsFiles
+from server.config import PADDED_TOKENS, STEP_TOKENS, SamplingPlace, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
 
@@ -131,6 +131,7 @@ def main(
         num_slots=slots,
         max_length=max_length,
         max_step_tokens=max_step_tokens or STEP_TOKENS[parse_device(devices[0]).kind],
+        max_padded_tokens=PADDED_TOKENS[parse_device(devices[0]).kind],
         max_queue=max_queue,
         max_queue_tokens=max_queue_tokens,
         client_tokens_per_second=client_tokens_per_second,

@@ -22,7 +22,7 @@ from model.bundle import BundleError
 from server.app import make_backends
 from server.backend.devices import parse_device
 from server.ceilings import measure_ceilings
-from server.config import STEP_TOKENS, ServerConfig
+from server.config import PADDED_TOKENS, STEP_TOKENS, ServerConfig
 from server.engine.build import build_engine, capacity_of, clock, make_workers
 from server.engine.busy import BusyLanes
 from server.engine.engine import Engine, Ticket
@@ -84,6 +84,7 @@ class Bench:
             raise ValueError(f"this version has no {', '.join(sorted(unknown))}")
         device = message.get("device", "cpu")
         check_installation(device)
+        kind = parse_device(device).kind
         directory, threads = Path(message["model"]), message["threads"]
         config = ServerConfig(
             bundles=directory,
@@ -92,7 +93,11 @@ class Bench:
             num_threads=threads,
             num_slots=message.get("slots", 32),
             max_length=message.get("max_length", 1024),
-            **{"max_step_tokens": STEP_TOKENS[parse_device(device).kind], **options},
+            **{
+                "max_step_tokens": STEP_TOKENS[kind],
+                "max_padded_tokens": PADDED_TOKENS[kind],
+                **options,
+            },
         )
         self._static = Static(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
@@ -113,6 +118,32 @@ class Bench:
             return {"seconds": seconds, "num_tokens": sum(map(len, message["inputs"]))}
         arrivals = [[moment - started for moment in result.moments] for result in results]
         return {"arrivals": arrivals}
+
+    async def clients(self, message: Message) -> Message:
+        """As many ``clients``, each with its next input when the one before has ended.
+
+        Answers with the tokens that came in ``seconds``, after ``warmup_seconds``; what has begun
+        by then is cancelled. Inputs are taken in order, and must be enough.
+        """
+        waiting = iter(_rows(message))
+        begin = clock() + message["warmup_seconds"]
+        end = begin + message["seconds"]
+        results: list[Result] = []
+        tickets: dict[int, Ticket] = {}
+
+        async def client(number: int) -> None:
+            while clock() < end:
+                (tickets[number],) = self._submit([next(waiting)], message, SILENT)
+                results.append(Result())
+                await _follow(tickets[number], results[-1])
+
+        tasks = [asyncio.create_task(client(number)) for number in range(message["clients"])]
+        await asyncio.wait(tasks, timeout=end - clock())
+        assert self._engine is not None
+        self._engine.cancel(tickets.values())
+        await asyncio.gather(*tasks, return_exceptions=True)
+        count = sum(begin <= moment < end for result in results for moment in result.moments)
+        return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
         results = await self._results(_rows({**message, "max_new_tokens": 0}), message)
@@ -152,11 +183,14 @@ class Bench:
     async def _results(
         self, rows: list[Row], message: Message, reporting: Reporting = SILENT
     ) -> list[Result]:
+        tickets = self._submit(rows, message, reporting)
+        return await asyncio.gather(*(_follow(ticket, Result()) for ticket in tickets))
+
+    def _submit(self, rows: list[Row], message: Message, reporting: Reporting) -> list[Ticket]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
         jobs = [self._job(row, message.get("beams", 1), reporting) for row in rows]
-        tickets = self._engine.submit(self._model.key, jobs)
-        return await asyncio.gather(*map(_follow, tickets))
+        return self._engine.submit(self._model.key, jobs)
 
     def _job(self, row: Row, beams: int, reporting: Reporting) -> Job:
         if not row.num_new_tokens:
@@ -184,9 +218,8 @@ def _die(error: BaseException) -> None:
     os._exit(1)
 
 
-async def _follow(ticket: Ticket) -> Result:
-    """All that came of one job."""
-    result = Result()
+async def _follow(ticket: Ticket, result: Result) -> Result:
+    """All that came of one job, in ``result`` as it comes."""
     while True:
         news = await ticket.next()
         result.tokens += news.tokens
@@ -206,6 +239,7 @@ async def serve(questions: TextIO, answers: TextIO) -> None:
     handlers: dict[str, Callable[[Message], Awaitable[Message]]] = {
         "load": bench.load,
         "run": bench.run,
+        "clients": bench.clients,
         "vectors": bench.vectors,
         "tokens": bench.tokens,
         "ceilings": bench.ceilings,

@@ -6,6 +6,8 @@ from pathlib import Path
 
 # Tokens that a step may read, by kind of device: docs/decisions/0084-prompts-on-cuda.md.
 STEP_TOKENS = {"cpu": 256, "cuda": 2048}
+# Of a batch of texts, padding included: docs/decisions/0097-small-batches-of-texts.md.
+PADDED_TOKENS = {"cpu": 256, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class ServerConfig:
     num_slots: int = 32
     max_length: int = 2048
     max_step_tokens: int = STEP_TOKENS["cpu"]
-    max_padded_tokens: int = 4096
+    max_padded_tokens: int = PADDED_TOKENS["cpu"]
     max_queue: int = 256
     max_queue_tokens: int = 1 << 19
     max_queued_texts: int = 8192

@@ -7,3 +7,7 @@ class WorkerError(Exception):
 
 class BadAnswerError(Exception):
     """An answer that does not hold what was asked for."""
+
+
+class NotUnderstoodError(Exception):
+    """What a server answered is no answer."""

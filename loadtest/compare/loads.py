@@ -1,6 +1,7 @@
 """What clients ask of a server, and how many of them there are. Pure."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -75,9 +76,9 @@ def _generate() -> list[Load]:
 
     mixed = {"lengths": LengthRange(8, 256), "num_new_tokens": LengthRange(16, 112)}
     return [
-        *(load("128 in, 64 out", n, s) for n, s in ((1, 0.7), (8, 2.3), (32, 6.0))),
-        load("8–256 in, 16–112 out, flood", 32, 6.0, pace=Pace.FLOOD, **mixed),
-        load("8–256 in, 16–112 out, steady", 32, 2.0, pace=Pace.STEADY, **mixed),
+        *(load("128 in, 64 out", n, s) for n, s in ((1, 1.0), (8, 4.0), (32, 12.0))),
+        load("8–256 in, 16–112 out, flood", 32, 12.0, pace=Pace.FLOOD, **mixed),
+        load("8–256 in, 16–112 out, steady", 32, 4.0, pace=Pace.STEADY, **mixed),
     ]
 
 
@@ -136,6 +137,8 @@ def loads(task: Task, *, quick: bool = False) -> list[Load]:
 class Requests:
     """A load's requests by number: the same for everybody with the same seed.
 
+    Each is made once: what :meth:`prepare` made costs the run that sends it nothing.
+
     Args:
         tokenizer_file: of the model; texts are cut so that it makes as many tokens as wanted.
     """
@@ -148,8 +151,22 @@ class Requests:
         # A word is at least one token, so there are always enough.
         longest = LengthRange(load.lengths.longest, load.lengths.longest)
         self._prompts = Prompts(read_lines(None), longest, seed)
+        self._made: list[Request] = []
+
+    @property
+    def prepared(self) -> Sequence[Request]:
+        """Those that were made."""
+        return self._made
+
+    def prepare(self, count: int) -> None:
+        """Makes the first so many."""
+        self._made += [self._make(number) for number in range(len(self._made), count)]
 
     def __getitem__(self, number: int) -> Request:
+        self.prepare(number + 1)
+        return self._made[number]
+
+    def _make(self, number: int) -> Request:
         load = self._load
         random = np.random.default_rng((self._seed, number, 1))
         length = _drawn(random, load.lengths)

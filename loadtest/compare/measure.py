@@ -1,7 +1,7 @@
 """Everybody loads, then takes turns, work by work."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from loadtest.compare import figures
 from loadtest.compare.contestants import ROOT, Contestant
 from loadtest.compare.errors import BadAnswerError, WorkerError
 from loadtest.compare.figures import Measured
+from loadtest.compare.timetable import Timetable
 from loadtest.compare.worker import Worker
-from loadtest.compare.works import Work
+from loadtest.compare.works import Kind, Work
 from loadtest.tasks import Task
 
 LOAD_SECONDS = 300.0
@@ -64,6 +65,11 @@ class Runner:
             except WorkerError as error:
                 self._drop(layout, f"does not load: {error}")
 
+    @property
+    def about(self) -> str:
+        """Its version, or why it is out."""
+        return self.reason or self.version
+
     def measurable(self, work: Work) -> list[str]:
         """Layouts worth trying: one row leaves nothing to share among workers."""
         layouts = list(self._workers)
@@ -103,8 +109,18 @@ class Runner:
             self.reason = reason
 
 
-def measure(work: Work, runners: Sequence[Runner], rounds: int) -> dict[str, Measured]:
+def measure(
+    work: Work,
+    runners: Sequence[Runner],
+    rounds: int,
+    timetable: Timetable,
+    until: float,
+    say: Callable[[str], None],
+) -> dict[str, Measured]:
     """By contestant. Whoever fails has a reason; the others go on.
+
+    ``until``: by the timetable's clock; no round begins that would not end by then, but for the
+    first.
 
     First everybody runs in each layout, to warm up and to find the best one. Then they take
     turns, and each round begins with another.
@@ -120,7 +136,9 @@ def measure(work: Work, runners: Sequence[Runner], rounds: int) -> dict[str, Mea
         for layout in candidates:
             try:
                 tried[layout] = runner.run(layout, work, next(seeds))
-                if len(candidates) > 1:  # the first run was the warm-up
+                say(_told(work, runner, layout, "tried", tried[layout]))
+                # The first run was the warm-up; of many rows, not worth the time.
+                if len(candidates) > 1 and work.kind != Kind.MIXED:
                     tried[layout] = runner.run(layout, work, next(seeds))
             except (WorkerError, BadAnswerError) as error:
                 reasons[runner.name] = str(error)
@@ -128,21 +146,33 @@ def measure(work: Work, runners: Sequence[Runner], rounds: int) -> dict[str, Mea
             layouts[runner.name] = max(tried, key=lambda name: tried[name])
             reasons.pop(runner.name, None)
     rates: dict[str, list[float]] = {name: [] for name in layouts}
+    seconds = 0.0
     for number in range(rounds):
+        if number and not timetable.has_time(seconds, until):
+            break
+        begun = timetable.now()
         for runner in _rotated(runners, number):
             if runner.name in reasons:
                 continue
             try:
                 rate = runner.run(layouts[runner.name], work, next(seeds))
                 rates[runner.name].append(rate)
+                layout, what = layouts[runner.name], f"round {number + 1}"
+                say(_told(work, runner, layout, what, rate))
             except (WorkerError, BadAnswerError) as error:
                 reasons[runner.name] = str(error)
+        seconds = timetable.now() - begun
     return {
         runner.name: Measured(reason=reasons[runner.name])
         if runner.name in reasons
         else Measured(rates=tuple(rates[runner.name]), layout=layouts[runner.name])
         for runner in runners
     }
+
+
+def _told(work: Work, runner: Runner, layout: str, what: str, rate: float) -> str:
+    name = f"{runner.name} {layout}".rstrip()
+    return f"{work.label}, batch {work.batch}, {what}: {name}: {rate:.4g} tokens/s"
 
 
 def with_cosines(

@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loadtest.compare.errors import WorkerError
+from loadtest.compare.guard import guard
 
 _REASON_CHARACTERS = 300
 
 
 class ProcessGroup:
     """A command in a process group of its own. While it is paused, no thread of it runs.
+
+    The group does not outlive this process.
 
     Args:
         command: one that cannot be started raises ``WorkerError``.
@@ -33,6 +36,7 @@ class ProcessGroup:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
+        self._guard = guard()
         try:
             with log.open("w", encoding="utf-8") as errors:
                 self.process = subprocess.Popen(
@@ -47,6 +51,7 @@ class ProcessGroup:
                 )
         except OSError as error:
             raise WorkerError(f"cannot be started: {error.strerror}: {command[0]}") from error
+        self._guard.watch(self.pid)
 
     @property
     def pid(self) -> int:
@@ -63,11 +68,10 @@ class ProcessGroup:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def end(self, timeout_seconds: float) -> None:
-        """Asks it to end, waits, and ends whatever is left of its group."""
+    def ask_to_end(self) -> None:
+        """Does not wait."""
         self.resume()
         self._signal(signal.SIGTERM)
-        self.wait_and_kill(timeout_seconds)
 
     def wait_and_kill(self, timeout_seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -77,6 +81,7 @@ class ProcessGroup:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
         self.process.wait()
+        self._guard.forget(self.pid)
 
     def last_words(self) -> str:
         """Why it ended, as well as its log tells."""

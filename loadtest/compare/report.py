@@ -15,7 +15,7 @@ class Report:
     """Rows in one JSON file.
 
     Args:
-        path: written anew after every row, so that a run that is ended early loses nothing.
+        path: written anew after every change, so that a run that is ended early loses nothing.
         about: what else a reader must know.
     """
 
@@ -42,7 +42,16 @@ class Report:
         self._write()
 
     def add(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+        self.put(len(self.rows), [row])
+
+    def put(self, first: int, rows: list[dict[str, Any]]) -> None:
+        """The rows from number ``first`` on are these: what was known of them before goes."""
+        self.rows[first:] = rows
+        self._write()
+
+    def left_out(self, work: str) -> None:
+        """There was no time for ``work``."""
+        self._document.setdefault("left_out", []).append(work)
         self._write()
 
     def _write(self) -> None:

@@ -1,6 +1,7 @@
 """Servers side by side, their clients on the same cores."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -9,59 +10,24 @@ from loadtest.compare.contestants import Level
 from loadtest.compare.errors import BadAnswerError, WorkerError
 from loadtest.compare.figures import Measured
 from loadtest.compare.loads import FLOOD_FACTOR, STEADY_PART, Load, Pace, Requests
-from loadtest.compare.server_runner import ServerRunner, Timing
-from loadtest.statistics import Summary
-from loadtest.tasks import Task
+from loadtest.compare.runs import Metric, Ran, Timing, metrics
+from loadtest.compare.server_runner import ServerRunner
+from loadtest.compare.timetable import Timetable
 
 WARMUP_SECONDS = 1.0
 TRIAL_PART = 0.5
 """Of the duration: how long each layout is tried, which also warms it up."""
 
-Metric = Callable[[Summary], float | None]
+NOTICEABLE_CORES = 0.1
+
 Say = Callable[[str], None]
 
 
-def _inverse(name: str, percentile: str) -> Metric:
-    """More is better, so of seconds it is one over them."""
-
-    def metric(summary: Summary) -> float | None:
-        seconds: float | None = getattr(getattr(summary, f"{name}_seconds"), percentile)
-        return 1.0 / seconds if seconds else None
-
-    return metric
-
-
-def metrics(load: Load) -> dict[str, Metric]:
-    """What of a run goes into the report. More than can be answered has no fair latency."""
-    rates: dict[Task, dict[str, Metric]] = {
-        Task.GENERATE: {"tokens/s": lambda summary: summary.output_tokens_per_second},
-        Task.TRANSLATE: {"tokens/s": lambda summary: summary.output_tokens_per_second},
-        Task.EMBED: {"requests/s": lambda summary: summary.requests_per_second},
-    }
-    latencies = {
-        "1 / seconds to answer, p50": _inverse("latency", "p50"),
-        "1 / seconds to answer, p99": _inverse("latency", "p99"),
-    }
-    if load.task == Task.GENERATE:
-        latencies["1 / seconds to first token, p50"] = _inverse("first_token", "p50")
-    throughput = rates[load.task]
-    return {
-        Pace.CLOSED: {**throughput, **latencies},
-        Pace.FLOOD: throughput,
-        Pace.STEADY: latencies,
-    }[load.pace]
-
-
-def estimate_seconds(
-    loads: Sequence[Load], layouts: Sequence[int], rounds: int, duration_seconds: float
-) -> float:
-    """How long the runs take, without starting the servers. ``layouts``: of each of them."""
-    total = 0.0
-    for load in loads:
-        once = WARMUP_SECONDS + 1.5 * load.seconds_to_answer
-        total += len(layouts) * rounds * (once + duration_seconds)
-        total += sum(layouts) * (once + TRIAL_PART * duration_seconds)
-    return total
+def load_seconds(load: Load, layouts: Sequence[int], rounds: int, duration_seconds: float) -> float:
+    """About how long a load takes. ``layouts``: of each server."""
+    once = WARMUP_SECONDS + 1.5 * load.seconds_to_answer
+    measured = len(layouts) * rounds * (once + duration_seconds)
+    return measured + sum(layouts) * (once + TRIAL_PART * duration_seconds)
 
 
 class ServerComparison:
@@ -70,6 +36,7 @@ class ServerComparison:
     Args:
         ours: by precision.
         requests_of: a load's requests for a seed.
+        rounds: of each load, at most.
     """
 
     def __init__(
@@ -79,6 +46,7 @@ class ServerComparison:
         requests_of: Callable[[Load, int], Requests],
         rounds: int,
         duration_seconds: float,
+        timetable: Timetable,
         say: Say,
     ) -> None:
         self._ours = ours
@@ -87,21 +55,42 @@ class ServerComparison:
         self._requests_of = requests_of
         self._rounds = rounds
         self._timing = Timing(warmup_seconds=WARMUP_SECONDS, duration_seconds=duration_seconds)
+        self._timetable = timetable
         self._say = say
         self._best_peer_rate: float | None = None
         self._seeds = iter(range(1_000_000))
 
-    def rows(self, load: Load) -> list[dict[str, Any]]:
-        """One for each precision of ours and each metric."""
+    def rounds(self, load: Load, until: float = math.inf) -> Iterator[list[dict[str, Any]]]:
+        """After each round, a row for each precision of ours and each metric.
+
+        ``until``: by the timetable's clock; no round begins that would not end by then, but for
+        the first.
+        """
         reasons: dict[str, str] = {}
         trials = self._try_layouts(load, reasons)
         rate = self._rate(load, trials)
-        rounds = self._measure(
-            load, {name: best for name, (best, _) in trials.items()}, rate, reasons
-        )
+        layouts = {name: best for name, (best, _) in trials.items()}
+        rounds: dict[str, list[Ran]] = {runner.name: [] for runner in self._runners}
+        seconds = 0.0
+        for number in range(self._rounds):
+            if number and not self._timetable.has_time(seconds, until):
+                break
+            begun = self._timetable.now()
+            self._round(number, load, layouts, rate, rounds, reasons)
+            seconds = self._timetable.now() - begun
+            yield self._rows(load, rate, rounds, trials, reasons)
         for runner in self._runners:
             runner.forget(load.clients)
         self._note_best_peer(rounds, reasons)
+
+    def _rows(
+        self,
+        load: Load,
+        rate: float | None,
+        rounds: Mapping[str, Sequence[Ran]],
+        trials: Mapping[str, tuple[str, float]],
+        reasons: Mapping[str, str],
+    ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for precision, mine in self._ours.items():
             for name, metric in metrics(load).items():
@@ -135,9 +124,13 @@ class ServerComparison:
             duration_seconds=TRIAL_PART * self._timing.duration_seconds,
         )
         best: dict[str, tuple[str, float]] = {}
+        requests = self._requests_of(load, next(self._seeds))
         for runner in self._runners:
-            for layout in runner.layouts:
-                requests = self._requests_of(load, next(self._seeds))
+            layouts = runner.layouts
+            if load.pace == Pace.CLOSED and len(layouts) == 1 and runner.is_warm(layouts[0], load):
+                best[runner.name] = (layouts[0], 0.0)
+                continue
+            for layout in layouts:
                 try:
                     # A closed loop, whatever the pace: it finds out what can be done.
                     found = runner.run(layout, load, requests, None, timing)
@@ -145,8 +138,9 @@ class ServerComparison:
                     self._say(f"{runner.name} {layout}: {error}")
                     reasons[runner.name] = str(error)
                     continue
-                if runner.name not in best or found.requests_per_second > best[runner.name][1]:
-                    best[runner.name] = (layout, found.requests_per_second)
+                self._tell(load, f"{runner.name} {layout}".rstrip(), "tried", found)
+                if runner.name not in best or found.answers_per_second > best[runner.name][1]:
+                    best[runner.name] = (layout, found.answers_per_second)
             if runner.name in best:
                 reasons.pop(runner.name, None)
             else:
@@ -163,36 +157,44 @@ class ServerComparison:
         capacity = self._best_peer_rate or max(peers or [rate for _, rate in trials.values()])
         return STEADY_PART * capacity or None
 
-    def _measure(
+    def _round(
         self,
+        number: int,
         load: Load,
         layouts: Mapping[str, str],
         rate: float | None,
+        rounds: Mapping[str, list[Ran]],
         reasons: dict[str, str],
-    ) -> dict[str, list[Summary]]:
-        rounds: dict[str, list[Summary]] = {runner.name: [] for runner in self._runners}
-        for number in range(self._rounds):
-            seed = next(self._seeds)
-            cut = number % len(self._runners)
-            for runner in [*self._runners[cut:], *self._runners[:cut]]:
-                if runner.name in reasons:
-                    continue
-                # The same requests for everybody; none of them was sent before.
-                requests = self._requests_of(load, seed)
-                try:
-                    found = runner.run(layouts[runner.name], load, requests, rate, self._timing)
-                    rounds[runner.name].append(found)
-                except (WorkerError, BadAnswerError) as error:
-                    self._say(f"{runner.name}: {error}")
-                    reasons[runner.name] = str(error)
-        return rounds
+    ) -> None:
+        """Everybody once, each round beginning with another."""
+        # The same requests for everybody; none of them was sent before.
+        requests = self._requests_of(load, next(self._seeds))
+        cut = number % len(self._runners)
+        for runner in [*self._runners[cut:], *self._runners[:cut]]:
+            if runner.name in reasons:
+                continue
+            try:
+                found = runner.run(layouts[runner.name], load, requests, rate, self._timing)
+                rounds[runner.name].append(found)
+                self._tell(load, runner.name, f"round {number + 1}", found)
+            except (WorkerError, BadAnswerError) as error:
+                self._say(f"{runner.name}: {error}")
+                reasons[runner.name] = str(error)
+
+    def _tell(self, load: Load, name: str, what: str, found: Ran) -> None:
+        told = {metric: of(found) for metric, of in metrics(load).items()}
+        values = ", ".join(f"{value or 0:.4g} {metric}" for metric, value in told.items())
+        disturbed = ""
+        if found.other_cores > NOTICEABLE_CORES:
+            disturbed = f"; others had {found.other_cores:.1f} cores"
+        self._say(f"{load.label}, {load.clients} clients, {what}: {name}: {values}{disturbed}")
 
     def _note_best_peer(
-        self, rounds: Mapping[str, list[Summary]], reasons: Mapping[str, str]
+        self, rounds: Mapping[str, Sequence[Ran]], reasons: Mapping[str, str]
     ) -> None:
         """What the steady load that follows is sent at."""
         rates = [
-            median(one.requests_per_second for one in rounds[runner.name])
+            median(one.answers_per_second for one in rounds[runner.name])
             for runner in self._peers
             if runner.name not in reasons
         ]
@@ -201,16 +203,21 @@ class ServerComparison:
 
 def _measured(
     metric: Metric,
-    summaries: Sequence[Summary],
+    runs: Sequence[Ran],
     trials: Mapping[str, tuple[str, float]],
     name: str,
     reasons: Mapping[str, str],
 ) -> Measured:
     if name in reasons:
         return Measured(reason=reasons[name])
-    values = [metric(summary) for summary in summaries]
+    values = [metric(run) for run in runs]
     if any(value is None or value <= 0 for value in values):
         return Measured(reason="nothing was answered within the duration: measure for longer")
     return Measured(
-        rates=tuple(value for value in values if value is not None), layout=trials[name][0]
+        rates=tuple(value for value in values if value is not None),
+        layout=trials[name][0],
+        extra={
+            "client_cores": median(run.client_cores for run in runs),
+            "other_cores": max(run.other_cores for run in runs),
+        },
     )

@@ -50,6 +50,8 @@ class Server:
         health: path that answers 200 once it serves; empty for gRPC.
         preloads: shared libraries that are loaded first, if they are there: names as the
             linker knows them, or patterns below the environment.
+        start_seconds: about how long it takes until it serves.
+        compiles: what it serves with, when it is started for the first time; for minutes.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Server:
     environment: Environment | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     preloads: tuple[str, ...] = ()
+    start_seconds: float = 5.0
+    compiles: bool = False
 
     def filled(
         self, layout: str, *, port: int, clients: int, threads: int, places: "ServerPlaces"
@@ -87,7 +91,8 @@ class Server:
         return Path(self.model).parent.name
 
     def environment_variables(self, threads: int, environments: Path) -> dict[str, str]:
-        found = {name: value.format(threads=threads) for name, value in self.variables.items()}
+        words = {"threads": threads, "cache": environments / "cache"}
+        found = {name: value.format(**words) for name, value in self.variables.items()}
         libraries = [path for name in self.preloads for path in self._library(name, environments)]
         if libraries:
             found["LD_PRELOAD"] = ":".join(libraries)
@@ -174,10 +179,16 @@ def _vllm(model: str, *options: str, protocol: Protocol, layouts: tuple[str, ...
             "VLLM_CPU_OMP_THREADS_BIND": "auto",
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
             "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CACHE_ROOT": "{cache}/vllm",
+            # What it saves it cannot load again; what inductor saves it can.
+            "VLLM_USE_AOT_COMPILE": "0",
+            "TORCHINDUCTOR_CACHE_DIR": "{cache}/inductor",
             "DO_NOT_TRACK": "1",
             "HF_HUB_OFFLINE": "1",
         },
         preloads=("tcmalloc_minimal", "lib/libiomp5.so*"),
+        start_seconds=60.0,
+        compiles=True,
     )
 
 

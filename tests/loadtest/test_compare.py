@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from loadtest.compare.measure import Places, Runner
 from loadtest.compare.models import Step
 from loadtest.compare.prepare import _install, _make
 from loadtest.compare.report import Report, print_table
+from loadtest.compare.timetable import Timetable
 from loadtest.compare.worker import Worker
 from loadtest.compare.works import Kind, Work, works
 from loadtest.tasks import Task
@@ -113,8 +115,9 @@ def test_whoever_fails_has_a_reason_and_the_others_go_on(places: Places) -> None
         Contestant(name="broken", module="x", models={"fp32": "fast"}, environment=broken),
         Contestant(name="no module", module="none.at.all", models={"fp32": "fast"}),
     )
-    found = measure.measure(WORK, runners, rounds=3)
-    again = measure.measure(WORK, runners, rounds=1)
+    said: list[str] = []
+    found = measure.measure(WORK, runners, 3, Timetable(None, ()), math.inf, said.append)
+    again = measure.measure(WORK, runners, 3, Timetable(None, ()), 0.0, said.append)
     for runner in runners:
         runner.close()
     assert found["fast"] == Measured(rates=(8.0,) * 3, layout="two")

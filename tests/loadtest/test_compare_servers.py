@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,13 +10,19 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from loadtest import driver
 from loadtest.compare.contestants import COMPARED
+from loadtest.compare.cpu import Used
 from loadtest.compare.errors import BadAnswerError, WorkerError
+from loadtest.compare.http_senders import fitted
 from loadtest.compare.loads import Load, Pace, Requests, loads
-from loadtest.compare.server_level import ServerComparison, estimate_seconds, metrics
-from loadtest.compare.server_runner import ServerRunner, Timing
+from loadtest.compare.runs import Timing, answers_per_second, metrics
+from loadtest.compare.server_level import ServerComparison, load_seconds
+from loadtest.compare.server_runner import ServerRunner
 from loadtest.compare.servers import SERVER_PEERS, Protocol, Server, ServerPlaces, server_of
+from loadtest.compare.timetable import Timetable
 from loadtest.prompts import LengthRange
+from loadtest.statistics import OK, Sample, TokenArrival
 from loadtest.tasks import Task
 
 TIMING = Timing(warmup_seconds=0.0, duration_seconds=0.3)
@@ -60,7 +67,7 @@ def runner_of(places: ServerPlaces, tmp_path: Path) -> Iterator:
     running: list[ServerRunner] = []
 
     def make(server: Server, task: Task = Task.GENERATE) -> ServerRunner:
-        running.append(ServerRunner(server, task, places, tmp_path / "logs", 1))
+        running.append(ServerRunner(server, task, places, tmp_path / "logs", 1, print))
         return running[-1]
 
     yield make
@@ -101,18 +108,19 @@ def test_protocols_of_peers(
     new = LengthRange(0, 0) if task == Task.EMBED else LOAD.num_new_tokens
     load = dataclasses.replace(LOAD, task=task, num_new_tokens=new)
     runner = runner_of(_toy("good", protocol), task)
-    summary = runner.run("", load, _requests(places, load, 0), None, TIMING)
+    ran = runner.run("", load, _requests(places, load, 0), None, TIMING)
+    summary = ran.summary
     assert summary.requests > 0
     assert summary.errors == {}
     if task == Task.GENERATE:
         assert 4 <= summary.output_tokens / summary.requests <= 6
-        assert all(metric(summary) for metric in metrics(load).values())
+        assert all(metric(ran) for metric in metrics(load).values())
 
 
 def test_a_translation_through_our_server(places: ServerPlaces, runner_of) -> None:
     load = dataclasses.replace(LOAD, task=Task.TRANSLATE, num_new_tokens=None, beams=2)
     runner = runner_of(_ours("dates"), Task.TRANSLATE)
-    summary = runner.run("", load, _requests(places, load, 0), None, TIMING)
+    summary = runner.run("", load, _requests(places, load, 0), None, TIMING).summary
     assert summary.errors == {}
     assert 3 <= summary.output_tokens / summary.requests <= 5
 
@@ -137,11 +145,20 @@ def test_rows_of_ours_and_of_peers(pace: Pace, places: ServerPlaces, runner_of) 
     load = dataclasses.replace(LOAD, pace=pace)
     good = _toy("good", layouts={"one": (), "two": ()})
     ours, peers = runner_of(_ours("tiny-decoder")), [runner_of(good), runner_of(_toy("dead"))]
+    said: list[str] = []
     compared = ServerComparison(
-        {"fp32": ours}, peers, lambda load, seed: _requests(places, load, seed), 2, 0.3, print
+        {"fp32": ours},
+        peers,
+        lambda load, seed: _requests(places, load, seed),
+        2,
+        0.3,
+        Timetable(None, ()),
+        said.append,
     )
     with closing(compared):
-        rows = compared.rows(load)
+        first, rows = compared.rounds(load)
+    assert {row["rounds"] for row in first} == {1}
+    assert any("round 2" in line and "good" in line for line in said)
     assert [row["metric"] for row in rows] == list(metrics(load))
     for row in rows:
         assert json.loads(json.dumps(row)) == row
@@ -151,6 +168,69 @@ def test_rows_of_ours_and_of_peers(pace: Pace, places: ServerPlaces, runner_of) 
         assert row["best_peer"] == "good"
         assert row["layouts"]["good"] in {"one", "two"}
         assert row["rounds"] == 2
+        assert row["client_cores"].keys() == {"ours", "good"}
+
+
+def test_a_comparison_without_time_ends_after_a_round(places: ServerPlaces, runner_of) -> None:
+    compared = ServerComparison(
+        {"fp32": runner_of(_toy("good"))},
+        [],
+        lambda load, seed: _requests(places, load, seed),
+        5,
+        0.3,
+        Timetable(None, ()),
+        print,
+    )
+    with closing(compared):
+        assert len(list(compared.rounds(LOAD, until=0.0))) == 1
+
+
+def test_only_what_compiles_is_started_in_advance(places: ServerPlaces, runner_of) -> None:
+    compiled = places.environments / "cache" / "good-generate-"
+    assert runner_of(_toy("good")).compile()
+    assert not compiled.exists()
+    assert runner_of(_toy("good", compiles=True)).compile()
+    assert compiled.exists()
+    assert not runner_of(_toy("dead", compiles=True)).compile()
+
+
+def test_an_answer_counts_for_the_part_that_lies_in_the_window() -> None:
+    def sample(sent: float, finished: float, status: str = OK) -> Sample:
+        return Sample(due_seconds=sent, sent_seconds=sent, finished_seconds=finished, status=status)
+
+    window = driver.Window(warmup_seconds=1.0, duration_seconds=2.0, start_seconds=1.0)
+    samples = [
+        sample(0.0, 2.0),  # half of it
+        sample(1.0, 3.0),  # all
+        sample(2.0, 6.0),  # a quarter
+        sample(0.0, 1.0),
+        sample(3.0, 4.0),
+        sample(1.0, 2.0, "UNAVAILABLE"),
+    ]
+    assert answers_per_second(samples, window) == pytest.approx(1.75 / 2)
+
+
+def test_the_processor_time_of_a_group_is_not_that_of_others() -> None:
+    before, after = Used(10.0, 1.0, 2.0, 20.0), Used(12.0, 1.5, 4.0, 23.0)
+    assert after.client_cores(before) == 0.25
+    assert after.other_cores(before) == 0.25
+    used = Used.now(os.getpgrp())
+    assert used.client <= used.group + 1.0
+    assert 0 < used.group <= used.machine
+
+
+@pytest.mark.parametrize(
+    ("events", "total", "wanted"),
+    [
+        ((2, 2), 4, (2, 2)),
+        ((1, 1, 2), 2, (1, 1)),  # the last two only say that it ended
+        ((1, 1), 5, (1, 4)),  # several tokens in one event
+        ((), 3, ()),
+    ],
+)
+def test_events_become_tokens(events: tuple, total: int, wanted: tuple) -> None:
+    arrivals = [TokenArrival(float(at), count) for at, count in enumerate(events)]
+    assert tuple(arrival.num_tokens for arrival in fitted(arrivals, total)) == wanted
 
 
 @pytest.mark.parametrize("task", COMPARED)
@@ -159,7 +239,8 @@ def test_loads_are_named_once_and_cost_what_they_say(task: Task) -> None:
     assert len({(load.label, load.clients) for load in chosen}) == len(chosen)
     assert {load.clients for load in chosen if load.pace == Pace.CLOSED} >= {1}
     layouts = [1, *(len(server.layouts) for server in SERVER_PEERS[task])]
-    assert estimate_seconds(chosen, layouts, 6, 5.0) > estimate_seconds(chosen, layouts, 3, 5.0)
+    for load in chosen:
+        assert load_seconds(load, layouts, 6, 5.0) > load_seconds(load, layouts, 3, 5.0)
     assert max(load.clients for load in loads(task, quick=True)) <= 8
 
 

@@ -1,0 +1,109 @@
+"""Servers that are asked by gRPC: ours, and CTranslate2 behind grpc.aio."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import grpc.aio
+import msgspec
+
+from client import encoder_requests, requests, types
+from loadtest.compare.errors import NotUnderstoodError
+from loadtest.compare.http_senders import TIMEOUT_SECONDS, Sender, fitted
+from loadtest.compare.loads import Request
+from loadtest.driver import Answer, Clock
+from loadtest.statistics import TokenArrival
+from loadtest.tasks import Task
+from protos.triune.v1 import encoding_pb2
+from protos.triune.v1 import inference_pb2 as wire
+
+_METHOD = "/triune.v1.InferenceService/{}"
+
+TRANSLATE_METHOD = "/peer.Translator/Translate"
+
+
+@asynccontextmanager
+async def triune(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """Of an answer only the message is made, no value of the client's."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stream: Any = channel.unary_stream(
+            _METHOD.format("GenerateStream"),
+            response_deserializer=wire.GenerateStreamResponse.FromString,
+        )
+        translation: Any = channel.unary_unary(
+            _METHOD.format("Translate"), response_deserializer=wire.TranslateResponse.FromString
+        )
+        embedding: Any = channel.unary_unary(
+            _METHOD.format("Embed"), response_deserializer=encoding_pb2.EmbedResponse.FromString
+        )
+
+        async def generate(question: bytes) -> Answer:
+            arrivals: list[TokenArrival] = []
+            piece: wire.GenerateStreamResponse | None = None
+            async for piece in stream(question, timeout=TIMEOUT_SECONDS):
+                arrivals.append(TokenArrival(clock.now(), len(piece.token_ids)))
+            if piece is None or not piece.HasField("usage"):
+                raise NotUnderstoodError("the stream ended without its last piece")
+            return Answer(arrivals=fitted(arrivals, piece.usage.output_tokens))
+
+        async def translate(question: bytes) -> Answer:
+            reply: wire.TranslateResponse = await translation(question, timeout=TIMEOUT_SECONDS)
+            return _whole(reply.usage.output_tokens, clock)
+
+        async def embed(question: bytes) -> Answer:
+            reply: encoding_pb2.EmbedResponse = await embedding(question, timeout=TIMEOUT_SECONDS)
+            if not reply.outputs[0].packed:
+                raise NotUnderstoodError("no vector came")
+            return Answer()
+
+        ask = {Task.GENERATE: generate, Task.TRANSLATE: translate, Task.EMBED: embed}[task]
+        yield Sender(partial(_encoded, task, model), ask)
+
+
+def _encoded(task: Task, model: str, request: Request) -> bytes:
+    """Messages as the client makes them."""
+    if task == Task.EMBED:
+        return encoder_requests.embed(model, request.text, {}).SerializeToString()
+    options = types.GenerationOptions(max_new_tokens=request.num_new_tokens, ignore_eos=True)
+    if request.beams > 1:
+        options["beam_size"] = request.beams
+    if task == Task.TRANSLATE:
+        question = requests.translate(wire.TranslateRequest, model, request.text, "", "", options)
+        return question.SerializeToString()
+    options["token_ids"] = True
+    return requests.generate(
+        wire.GenerateStreamRequest,
+        model,
+        request.text,
+        token_inputs=(),
+        messages=(),
+        options=options,
+    ).SerializeToString()
+
+
+@asynccontextmanager
+async def lines(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """JSON by gRPC: ``loadtest/peers/ctranslate2_server.py``."""
+    del task, model
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary(TRANSLATE_METHOD)
+
+        def encode(request: Request) -> bytes:
+            question = {
+                "text": request.text,
+                "max_new_tokens": request.num_new_tokens,
+                "beams": request.beams,
+            }
+            return msgspec.json.encode(question)
+
+        async def ask(question: bytes) -> Answer:
+            reply: Any = await call(question, timeout=TIMEOUT_SECONDS)
+            return _whole(msgspec.json.decode(reply)["num_tokens"], clock)
+
+        yield Sender(encode, ask)
+
+
+def _whole(num_tokens: int, clock: Clock) -> Answer:
+    """An answer that comes all at once."""
+    return Answer(arrivals=(TokenArrival(clock.now(), num_tokens),))

@@ -1,0 +1,192 @@
+"""Servers that are asked by HTTP: JSON, server-sent events, and Triton's binary extension."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from loadtest.compare.errors import NotUnderstoodError
+from loadtest.compare.loads import Request
+from loadtest.driver import Answer, Clock
+from loadtest.statistics import TokenArrival
+from loadtest.tasks import Task
+
+TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """``encode`` makes what is sent, before it is; ``ask`` sends it and waits for the answer."""
+
+    encode: Callable[[Request], bytes]
+    ask: Callable[[bytes], Awaitable[Answer]]
+
+
+_GREEDY = {"temperature": 0, "stream": True, "ignore_eos": True}
+
+
+@asynccontextmanager
+async def llama(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """llama.cpp's own call."""
+    del task, model
+    # It ends connections between two requests without a word.
+    async with _session(port, keeps=False) as session:
+
+        def encode(request: Request) -> bytes:
+            question = {"prompt": request.text, "n_predict": request.num_new_tokens, **_GREEDY}
+            return msgspec.json.encode(question)
+
+        async def ask(question: bytes) -> Answer:
+            return await _follow(session, "/completion", question, _llama_total, clock)
+
+        yield Sender(encode, ask)
+
+
+@asynccontextmanager
+async def completions(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """OpenAI's."""
+    del task, model
+    async with _session(port) as session:
+
+        def encode(request: Request) -> bytes:
+            question = {
+                "model": "model",
+                "prompt": request.text,
+                "max_tokens": request.num_new_tokens,
+                "stream_options": {"include_usage": True},
+                **_GREEDY,
+            }
+            return msgspec.json.encode(question)
+
+        async def ask(question: bytes) -> Answer:
+            return await _follow(session, "/v1/completions", question, _openai_total, clock)
+
+        yield Sender(encode, ask)
+
+
+@asynccontextmanager
+async def embeddings(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """OpenAI's."""
+    del task, model, clock
+    async with _session(port) as session:
+
+        def encode(request: Request) -> bytes:
+            question = {"model": "model", "input": [request.text], "encoding_format": "base64"}
+            return msgspec.json.encode(question)
+
+        async def ask(question: bytes) -> Answer:
+            async with session.post("/v1/embeddings", data=question) as reply:
+                body = msgspec.json.decode(await _good(reply).read())
+            if not body["data"][0]["embedding"]:
+                raise NotUnderstoodError("no vector came")
+            return Answer()
+
+        yield Sender(encode, ask)
+
+
+_PAD_TO = 32
+"""Triton puts only what has the same length into a batch."""
+
+
+@asynccontextmanager
+async def triton(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """Token ids in, and bytes out, by the binary extension of its protocol."""
+    del task, model, clock
+    async with _session(port) as session:
+
+        def encode(request: Request) -> bytes:
+            ids = [_CLS, *request.ids, _SEP]
+            padded = ids + [0] * (-len(ids) % _PAD_TO)
+            question = {
+                "inputs": [
+                    {"name": "ids", "datatype": "INT64", "shape": [1, len(padded)], "data": padded}
+                ],
+                "outputs": [{"name": "vector", "parameters": {"binary_data": True}}],
+            }
+            return msgspec.json.encode(question)
+
+        async def ask(question: bytes) -> Answer:
+            async with session.post("/v2/models/model/infer", data=question) as reply:
+                body = await _good(reply).read()
+                vector = len(body) - int(reply.headers["Inference-Header-Content-Length"])
+            if vector != 4 * _HIDDEN:
+                raise NotUnderstoodError(f"{vector} bytes of a vector came")
+            return Answer()
+
+        yield Sender(encode, ask)
+
+
+_CLS, _SEP, _HIDDEN = 101, 102, 384  # of MiniLM
+
+
+def _session(port: int, *, keeps: bool = True) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        f"http://127.0.0.1:{port}",
+        connector=aiohttp.TCPConnector(limit=0, force_close=not keeps),
+        timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS),
+        headers={"Content-Type": "application/json"},
+    )
+
+
+def _good(reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+    reply.raise_for_status()
+    return reply
+
+
+def _llama_total(event: dict[str, Any]) -> int | None:
+    return event["tokens_predicted"] if event.get("stop") else None
+
+
+def _openai_total(event: dict[str, Any]) -> int | None:
+    usage = event.get("usage")
+    return None if usage is None else usage["completion_tokens"]
+
+
+_EVENT_END = b"\n\n"
+_NUM_LAST = 3
+"""Of a stream's events: among the last so many is the one that tells how many tokens there were."""
+
+
+async def _follow(
+    session: aiohttp.ClientSession,
+    path: str,
+    question: bytes,
+    total_of: Callable[[dict[str, Any]], int | None],
+    clock: Clock,
+) -> Answer:
+    """Counts server-sent events, a token each; one of the last tells how many there were."""
+    arrivals: list[TokenArrival] = []
+    last: list[bytes] = []
+    unfinished = b""
+    async with session.post(path, data=question) as reply:
+        async for chunk in _good(reply).content.iter_any():
+            *events, unfinished = (unfinished + chunk).split(_EVENT_END)
+            if events:
+                arrivals.append(TokenArrival(clock.now(), len(events)))
+                last = [*last, *events][-_NUM_LAST:]
+    for event in reversed(last):
+        data = event.strip().removeprefix(b"data:").strip()
+        if data.startswith(b"{"):
+            total = total_of(msgspec.json.decode(data))
+            if total is not None:
+                return Answer(arrivals=fitted(arrivals, total))
+    tail = b" ".join(last).decode(errors="replace")
+    raise NotUnderstoodError(f"the stream ended without its last event: {tail}")
+
+
+def fitted(arrivals: list[TokenArrival], total: int) -> tuple[TokenArrival, ...]:
+    """``total`` tokens: the last events have none, and what had no event came with the last."""
+    left = total
+    found: list[TokenArrival] = []
+    for arrival in arrivals:
+        if not left:
+            break
+        found.append(TokenArrival(arrival.at_seconds, min(arrival.num_tokens, left)))
+        left -= found[-1].num_tokens
+    if left and found:
+        end = found.pop()
+        found.append(TokenArrival(end.at_seconds, end.num_tokens + left))
+    return tuple(found)
