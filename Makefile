@@ -44,6 +44,7 @@ check: setup
 	$(VENV)/mypy $(CODE)
 	$(VENV)/python -m scripts.check_readme
 	$(VENV)/python -m scripts.readme_figures --check
+	$(VENV)/python -m scripts.comparisons --check
 	$(VENV)/python -m scripts.families --check
 	$(VENV)/python -m scripts.faults --check
 
@@ -62,6 +63,7 @@ bench: bundles
 		$(VENV)/python -m loadtest compare --task $$task --json loadtest/results/compare-$$task.json \
 			|| exit 1; \
 	done
+	$(VENV)/python -m scripts.comparisons
 
 protos: setup
 	$(VENV)/python -m scripts.generate_stubs

@@ -10,15 +10,13 @@ README does not say what ``docs/families.json`` says.
 """
 
 import sys
-from pathlib import Path
 
 import msgspec
 
-ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+from scripts.parts import ROOT, main, replaced
+
 COMMITTED = ROOT / "docs" / "families.json"
 ROWS = ROOT / "build" / "families"
-BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +45,7 @@ def _tokens(row: Family) -> str:
 
 
 def table(families: list[Family]) -> str:
-    """The Markdown between the marks."""
+    """Its Markdown."""
     lines = [
         "| family | kind | operators | max error | token match | size by precision |",
         "|---|---|---|---|---|---|",
@@ -67,12 +65,8 @@ def table(families: list[Family]) -> str:
 
 
 def rendered(readme: str, families: list[Family]) -> str:
-    """``readme`` with the table of ``families``. Raises ``ValueError`` if it has no marks."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"README.md has no {BEGIN} … {END}")
-    return f"{before}{BEGIN}\n{table(families)}\n{END}{after}"
+    """``readme`` with the table of ``families``."""
+    return replaced(readme, "families", table(families))
 
 
 def committed() -> list[Family]:
@@ -88,20 +82,14 @@ def measured() -> list[Family]:
     return [msgspec.json.decode(file.read_bytes(), type=Family) for file in files]
 
 
-def main() -> int:
-    """Returns the exit status."""
-    readme = README.read_text(encoding="utf-8")
-    if "--check" in sys.argv[1:]:
-        same = readme == rendered(readme, committed())
-        if not same:
-            print("README.md: families are not those of docs/families.json", file=sys.stderr)
-        return int(not same)
+def update() -> None:
+    """Takes up what was measured."""
     rows = {row.family: row for row in [*committed(), *measured()]}
     families = sorted(rows.values(), key=lambda row: (row.kind, row.family.lower()))
     COMMITTED.write_bytes(msgspec.json.format(msgspec.json.encode(families), indent=2) + b"\n")
-    README.write_text(rendered(readme, families), encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        main("families", "docs/families.json", lambda readme: rendered(readme, committed()), update)
+    )

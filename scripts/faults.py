@@ -11,17 +11,15 @@ nothing and fails if the README does not say what ``docs/faults.json`` says.
 """
 
 import sys
-from pathlib import Path
 
 import msgspec
 
-ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+from scripts.parts import ROOT, main, replaced
+
 COMMITTED = ROOT / "docs" / "faults.json"
 ROWS = ROOT / "build" / "faults"
 FUZZING = ROOT / "docs" / "fuzzing.json"
 SOAK = ROOT / "loadtest" / "results" / "soak.json"
-BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 
 Figure = int | float | str
 
@@ -36,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def table(rows: list[Row]) -> str:
-    """The Markdown between the marks."""
+    """Its Markdown."""
     lines = ["| fault | what must happen | measured |", "|---|---|---|"]
     for row in rows:
         figures = ", ".join(f"{_words(name)} {_number(v)}" for name, v in row.figures.items())
@@ -45,12 +43,8 @@ def table(rows: list[Row]) -> str:
 
 
 def rendered(readme: str, rows: list[Row]) -> str:
-    """``readme`` with the table of ``rows``. Raises ``ValueError`` if it has no marks."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"README.md has no {BEGIN} … {END}")
-    return f"{before}{BEGIN}\n{table(rows)}\n{END}{after}"
+    """``readme`` with the table of ``rows``."""
+    return replaced(readme, "faults", table(rows))
 
 
 def committed() -> list[Row]:
@@ -100,20 +94,12 @@ def long_runs() -> list[Row]:
     ]
 
 
-def main() -> int:
-    """Returns the exit status."""
-    readme = README.read_text(encoding="utf-8")
-    if "--check" in sys.argv[1:]:
-        same = readme == rendered(readme, committed())
-        if not same:
-            print("README.md: faults are not those of docs/faults.json", file=sys.stderr)
-        return int(not same)
+def update() -> None:
+    """Takes up what was measured."""
     by_fault = {row.fault: row for row in [*committed(), *measured(), *long_runs()]}
     rows = sorted(by_fault.values(), key=lambda row: (row.order, row.fault))
     COMMITTED.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
-    README.write_text(rendered(readme, rows), encoding="utf-8")
     print(table(rows))
-    return 0
 
 
 def _words(name: str) -> str:
@@ -128,4 +114,6 @@ def _number(value: Figure) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        main("faults", "docs/faults.json", lambda readme: rendered(readme, committed()), update)
+    )

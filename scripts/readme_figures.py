@@ -2,22 +2,20 @@
 
     python -m scripts.readme_figures [--check]
 
-``--check`` changes nothing and fails if the README does not say what the reports say.
+``--check`` changes nothing and fails if the README does not say what they say.
 """
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+from scripts.parts import ROOT, main, replaced
+
 REPORT = ROOT / "loadtest" / "results" / "engine-smollm2-int8.json"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def figures(report: dict[str, Any]) -> str:
-    """The Markdown between the marks."""
+    """Its Markdown."""
     decode = report["decode_tokens_per_second"]
     overhead = report["overhead_outside_runtime"]
     steps = report["step_seconds_by_cached_tokens"]
@@ -47,25 +45,15 @@ def figures(report: dict[str, Any]) -> str:
 
 
 def rendered(readme: str, report: dict[str, Any]) -> str:
-    """``readme`` with the figures of ``report``. Raises ``ValueError`` if it has no marks."""
-    before, _, rest = readme.partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        raise ValueError(f"README.md has no {BEGIN} … {END}")
-    return f"{before}{BEGIN}\n{figures(report)}\n{END}{after}"
+    """``readme`` with the figures of ``report``."""
+    return replaced(readme, "figures", figures(report))
 
 
-def main() -> int:
-    """Returns the exit status."""
-    readme = README.read_text(encoding="utf-8")
-    wanted = rendered(readme, json.loads(REPORT.read_text(encoding="utf-8")))
-    if "--check" in sys.argv[1:]:
-        if readme != wanted:
-            print("README.md: figures are not those of loadtest/results", file=sys.stderr)
-        return int(readme != wanted)
-    README.write_text(wanted, encoding="utf-8")
-    return 0
+def committed() -> dict[str, Any]:
+    """The report in ``loadtest/results``."""
+    report: dict[str, Any] = json.loads(REPORT.read_text(encoding="utf-8"))
+    return report
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("figures", "loadtest/results", lambda readme: rendered(readme, committed())))

@@ -1,6 +1,7 @@
 """The README's table of families is that of the committed rows."""
 
-from scripts.families import README, Family, committed, rendered, table
+from scripts.families import Family, committed, rendered, table
+from scripts.parts import README
 
 
 def test_the_readmes_families_are_those_committed() -> None:

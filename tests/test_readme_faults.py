@@ -1,6 +1,7 @@
 """The README's table of faults is that of the committed rows."""
 
-from scripts.faults import README, Row, committed, rendered, table
+from scripts.faults import Row, committed, rendered, table
+from scripts.parts import README
 
 
 def test_the_readmes_faults_are_those_committed() -> None:

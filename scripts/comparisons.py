@@ -1,0 +1,67 @@
+"""Writes the README's comparisons with peers from the reports in ``loadtest/results``.
+
+    python -m scripts.comparisons [--check]
+
+The reports are those of ``python -m loadtest compare``. ``--check`` changes nothing and fails if
+the README does not say what they say.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from scripts.parts import ROOT, main, replaced
+
+RESULTS = ROOT / "loadtest" / "results"
+Row = dict[str, Any]
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Its Markdown: a line for each work, with all its batches or numbers of clients."""
+    lines = [
+        "| task | work | precision | at | Triune | × the best peer | which |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (task, level, work, precision, metric), same in itertools.groupby(rows, _work):
+        measured = [row for row in same if row["ratio_to_best_peer"] is not None]
+        if not measured:
+            continue
+        what = "clients" if level == "server" else "together"
+        peers = dict.fromkeys(str(row["best_peer"]) for row in measured)
+        lines.append(
+            f"| {task}, {level} | {work} | {precision} "
+            f"| {_joined(row['batch'] for row in measured)} {what} "
+            f"| {_joined(_number(row['ours']) for row in measured)} {metric} "
+            f"| {_joined(format(row['ratio_to_best_peer'], '.2f') for row in measured)} "
+            f"| {', '.join(peers)} |"
+        )
+    return "\n".join(lines)
+
+
+def committed() -> list[Row]:
+    """The rows of all reports of comparisons, by task, level and precision."""
+    found = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("compare-*.json"))]
+    return [row for report in found for row in report["rows"]]
+
+
+def rendered(readme: str, rows: Iterable[Row]) -> str:
+    """``readme`` with the comparisons in ``rows``."""
+    return replaced(readme, "comparisons", table(rows))
+
+
+def _work(row: Row) -> tuple[str, ...]:
+    return tuple(str(row[key]) for key in ("task", "level", "work", "precision", "metric"))
+
+
+def _joined(values: Iterable[object]) -> str:
+    return " · ".join(map(str, values))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main("comparisons", "loadtest/results", lambda readme: rendered(readme, committed())))

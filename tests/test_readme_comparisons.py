@@ -1,0 +1,29 @@
+"""The README's comparisons are those of the committed reports."""
+
+from scripts.comparisons import Row, committed, rendered, table
+from scripts.parts import README
+
+
+def test_the_readmes_comparisons_are_those_committed() -> None:
+    readme = README.read_text(encoding="utf-8")
+    assert committed()
+    assert rendered(readme, committed()) == readme
+
+
+def test_a_line_has_all_batches_that_were_measured() -> None:
+    row = {
+        "task": "generate",
+        "level": "engine",
+        "work": "decode",
+        "precision": "int8",
+        "metric": "tokens/s",
+    }
+    rows: list[Row] = [
+        {**row, "batch": 1, "ours": 95.7, "ratio_to_best_peer": 1.025, "best_peer": "a"},
+        {**row, "batch": 4, "ours": 254.2, "ratio_to_best_peer": 1.794, "best_peer": "b"},
+        {**row, "batch": 8, "ours": 300.0, "ratio_to_best_peer": None, "best_peer": None},
+    ]
+    assert table(rows).splitlines()[-1] == (
+        "| generate, engine | decode | int8 | 1 · 4 together | 96 · 254 tokens/s "
+        "| 1.02 · 1.79 | a, b |"
+    )
