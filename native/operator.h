@@ -59,39 +59,47 @@ class Scratch {
   void* data_ = nullptr;
 };
 
-// Definition has: kName; kInputs and kOutputs, arrays of Parameter; and
-// static Status* run(const Api&, KernelContext*). A kernel has no state of its own.
 struct Parameter {
   ElementType type;
   bool is_optional = false;
 };
 
+// Definition has: kName; kInputs and kOutputs, arrays of Parameter.
+template <typename Definition>
+Operator described() {
+  Operator made{};
+  made.version = kVersion;
+  made.name = [](const Operator*) { return Definition::kName; };
+  made.provider = [](const Operator*) -> const char* { return nullptr; };
+  made.num_inputs = [](const Operator*) { return sizeof(Definition::kInputs) / sizeof(Parameter); };
+  made.input_type = [](const Operator*, size_t index) { return Definition::kInputs[index].type; };
+  made.num_outputs = [](const Operator*) {
+    return sizeof(Definition::kOutputs) / sizeof(Parameter);
+  };
+  made.output_type = [](const Operator*, size_t index) {
+    return Definition::kOutputs[index].type;
+  };
+  made.input_characteristic = [](const Operator*, size_t index) {
+    return Definition::kInputs[index].is_optional ? 1 : 0;
+  };
+  made.output_characteristic = [](const Operator*, size_t index) {
+    return Definition::kOutputs[index].is_optional ? 1 : 0;
+  };
+  made.input_memory = [](const Operator*, size_t) { return 0; };
+  made.variadic_input_min = [](const Operator*) { return 1; };
+  made.variadic_input_same = [](const Operator*) { return 1; };
+  made.variadic_output_min = [](const Operator*) { return 1; };
+  made.variadic_output_same = [](const Operator*) { return 1; };
+  made.start_version = [](const Operator*) { return 1; };
+  made.end_version = [](const Operator*) { return INT32_MAX; };
+  return made;
+}
+
+// One whose kernels have no state: static Status* Definition::run(const Api&, KernelContext*).
 template <typename Definition>
 const Operator& operator_of() {
   static const Operator op = [] {
-    Operator made{};
-    made.version = kVersion;
-    made.name = [](const Operator*) { return Definition::kName; };
-    made.provider = [](const Operator*) -> const char* { return nullptr; };
-    made.num_inputs = [](const Operator*) { return sizeof(Definition::kInputs) / sizeof(Parameter); };
-    made.input_type = [](const Operator*, size_t index) { return Definition::kInputs[index].type; };
-    made.num_outputs = [](const Operator*) {
-      return sizeof(Definition::kOutputs) / sizeof(Parameter);
-    };
-    made.output_type = [](const Operator*, size_t index) {
-      return Definition::kOutputs[index].type;
-    };
-    made.input_characteristic = [](const Operator*, size_t index) {
-      return Definition::kInputs[index].is_optional ? 1 : 0;
-    };
-    made.output_characteristic = [](const Operator*, size_t index) {
-      return Definition::kOutputs[index].is_optional ? 1 : 0;
-    };
-    made.input_memory = [](const Operator*, size_t) { return 0; };
-    made.variadic_input_min = [](const Operator*) { return 1; };
-    made.variadic_input_same = [](const Operator*) { return 1; };
-    made.variadic_output_min = [](const Operator*) { return 1; };
-    made.variadic_output_same = [](const Operator*) { return 1; };
+    Operator made = described<Definition>();
     made.create_checked = [](const Operator*, Table table, const KernelInfo*,
                              void** kernel) -> Status* {
       *kernel = const_cast<void*>(static_cast<const void*>(table));
@@ -101,8 +109,40 @@ const Operator& operator_of() {
       return Definition::run(Api(static_cast<Table>(kernel)), context);
     };
     made.destroy = [](void*) {};
-    made.start_version = [](const Operator*) { return 1; };
-    made.end_version = [](const Operator*) { return INT32_MAX; };
+    return made;
+  }();
+  return op;
+}
+
+// One with a state of its own, a Definition: Status* create(const Api&, const KernelInfo*) takes it
+// from the node's attributes, and Status* run(const Api&, KernelContext*) const runs it.
+template <typename Definition>
+const Operator& operator_with_state() {
+  struct Kernel {
+    Table table;
+    Definition definition;
+  };
+  static const Operator op = [] {
+    Operator made = described<Definition>();
+    made.create_checked = [](const Operator*, Table table, const KernelInfo* info,
+                             void** out) -> Status* {
+      const Api api(table);
+      Kernel* kernel = static_cast<Kernel*>(calloc(1, sizeof(Kernel)));
+      if (!kernel) return api.CreateStatus(kRuntimeException, "no memory");
+      kernel->table = table;
+      Status* status = kernel->definition.create(api, info);
+      if (status) {
+        free(kernel);
+      } else {
+        *out = kernel;
+      }
+      return status;
+    };
+    made.compute_checked = [](void* kernel, KernelContext* context) {
+      Kernel* made = static_cast<Kernel*>(kernel);
+      return made->definition.run(Api(made->table), context);
+    };
+    made.destroy = [](void* kernel) { free(kernel); };
     return made;
   }();
   return op;

@@ -1,5 +1,7 @@
 // What the library says to the server and to ONNX Runtime.
 
+#include "attention.h"
+#include "attention_operator.h"
 #include "matmul.h"
 #include "matmul_operator.h"
 #include "operator.h"
@@ -9,10 +11,13 @@
 
 namespace {
 
-enum Kernels : int { kRowInt8 = 1, kMatMul = 2, kVocabulary = 4 };  // server/backend/kernels/library.py
+// server/backend/kernels/library.py
+enum Kernels : int { kRowInt8 = 1, kMatMul = 2, kVocabulary = 4, kAttention = 8 };
 
 int runnable() {
-  return (row_int8::runs_here() ? kRowInt8 : 0) | (matmul::runs_here() ? kMatMul | kVocabulary : 0);
+  return (row_int8::runs_here() ? kRowInt8 : 0) |
+         (matmul::runs_here() ? kMatMul | kVocabulary : 0) |
+         (attention::runs_here() ? kAttention : 0);
 }
 
 }  // namespace
@@ -24,7 +29,7 @@ __attribute__((visibility("default"))) int triune_runnable() { return runnable()
 
 // What is faster here than ONNX Runtime's own operators, which use more instructions than ours.
 __attribute__((visibility("default"))) int triune_worthwhile() {
-  int better = kRowInt8 | kMatMul | kVocabulary;
+  int better = kRowInt8 | kMatMul | kVocabulary | kAttention;
   if (processor::has_vnni()) better &= ~kRowInt8;
   if (processor::has_avx512()) better &= ~kMatMul;
   return runnable() & better;
@@ -41,6 +46,7 @@ __attribute__((visibility("default"))) ort::Status* RegisterCustomOps(ort::Sessi
     RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
     RETURN_IF_FAILED(api.Add(domain, &ort::row_int8_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::packed_matmul()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
   }
   return api.Add(options, domain);
 }

@@ -36,6 +36,8 @@ enum Place {
   kNumDimensions = 61,
   kDimensions = 62,
   kShape = 65,
+  kAttributeFloat = 85,
+  kAttributeInt = 86,
   kInput = 90,
   kOutput = 91,
   kReleaseShape = 99,
@@ -91,10 +93,20 @@ class Api {
   Status* Add(Session* options, Domain* domain) const {
     return at<Status* (*)(Session*, Domain*)>(kAddDomain)(options, domain);
   }
+  Status* Attribute(const KernelInfo* info, const char* name, float* out) const {
+    return at<Status* (*)(const KernelInfo*, const char*, float*)>(kAttributeFloat)(info, name,
+                                                                                    out);
+  }
+  Status* Attribute(const KernelInfo* info, const char* name, int64_t* out) const {
+    return at<Status* (*)(const KernelInfo*, const char*, int64_t*)>(kAttributeInt)(info, name,
+                                                                                    out);
+  }
+  // Null where the node has no such input.
   Status* Input(const KernelContext* context, size_t index, const Value** out) const {
     return at<Status* (*)(const KernelContext*, size_t, const Value**)>(kInput)(context, index,
                                                                                 out);
   }
+  // Null where the node has no such output.
   Status* Output(KernelContext* context, size_t index, const int64_t* shape, size_t rank,
                  Value** out) const {
     return at<Status* (*)(KernelContext*, size_t, const int64_t*, size_t, Value**)>(kOutput)(

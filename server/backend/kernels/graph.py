@@ -34,6 +34,8 @@ class Graph:
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.outputs = {value.name for value in graph.output}
         self.maker = {name: node for node in graph.node for name in node.output if name}
+        typed = [*graph.input, *graph.value_info, *graph.output]
+        self.types = {value.name: value.type.tensor_type.elem_type for value in typed}
         self._directory = directory
         self._inputs = {value.name: value for value in graph.input}
         self._shapes = {value.name: _shape(value) for value in (*graph.value_info, *graph.input)}
@@ -80,6 +82,10 @@ class Graph:
             if value is not None and value.type.tensor_type.elem_type == onnx.TensorProto.INT32:
                 return lengths
         return ""
+
+    def is_read(self, name: str) -> bool:
+        """Whether a node reads it, or it is an output of the graph."""
+        return name in self._readers or name in self.outputs
 
     def small(self, name: str) -> Array | None:
         """An initializer that the graph itself holds."""

@@ -15,6 +15,7 @@ class Kernels(IntFlag):
     ROW_INT8 = 1
     MATMUL = 2
     VOCABULARY = 4
+    ATTENTION = 8
 
 
 @cache

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 from server.backend.base import Array
-from server.backend.kernels import int8, matmul
+from server.backend.kernels import attention, int8, matmul
 from server.backend.kernels.graph import Graph, Replacement
 from server.backend.kernels.library import DOMAIN, Kernels, worthwhile
 
@@ -21,6 +21,7 @@ Pattern = Callable[[Graph], Iterable[Replacement]]
 PATTERNS: dict[Kernels, Pattern] = {
     Kernels.ROW_INT8: int8.products,
     Kernels.MATMUL: matmul.products,
+    Kernels.ATTENTION: attention.attentions,
 }
 
 

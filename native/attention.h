@@ -1,0 +1,82 @@
+// softmax(Q K^T scale) V over a cache, with grouped heads (Vaswani et al. 2017, Ainslie et al.
+// 2023), in blocks of keys with a running maximum (Milakov and Gimelshein 2018; Dao et al. 2022).
+//
+// Blocks begin at multiples of their size of a row's positions, so that a token's numbers depend
+// neither on the rows beside it, nor on threads, nor on how its row was cut into runs.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace attention {
+
+// Vectors of new tokens: head h of token t of row r is at data + r * row + t * token + h * size.
+struct Vectors {
+  const float* data;
+  int64_t row, token;  // floats from one to the next
+
+  const float* of(int64_t at_row, int64_t at_token) const {
+    return data + at_row * row + at_token * token;
+  }
+};
+
+// [rows][kv_heads][capacity][size] each; null keys: there is none.
+struct Memory {
+  float* keys;
+  float* values;
+  int64_t capacity;
+};
+
+// Added to scores: [rows or 1][heads or 1][tokens][keys]; a stride is 0 where there is one of all.
+struct Bias {
+  const float* data;
+  int64_t row, head, num_keys;
+};
+
+// Angles of positions, [positions][half] each: the first 2 * half dimensions turn.
+struct Rotary {
+  const float* cos;
+  const float* sin;
+  int64_t half;
+  bool is_interleaved;  // pairs are neighbours, else half apart
+};
+
+struct Call {
+  int64_t num_heads, num_kv_heads, size;  // size: a multiple of 8
+  float scale, soft_cap;                  // soft_cap 0: none
+  int64_t window;                         // keys that a token sees, itself included; 0: all
+  bool is_causal;
+  bool is_fresh;  // tokens begin at position 0 of each row, and those behind its length are padding
+  int64_t num_rows, num_tokens;
+  int64_t num_new;      // keys: num_tokens, or 0 if all are in memory
+  const int32_t* last;  // [rows]: the position of the last key
+  Vectors query, key, value;
+  Memory past, memory;  // memory: what is read, and where new keys go; it may be past
+  Rotary rotary;        // cos null: none
+  Bias bias;            // data null: none
+  const float* sinks;   // [heads]: scores of nothing; null: none
+  bool has_zero_sink;
+  float* output;  // [rows][tokens][heads * size]
+
+  int64_t block() const { return size <= 32 ? 128 : 64; }  // keys; never another for a size
+  int64_t group() const { return num_heads / num_kv_heads; }
+  int64_t length(int64_t row) const { return last[row] + 1; }
+  // The position of the first new token.
+  int64_t start(int64_t row) const { return is_fresh ? 0 : length(row) - num_new; }
+};
+
+// Whether this processor and its system have what the kernel needs: AVX2 and FMA.
+bool runs_here();
+
+// Tokens to attend at a time, and the floats of scratch that takes.
+int64_t tokens_at_once(const Call& call);
+size_t scratch_size(const Call& call);
+
+// Puts a row's new keys and values into memory; copies the past if that is elsewhere.
+void write(const Call& call, int64_t row, int64_t kv_head);
+
+// The output of tokens first .. last - 1 for the heads of kv_head, whose keys are written.
+void attend(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
+            float* scratch);
+
+}  // namespace attention
