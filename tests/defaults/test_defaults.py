@@ -35,7 +35,7 @@ def test_smollm2_answers_sensibly(int8: Client) -> None:
     question = [Message("user", "Why is the sky blue?")]
     pieces = list(int8.generate_stream("smollm2", messages=question, max_new_tokens=120))
     text = "".join(piece.text for piece in pieces)
-    assert "sky" in text
+    assert "blue" in text
     assert "scatter" in text
     assert len(pieces) > 20
 
