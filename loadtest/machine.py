@@ -29,11 +29,21 @@ def versions() -> dict[str, str | None]:
     return found
 
 
+def instructions() -> frozenset[str]:
+    """What the processor can, by Linux's names; empty where they are not known."""
+    return frozenset((_told("flags") or "").split())
+
+
 def _processor() -> str | None:
     """The model name that Linux tells."""
+    return _told("model name") or platform.processor() or None
+
+
+def _told(field: str) -> str | None:
+    """Of the first core."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or None
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or None
+        return None
+    values = (line.partition(":")[2].strip() for line in lines if line.startswith(field))
+    return next(values, None)

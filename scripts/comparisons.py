@@ -6,7 +6,6 @@ The reports are those of ``python -m loadtest compare``. ``--check`` changes not
 the README does not say what they say.
 """
 
-import itertools
 import json
 import sys
 from collections.abc import Iterable
@@ -24,7 +23,10 @@ def table(rows: Iterable[Row]) -> str:
         "| task | work | precision | at | Triune | × the best peer | which |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (task, level, work, precision, metric), same in itertools.groupby(rows, _work):
+    works: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        works.setdefault(_work(row), []).append(row)
+    for (task, level, work, precision, metric), same in works.items():
         measured = [row for row in same if row["ratio_to_best_peer"] is not None]
         if not measured:
             continue
@@ -32,7 +34,7 @@ def table(rows: Iterable[Row]) -> str:
         peers = dict.fromkeys(str(row["best_peer"]) for row in measured)
         lines.append(
             f"| {task}, {level} | {work} | {precision} "
-            f"| {_joined(row['batch'] for row in measured)} {what} "
+            f"| {_joined(row.get('batch', row.get('clients')) for row in measured)} {what} "
             f"| {_joined(_number(row['ours']) for row in measured)} {metric} "
             f"| {_joined(format(row['ratio_to_best_peer'], '.2f') for row in measured)} "
             f"| {', '.join(peers)} |"

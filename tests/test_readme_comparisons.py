@@ -27,3 +27,24 @@ def test_a_line_has_all_batches_that_were_measured() -> None:
         "| generate, engine | decode | int8 | 1 · 4 together | 96 · 254 tokens/s "
         "| 1.02 · 1.79 | a, b |"
     )
+
+
+def test_rows_of_servers_are_gathered_by_what_was_measured() -> None:
+    row = {
+        "task": "embed",
+        "level": "server",
+        "work": "32 tokens",
+        "precision": "fp32",
+        "ours": 80.0,
+        "ratio_to_best_peer": 1.5,
+        "best_peer": "a",
+    }
+    rows: list[Row] = [
+        {**row, "clients": clients, "metric": metric}
+        for clients in (1, 16)
+        for metric in ("requests/s", "1 / seconds to answer, p99")
+    ]
+    assert [line.split("|")[4:6] for line in table(rows).splitlines()[2:]] == [
+        [" 1 · 16 clients ", " 80 · 80 requests/s "],
+        [" 1 · 16 clients ", " 80 · 80 1 / seconds to answer, p99 "],
+    ]

@@ -21,7 +21,7 @@ from loadtest.compare.servers import Server, ServerPlaces
 from loadtest.statistics import OK, Sample, summarise
 from loadtest.tasks import Task
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 COMPILE_SECONDS = 900.0
 _POLL_SECONDS = 0.2
 _END_SECONDS = 5.0
