@@ -7,7 +7,7 @@ from pathlib import Path
 
 from export.graph_files import load_graph, save_graph
 from export.narrow import compute_in, emulate_on_cpu, store_as
-from export.quantize import kept_in_fp32, quantize_graph
+from export.quantize import NO_DIVISORS, Divisors, kept_in_fp32, quantize_graph
 from export.recipes import Recipe
 from export.signatures import Signatures, with_float_states
 from model.bundle import Dtype
@@ -15,16 +15,24 @@ from model.config import ModelConfig
 
 
 def apply_recipe(
-    config: ModelConfig, recipe: Recipe, graphs: Signatures, directory: Path
+    config: ModelConfig,
+    recipe: Recipe,
+    graphs: Signatures,
+    directory: Path,
+    divisors: Divisors = NO_DIVISORS,
 ) -> Signatures:
-    """Rewrites the fp32 graphs in ``directory`` and returns their new signatures."""
+    """Rewrites the fp32 graphs in ``directory`` and returns their new signatures.
+
+    Args:
+        divisors: of inputs of matrices that become int8 (:func:`export.equalize.divisors`).
+    """
     if recipe.is_plain:
         return graphs
     changed = with_float_states(graphs, recipe.computed)
     kept = kept_in_fp32(config)
     for graph in changed.values():
         model = load_graph(directory / graph.file)
-        quantize_graph(model, recipe, kept)
+        quantize_graph(model, recipe, kept, divisors)
         if recipe.computed != Dtype.FLOAT32:
             outputs = {spec.name for spec in graph.outputs if spec.dtype == Dtype.FLOAT32}
             compute_in(model, recipe.computed, frozenset(outputs))

@@ -16,11 +16,12 @@ from export.apply_recipe import apply_recipe, runnable
 from export.attention import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
 from export.cost import NUM_LARGE_TEXTS, Evaluation, score
-from export.equalize import equalized
+from export.equalize import divisors, equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
 from export.kv_cache import Largest, calibration, check_supported, observe, quantize_cache
 from export.parity import certificate, compare_fp32, min_cosine, tokenized_samples
+from export.quantize import NO_DIVISORS
 from export.recipes import RECIPES, Recipe
 from export.signatures import Signatures
 from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
@@ -134,8 +135,12 @@ def _write_graphs(
     """Writes graphs into ``directory`` that hold what ``form`` says, and checks them."""
     recipe = form.recipe
     progress("even out activations" if recipe.evened else "trace the graphs")
-    evened = evenly(checkpoint, weights) if recipe.evened else dict(weights)
+    evened, divided = dict(weights), NO_DIVISORS
     if recipe.evened:
+        samples = tokenized_samples(checkpoint)
+        found = divisors(checkpoint.config, evened, samples)
+        divided = {name: values.numpy() for name, values in found.items()}
+        evened = equalized(checkpoint.config, evened, samples)
         progress("trace the graphs")
     graphs = export_graphs(checkpoint.config, evened, directory)
     del evened
@@ -153,7 +158,7 @@ def _write_graphs(
         rows = calibration(checkpoint.config, evaluation)
         largest = observe(rows, directory, graphs, is_large=is_large)
     progress(f"turn into {form.precision} for {form.device}")
-    graphs = apply_recipe(checkpoint.config, recipe, graphs, directory)
+    graphs = apply_recipe(checkpoint.config, recipe, graphs, directory, divided)
     progress(f"check the {form.precision} graphs")
     if largest:
         if evaluation is not None:
@@ -170,11 +175,6 @@ def _write_graphs(
     else:
         cosine = reference.cosine
     return graphs, certificate(reference, cosine, before, after, float_cache)
-
-
-def evenly(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``weights`` with activations evened on the checkpoint's samples."""
-    return equalized(checkpoint.config, dict(weights), tokenized_samples(checkpoint))
 
 
 @contextmanager

@@ -6,7 +6,8 @@ made and multiplying its row of the next matrix by ``s`` changes nothing but tha
 ``s_j = max|x_j|^a / max|w_j|^(1 - a)`` (equation 4).
 
 It is done to the weights, in fp32, before the graphs are traced: it costs nothing at run
-time, and the fp32 parity check sees its result.
+time, and the fp32 parity check sees its result. Where the residual reads what a matrix reads, as in
+post-norm layers, no weight can take the division: an int8 graph does it itself (:func:`divisors`).
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,17 @@ from model.kernels import Step
 from model.transformer import from_weights
 
 STRENGTH = 0.5  # a
+RESIDUAL_STRENGTH = 0.7  # a, where a graph divides
 QUIETEST = 0.1  # of the mean channel
+
+RESIDUAL_READERS = (
+    "mixer.qkv",
+    "mixer.global_tokens.query",
+    "mixer.global_tokens.key_value",
+    "cross_attention.query",
+    "cross_attention.key_value",
+    "feed_forward.input",
+)
 
 Weights = dict[str, Tensor]
 
@@ -85,6 +96,31 @@ def equalized(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> W
     return result
 
 
+def divisors(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Weights:
+    """By which to divide what matrices read of a residual stream, and to multiply their rows.
+
+    Returns:
+        ``[channels]`` by the names of the matrices.
+    """
+    readers = [
+        f"{stack}.layers.{index}.{reader}"
+        for stack, layers in (("encoder", config.encoder), ("decoder", config.decoder))
+        for index, layer in enumerate(() if layers is None else layers.layers)
+        if layer.norm_order == NormOrder.POST
+        for reader in RESIDUAL_READERS
+    ]
+    if not readers or not rows:
+        return {}
+    ranges = _measure(config, weights, rows)
+    return {
+        f"{reader}.weight": _scales(
+            ranges.of[reader], weights[f"{reader}.weight"].abs().amax(1), RESIDUAL_STRENGTH
+        )
+        for reader in readers
+        if reader in ranges.of and f"{reader}.weight" in weights
+    }
+
+
 def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Ranges:
     model, ranges = from_weights(config, weights), Ranges()
     with torch.inference_mode(), ranges.watch(model):
@@ -136,10 +172,7 @@ def _equalize(weights: Weights, link: Link, ranges: Ranges) -> None:
     seen, weight_range = ranges.of[link.reader], matrix.abs().amax(1)
     if link.attention is not None:
         seen, weight_range = (_over_group(x, link.attention) for x in (seen, weight_range))
-    # A channel that was quiet on the samples may be loud elsewhere.
-    seen = seen.clamp(min=QUIETEST * float(seen.mean()))
-    weight_range = weight_range.clamp(min=QUIETEST * float(weight_range.mean()))
-    scales = seen**STRENGTH / weight_range ** (1 - STRENGTH)
+    scales = _scales(seen, weight_range, STRENGTH)
     stop = link.start + scales.numel()
     for name in (f"{link.maker}.weight", f"{link.maker}.bias"):
         if name in weights:
@@ -150,6 +183,14 @@ def _equalize(weights: Weights, link: Link, ranges: Ranges) -> None:
         heads = scales.view(link.attention.num_kv_heads, link.attention.head_size)
         scales = heads.repeat_interleave(group, 0).flatten()
     weights[f"{link.reader}.weight"] = matrix * scales[:, None]
+
+
+def _scales(seen: Tensor, weight_range: Tensor, strength: float) -> Tensor:
+    """``s`` of each channel."""
+    # A channel that was quiet on the samples may be loud elsewhere.
+    seen = seen.clamp(min=QUIETEST * float(seen.mean()))
+    weight_range = weight_range.clamp(min=QUIETEST * float(weight_range.mean()))
+    return seen**strength / weight_range ** (1 - strength)
 
 
 def _over_group(x: Tensor, attention: AttentionConfig) -> Tensor:

@@ -7,7 +7,7 @@ namespace ort {
 namespace {
 
 constexpr int64_t kTaskProducts = 1'000'000;  // about 20 microseconds
-constexpr int64_t kTaskRows = 96;
+constexpr int64_t kTaskRows = 96, kLeastRows = 16;
 
 enum Input : size_t { kX, kWeights, kProduct };
 
@@ -38,7 +38,7 @@ struct PackedMatMul {
     RETURN_IF_FAILED(api.Data(value, &weights));
     Work work{product,
               {static_cast<const float*>(weights), product.num_inputs, product.num_outputs},
-              Tiles(product, kTaskRows, kTaskProducts)};
+              Tiles(product, kTaskRows, kTaskProducts, kLeastRows)};
     return run_tasks(api, context, multiply_task, work.tiles.count(), &work);
   }
 };

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "vector_math.h"
+#include "activations.h"
 
 constexpr int64_t kPanel = 16;  // outputs side by side, in two registers
 
@@ -63,11 +63,11 @@ class Output {
       sums[half] = _mm256_add_ps(sums[half], _mm256_loadu_ps(bias_ + 8 * half));
     }
     if (activation_ == Activation::kSiluGate) {
-      return finish_half(row, 0, _mm256_mul_ps(silu(sums[0]), sums[1]));
+      return finish_half(row, 0, _mm256_mul_ps(activations::silu(sums[0]), sums[1]));
     }
     for (int half = 0; half < 2; half++) {
-      if (activation_ == Activation::kGelu) sums[half] = gelu(sums[half]);
-      if (activation_ == Activation::kRelu) sums[half] = relu(sums[half]);
+      if (activation_ == Activation::kGelu) sums[half] = activations::gelu(sums[half]);
+      if (activation_ == Activation::kRelu) sums[half] = activations::relu(sums[half]);
       finish_half(row, half, sums[half]);
     }
   }

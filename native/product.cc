@@ -70,14 +70,16 @@ Status* Product::read(const Api& api, KernelContext* context, size_t first) {
   return nullptr;
 }
 
-Tiles::Tiles(const Product& product, int64_t rows_of_task, int64_t num_products)
+Tiles::Tiles(const Product& product, int64_t rows_of_task, int64_t num_products, int64_t least_rows)
     : rows_(product.rows),
       num_panels_(ceil_div(product.num_outputs, kPanel)),
       rows_of_task_(rows_of_task),
       num_row_tasks_(ceil_div(product.rows.count, rows_of_task)) {
-  const int64_t of_panel = smaller(rows_of_task, rows_.count) * product.num_inputs * kPanel;
+  const int64_t num_rows = larger(least_rows, smaller(rows_of_task, rows_.count));
+  const int64_t of_panel = num_rows * product.num_inputs * kPanel;
   const int64_t worthwhile = ceil_div(num_products, larger(1, of_panel));
-  panels_of_task_ = larger(1, smaller(num_panels_, larger(worthwhile, ceil_div(num_panels_, kMaxPanelTasks))));
+  const int64_t least = larger(worthwhile, ceil_div(num_panels_, kMaxPanelTasks));
+  panels_of_task_ = larger(1, smaller(num_panels_, least));
 }
 
 Status* run_tasks(const Api& api, const KernelContext* context, void (*task)(void*, size_t),

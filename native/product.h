@@ -28,8 +28,9 @@ struct Product {
 // Tasks, each some rows times some panels. Those that read the same panels follow each other.
 class Tiles {
  public:
-  // `num_products` of numbers make a task that is worth a thread's while.
-  Tiles(const Product& product, int64_t rows_of_task, int64_t num_products);
+  // `num_products` of numbers make a task that is worth a thread's while. Fewer rows than
+  // `least_rows` take no less time: they wait for the matrix.
+  Tiles(const Product& product, int64_t rows_of_task, int64_t num_products, int64_t least_rows);
 
   int64_t count() const { return num_row_tasks_ * ceil_div(num_panels_, panels_of_task_); }
   Rows rows(int64_t task) const {

@@ -19,13 +19,30 @@ constexpr float kStep = 1.0f / 127.0f;
 // A NaN stays one.
 float at_least(float largest) { return largest < kSmallest ? kSmallest : largest; }
 
+// A row as it is.
+struct Plain {
+  const float* x;
+  AVX2 __m256 eight(int64_t i) const { return _mm256_loadu_ps(x + i); }
+  float one(int64_t i) const { return x[i]; }
+};
+
+// A row times a factor for each input.
+struct Scaled {
+  const float *x, *factors;
+  AVX2 __m256 eight(int64_t i) const {
+    return _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(factors + i));
+  }
+  float one(int64_t i) const { return x[i] * factors[i]; }
+};
+
 // The largest magnitude; NaN if there is one.
-AVX2 float magnitude(const float* x, int64_t size) {
+template <typename Row>
+AVX2 float magnitude(const Row& row, int64_t size) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   __m256 best = _mm256_setzero_ps(), strange = _mm256_setzero_ps();
   int64_t i = 0;
   for (; i + 8 <= size; i += 8) {
-    const __m256 value = _mm256_loadu_ps(x + i);
+    const __m256 value = row.eight(i);
     strange = _mm256_or_ps(strange, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     best = _mm256_max_ps(best, _mm256_andnot_ps(sign, value));
   }
@@ -34,26 +51,34 @@ AVX2 float magnitude(const float* x, int64_t size) {
   bool is_strange = _mm256_movemask_ps(strange) != 0;
   for (float lane : lanes) largest = fmaxf(largest, lane);
   for (; i < size; i++) {
-    is_strange |= isnan(x[i]);
-    largest = fmaxf(largest, fabsf(x[i]));
+    is_strange |= isnan(row.one(i));
+    largest = fmaxf(largest, fabsf(row.one(i)));
   }
   return is_strange ? NAN : largest;
 }
 
-AVX2 void quantize_row(const float* x, int64_t size, float largest, uint8_t* bytes) {
+template <typename Row>
+AVX2 void quantize_row(const Row& row, int64_t size, float largest, uint8_t* bytes) {
   const __m256 divisor = _mm256_set1_ps(largest), step = _mm256_set1_ps(kStep);
   const __m256i middle = _mm256_set1_epi32(128);
   int64_t i = 0;
   for (; i + 8 <= size; i += 8) {
-    __m256 steps = _mm256_div_ps(_mm256_div_ps(_mm256_loadu_ps(x + i), divisor), step);
+    __m256 steps = _mm256_div_ps(_mm256_div_ps(row.eight(i), divisor), step);
     __m256i whole = _mm256_add_epi32(_mm256_cvtps_epi32(steps), middle);
     __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole),
                                      _mm256_extracti128_si256(whole, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(bytes + i), _mm_packus_epi16(words, words));
   }
   for (; i < size; i++) {
-    bytes[i] = static_cast<uint8_t>(nearbyintf(x[i] / largest / kStep) + 128.0f);
+    bytes[i] = static_cast<uint8_t>(nearbyintf(row.one(i) / largest / kStep) + 128.0f);
   }
+}
+
+template <typename Row>
+void quantize_one(const Row& row, int64_t size, int64_t stride, uint8_t* bytes, float* largest) {
+  *largest = at_least(magnitude(row, size));
+  quantize_row(row, size, *largest, bytes);
+  memset(bytes + size, 0, stride - size);
 }
 
 // R rows times one panel. The sums are those of unsigned bytes: the offsets are taken off.
@@ -124,15 +149,17 @@ constexpr int64_t kRowBlock = 64;
 
 bool runs_here() { return processor::has_avx2() && processor::has_fma(); }
 
-void quantize(const float* x, const Rows& rows, int64_t num_inputs, uint8_t* bytes,
-              float* largest) {
+void quantize(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,
+              uint8_t* bytes, float* largest) {
   const int64_t stride = (num_inputs + kGroup - 1) / kGroup * kGroup;
   for (int64_t row = 0; row < rows.count; row++) {
     const float* const from = x + rows[row] * num_inputs;
-    uint8_t* const out = bytes + row * stride;
-    largest[row] = at_least(magnitude(from, num_inputs));
-    quantize_row(from, num_inputs, largest[row], out);
-    memset(out + num_inputs, 0, stride - num_inputs);
+    uint8_t* const to = bytes + row * stride;
+    if (factors) {
+      quantize_one(Scaled{from, factors}, num_inputs, stride, to, largest + row);
+    } else {
+      quantize_one(Plain{from}, num_inputs, stride, to, largest + row);
+    }
   }
 }
 

@@ -27,10 +27,10 @@ struct Matrix {
 // Whether this processor and its system have what the kernel needs: AVX2 and FMA.
 bool runs_here();
 
-// Rows of x [..., num_inputs] to bytes around 128, bytes [rows.count, 4 * num_groups], and the
-// largest magnitude of each.
-void quantize(const float* x, const Rows& rows, int64_t num_inputs, uint8_t* bytes,
-              float* largest);
+// Rows of x [..., num_inputs], times factors [num_inputs] if they are not null, to bytes around 128,
+// bytes [rows.count, 4 * num_groups], and the largest magnitude of each.
+void quantize(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,
+              uint8_t* bytes, float* largest);
 
 // Panels first .. last - 1 of those rows of y. Their bytes and magnitudes begin with the first.
 void multiply(const uint8_t* bytes, const float* largest, const Rows& rows, const Matrix& matrix,

@@ -6,16 +6,16 @@
 namespace ort {
 namespace {
 
-// Products in a task, of which a row takes about 10 microseconds and a batch 3.
-constexpr int64_t kTaskProducts = 250'000;
-constexpr int64_t kTaskRows = 256;
+constexpr int64_t kTaskProducts = 1'000'000;  // about 10 microseconds
+constexpr int64_t kTaskRows = 256, kLeastRows = 4;
 constexpr int64_t kQuantizeRows = 16;  // of a task
 
-enum Input : size_t { kX, kWeights, kScales, kOffsets, kProduct };
+enum Input : size_t { kX, kWeights, kScales, kOffsets, kFactors, kProduct };
 
 struct Work {
   const Product& product;
   row_int8::Matrix matrix;
+  const float* factors;
   Tiles tiles;
   float* largest;
   uint8_t* bytes;
@@ -27,7 +27,7 @@ void quantize_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t begin = static_cast<int64_t>(index) * kQuantizeRows;
   const Rows& rows = work.product.rows;
-  row_int8::quantize(work.product.x,
+  row_int8::quantize(work.product.x, work.factors,
                      rows.part(begin, smaller(kQuantizeRows, rows.count - begin)),
                      work.product.num_inputs, work.bytes + begin * work.row_bytes(),
                      work.largest + begin);
@@ -46,24 +46,25 @@ void multiply_task(void* data, size_t index) {
 struct RowInt8MatMul {
   static constexpr const char* kName = "RowInt8MatMul";
   static constexpr Parameter kInputs[] = {
-      {kFloat}, {kInt8}, {kFloat}, {kInt32}, PRODUCT_PARAMETERS};
+      {kFloat}, {kInt8}, {kFloat}, {kInt32}, {kFloat, true}, PRODUCT_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
 
   static Status* run(const Api& api, KernelContext* context) {
     Product product{};
     RETURN_IF_FAILED(product.read(api, context, kProduct));
-    void* matrix[kProduct];
+    void* matrix[kProduct] = {};
     for (size_t index = kWeights; index < kProduct; index++) {
       const Value* value = nullptr;
       RETURN_IF_FAILED(api.Input(context, index, &value));
-      RETURN_IF_FAILED(api.Data(value, &matrix[index]));
+      if (value) RETURN_IF_FAILED(api.Data(value, &matrix[index]));
     }
     Work work{product,
               {static_cast<const int8_t*>(matrix[kWeights]),
                static_cast<const float*>(matrix[kScales]),
                static_cast<const int32_t*>(matrix[kOffsets]), product.num_inputs,
                product.num_outputs},
-              Tiles(product, kTaskRows, kTaskProducts), nullptr, nullptr};
+              static_cast<const float*>(matrix[kFactors]),
+              Tiles(product, kTaskRows, kTaskProducts, kLeastRows), nullptr, nullptr};
     const int64_t num_rows = product.rows.count;
     Scratch scratch;
     void* const memory = scratch.allocate(num_rows * (work.row_bytes() + sizeof(float)));

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #define AVX2_FMA __attribute__((target("avx2,fma")))
+#define AVX2_FMA_INLINE __attribute__((target("avx2,fma"), always_inline)) inline
 
 namespace vectors {
 

@@ -1,11 +1,10 @@
 // What the host asks of a row of logits: called by server/backend/kernels/vocabulary.py.
 
-#include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
 
 #include "numbers.h"
-#include "vector_math.h"
+#include "vectors.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -15,7 +14,7 @@ constexpr int64_t kSumBlock = 512;  // values whose sum is taken in float
 constexpr int64_t kTopBlock = 64;   // values that are looked at one by one if any is large enough
 
 // -inf if there is none; a NaN is passed over.
-AVX2_FMA_INLINE float maximum(const float* x, int64_t size) {
+AVX2_FMA inline float maximum(const float* x, int64_t size) {
   __m256 best = _mm256_set1_ps(-INFINITY);
   int64_t i = 0;
   for (; i + 8 <= size; i += 8) best = _mm256_max_ps(_mm256_loadu_ps(x + i), best);
@@ -26,7 +25,7 @@ AVX2_FMA_INLINE float maximum(const float* x, int64_t size) {
   return largest;
 }
 
-AVX2_FMA_INLINE bool exceeds(const float* x, int64_t size, float least) {
+AVX2_FMA inline bool exceeds(const float* x, int64_t size, float least) {
   const __m256 bound = _mm256_set1_ps(least);
   __m256 any = _mm256_setzero_ps();
   int64_t i = 0;
@@ -71,7 +70,7 @@ EXPORTED AVX2_FMA double triune_log_sum_exp(const float* x, int64_t size) {
     __m256 part = _mm256_setzero_ps();
     int64_t i = begin;
     for (; i + 8 <= end; i += 8) {
-      part = _mm256_add_ps(part, exponential(_mm256_sub_ps(_mm256_loadu_ps(x + i), shift)));
+      part = _mm256_add_ps(part, vectors::exp(_mm256_sub_ps(_mm256_loadu_ps(x + i), shift)));
     }
     float lanes[8];
     _mm256_storeu_ps(lanes, part);

@@ -30,7 +30,9 @@ def main() -> None:
         return
     sources = [str(path) for path in sorted(SOURCES.glob("*.cc"))]
     compiler = (sys.executable, "-m", "ziglang", "c++")
-    subprocess.run([*compiler, *TARGET, *OPTIONS, *sources, "-o", str(LIBRARY)], check=True)
+    made = LIBRARY.with_suffix(".new")
+    subprocess.run([*compiler, *TARGET, *OPTIONS, *sources, "-o", str(made)], check=True)
+    made.rename(LIBRARY)  # whoever runs the old one keeps it
 
 
 if __name__ == "__main__":

@@ -105,9 +105,9 @@ def test_int8(tmp_path: Path, name: str) -> None:
     for graph_name, graph in manifest.graphs.items():
         model = onnx.load(str(directory / graph.file), load_external_data=False)
         operators = Counter(node.op_type for node in model.graph.node)
-        kept = 2 if name in ("bert", "classifier") else 0  # see kept_in_fp32
-        if graph_name == ATTEND and manifest.kind == Kind.ENCODER_DECODER:
-            kept += 2  # scores of cross-attention, which have no weights
+        # Scores of cross-attention have no weights.
+        has_scores = graph_name == ATTEND and manifest.kind == Kind.ENCODER_DECODER
+        kept = 2 if has_scores else 0
         assert (operators["MatMul"], operators["Gemm"]) == (kept, 0)
         assert operators["MatMulInteger"] >= 6
 

@@ -140,6 +140,27 @@ def test_any_rows_are_the_same(
     np.testing.assert_array_equal(actual, expected)
 
 
+def test_what_a_row_is_multiplied_with_first(tmp_path: Path) -> None:
+    """By factors of its inputs: bit for bit, in the operator."""
+    rng = np.random.default_rng(0)
+    file = product(tmp_path / "a" / "1", rng.normal(size=(37, 20)).astype(np.float32))
+    model = onnx.load(file)
+    for node in model.graph.node:
+        node.input[:] = ["scaled" if name == "x" else name for name in node.input]
+    model.graph.node.insert(0, onnx.helper.make_node("Mul", ["x", "factors"], ["scaled"]))
+    factors = rng.uniform(0.1, 9, 37).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(factors, "factors"))
+    onnx.save(model, file)
+    found = rewrite(file, Kernels.ROW_INT8)
+    assert found is not None
+    (node,) = onnx.ModelProto.FromString(found.model).graph.node
+    assert node.input[0] == "x"
+    x = rng.normal(size=(9, 37)).astype(np.float32)
+    (expected,) = plain(file).run(None, {"x": x})
+    actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": x})["y"]
+    np.testing.assert_array_equal(actual, expected)
+
+
 @pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
 def test_what_follows_is_the_same(tmp_path: Path, activation: str) -> None:
     rng = np.random.default_rng(0)

@@ -44,13 +44,14 @@ class Epilogue:
         return _padded(columns, -num_outputs % PANEL).reshape(*rows, -1, PANEL)
 
     def replacement(
-        self, graph: Graph, operator: str, x: str, packed: dict[str, Array]
+        self, graph: Graph, operator: str, x: str, packed: dict[str, Array], *others: str
     ) -> Replacement:
-        """An ``operator`` for all of it, whose matrix is in ``packed``."""
+        """An ``operator`` for all of it, whose matrix is in ``packed``, and ``others`` after it."""
         y = self.last.output[0]
         named = {f"{y}.{name}": array for name, array in packed.items()}
-        named[f"{y}.settings"] = np.array([self.num_outputs, self.activation], np.int32)
-        inputs = [x, *named, "", self.rest, graph.lengths_of(x)]
+        settings = f"{y}.settings"
+        inputs = [x, *named, *others, settings, "", self.rest, graph.lengths_of(x)]
+        named[settings] = np.array([self.num_outputs, self.activation], np.int32)
         if self.bias:
             inputs[-3] = f"{y}.bias"
             named[inputs[-3]] = self.panels(graph.array(self.bias)).reshape(-1)

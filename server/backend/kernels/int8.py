@@ -41,7 +41,8 @@ def products(graph: Graph) -> Iterator[Replacement]:
             continue
         after = epilogue(graph, product.last, integers.shape[1])
         packed = pack(integers, graph.array(product.scales), after)
-        yield after.replacement(graph, OPERATOR, product.x, packed)
+        x, factors = _scaled(graph, product.x, len(integers))
+        yield after.replacement(graph, OPERATOR, x, packed, factors)
 
 
 def _product(graph: Graph, node: onnx.NodeProto) -> _Product | None:
@@ -80,6 +81,17 @@ def _product(graph: Graph, node: onnx.NodeProto) -> _Product | None:
         is_transposed=transpose is not None,
         scales=scale.input[1],
     )
+
+
+def _scaled(graph: Graph, x: str, num_inputs: int) -> tuple[str, str]:
+    """What is multiplied with constant factors to be ``x``, and they; or ``x`` and nothing."""
+    node = graph.maker.get(x)
+    if node is None or node.op_type != "Mul" or x in graph.outputs or len(graph.readers(x)) != 2:
+        return x, ""
+    factors = graph.initializers.get(node.input[1])
+    if factors is None or list(factors.dims) != [num_inputs]:
+        return x, ""
+    return str(node.input[0]), str(node.input[1])
 
 
 def _integers(graph: Graph, product: _Product) -> Array:
