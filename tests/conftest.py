@@ -10,6 +10,7 @@ from tests import bundles
 
 # What trains, exports or starts something whole, with all tests beside it: half of the time.
 SLOW = (
+    "client/test_default_models.py",
     "container",
     "defaults",
     "export/test_large.py",
