@@ -56,11 +56,12 @@ class Branching:
         group.has_branched = True
         return tokens
 
-    def search(self, logits: Rows[Floats]) -> list[Progress]:
+    def search(self, logits: Rows[Floats], totals: Rows[float]) -> list[Progress]:
         """One step of the group's beam search.
 
         Args:
             logits: ``[vocabulary]`` each, in the order of ``group.rows``.
+            totals: ``log_sum_exp`` of each.
 
         Returns:
             News of the best hypothesis: the tokens on which all now agree. ``group.rows`` is
@@ -71,7 +72,8 @@ class Branching:
             raise ValueError("this job has no search")
         count = search.num_candidates
         candidates = [
-            _likeliest(row, values, count) for row, values in zip(group.rows, logits, strict=True)
+            _likeliest(row, values, total, count)
+            for row, values, total in zip(group.rows, logits, totals, strict=True)
         ]
         branches = search.advance(candidates)
         if not branches:
@@ -125,9 +127,9 @@ class Branching:
         return child
 
 
-def _likeliest(row: Sequence, logits: Floats, count: int) -> Likeliest:
+def _likeliest(row: Sequence, logits: Floats, total: float, count: int) -> Likeliest:
     if not row.adjusters and row.constraint is None:
-        return sampling.likeliest(logits, count, sampling.log_sum_exp(logits))
+        return sampling.likeliest(logits, count, total)
     log_probs = sampling.log_probabilities(logits)
     row.adjust(log_probs)
     return sampling.likeliest(log_probs, count)

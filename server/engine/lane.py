@@ -105,7 +105,12 @@ class Lane(threading.Thread):
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
 
     def send(self, *commands: Command) -> None:
-        """Hands over commands, from any thread. They are seen before the next step."""
+        """Hands over commands, from any thread. They are seen before the next step.
+
+        From now on the lane has work: another that begins at this moment does not take all cores.
+        """
+        if any(isinstance(command, Submit) for command in commands):
+            self._busy.enter(self._index)
         for command in commands:
             self._commands.put(command)
 

@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Logits(Protocol):
-    """``[rows, vocabulary]``, valid until the next run."""
+    """``[rows, vocabulary]``, valid until their rows run again, which is in another step."""
 
     @property
     def block(self) -> Block:
@@ -23,6 +23,10 @@ class Logits(Protocol):
 
     def rows(self, indices: Sequence[int]) -> Floats:
         """Some of them on the host, ``[len(indices), vocabulary]``: at least one; they ascend."""
+        ...
+
+    def row(self, index: int) -> Floats:
+        """One of them on the host, valid as long, whatever is asked for meanwhile."""
         ...
 
 
@@ -42,6 +46,10 @@ class HostLogits:
         chosen = self.array[first : last + 1] if are_neighbours else self.array[list(indices)]
         return chosen.astype(np.float32, copy=False)
 
+    def row(self, index: int) -> Floats:
+        row: Floats = self.rows([index])[0]
+        return row
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLogits:
@@ -55,3 +63,7 @@ class DeviceLogits:
 
     def rows(self, indices: Sequence[int]) -> Floats:
         return self.take.run({LOGITS: self.block, ROWS: np.array(indices, np.int64)})["taken"]
+
+    def row(self, index: int) -> Floats:
+        row: Floats = self.rows([index])[0].copy()
+        return row

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from functools import partial
@@ -95,7 +96,7 @@ class Outputs:
             elif group.is_plain:
                 plain.append(index)
             else:
-                self._branching.setdefault(group.id, {})[row.id] = logits.rows([index])[0].copy()
+                self._branching.setdefault(group.id, {})[row.id] = logits.row(index)
         if unread and self._chooser is not None:
             sure = self._chooser.finite(logits, unread)
             unread = [index for index, is_sure in zip(unread, sure, strict=True) if not is_sure]
@@ -188,8 +189,9 @@ class Outputs:
 
     def _branch(self, group: Group, logits: dict[int, Floats], now: float) -> None:
         table = [logits[row.id] for row in group.rows]
-        # numpy's maximum of a row with a NaN is NaN.
-        if not all(np.isfinite(row.max()) for row in table):
+        # It is no number if one of a row is not, or all are forbidden.
+        totals = [sampling.log_sum_exp(row) for row in table]
+        if not all(map(math.isfinite, totals)):
             self._end_all(group, Outcome.FAILED, now, NOT_FINITE)
             return
         if group.times.first_token is None:
@@ -199,7 +201,7 @@ class Outputs:
             if group.search is None:
                 tokens = branching.split(table[0])
             else:
-                self._news += branching.search(table)
+                self._news += branching.search(table, totals)
         except Exception as error:
             outcome, failure = Outcome.UNSATISFIABLE, str(error)
             if not isinstance(error, ConstraintError):

@@ -15,7 +15,10 @@ from server.backend.base import Array, Block, BoundGraph, Graph, Layout, Memory
 from server.backend.host_memory import HostMemory
 from server.backend.paired import PairedBackend
 from server.engine.busy import BusyLanes
+from server.engine.lane import Cancel, Lane, Submit
+from server.engine.observer import Unobserved
 from tests.server.fake_backend import VOCABULARY
+from tests.server.generating import job
 from tests.serving import ServerProcess, server_process
 
 
@@ -79,6 +82,19 @@ def test_a_lone_lane_runs_wide_and_several_run_narrow(tmp_path: Path) -> None:
     assert which() == 1.0
     busy.leave(0)
     assert which() == 2.0
+
+
+def test_a_lane_has_work_from_when_it_is_sent() -> None:
+    """Of two that begin at one moment, neither takes the other's core."""
+    busy = BusyLanes()
+    lanes = [
+        Lane(index, lambda _: None, lambda _: None, Unobserved(), busy) for index in range(2)
+    ]  # neither runs yet
+    lanes[0].send(Cancel(0, 7))
+    assert busy.is_one
+    for lane in lanes:
+        lane.send(Submit(0, 7, job([1], 1)))
+    assert not busy.is_one
 
 
 def test_large_weights_are_held_once(tmp_path: Path) -> None:
