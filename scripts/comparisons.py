@@ -15,6 +15,7 @@ from scripts.parts import ROOT, main, replaced
 
 RESULTS = ROOT / "loadtest" / "results"
 Row = dict[str, Any]
+SOONER = "1 / seconds "  # so that more is better in all rows
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -35,7 +36,7 @@ def table(rows: Iterable[Row]) -> str:
         lines.append(
             f"| {task}, {level} | {work} | {precision} "
             f"| {_joined(row.get('batch', row.get('clients')) for row in measured)} {what} "
-            f"| {_joined(_number(row['ours']) for row in measured)} {metric} "
+            f"| {_measured(metric, [row['ours'] for row in measured])} "
             f"| {_joined(format(row['ratio_to_best_peer'], '.2f') for row in measured)} "
             f"| {', '.join(peers)} |"
         )
@@ -44,7 +45,8 @@ def table(rows: Iterable[Row]) -> str:
 
 def committed() -> list[Row]:
     """The rows of all reports of comparisons, by task, level and precision."""
-    found = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("compare-*.json"))]
+    files = sorted(RESULTS.glob("compare-*.json"), key=lambda path: path.stem)
+    found = [json.loads(path.read_text("utf-8")) for path in files]
     return [row for report in found for row in report["rows"]]
 
 
@@ -55,6 +57,14 @@ def rendered(readme: str, rows: Iterable[Row]) -> str:
 
 def _work(row: Row) -> tuple[str, ...]:
     return tuple(str(row[key]) for key in ("task", "level", "work", "precision", "metric"))
+
+
+def _measured(metric: str, values: list[float]) -> str:
+    """Rates as they are; of what is better the sooner, the time."""
+    if not metric.startswith(SOONER):
+        return f"{_joined(map(_number, values))} {metric}"
+    milliseconds = _joined(_number(1e3 / value) for value in values)
+    return f"{milliseconds} ms {metric.removeprefix(SOONER)}"
 
 
 def _joined(values: Iterable[object]) -> str:

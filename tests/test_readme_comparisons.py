@@ -48,3 +48,20 @@ def test_rows_of_servers_are_gathered_by_what_was_measured() -> None:
         [" 1 · 16 clients ", " 80 · 80 requests/s "],
         [" 1 · 16 clients ", " 80 · 80 1 / seconds to answer, p99 "],
     ]
+
+
+def test_what_is_better_the_sooner_is_told_as_a_time() -> None:
+    row = {
+        "task": "translate",
+        "level": "server",
+        "work": "30 to 30",
+        "precision": "int8",
+        "metric": "1 / seconds to answer, p50",
+        "clients": 8,
+        "ours": 5.0,
+        "ratio_to_best_peer": 2.02,
+        "best_peer": "a",
+    }
+    assert table([row]).splitlines()[-1] == (
+        "| translate, server | 30 to 30 | int8 | 8 clients | 200 ms to answer, p50 | 2.02 | a |"
+    )
