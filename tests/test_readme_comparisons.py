@@ -46,7 +46,7 @@ def test_rows_of_servers_are_gathered_by_what_was_measured() -> None:
     ]
     assert [line.split("|")[4:6] for line in table(rows).splitlines()[2:]] == [
         [" 1 · 16 clients ", " 80 · 80 requests/s "],
-        [" 1 · 16 clients ", " 80 · 80 1 / seconds to answer, p99 "],
+        [" 1 · 16 clients ", " 12 · 12 ms to answer, p99 "],
     ]
 
 
