@@ -7,7 +7,6 @@
 #include "attention_softmax.h"
 #include "attention_tiles.h"
 #include "numbers.h"
-#include "processor.h"
 
 namespace attention {
 namespace {
@@ -103,8 +102,6 @@ void attend_block(const Call& call, const Queries& queries, int64_t block, const
 }
 
 }  // namespace
-
-bool runs_here() { return processor::has_avx2() && processor::has_fma(); }
 
 int64_t tokens_at_once(const Call& call) {
   const int64_t most = call.memory.keys ? kQueries : kQueriesWithoutMemory;

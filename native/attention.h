@@ -65,9 +65,6 @@ struct Call {
   int64_t start(int64_t row) const { return is_fresh ? 0 : length(row) - num_new; }
 };
 
-// Whether this processor and its system have what the kernel needs: AVX2 and FMA.
-bool runs_here();
-
 // Tokens to attend at a time, and the floats of scratch that takes.
 int64_t tokens_at_once(const Call& call);
 size_t scratch_size(const Call& call);

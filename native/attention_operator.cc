@@ -267,19 +267,15 @@ Status* Attention::run(const Api& api, KernelContext* context) const {
   work.is_written_apart = call.memory.keys && work.blocks_per_row > 1;
   if (work.is_written_apart) {
     RETURN_IF_FAILED(
-        api.ParallelFor(context, write_task, call.num_rows * num_kv_heads, &work));
+        run_tasks(api, context, write_task, call.num_rows * num_kv_heads, &work));
   }
   const int64_t count = ceil_div(work.num_units, work.units_per_task);
-  if (count == 1) {
-    attend_task(&work, 0);
-  } else {
-    RETURN_IF_FAILED(api.ParallelFor(context, attend_task, count, &work));
-  }
+  RETURN_IF_FAILED(run_tasks(api, context, attend_task, count, &work));
   return work.has_failed ? api.CreateStatus(kRuntimeException, "no memory") : nullptr;
 }
 
 }  // namespace
 
-const Operator& attention() { return operator_with_state<Attention>(); }
+const Operator& attention() { return operator_of<Attention>(); }
 
 }  // namespace ort

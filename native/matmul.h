@@ -17,9 +17,6 @@ struct Matrix {
   int64_t num_panels() const { return (num_outputs + kPanel - 1) / kPanel; }
 };
 
-// Whether this processor and its system have what the kernel needs: AVX2 and FMA.
-bool runs_here();
-
 // Panels first .. last - 1 of those rows of y, of x [..., num_inputs].
 void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
               int64_t first, int64_t last, float* y);

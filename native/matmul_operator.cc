@@ -24,12 +24,12 @@ void multiply_task(void* data, size_t index) {
                    work.tiles.first_panel(task), work.tiles.last_panel(task), work.product.y);
 }
 
-struct PackedMatMul {
+struct PackedMatMul : Stateless {
   static constexpr const char* kName = "PackedMatMul";
   static constexpr Parameter kInputs[] = {{kFloat}, {kFloat}, PRODUCT_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
 
-  static Status* run(const Api& api, KernelContext* context) {
+  Status* run(const Api& api, KernelContext* context) const {
     Product product{};
     RETURN_IF_FAILED(product.read(api, context, kProduct));
     const Value* value = nullptr;

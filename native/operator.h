@@ -64,6 +64,19 @@ struct Parameter {
   bool is_optional = false;
 };
 
+// Of a node without attributes.
+struct Stateless {
+  Status* create(const Api&, const KernelInfo*) const { return nullptr; }
+};
+
+// Runs task(data, i) for i below `count`, by threads if there are several.
+inline Status* run_tasks(const Api& api, const KernelContext* context,
+                         void (*task)(void*, size_t), int64_t count, void* data) {
+  if (count > 1) return api.ParallelFor(context, task, count, data);
+  if (count == 1) task(data, 0);
+  return nullptr;
+}
+
 // Definition has: kName; kInputs and kOutputs, arrays of Parameter.
 template <typename Definition>
 Operator described() {
@@ -95,29 +108,10 @@ Operator described() {
   return made;
 }
 
-// One whose kernels have no state: static Status* Definition::run(const Api&, KernelContext*).
+// A node's state is a Definition: Status* create(const Api&, const KernelInfo*) takes it from the
+// node's attributes, and Status* run(const Api&, KernelContext*) const runs it.
 template <typename Definition>
 const Operator& operator_of() {
-  static const Operator op = [] {
-    Operator made = described<Definition>();
-    made.create_checked = [](const Operator*, Table table, const KernelInfo*,
-                             void** kernel) -> Status* {
-      *kernel = const_cast<void*>(static_cast<const void*>(table));
-      return nullptr;
-    };
-    made.compute_checked = [](void* kernel, KernelContext* context) {
-      return Definition::run(Api(static_cast<Table>(kernel)), context);
-    };
-    made.destroy = [](void*) {};
-    return made;
-  }();
-  return op;
-}
-
-// One with a state of its own, a Definition: Status* create(const Api&, const KernelInfo*) takes it
-// from the node's attributes, and Status* run(const Api&, KernelContext*) const runs it.
-template <typename Definition>
-const Operator& operator_with_state() {
   struct Kernel {
     Table table;
     Definition definition;

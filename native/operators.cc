@@ -1,38 +1,31 @@
 // What the library says to the server and to ONNX Runtime.
 
-#include "attention.h"
 #include "attention_operator.h"
-#include "matmul.h"
 #include "matmul_operator.h"
 #include "operator.h"
 #include "processor.h"
-#include "row_int8.h"
 #include "row_int8_operator.h"
 
 namespace {
 
 // server/backend/kernels/library.py
-enum Kernels : int { kRowInt8 = 1, kMatMul = 2, kVocabulary = 4, kAttention = 8 };
-
-int runnable() {
-  return (row_int8::runs_here() ? kRowInt8 : 0) |
-         (matmul::runs_here() ? kMatMul | kVocabulary : 0) |
-         (attention::runs_here() ? kAttention : 0);
-}
+enum Kernels : int { kRowInt8 = 1, kMatMul = 2, kVocabulary = 4, kAttention = 8, kAll = 15 };
 
 }  // namespace
 
 extern "C" {
 
 // What this processor can run.
-__attribute__((visibility("default"))) int triune_runnable() { return runnable(); }
+__attribute__((visibility("default"))) int triune_runnable() {
+  return processor::has_avx2_and_fma() ? kAll : 0;
+}
 
 // What is faster here than ONNX Runtime's own operators, which use more instructions than ours.
 __attribute__((visibility("default"))) int triune_worthwhile() {
-  int better = kRowInt8 | kMatMul | kVocabulary | kAttention;
-  if (processor::has_vnni()) better &= ~kRowInt8;
-  if (processor::has_avx512()) better &= ~kMatMul;
-  return runnable() & better;
+  int kernels = triune_runnable();
+  if (processor::has_vnni()) kernels &= ~kRowInt8;
+  if (processor::has_avx512()) kernels &= ~kMatMul;
+  return kernels;
 }
 
 // Called by ONNX Runtime when the library is registered.

@@ -49,15 +49,6 @@ class Output {
   void skip(int64_t num_rows) { rows_.first += num_rows; }
   void fetch(int64_t row) const { __builtin_prefetch(y_ + rows_[row] * stride_, 1); }
 
-  // Adds to `sums` what `store` wrote.
-  AVX2_FMA_INLINE void add_to(int64_t row, __m256* sums) const {
-    for (int half = 0; half < 2; half++) {
-      sums[half] = _mm256_add_ps(load(y_ + rows_[row] * stride_, half), sums[half]);
-    }
-  }
-  AVX2_FMA_INLINE void store(int64_t row, const __m256* sums) const {
-    for (int half = 0; half < 2; half++) put(row, half, sums[half]);
-  }
   AVX2_FMA_INLINE void finish(int64_t row, __m256* sums) const {
     for (int half = 0; bias_ && half < 2; half++) {
       sums[half] = _mm256_add_ps(sums[half], _mm256_loadu_ps(bias_ + 8 * half));

@@ -3,8 +3,8 @@
 
 namespace processor {
 
-bool has_avx2();
-bool has_fma();
+// What the kernels need.
+bool has_avx2_and_fma();
 bool has_avx512();
 // For products of bytes: AVX-VNNI or AVX512-VNNI.
 bool has_vnni();

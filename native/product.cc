@@ -82,11 +82,4 @@ Tiles::Tiles(const Product& product, int64_t rows_of_task, int64_t num_products,
   panels_of_task_ = larger(1, smaller(num_panels_, least));
 }
 
-Status* run_tasks(const Api& api, const KernelContext* context, void (*task)(void*, size_t),
-                  int64_t count, void* data) {
-  if (count > 1) return api.ParallelFor(context, task, count, data);
-  if (count == 1) task(data, 0);
-  return nullptr;
-}
-
 }  // namespace ort

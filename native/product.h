@@ -47,8 +47,4 @@ class Tiles {
   int64_t num_panels_, rows_of_task_, panels_of_task_, num_row_tasks_;
 };
 
-// Runs task(data, i) for i below `count`, by threads if there are several.
-Status* run_tasks(const Api& api, const KernelContext* context, void (*task)(void*, size_t),
-                  int64_t count, void* data);
-
 }  // namespace ort

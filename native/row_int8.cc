@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "numbers.h"
-#include "processor.h"
 
 #define AVX2 __attribute__((target("avx2")))
 
@@ -146,8 +145,6 @@ void multiply_panel(const uint8_t* bytes, int64_t stride, const float* largest, 
 constexpr int64_t kRowBlock = 64;
 
 }  // namespace
-
-bool runs_here() { return processor::has_avx2() && processor::has_fma(); }
 
 void quantize(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,
               uint8_t* bytes, float* largest) {

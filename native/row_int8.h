@@ -24,9 +24,6 @@ struct Matrix {
   int64_t num_panels() const { return (num_outputs + kPanel - 1) / kPanel; }
 };
 
-// Whether this processor and its system have what the kernel needs: AVX2 and FMA.
-bool runs_here();
-
 // Rows of x [..., num_inputs], times factors [num_inputs] if they are not null, to bytes around 128,
 // bytes [rows.count, 4 * num_groups], and the largest magnitude of each.
 void quantize(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,

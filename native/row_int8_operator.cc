@@ -43,13 +43,13 @@ void multiply_task(void* data, size_t index) {
                      work.tiles.last_panel(task), work.product.y);
 }
 
-struct RowInt8MatMul {
+struct RowInt8MatMul : Stateless {
   static constexpr const char* kName = "RowInt8MatMul";
   static constexpr Parameter kInputs[] = {
       {kFloat}, {kInt8}, {kFloat}, {kInt32}, {kFloat, true}, PRODUCT_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
 
-  static Status* run(const Api& api, KernelContext* context) {
+  Status* run(const Api& api, KernelContext* context) const {
     Product product{};
     RETURN_IF_FAILED(product.read(api, context, kProduct));
     void* matrix[kProduct] = {};

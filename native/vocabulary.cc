@@ -18,9 +18,7 @@ AVX2_FMA inline float maximum(const float* x, int64_t size) {
   __m256 best = _mm256_set1_ps(-INFINITY);
   int64_t i = 0;
   for (; i + 8 <= size; i += 8) best = _mm256_max_ps(_mm256_loadu_ps(x + i), best);
-  float lanes[8], largest = -INFINITY;
-  _mm256_storeu_ps(lanes, best);
-  for (float lane : lanes) largest = fmaxf(largest, lane);
+  float largest = vectors::largest(best);
   for (; i < size; i++) largest = fmaxf(largest, x[i]);
   return largest;
 }
