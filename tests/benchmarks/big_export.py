@@ -20,6 +20,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.benchmarks import reports
+
 CONFIG = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -125,7 +127,7 @@ def main() -> None:
         "memory_bytes": pages,
         "runs": runs,
     }
-    arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    reports.write(report, arguments.json)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from loadtest.compare.worker import Worker
 from loadtest.machine import machine
 from loadtest.prompts import LengthRange, Prompts, read_lines
 from model.bundle import TOKENIZER_FILE
+from tests.benchmarks import reports
 from tests.benchmarks.bare_engine import newest_version
 from tests.serving import server_process
 
@@ -126,10 +127,8 @@ def main(
         "server_bytes_at_a_tenth": tenth,
         "server_bytes_at_most": max(memory),
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+    reports.write(report, out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ machine whose speed drifts harms all of them alike. Compare the ratios.
 """
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from rich.table import Table
 
 from client.aio import AsyncClient
 from loadtest.machine import machine
+from tests.benchmarks import reports
 from tests.benchmarks.bare_engine import BareEngine, newest_version
 from tests.serving import server_process
 
@@ -86,8 +86,7 @@ def main(
     }
     _print(report, console)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=2) + "\n")
+        reports.write(report, out)
 
 
 async def _through_grpc(

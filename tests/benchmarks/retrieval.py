@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from client.sync import Client
 from loadtest.machine import machine
+from tests.benchmarks import reports
 from tests.defaults import references
 from tests.serving import server_process
 
@@ -95,10 +96,8 @@ def main(
         "machine": machine()["processor"],
         "figures": {name: asdict(one) for name, one in figures.items()},
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+    reports.write(report, out)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from loadtest.machine import machine
 from loadtest.statistics import OK, Sample, summarise
 from loadtest.tasks import follow
 from model.bundle_files import read_manifest
+from tests.benchmarks import reports
 from tests.benchmarks.bare_engine import newest_version
 from tests.serving import server_process
 
@@ -157,10 +158,8 @@ def main(
         "prefix_tokens": PREFIX_TOKENS,
         "first_token_times_sooner": median(found["reuse"]),
     }
-    text = json.dumps(report, indent=2)
-    print(text)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+    reports.write(report, out)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from server.backend.paired import PairedBackend
 from server.engine.busy import BusyLanes
 from server.engine.lane import Cancel, Lane, Submit
 from server.engine.observer import Unobserved
-from tests.server.fake_backend import VOCABULARY
+from tests.server.fake_backend import VOCABULARY, OnHost
 from tests.server.generating import job
 from tests.serving import ServerProcess, server_process
 
 
-class Named:
+class Named(OnHost):
     """A backend whose graphs tell which one ran."""
 
     version = "0"
@@ -47,18 +47,6 @@ class Named:
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         del inputs
         return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
-
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
-
-    def run_into(
-        self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
-        *,
-        repeats: bool = False,
-    ) -> bool:
-        raise NotImplementedError
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         raise NotImplementedError

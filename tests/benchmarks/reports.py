@@ -1,0 +1,12 @@
+"""Where benchmarks leave what they measured."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write(report: Mapping[str, Any], out: Path) -> None:
+    """``report`` as JSON; folders are made."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
