@@ -17,22 +17,25 @@ constexpr int64_t kQueries = 48, kQueriesWithoutMemory = 128;
 int64_t rounded_up(int64_t x) { return ceil_div(x, kLanes) * kLanes; }
 
 void load(const Call& call, const Queries& queries) {
-  const int64_t group = call.group(), length = call.length(queries.row);
+  const Part& part = queries.part;
+  const int64_t group = call.group(), heads = queries.kv_head * group * call.size;
   int64_t query = 0;
-  for (int64_t token = queries.first; token < queries.last; token++) {
-    const int64_t position = call.start(queries.row) + token;
-    const int64_t end = call.is_causal ? smaller(length, position + 1) : length;
-    const int64_t begin = call.window > 0 ? larger(0, position + 1 - call.window) : 0;
-    const int64_t heads = queries.kv_head * group * call.size;
-    if (token + kAhead < queries.last) {
-      fetch(call.query.of(queries.row, token + kAhead) + heads, group * call.size);
-    }
-    for (int64_t head = 0; head < group; head++, query++) {
-      turn(call, call.query.of(queries.row, token) + heads + head * call.size, position, call.scale,
-           queries.vectors + query * call.size);
-      queries.best[query] = -FLT_MAX;
-      queries.begin[query] = static_cast<int32_t>(begin);
-      queries.end[query] = static_cast<int32_t>(end);
+  for (int64_t index = 0; index < part.num_rows; index++) {
+    const int64_t row = part.rows[index], length = call.length(row);
+    for (int64_t token = part.first; token < part.last; token++) {
+      const int64_t position = call.start(row) + token;
+      const int64_t end = call.is_causal ? smaller(length, position + 1) : length;
+      const int64_t begin = call.window > 0 ? larger(0, position + 1 - call.window) : 0;
+      if (token + kAhead < part.last) {
+        fetch(call.query.of(row, token + kAhead) + heads, group * call.size);
+      }
+      for (int64_t head = 0; head < group; head++, query++) {
+        turn(call, call.query.of(row, token) + heads + head * call.size, position, call.scale,
+             queries.vectors + query * call.size);
+        queries.best[query] = -FLT_MAX;
+        queries.begin[query] = static_cast<int32_t>(begin);
+        queries.end[query] = static_cast<int32_t>(end);
+      }
     }
   }
   memset(queries.sums, 0, queries.count * call.size * sizeof(float));
@@ -108,31 +111,37 @@ int64_t tokens_at_once(const Call& call) {
   return smaller(call.num_tokens, larger(1, most / call.group()));
 }
 
+int64_t rows_at_once(const Call& call) {
+  return call.sources ? larger(1, kQueries / (call.group() * tokens_at_once(call))) : 1;
+}
+
 size_t scratch_size(const Call& call) {
-  const int64_t num_queries = tokens_at_once(call) * call.group();
+  const int64_t num_queries = rows_at_once(call) * tokens_at_once(call) * call.group();
   const int64_t num_gathered = call.memory.keys ? 0 : 2 * call.block() + kLanes;
   return Queries::scratch_size(call, num_queries) + num_gathered * call.size;
 }
 
-void attend(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
-            float* scratch) {
-  const int64_t size = call.size, group = call.group(), length = call.length(row);
-  const int64_t stride = call.num_heads * size;
-  float* output = call.output + row * call.num_tokens * stride + kv_head * group * size;
-  const int64_t valid = call.is_fresh && call.num_new ? larger(first, smaller(last, length)) : last;
-  for (int64_t token = valid; token < last; token++) {
-    memset(output + token * stride, 0, group * size * sizeof(float));
+void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch) {
+  const int64_t size = call.size, group = call.group(), row = part.rows[0];
+  const int64_t length = call.length(row), first_head = kv_head * group;
+  Part valid = part;
+  if (call.is_fresh) {
+    valid.last = larger(part.first, smaller(part.last, length));
+    for (int64_t token = valid.last; token < part.last; token++) {
+      memset(call.output_of(row, token, first_head), 0, group * size * sizeof(float));
+    }
+    if (valid.last == part.first) return;
   }
-  if (valid == first) return;
 
-  const Queries queries(call, row, kv_head, first, valid, scratch);
+  const Queries queries(call, valid, kv_head, scratch);
   load(call, queries);
   int64_t begin = length, end = 0;
   for (int64_t query = 0; query < queries.count; query++) {
     begin = smaller(begin, queries.begin[query]);
     end = larger(end, queries.end[query]);
   }
-  const int64_t cached = (row * call.num_kv_heads + kv_head) * call.memory.capacity * size;
+  const int64_t cached =
+      (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * size;
   const int64_t num_keys = call.block();
   float* gathered = scratch + Queries::scratch_size(call, queries.count);
   for (int64_t block = begin / num_keys * num_keys; block < end; block += num_keys) {
@@ -152,10 +161,13 @@ void attend(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64
       default: attend_block<0>(call, queries, block, keys, values);
     }
   }
-  for (int64_t query = 0; query < queries.count; query++) {
-    const int64_t head = query % group;
-    finish(call, kv_head * group + head, queries, query,
-           output + (first + query / group) * stride + head * size);
+  int64_t query = 0;
+  for (int64_t index = 0; index < valid.num_rows; index++) {
+    for (int64_t token = valid.first; token < valid.last; token++) {
+      for (int64_t head = first_head; head < first_head + group; head++, query++) {
+        finish(call, head, queries, query, call.output_of(valid.rows[index], token, head));
+      }
+    }
   }
 }
 

@@ -54,26 +54,39 @@ struct Call {
   Memory past, memory;  // memory: what is read, and where new keys go; it may be past
   Rotary rotary;        // cos null: none
   Bias bias;            // data null: none
-  const float* sinks;   // [heads]: scores of nothing; null: none
+  const int32_t* sources;  // [rows]: whose memory each reads; null: its own
+  const float* sinks;      // [heads]: scores of nothing; null: none
   bool has_zero_sink;
   float* output;  // [rows][tokens][heads * size]
 
   int64_t block() const { return size <= 32 ? 128 : 64; }  // keys; never another for a size
   int64_t group() const { return num_heads / num_kv_heads; }
   int64_t length(int64_t row) const { return last[row] + 1; }
+  int64_t source(int64_t row) const { return sources ? sources[row] : row; }
+  float* output_of(int64_t row, int64_t token, int64_t head) const {
+    return output + ((row * num_tokens + token) * num_heads + head) * size;
+  }
   // The position of the first new token.
   int64_t start(int64_t row) const { return is_fresh ? 0 : length(row) - num_new; }
 };
 
-// Tokens to attend at a time, and the floats of scratch that takes.
+// Tokens first .. last - 1 of each of some rows, which read one memory.
+struct Part {
+  const int32_t* rows;
+  int64_t num_rows, first, last;
+
+  int64_t num_tokens() const { return last - first; }
+};
+
+// Tokens, and rows of one memory, to attend at a time, and the floats of scratch that takes.
 int64_t tokens_at_once(const Call& call);
+int64_t rows_at_once(const Call& call);
 size_t scratch_size(const Call& call);
 
 // Puts a row's new keys and values into memory; copies the past if that is elsewhere.
 void write(const Call& call, int64_t row, int64_t kv_head);
 
-// The output of tokens first .. last - 1 for the heads of kv_head, whose keys are written.
-void attend(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
-            float* scratch);
+// The output of a part for the heads of kv_head, whose keys are written.
+void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch);
 
 }  // namespace attention

@@ -1,6 +1,7 @@
 #include "attention_operator.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "attention.h"
 #include "operator.h"
@@ -25,6 +26,7 @@ enum Input : size_t {
   kSin,
   kBias,
   kSinks,
+  kSources,
   kNumInputs
 };
 
@@ -38,15 +40,44 @@ struct Tensor {
   const int32_t* integers() const { return static_cast<const int32_t*>(data); }
 };
 
+// Rows in the order of the memory they read, cut where another begins, or enough are together.
+struct Order {
+  int32_t* rows;
+  int32_t* starts;  // [num_parts + 1]
+  int64_t num_parts;
+};
+
 struct Work {
   attention::Call call;
+  Order order;
   int64_t blocks_per_row;  // of tokens
   int64_t num_units, units_per_task;
   bool is_written_apart;
   int has_failed;
 };
 
-// A unit is a row's key head, or a block of its tokens.
+// `memory`: 3 * num_rows + 2 numbers.
+Order order_of(const attention::Call& call, int32_t* memory) {
+  const int64_t num_rows = call.num_rows, most = attention::rows_at_once(call);
+  Order order{memory, memory + num_rows, 0};
+  int32_t* ends = order.starts + num_rows + 1;  // of the rows that read one memory
+  memset(ends, 0, (num_rows + 1) * sizeof(int32_t));
+  for (int64_t row = 0; row < num_rows; row++) ends[call.source(row) + 1]++;
+  for (int64_t source = 0; source < num_rows; source++) {
+    const int32_t first = ends[source], last = first + ends[source + 1];
+    ends[source + 1] = last;
+    for (int64_t start = first; start < last; start += most) {
+      order.starts[order.num_parts++] = static_cast<int32_t>(start);
+    }
+  }
+  order.starts[order.num_parts] = static_cast<int32_t>(num_rows);
+  for (int64_t row = 0; row < num_rows; row++) {
+    order.rows[ends[call.source(row)]++] = static_cast<int32_t>(row);
+  }
+  return order;
+}
+
+// A unit is a key head of a row, or of rows that read one memory, or a block of its tokens.
 void write_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t heads = work.call.num_kv_heads, unit = static_cast<int64_t>(index);
@@ -58,10 +89,16 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
   const int64_t size = attention::tokens_at_once(call);
   for (int64_t unit = first; unit < last; unit++) {
     const int64_t head = unit / work.blocks_per_row, block = unit % work.blocks_per_row;
-    const int64_t row = head / call.num_kv_heads, kv_head = head % call.num_kv_heads;
-    if (call.memory.keys && !work.is_written_apart) attention::write(call, row, kv_head);
-    attention::attend(call, row, kv_head, block * size,
-                      smaller(call.num_tokens, (block + 1) * size), scratch);
+    const int32_t* starts = work.order.starts + head / call.num_kv_heads;
+    const int64_t kv_head = head % call.num_kv_heads;
+    const attention::Part part{work.order.rows + starts[0], starts[1] - starts[0], block * size,
+                               smaller(call.num_tokens, (block + 1) * size)};
+    if (call.memory.keys && !work.is_written_apart) {
+      for (int64_t row = 0; row < part.num_rows; row++) {
+        attention::write(call, part.rows[row], kv_head);
+      }
+    }
+    attention::attend(call, part, kv_head, scratch);
   }
 }
 
@@ -89,7 +126,7 @@ struct Attention {
   static constexpr Parameter kInputs[] = {{kFloat},       {kFloat, true}, {kFloat, true},
                                           {kFloat, true}, {kFloat, true}, {kInt32},
                                           {kInt32},       {kFloat, true}, {kFloat, true},
-                                          {kFloat, true}, {kFloat, true}};
+                                          {kFloat, true}, {kFloat, true}, {kInt32, true}};
   static constexpr Parameter kOutputs[] = {{kFloat}, {kFloat, true}, {kFloat, true}};
 
   int64_t num_heads, num_kv_heads, is_causal, window, is_interleaved, is_smooth;
@@ -217,6 +254,18 @@ Status* Attention::describe(const Api& api, const Tensor* in, attention::Call& c
   if (in[kSinks].data && in[kSinks].shape.last() != num_heads) {
     return refuse("head_sink is [heads]");
   }
+  if (in[kSources].is_given) {
+    if (call.num_new || in[kSources].shape.last() != call.num_rows) {
+      return refuse("sources are [rows], of rows without new keys");
+    }
+    call.sources = in[kSources].integers();
+    for (int64_t row = 0; row < call.num_rows; row++) {
+      const int64_t source = call.source(row);
+      if (source < 0 || source >= call.num_rows || call.last[source] != call.last[row]) {
+        return refuse("a source is no row, or has another length");
+      }
+    }
+  }
   call.sinks = in[kSinks].floats();
   call.has_zero_sink = is_smooth == 1;
   call.is_causal = is_causal != 0;
@@ -258,13 +307,19 @@ Status* Attention::run(const Api& api, KernelContext* context) const {
   for (int64_t row = 0; row < call.num_rows; row++) num_products += call.length(row);
   num_products *= 2 * call.num_tokens * num_heads * call.size;
   if (call.is_fresh && call.is_causal) num_products /= 2;
+  Scratch memory;
+  int32_t* numbers =
+      static_cast<int32_t*>(memory.allocate((3 * call.num_rows + 2) * sizeof(int32_t)));
+  if (!numbers) return api.CreateStatus(kRuntimeException, "no memory");
+  work.order = order_of(call, numbers);
   work.blocks_per_row = ceil_div(call.num_tokens, attention::tokens_at_once(call));
-  work.num_units = call.num_rows * num_kv_heads * work.blocks_per_row;
+  work.num_units = work.order.num_parts * num_kv_heads * work.blocks_per_row;
   const int64_t num_tasks =
       larger(1, smaller(num_products / kTaskProducts, smaller(kMaxTasks, work.num_units)));
   work.units_per_task = ceil_div(work.num_units, num_tasks);
 
-  work.is_written_apart = call.memory.keys && work.blocks_per_row > 1;
+  const bool reads_others = call.sources && call.past.keys != call.memory.keys;
+  work.is_written_apart = call.memory.keys && (work.blocks_per_row > 1 || reads_others);
   if (work.is_written_apart) {
     RETURN_IF_FAILED(
         run_tasks(api, context, write_task, call.num_rows * num_kv_heads, &work));

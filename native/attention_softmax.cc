@@ -10,9 +10,10 @@ namespace {
 const float* bias_of(const Call& call, const Queries& queries, int64_t query) {
   if (!call.bias.data) return nullptr;
   const int64_t group = call.group(), head = queries.kv_head * group + query % group;
-  const int64_t token = queries.first + query / group;
-  return call.bias.data + queries.row * call.bias.row + head * call.bias.head +
-         token * call.bias.num_keys;
+  const int64_t token = query / group, num_tokens = queries.part.num_tokens();
+  return call.bias.data + queries.part.rows[token / num_tokens] * call.bias.row +
+         head * call.bias.head +
+         (queries.part.first + token % num_tokens) * call.bias.num_keys;
 }
 
 // Scores of keys from .. to - 1 of a block, capped, biased, and nothing where a key is not seen.

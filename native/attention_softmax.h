@@ -6,10 +6,10 @@
 
 namespace attention {
 
-// Some tokens' queries of the heads of one key head, token by token, and what is known of each.
+// A part's queries of the heads of one key head, token by token, and what is known of each.
 struct Queries {
-  int64_t row, kv_head, first, last;  // tokens
-  int64_t count;
+  Part part;
+  int64_t kv_head, count;
   float* vectors;         // [count][size], turned and scaled
   float* sums;            // [count][size]: of values, weighted
   float* scores;          // [count][block]
@@ -18,9 +18,10 @@ struct Queries {
   float* rescale;         // [count]: what a block's larger one makes of what was before
   int32_t *begin, *end;   // [count]: the keys it sees
 
-  Queries(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
-          float* scratch)
-      : row(row), kv_head(kv_head), first(first), last(last), count((last - first) * call.group()) {
+  Queries(const Call& call, const Part& part, int64_t kv_head, float* scratch)
+      : part(part),
+        kv_head(kv_head),
+        count(part.num_rows * part.num_tokens() * call.group()) {
     const auto take = [&](int64_t size) {
       float* taken = scratch;
       scratch += count * size;

@@ -11,6 +11,10 @@ import onnx
 
 Array = npt.NDArray[Any]
 
+SOURCE_ROWS = "source_rows"
+"""An input of decode graphs that some runtimes add: ``[rows]`` int32, the row of the run whose
+source each row has. Rows of one source may read it from one memory, though each has its own."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
@@ -44,6 +48,9 @@ class BoundGraph(Protocol):
 
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         """Runs the graph; the bound states are read and updated in place.
+
+        Args:
+            inputs: by name; one that the graph does not take is passed over.
 
         Returns:
             The outputs that are not bound, in host memory. They are valid until the next run.
@@ -168,6 +175,10 @@ class Backend(Protocol):
         Raises:
             BundleError: it cannot be loaded.
         """
+        ...
+
+    def own_bytes(self, path: Path) -> int:
+        """Of the weights of a loaded file, what each graph of it holds for itself."""
         ...
 
     def load_model(self, model: onnx.ModelProto) -> Graph:

@@ -1,6 +1,6 @@
 """Sessions of ONNX Runtime with memory bound to them, on the host and on a device."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,11 @@ Outputs = Mapping[str, tuple[np.dtype[Any], tuple[int | str, ...]]]
 
 class Runtime(Protocol):
     """What a bound graph needs of its session."""
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """The names of what it takes."""
+        ...
 
     def run(self, binding: Any, recording: int | None) -> None:
         """Runs. ``recording``: the number under which the run is recorded and played back."""
@@ -78,7 +83,7 @@ class HostBoundGraph:
         return dict(zip(self._outputs, values[len(values) - len(self._outputs) :], strict=True))
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Block]) -> None:
-        for name, value in inputs.items():
+        for name, value in self._taken(inputs):
             if isinstance(value, Block):
                 self._binding.bind_input(name, *where(value))
                 continue
@@ -88,6 +93,9 @@ class HostBoundGraph:
                 continue
             bound = self._inputs[name] = np.array(value, order="C")
             self._binding.bind_input(name, *where(Block.of(bound)))
+
+    def _taken(self, inputs: Mapping[str, Array | Block]) -> Iterator[tuple[str, Array | Block]]:
+        return (item for item in inputs.items() if item[0] in self._runtime.inputs)
 
     def _bind_outputs(self, num_rows: int) -> None:
         for name, (dtype, shape) in self._outputs.items():
@@ -164,7 +172,7 @@ class DeviceBoundGraph(HostBoundGraph):
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Block]) -> None:
         arrays: dict[str, Array] = {}
-        for name, value in inputs.items():
+        for name, value in self._taken(inputs):
             if isinstance(value, Block):
                 self._binding.bind_input(name, *where(value))
             elif value.ndim == 0 or name in self._on_host:

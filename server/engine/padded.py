@@ -5,7 +5,7 @@ from collections.abc import Sequence as Rows
 import numpy as np
 
 from model.bundle import Graph as GraphSpec
-from server.backend.base import Array, Block, BoundGraph, Graph, Layout
+from server.backend.base import SOURCE_ROWS, Array, Block, BoundGraph, Graph, Layout
 from server.engine.buckets import Bucket, Buckets
 from server.engine.cache import Capacity, MakeMemory, SlotCache
 from server.engine.choice_graph import LOGITS
@@ -101,6 +101,7 @@ class PaddedDecode:
             inputs["source_lengths"] = np.ones(count, np.int32)
             inputs["source_lengths"][: len(sources)] = sources
             inputs["max_source_length"] = np.array(self._capacity.max_source_length, np.int32)
+            inputs[SOURCE_ROWS] = np.arange(count, dtype=np.int32)
         if bucket not in self._bound:
             self._bound[bucket] = self._graph.bind(self._cache.rows(0, count))
         logits = self._logits.rows(LOGITS, 0, count)

@@ -8,7 +8,7 @@ import numpy as np
 
 from model.bundle import AttentionKind
 from model.bundle import Graph as GraphSpec
-from server.backend.base import Array, BoundGraph, Graph
+from server.backend.base import SOURCE_ROWS, Array, BoundGraph, Graph
 from server.backend.host_memory import HostMemory
 from server.engine.buckets import Buckets
 from server.engine.cache import Capacity, MakeMemory, SlotCache
@@ -222,6 +222,7 @@ class Runner:
             lengths = np.array([read.row.num_source_tokens for read in reads], np.int32)
             inputs["source_lengths"] = lengths
             inputs["max_source_length"] = np.array(lengths.max(), np.int32)
+            inputs[SOURCE_ROWS] = _source_rows(reads)
         return inputs
 
 
@@ -229,6 +230,13 @@ def _pieces(row: Sequence, size: int, longest: int) -> Iterator[_Read]:
     stop = row.num_cached_tokens + size
     for start in range(row.num_cached_tokens, stop, longest):
         yield _Read(row, start, min(longest, stop - start))
+
+
+def _source_rows(reads: Rows[_Read]) -> Array:
+    """For each, the first that has its source."""
+    first: dict[int, int] = {}
+    rows = [first.setdefault(id(read.row.job), index) for index, read in enumerate(reads)]
+    return np.array(rows, np.int32)
 
 
 def pad(rows: Rows[Rows[int]]) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """Our attention computes what ``GroupQueryAttention`` does, and each token's alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from server.backend.base import Array
+from server.backend.base import SOURCE_ROWS, Array
 from server.backend.kernels import rewrite as rewriting
 from server.backend.kernels.library import LIBRARY, Kernels, runnable
 from server.backend.kernels.rewrite import rewrite
@@ -48,8 +48,12 @@ def graph(
     *,
     dtype: int = TensorProto.FLOAT,
     outputs: tuple[str, ...] = OUTPUTS,
+    has_source: bool = False,
 ) -> onnx.ModelProto:
-    """One node of the standard operator with those inputs; ``outputs`` are the graph's."""
+    """One node of the standard operator with those inputs; ``outputs`` are the graph's.
+
+    ``has_source``: its memory is that of a source, which rows may share.
+    """
     made = [*OUTPUTS, *outputs[len(OUTPUTS) :]]
     inputs = [name if name in names else "" for name in RANKS]
     node = helper.make_node(
@@ -62,6 +66,9 @@ def graph(
         for name, rank in RANKS.items()
         if name in names
     ]
+    for value in values if has_source else ():
+        if value.name.startswith("past_"):
+            value.type.tensor_type.shape.dim[2].dim_param = "source_length"
     told = [helper.make_tensor_value_info(name, dtype, None) for name in outputs]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(
@@ -339,6 +346,56 @@ def test_rows_cross_over_to_their_sources_together(tmp_path: Path) -> None:
         expected = run(session(str(file)), alone)[0]
         np.testing.assert_allclose(together[row], expected[0], atol=1e-5)
         np.testing.assert_array_equal(run(ours_of(file), alone)[0][0], together[row])
+
+
+SOURCES = Case("cross", 1, (30, 8, 70, 8, 8, 70), (4, 2), 32, capacity=75, packed=False)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 9])
+@pytest.mark.parametrize("num_more", [0, 60])
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("biased", [None, (True, True)])
+def test_rows_of_one_source_read_one_memory(
+    tmp_path: Path,
+    num_tokens: int,
+    num_more: int,
+    num_threads: int,
+    biased: tuple[bool, bool] | None,
+) -> None:
+    """Each gets the same numbers as from a memory of its own; more rows than go together, too."""
+    case = replace(
+        SOURCES, num_tokens=num_tokens, lengths=SOURCES.lengths + (8,) * num_more, bias=biased
+    )
+    inputs = case.inputs()
+    sources = np.array([0, 3, 2, 3, 4, 2] + [3] * num_more, np.int32)
+    own = {name: inputs[name][sources] for name in ("past_key", "past_value")}
+    file, alone = tmp_path / "graph.onnx", tmp_path / "alone.onnx"
+    onnx.save(graph(inputs, case.all_attributes(), has_source=True), file)
+    onnx.save(graph(inputs, case.all_attributes()), alone)
+    expected = run(ours_of(alone), inputs | own)[0]
+    for name in ("past_key", "past_value"):
+        inputs[name][[row for row in range(len(sources)) if row not in sources]] = np.nan
+    actual = run(ours_of(file, num_threads), inputs | {SOURCE_ROWS: sources})[0]
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([0, 1, 2, 3, 4], "sources are"),
+        ([0, 1, 2, 3, 4, -1], "no row"),
+        ([0, 1, 2, 3, 4, 6], "no row"),
+        ([0, 1, 0, 3, 4, 5], "another length"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(
+    tmp_path: Path, sources: list[int], message: str
+) -> None:
+    file = tmp_path / "graph.onnx"
+    onnx.save(graph(SOURCES.inputs(), SOURCES.all_attributes(), has_source=True), file)
+    inputs = SOURCES.inputs() | {SOURCE_ROWS: np.array(sources, np.int32)}
+    with pytest.raises(Exception, match=message):
+        run(ours_of(file), inputs)
 
 
 def test_what_nobody_reads_is_not_made(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from server.backend.base import SOURCE_ROWS
 from server.backend.kernels.graph import Graph, Replacement
 from server.backend.kernels.library import DOMAIN
 
@@ -34,13 +35,16 @@ _FIXED: dict[str, Any] = {
 }
 _QUERY, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 3, 7, 8, 9, 11
 _NUM_OUTPUTS = 3
+# The length of keys of a source (model.bundle.StateSpec), which are all cached.
+_SOURCE_LENGTH = "source_length"
+_SOURCES = onnx.helper.make_tensor_value_info(SOURCE_ROWS, onnx.TensorProto.INT32, ["batch"])
 
 
 def attentions(graph: Graph) -> Iterator[Replacement]:
     """Those of ``graph`` that ours can stand for."""
     for node in graph.nodes:
         if node.op_type == STANDARD and (made := _made(graph, node)) is not None:
-            yield Replacement(node, made)
+            yield Replacement(node, made, inputs=(_SOURCES,) if SOURCE_ROWS in made.input else ())
 
 
 def _made(graph: Graph, node: onnx.NodeProto) -> onnx.NodeProto | None:
@@ -58,7 +62,9 @@ def _made(graph: Graph, node: onnx.NodeProto) -> onnx.NodeProto | None:
         return None
     if not turns:
         inputs[_COS] = inputs[_SIN] = ""
+    has_source = _SOURCE_LENGTH in graph.shape(inputs[_PAST])
     del inputs[_POSITIONS]
+    inputs += [SOURCE_ROWS] if has_source else []
     outputs = list(node.output[:_NUM_OUTPUTS])
     if not inputs[_PAST] and not any(graph.is_read(name) for name in outputs[1:]):
         outputs = outputs[:1]

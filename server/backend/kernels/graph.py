@@ -18,12 +18,14 @@ TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
 class Replacement:
     """``node`` stands where ``last`` stood, and has its outputs.
 
-    What only ``last`` read is dropped. ``packed`` has initializers that the graph did not have.
+    What only ``last`` read is dropped. ``packed`` has initializers that the graph did not have,
+    ``inputs`` has what the graph did not take.
     """
 
     last: onnx.NodeProto
     node: onnx.NodeProto
     packed: dict[str, Array] = field(default_factory=dict)
+    inputs: tuple[onnx.ValueInfoProto, ...] = ()
 
 
 class Graph:
