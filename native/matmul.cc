@@ -5,12 +5,41 @@
 namespace matmul {
 namespace {
 
-constexpr int64_t kBlock = 384;    // inputs whose products are summed before they join the rest
+// Inputs whose products are summed before they join the rest. Blocks of weights fit into it.
+constexpr int64_t kBlock = 384;
 constexpr int64_t kRowBlock = 96;  // rows that a panel is read for
 constexpr int64_t kTile = 6;       // rows: with 16 outputs, twelve registers of sums
 
+// A panel's inputs as floats.
+class Panel {
+ public:
+  // `scratch`: for the whole panel if it `is_kept`, else for a block.
+  Panel(const Matrix& matrix, int64_t index, bool is_kept, float* scratch)
+      : data_(matrix.panel(index)), form_(matrix.form), is_kept_(is_kept), scratch_(scratch) {}
+
+  // Inputs begin .. end - 1, a block: [..][16]. Blocks are asked for in order.
+  const float* block(int64_t begin, int64_t end) {
+    if (form_ == weights::Form::kFloat) {
+      return reinterpret_cast<const float*>(data_) + begin * kPanel;
+    }
+    float* const floats = is_kept_ ? scratch_ + begin * kPanel : scratch_;
+    if (num_ready_ < end || !is_kept_) {
+      weights::expand(form_, data_, begin, end, floats);
+      num_ready_ = end;
+    }
+    return floats;
+  }
+
+ private:
+  const uint8_t* data_;
+  weights::Form form_;
+  bool is_kept_;
+  float* scratch_;
+  int64_t num_ready_ = 0;
+};
+
 template <int R>
-AVX2_FMA void multiply_tile(const float* x, const Rows& places, const float* panel, int64_t size,
+AVX2_FMA void multiply_tile(const float* x, const Rows& places, Panel& panel, int64_t size,
                             const Output& out) {
   __m256 totals[R][2], sums[R][2];
   const float* rows[R];
@@ -19,9 +48,10 @@ AVX2_FMA void multiply_tile(const float* x, const Rows& places, const float* pan
     rows[r] = x + places[r] * size;
     out.fetch(r);
   }
-  const auto add = [&](int64_t i) __attribute__((always_inline, target("avx2,fma"))) {
-    const __m256 w0 = _mm256_loadu_ps(panel + i * kPanel);
-    const __m256 w1 = _mm256_loadu_ps(panel + i * kPanel + 8);
+  const float* w = nullptr;  // of a block
+  const auto add = [&](int64_t i) __attribute__((always_inline, target("avx2,fma,f16c"))) {
+    const __m256 w0 = _mm256_loadu_ps(w), w1 = _mm256_loadu_ps(w + 8);
+    w += kPanel;
     for (int r = 0; r < R; r++) {
       const __m256 value = _mm256_broadcast_ss(rows[r] + i);
       sums[r][0] = _mm256_fmadd_ps(value, w0, sums[r][0]);
@@ -31,6 +61,7 @@ AVX2_FMA void multiply_tile(const float* x, const Rows& places, const float* pan
   for (int64_t begin = 0; begin < size; begin += kBlock) {
     for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_ps();
     const int64_t end = smaller(size, begin + kBlock);
+    w = panel.block(begin, end);
     int64_t i = begin;
     for (; i + 4 <= end; i += 4) {
       add(i);
@@ -54,7 +85,7 @@ int64_t tile_of(int64_t num_rows) {
   return smaller(kTile, num_rows);
 }
 
-void multiply_panel(const float* x, Rows rows, const float* panel, int64_t size, Output out) {
+void multiply_panel(const float* x, Rows rows, Panel panel, int64_t size, Output out) {
   const auto tile = [&](auto multiply_rows) { multiply_rows(x, rows, panel, size, out); };
   while (rows.count) {
     const int64_t count = tile_of(rows.count);
@@ -73,14 +104,18 @@ void multiply_panel(const float* x, Rows rows, const float* panel, int64_t size,
 
 }  // namespace
 
+int64_t scratch_size(const Matrix& matrix, int64_t num_rows) {
+  if (matrix.form == weights::Form::kFloat) return 0;
+  return kPanel * (num_rows > kTile ? matrix.num_inputs : smaller(kBlock, matrix.num_inputs));
+}
+
 void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
-              int64_t first, int64_t last, float* y) {
-  const int64_t inputs = matrix.num_inputs;
+              int64_t first, int64_t last, float* scratch, float* y) {
   for (int64_t row = 0; row < rows.count; row += kRowBlock) {
     const Rows part = rows.part(row, smaller(kRowBlock, rows.count - row));
-    for (int64_t panel = first; panel < last; panel++) {
-      multiply_panel(x, part, matrix.weights + panel * inputs * kPanel, inputs,
-                     Output(epilogue, matrix.num_outputs, part, panel, y));
+    for (int64_t index = first; index < last; index++) {
+      multiply_panel(x, part, Panel(matrix, index, part.count > kTile, scratch), matrix.num_inputs,
+                     Output(epilogue, matrix.num_outputs, part, index, y));
     }
   }
 }

@@ -5,20 +5,27 @@
 #include <stdint.h>
 
 #include "output.h"
+#include "weights.h"
 
 namespace matmul {
 
-// W as the kernel reads it: [panels][inputs][16 outputs], padded with zeros.
+// W as the kernel reads it: [panels][inputs][16 outputs], padded with zeros, in a form.
 struct Matrix {
-  const float* weights;
+  const uint8_t* data;
+  weights::Form form;
   int64_t num_inputs;
   int64_t num_outputs;
 
-  int64_t num_panels() const { return (num_outputs + kPanel - 1) / kPanel; }
+  const uint8_t* panel(int64_t index) const {
+    return data + index * weights::bytes_of(form, num_inputs);
+  }
 };
+
+// Floats of scratch to multiply so many rows.
+int64_t scratch_size(const Matrix& matrix, int64_t num_rows);
 
 // Panels first .. last - 1 of those rows of y, of x [..., num_inputs].
 void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
-              int64_t first, int64_t last, float* y);
+              int64_t first, int64_t last, float* scratch, float* y);
 
 }  // namespace matmul

@@ -11,17 +11,34 @@ constexpr int64_t kTaskRows = 96, kLeastRows = 16;
 
 enum Input : size_t { kX, kWeights, kProduct };
 
+constexpr int64_t kStackFloats = 8 * 1024;
+
 struct Work {
   const Product& product;
   matmul::Matrix matrix;
   Tiles tiles;
+  int has_failed;
 };
 
-void multiply_task(void* data, size_t index) {
-  const Work& work = *static_cast<Work*>(data);
-  const int64_t task = static_cast<int64_t>(index);
+void multiply_tile(const Work& work, int64_t task, float* scratch) {
   matmul::multiply(work.product.x, work.tiles.rows(task), work.matrix, work.product.epilogue,
-                   work.tiles.first_panel(task), work.tiles.last_panel(task), work.product.y);
+                   work.tiles.first_panel(task), work.tiles.last_panel(task), scratch,
+                   work.product.y);
+}
+
+void multiply_task(void* data, size_t index) {
+  Work& work = *static_cast<Work*>(data);
+  const int64_t task = static_cast<int64_t>(index);
+  const int64_t size = matmul::scratch_size(work.matrix, work.tiles.rows(task).count);
+  if (size <= kStackFloats) {
+    alignas(64) float scratch[kStackFloats];
+    return multiply_tile(work, task, scratch);
+  }
+  Scratch scratch;
+  if (void* floats = scratch.allocate(size * sizeof(float))) {
+    return multiply_tile(work, task, static_cast<float*>(floats));
+  }
+  __atomic_store_n(&work.has_failed, 1, __ATOMIC_RELAXED);
 }
 
 struct PackedMatMul : Stateless {
@@ -37,9 +54,12 @@ struct PackedMatMul : Stateless {
     RETURN_IF_FAILED(api.Input(context, kWeights, &value));
     RETURN_IF_FAILED(api.Data(value, &weights));
     Work work{product,
-              {static_cast<const float*>(weights), product.num_inputs, product.num_outputs},
-              Tiles(product, kTaskRows, kTaskProducts, kLeastRows)};
-    return run_tasks(api, context, multiply_task, work.tiles.count(), &work);
+              {static_cast<const uint8_t*>(weights), product.form, product.num_inputs,
+               product.num_outputs},
+              Tiles(product, kTaskRows, kTaskProducts, kLeastRows),
+              0};
+    RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tiles.count(), &work));
+    return work.has_failed ? api.CreateStatus(kRuntimeException, "no memory") : nullptr;
   }
 };
 

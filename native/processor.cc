@@ -30,7 +30,9 @@ constexpr unsigned kAvx = 0x06, kAvx512 = 0xe6;
 
 }  // namespace
 
-bool has_avx2_and_fma() { return keeps(kAvx) && has(leaf(7).b, 5) && has(leaf(1).c, 12); }
+bool has_avx2_and_fma() {
+  return keeps(kAvx) && has(leaf(7).b, 5) && has(leaf(1).c, 12) && has(leaf(1).c, 29);
+}
 bool has_avx512() { return keeps(kAvx512) && has(leaf(7).b, 16); }
 bool has_vnni() {
   if (has(leaf(7).c, 11)) return true;  // AVX512_VNNI

@@ -3,7 +3,7 @@
 
 namespace processor {
 
-// What the kernels need.
+// What the kernels need, F16C included.
 bool has_avx2_and_fma();
 bool has_avx512();
 // For products of bytes: AVX-VNNI or AVX512-VNNI.

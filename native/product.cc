@@ -46,6 +46,7 @@ Status* Product::read(const Api& api, KernelContext* context, size_t first) {
   num_inputs = shape.last();
   num_outputs = settings[0];
   epilogue.activation = static_cast<Activation>(settings[1]);
+  form = static_cast<weights::Form>(settings[2]);
   rows = {nullptr, 0, shape.rows()};
 
   const int64_t width = epilogue.width_of(num_outputs);

@@ -4,17 +4,19 @@
 #include "numbers.h"
 #include "operator.h"
 #include "output.h"
+#include "weights.h"
 
 namespace ort {
 
-// After x and the matrix: settings, int32 [outputs, Activation]; bias and rest as Epilogue has
-// them; lengths, int32 [batch], how many rows of each x [batch, length, inputs] count.
+// After x and the matrix: settings, int32 [outputs, Activation, Form]; bias and rest as Epilogue
+// has them; lengths, int32 [batch], how many rows of each x [batch, length, inputs] count.
 #define PRODUCT_PARAMETERS {kInt32}, {kFloat, true}, {kFloat, true}, {kInt32, true}
 constexpr size_t kNumProductInputs = 4;
 
 struct Product {
   const float* x;
   int64_t num_inputs, num_outputs;
+  weights::Form form;  // of a matrix in fp32
   Rows rows;  // of x and y that count
   Epilogue epilogue;
   float* y;

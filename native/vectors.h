@@ -1,11 +1,11 @@
-// Mathematics on eight floats at once, for processors with AVX2 and FMA.
+// Mathematics on eight floats at once, for processors with AVX2, FMA and conversions of halves.
 #pragma once
 
 #include <immintrin.h>
 #include <stdint.h>
 
-#define AVX2_FMA __attribute__((target("avx2,fma")))
-#define AVX2_FMA_INLINE __attribute__((target("avx2,fma"), always_inline)) inline
+#define AVX2_FMA __attribute__((target("avx2,fma,f16c")))
+#define AVX2_FMA_INLINE __attribute__((target("avx2,fma,f16c"), always_inline)) inline
 
 namespace vectors {
 

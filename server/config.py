@@ -39,7 +39,7 @@ class ServerConfig:
     GPU are padded to a few sizes, recorded when a model is loaded, and played back.
 
     ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
-    them. Weights of at most ``max_paired_bytes`` are held twice for that: see
+    them. Of a graph's weights at most ``max_paired_bytes`` are held twice for that: see
     :mod:`server.backend.paired`. While no more than ``gather_rows`` sequences run, one lane
     takes them all. ``admin``: where models are loaded and unloaded; nowhere if None.
     ``watch_seconds``: between two looks at the folder of bundles; None looks once.

@@ -99,6 +99,12 @@ class OrtBackend:
         device = self._device if self._has_device_memory else None
         return OrtGraph(session, device, records=records, keep_alive=ours)
 
+    def own_bytes(self, path: Path) -> int:
+        ours = rewritten(path) if self._device.kind == "cpu" else None
+        if ours is not None:
+            return ours.rest_bytes
+        return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+
     def load_model(self, model: onnx.ModelProto) -> "OrtGraph":
         data = model.SerializeToString()
         if data not in self._loaded:
@@ -202,6 +208,7 @@ class OrtGraph:
         if device is not None and device.kind == "cuda":
             infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
             self._on_host = {node.name for node, info in infos if info.name.lower() != "cuda"}
+        self.inputs = frozenset(node.name for node in session.get_inputs())
         self._recordings: dict[object, int] = {}
         self._numbers = itertools.count(1)
         self._outputs = {

@@ -22,7 +22,7 @@ class PairedBackend:
         narrow: for runs side by side.
         wide: for a run that has the cores to itself.
         is_alone: asked before each run, by the thread that runs.
-        max_bytes: of a graph's weights, which are held twice; a larger graph is narrow only.
+        max_bytes: of a graph's weights that are held twice; with more it is narrow only.
     """
 
     def __init__(
@@ -41,13 +41,15 @@ class PairedBackend:
         self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
     ) -> Graph:
         narrow = self._narrow.load(path, disabled_optimizers, repeats=repeats)
-        num_bytes = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
-        if num_bytes > self._max_bytes:
+        if self._narrow.own_bytes(path) > self._max_bytes:
             label = "/".join(path.parts[-3:])
             log.info("%s is too large to hold twice: a lone run has one lane's threads", label)
             return narrow
         wide = self._wide.load(path, disabled_optimizers, repeats=repeats)
         return _PairedGraph(narrow, wide, self._is_alone)
+
+    def own_bytes(self, path: Path) -> int:
+        return self._narrow.own_bytes(path)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         narrow, wide = self._narrow.load_model(model), self._wide.load_model(model)

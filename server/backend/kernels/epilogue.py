@@ -9,6 +9,7 @@ import onnx
 from server.backend.base import Array
 from server.backend.kernels.graph import Graph, Replacement
 from server.backend.kernels.library import DOMAIN
+from server.backend.kernels.weights import Form
 
 PANEL = 16  # outputs that lie side by side: native/output.h
 
@@ -44,14 +45,23 @@ class Epilogue:
         return _padded(columns, -num_outputs % PANEL).reshape(*rows, -1, PANEL)
 
     def replacement(
-        self, graph: Graph, operator: str, x: str, packed: dict[str, Array], *others: str
+        self,
+        graph: Graph,
+        operator: str,
+        x: str,
+        packed: dict[str, Array],
+        *others: str,
+        form: Form = Form.FLOAT,
     ) -> Replacement:
-        """An ``operator`` for all of it, whose matrix is in ``packed``, and ``others`` after it."""
+        """An ``operator`` for all of it, whose matrix is in ``packed``, and ``others`` after it.
+
+        ``form``: of a matrix in fp32.
+        """
         y = self.last.output[0]
         named = {f"{y}.{name}": array for name, array in packed.items()}
         settings = f"{y}.settings"
         inputs = [x, *named, *others, settings, "", self.rest, graph.lengths_of(x)]
-        named[settings] = np.array([self.num_outputs, self.activation], np.int32)
+        named[settings] = np.array([self.num_outputs, self.activation, form], np.int32)
         if self.bias:
             inputs[-3] = f"{y}.bias"
             named[inputs[-3]] = self.panels(graph.array(self.bias)).reshape(-1)

@@ -8,6 +8,7 @@ import onnx
 from server.backend.base import Array
 from server.backend.kernels.epilogue import Epilogue, epilogue
 from server.backend.kernels.graph import Graph, Replacement
+from server.backend.kernels.weights import Form, smallest
 
 OPERATOR = "PackedMatMul"
 
@@ -29,9 +30,10 @@ def products(graph: Graph) -> Iterator[Replacement]:
         matrix = graph.array(node.input[1])
         matrix = matrix.T if is_transposed else matrix
         after = epilogue(graph, node, matrix.shape[1])
-        yield after.replacement(graph, OPERATOR, node.input[0], {"packed": pack(matrix, after)})
+        form, packed = pack(matrix, after)
+        yield after.replacement(graph, OPERATOR, node.input[0], {"packed": packed}, form=form)
 
 
-def pack(matrix: Array, after: Epilogue) -> Array:
-    """``matrix [inputs, outputs]`` as ``native/matmul.h`` wants it."""
-    return np.ascontiguousarray(after.panels(matrix).swapaxes(0, 1)).reshape(-1)
+def pack(matrix: Array, after: Epilogue) -> tuple[Form, Array]:
+    """``matrix [inputs, outputs]`` as ``native/matmul.h`` wants it, in the smallest form."""
+    return smallest(np.ascontiguousarray(after.panels(matrix).swapaxes(0, 1)))

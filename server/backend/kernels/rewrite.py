@@ -4,6 +4,7 @@ Bundles hold standard operators. When a graph is loaded, some become ours: each 
 is worthwhile here says what it would replace. Without the library graphs run as they are.
 """
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -27,9 +28,13 @@ PATTERNS: dict[Kernels, Pattern] = {
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A graph without the weights that are in ``packed``, by the names it knows them by."""
+    """A graph without the weights that are in ``packed``, by the names it knows them by.
+
+    ``rest_bytes``: of the weights that are not.
+    """
 
     model: bytes
+    rest_bytes: int
     packed: dict[str, Array] = field(repr=False)
 
 
@@ -75,11 +80,17 @@ def rewrite(path: Path, kernels: Kernels) -> Rewritten | None:
     placed = {id(replacement.last): replacement.node for replacement in found}
     nodes = [placed.get(id(node), node) for node in model.graph.node]
     packed = {name: array for r in found for name, array in r.packed.items()}
+    model.graph.input.extend({value.name: value for r in found for value in r.inputs}.values())
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     _keep_used(model.graph, packed)
     model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    return Rewritten(model.SerializeToString(), packed)
+    rest_bytes = sum(
+        math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        for tensor in model.graph.initializer
+        if tensor.name not in packed
+    )
+    return Rewritten(model.SerializeToString(), rest_bytes, packed)
 
 
 def _keep_used(graph: onnx.GraphProto, packed: Mapping[str, Array]) -> None:
