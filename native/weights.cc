@@ -3,11 +3,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "exported.h"
 #include "numbers.h"
 #include "output.h"
 #include "vectors.h"
-
-#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 namespace weights {
 namespace {

@@ -1,10 +1,12 @@
-"""Tensors of slots in host memory: numpy arrays, so that a copy is a slice."""
+"""Tensors of slots in host memory: numpy arrays."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from server.backend.base import Array, Block, Layout, Move
+from server.backend.kernels import memory
 
 
 class HostMemory:
@@ -19,6 +21,7 @@ class HostMemory:
             name: np.zeros((layout.num_rows, *layout.shape), layout.dtype)
             for name, layout in layouts.items()
         }
+        self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
 
     @property
     def free_bytes(self) -> int | None:
@@ -28,6 +31,17 @@ class HostMemory:
         return Block.of(self._arrays[name][first : first + count])
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+        if any(_meet(move, earlier) for i, move in enumerate(moves) for earlier in moves[:i]):
+            self._move_at_once(names, moves)
+            return
+        key = tuple(names)
+        if key not in self._tables:
+            tensors = [(self._arrays[name], self._layouts[name]) for name in names]
+            self._tables[key] = memory.table(tensors)
+        if names and not memory.move(self._tables[key], moves):
+            self._move_at_once(names, moves)
+
+    def _move_at_once(self, names: Sequence[str], moves: Sequence[Move]) -> None:
         for name in names:
             array = self._arrays[name]
             sources = [self._part(name, move.source, move) for move in moves]

@@ -14,10 +14,14 @@ from server.engine.options import Beams, EarlyStopping
 
 
 class Likeliest(NamedTuple):
-    """Next tokens of a hypothesis and their log-probabilities, likeliest first."""
+    """Next tokens of a hypothesis and their log-probabilities, likeliest first.
+
+    ``total``: the log-sum-exp of all logits.
+    """
 
     tokens: list[int]
     logprobs: list[float]
+    total: float = 0.0
 
 
 class Branch(NamedTuple):
@@ -73,7 +77,7 @@ class BeamSearch:
 
         Args:
             likeliest: of each live hypothesis, the :attr:`num_candidates` likeliest next
-                tokens, or all that are allowed.
+                tokens or more, or all that are allowed.
 
         Returns:
             The live hypotheses of the next step, best first; none when the search is over.

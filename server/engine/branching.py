@@ -12,7 +12,7 @@ from server.engine.beam import Branch, Likeliest
 from server.engine.group import Group
 from server.engine.lifecycle import Event
 from server.engine.residents import common_prefix
-from server.engine.rows import RowStore
+from server.engine.rows import Copy, RowStore
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import Floats, Progress, Sequence
 
@@ -21,6 +21,7 @@ from server.engine.sequence import Floats, Progress, Sequence
 class Branching:
     """Forks and reorders rows, after all runs of a step. ``ids`` are of new sequences.
 
+    ``copies`` gets what is to be copied between rows when all groups have branched.
     ``forked``: the rows that it made so far. They are the group's when it is done; if it
     raises, they are to be released with the rest.
     """
@@ -28,6 +29,7 @@ class Branching:
     group: Group
     rows: RowStore
     ids: Iterator[int]
+    copies: list[Copy]
     forked: list[Sequence] = field(default_factory=list)
 
     def split(self, logits: Floats) -> list[int] | None:
@@ -56,12 +58,12 @@ class Branching:
         group.has_branched = True
         return tokens
 
-    def search(self, logits: Rows[Floats], totals: Rows[float]) -> list[Progress]:
+    def search(self, logits: Rows[Floats], likeliest: Rows[Likeliest]) -> list[Progress]:
         """One step of the group's beam search.
 
         Args:
             logits: ``[vocabulary]`` each, in the order of ``group.rows``.
-            totals: ``log_sum_exp`` of each.
+            likeliest: of each, as many as the search looks at or more.
 
         Returns:
             News of the best hypothesis: the tokens on which all now agree. ``group.rows`` is
@@ -72,8 +74,8 @@ class Branching:
             raise ValueError("this job has no search")
         count = search.num_candidates
         candidates = [
-            _likeliest(row, values, total, count)
-            for row, values, total in zip(group.rows, logits, totals, strict=True)
+            _adjusted(row, values, count) if row.adjusters or row.constraint is not None else found
+            for row, values, found in zip(group.rows, logits, likeliest, strict=True)
         ]
         branches = search.advance(candidates)
         if not branches:
@@ -96,7 +98,7 @@ class Branching:
         for index, branch in enumerate(branches):
             heirs.setdefault(branch.parent, index)
         dead = [row for index, row in enumerate(parents) if index not in heirs]
-        after, copies = [], []
+        after = []
         for index, (parent_index, _) in enumerate(branches):
             parent = parents[parent_index]
             if heirs[parent_index] == index:
@@ -105,13 +107,12 @@ class Branching:
                 target = dead.pop()
                 num_cached = parent.num_cached_tokens
                 shared = common_prefix(parent.tokens, target.tokens, num_cached)
-                copies.append((parent, target, shared))
+                self.copies.append(Copy(parent, target, shared))
                 target.tokens = list(parent.tokens)
                 target.constraint = None if parent.constraint is None else parent.constraint.fork()
                 after.append(target)
             else:
                 after.append(self._fork(parent, 0))
-        self.rows.copy(copies)
         for row in dead:
             row.on(Event.END)
         for row, (_, token) in zip(after, branches, strict=True):
@@ -127,9 +128,7 @@ class Branching:
         return child
 
 
-def _likeliest(row: Sequence, logits: Floats, total: float, count: int) -> Likeliest:
-    if not row.adjusters and row.constraint is None:
-        return sampling.likeliest(logits, count, total)
+def _adjusted(row: Sequence, logits: Floats, count: int) -> Likeliest:
     log_probs = sampling.log_probabilities(logits)
     row.adjust(log_probs)
     return sampling.likeliest(log_probs, count)

@@ -6,17 +6,19 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from server.engine import sampling
 from server.engine.adjust import ConstraintError
+from server.engine.beam import Likeliest
 from server.engine.branching import Branching
 from server.engine.choosing import Ask, Chooser
 from server.engine.group import Group
 from server.engine.lifecycle import Outcome, Phase
 from server.engine.logits import HostLogits, Logits
-from server.engine.rows import RowStore
+from server.engine.rows import Copy, RowStore
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
 
@@ -108,9 +110,18 @@ class Outputs:
 
     def branch(self, now: float) -> None:
         """The rows of jobs that wait for it become the next ones: all runs of the step are over."""
-        for id_, logits in list(self._branching.items()):
-            self._branch(self._groups[id_], logits, now)
+        groups = [self._groups[id_] for id_ in self._branching]
+        tables = [[self._branching[group.id][row.id] for row in group.rows] for group in groups]
         self._branching.clear()
+        if not groups:
+            return
+        # Of all rows at once, and all copies at once: the lanes wait for each other less often.
+        count = max(0 if g.search is None else g.search.num_candidates for g in groups)
+        found = iter(sampling.likeliest_of([row for table in tables for row in table], count))
+        copies: list[Copy] = []
+        for group, table in zip(groups, tables, strict=True):
+            self._branch(group, table, list(islice(found, len(table))), copies, now)
+        self._rows.copy(copies)
 
     def drop(self, id_: int, now: float) -> None:
         """Ends an overdue sequence: a plain one alone, any other with its whole job."""
@@ -187,21 +198,27 @@ class Outputs:
         else:
             self._end(row, outcome, now, tokens=(token,), logprobs=logprobs)
 
-    def _branch(self, group: Group, logits: dict[int, Floats], now: float) -> None:
-        table = [logits[row.id] for row in group.rows]
-        # It is no number if one of a row is not, or all are forbidden.
-        totals = [sampling.log_sum_exp(row) for row in table]
-        if not all(map(math.isfinite, totals)):
+    def _branch(
+        self,
+        group: Group,
+        table: list[Floats],
+        found: list[Likeliest],
+        copies: list[Copy],
+        now: float,
+    ) -> None:
+        """``table``: logits of each row; ``copies`` gets what is to be copied in the end."""
+        # A total is no number if one of its row is not, or all are forbidden.
+        if not all(math.isfinite(likeliest.total) for likeliest in found):
             self._end_all(group, Outcome.FAILED, now, NOT_FINITE)
             return
         if group.times.first_token is None:
             group.times.first_token = now
-        branching, before = Branching(group, self._rows, self._ids), list(group.rows)
+        branching, before = Branching(group, self._rows, self._ids, copies), list(group.rows)
         try:
             if group.search is None:
                 tokens = branching.split(table[0])
             else:
-                self._news += branching.search(table, totals)
+                self._news += branching.search(table, found)
         except Exception as error:
             outcome, failure = Outcome.UNSATISFIABLE, str(error)
             if not isinstance(error, ConstraintError):

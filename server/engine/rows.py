@@ -2,11 +2,23 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Rows
+from typing import NamedTuple
 
 from server.engine.cache import SlotCache, Span
 from server.engine.residents import Match, Residents, best_match
 from server.engine.sequence import Sequence
 from server.engine.slots import SlotTable
+
+
+class Copy(NamedTuple):
+    """What ``source`` holds, from token ``first_token`` on, goes to ``target``.
+
+    Both have the same source tokens.
+    """
+
+    source: Sequence
+    target: Sequence
+    first_token: int
 
 
 class RowStore:
@@ -87,19 +99,16 @@ class RowStore:
             self._cache.copy(move.source, move.target, _span(moved))
         self._cache.copy(self.slot_of(parent), self.slot_of(child), _span(parent))
 
-    def copy(self, copies: Rows[tuple[Sequence, Sequence, int]]) -> None:
-        """Copies all at once: of a parent to a target, the tokens from an index on.
-
-        Both have the same source.
-        """
+    def copy(self, copies: Rows[Copy]) -> None:
+        """Copies all at once."""
         self._cache.move(
             [
                 (
-                    self.slot_of(parent),
-                    self.slot_of(target),
-                    Span(parent.num_cached_tokens, first_token=first_token),
+                    self.slot_of(copy.source),
+                    self.slot_of(copy.target),
+                    Span(copy.source.num_cached_tokens, first_token=copy.first_token),
                 )
-                for parent, target, first_token in copies
+                for copy in copies
             ]
         )
 

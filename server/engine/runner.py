@@ -64,7 +64,7 @@ class Runner:
         )
         self._max_chunk = spec.max_chunk
         self._within_source = spec.chunk_within_source
-        self._suppressed = list(suppressed)
+        self._suppressed = np.array(suppressed, np.intp)
         self._decode = decode
         self._attend = attend
         self._encode = None if encode is None else encode.bind({})
@@ -201,7 +201,7 @@ class Runner:
         return self._without_suppressed(self._bound[key].run(inputs)["logits"])
 
     def _without_suppressed(self, logits: Floats) -> HostLogits:
-        if self._suppressed:
+        if self._suppressed.size:
             logits[:, self._suppressed] = NEVER
         return HostLogits(logits)
 

@@ -1,7 +1,7 @@
 """Choosing tokens from logits, row by row: no row's choice depends on its neighbours."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -174,7 +174,20 @@ def likeliest(log_probs: Floats, count: int, total: float = 0.0) -> Likeliest:
     values = log_probs[ids]
     possible = values > -np.inf
     logprobs = values[possible].astype(np.float64) - total
-    return Likeliest(ids[possible].tolist(), logprobs.tolist())
+    return Likeliest(ids[possible].tolist(), logprobs.tolist(), total)
+
+
+def likeliest_of(rows: Sequence[Floats], count: int) -> list[Likeliest]:
+    """:func:`likeliest` of logits ``[vocabulary]`` each, with their totals."""
+    found = vocabulary.likeliest(rows, count)
+    if found is None:
+        return [likeliest(row, count, log_sum_exp(row)) for row in rows]
+    ids, logprobs = found.places.tolist(), found.logprobs.tolist()
+    if math.isinf(found.logprobs.min(initial=0.0)):
+        sizes = (found.logprobs > -np.inf).sum(1).tolist()
+        ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
+        logprobs = [row[:size] for row, size in zip(logprobs, sizes, strict=True)]
+    return list(map(Likeliest, ids, logprobs, found.totals.tolist()))
 
 
 def log_sum_exp(logits: Floats) -> float:

@@ -19,6 +19,15 @@ class Kernels(IntFlag):
 
 
 @cache
+def library() -> ctypes.CDLL | None:
+    """None where there is none: it was not built, or is for another kind of processor."""
+    try:
+        return ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+
+
+@cache
 def runnable() -> Kernels:
     """What this machine can run at all."""
     return _answer("triune_runnable")
@@ -31,7 +40,5 @@ def worthwhile() -> Kernels:
 
 
 def _answer(function: str) -> Kernels:
-    try:
-        return Kernels(getattr(ctypes.CDLL(str(LIBRARY)), function)())
-    except OSError:  # not built, or for another kind of processor
-        return Kernels(0)
+    found = library()
+    return Kernels(0) if found is None else Kernels(getattr(found, function)())

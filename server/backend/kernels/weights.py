@@ -7,11 +7,12 @@ memory as it came, and what reads it as much faster; its products are still thos
 import ctypes
 from enum import IntEnum
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from server.backend.base import Array
-from server.backend.kernels.library import LIBRARY
+from server.backend.kernels.library import library
 
 
 class Form(IntEnum):
@@ -34,22 +35,25 @@ def smallest(panels: Array) -> tuple[Form, Array]:
         The form, and what to give the operator: ``[n]``, of type float32 whatever the form.
     """
     num_panels, num_inputs, _ = panels.shape
+    held_bytes, hold = _functions()
     for form in _SMALLEST_FIRST:
-        num_bytes = _library().triune_weights_bytes(form, num_inputs)
+        num_bytes = held_bytes(form, num_inputs)
         out = np.empty(num_panels * num_bytes // 4, np.float32)
         arguments = (form, panels.ctypes.data, num_panels, num_inputs, out.ctypes.data)
-        if num_bytes and _library().triune_weights_hold(*arguments):
+        if num_bytes and hold(*arguments):
             return form, out
     return Form.FLOAT, panels.reshape(-1)
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(LIBRARY))
-    library.triune_weights_bytes.argtypes = (ctypes.c_int32, ctypes.c_int64)
-    library.triune_weights_bytes.restype = ctypes.c_int64
-    library.triune_weights_hold.argtypes = (
+def _functions() -> tuple[Any, Any]:
+    found = library()
+    if found is None:
+        raise RuntimeError("a product of ours without the library")
+    found.triune_weights_bytes.argtypes = (ctypes.c_int32, ctypes.c_int64)
+    found.triune_weights_bytes.restype = ctypes.c_int64
+    found.triune_weights_hold.argtypes = (
         *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
     )
-    library.triune_weights_hold.restype = ctypes.c_int32
-    return library
+    found.triune_weights_hold.restype = ctypes.c_int32
+    return found.triune_weights_bytes, found.triune_weights_hold
