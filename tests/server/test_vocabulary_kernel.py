@@ -37,6 +37,33 @@ def test_they_agree(size: int, count: int, seed: int, scale: float, forbidden: f
         np.testing.assert_array_equal(found, np.argsort(-row, kind="stable")[:count])
 
 
+@given(
+    size=st.integers(1, 300),
+    num_rows=st.integers(1, 5),
+    count=st.integers(0, 20),
+    seed=st.integers(0, 2**32 - 1),
+    forbidden=st.sampled_from([0.0, 0.5, 0.99]),
+)
+def test_rows_are_looked_at_together_as_one_by_one(
+    size: int, num_rows: int, count: int, seed: int, forbidden: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.normal(size=(num_rows, size)).astype(np.float32)
+    table[rng.random(table.shape) < forbidden] = -np.inf
+    table[:, rng.integers(size)] = 1.0
+    found = sampling.likeliest_of(list(table), count)
+    for row, likeliest in zip(table, found, strict=True):
+        assert likeliest.total == sampling.log_sum_exp(row)
+        assert likeliest == sampling.likeliest(row, count, likeliest.total)
+
+
+def test_rows_that_are_not_numbers_are_told_of() -> None:
+    table = np.zeros((3, 100), np.float32)
+    table[1, 7], table[2] = np.nan, -np.inf
+    totals = [likeliest.total for likeliest in sampling.likeliest_of(list(table), 4)]
+    assert [bool(np.isfinite(total)) for total in totals] == [True, False, False]
+
+
 @pytest.mark.parametrize("size", [5, 64, 1000])
 def test_a_nan_is_told_and_never_chosen(size: int) -> None:
     row = np.arange(size, dtype=np.float32)
@@ -54,7 +81,8 @@ def test_other_rows_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vocabulary.top_indices(row.astype(np.float64), 3) is None
     copy = row.copy()
     with_it = sampling.log_sum_exp(copy), sampling.top_indices(copy, 4).tolist()
-    monkeypatch.setattr(vocabulary, "_LIBRARY", None)
+    monkeypatch.setattr(vocabulary, "_LOG_SUM_EXP", None)
+    monkeypatch.setattr(vocabulary, "_TOP", None)
     without = sampling.log_sum_exp(copy), sampling.top_indices(copy, 4).tolist()
     assert with_it[0] == pytest.approx(without[0])
     assert with_it[1] == without[1]

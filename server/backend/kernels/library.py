@@ -1,9 +1,11 @@
 """The library that ``native/`` becomes, and what of it is worth using on this processor."""
 
 import ctypes
+from collections.abc import Callable
 from enum import IntFlag
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_kernels.so"
 DOMAIN = "triune"
@@ -18,13 +20,28 @@ class Kernels(IntFlag):
     ATTENTION = 8
 
 
-@cache
-def library() -> ctypes.CDLL | None:
-    """None where there is none: it was not built, or is for another kind of processor."""
-    try:
-        return ctypes.CDLL(str(LIBRARY))
-    except OSError:
-        return None
+class Function(NamedTuple):
+    """One of the library's, twice.
+
+    ``briefly`` keeps the interpreter's lock: a thread that gives it up for some microseconds
+    waits longer than that to have it back. ``lengthily`` lets others run.
+    """
+
+    briefly: Callable[..., Any]
+    lengthily: Callable[..., Any]
+
+
+def function(name: str, result: Any, *arguments: Any) -> Function | None:
+    """By ctypes' types. None where there is no library."""
+    made = []
+    for kind in (ctypes.PyDLL, ctypes.CDLL):
+        try:
+            found = getattr(kind(str(LIBRARY)), name)
+        except OSError:  # it was not built, or is for another kind of processor
+            return None
+        found.restype, found.argtypes = result, arguments
+        made.append(found)
+    return Function(*made)
 
 
 @cache
@@ -39,6 +56,6 @@ def worthwhile() -> Kernels:
     return _answer("triune_worthwhile")
 
 
-def _answer(function: str) -> Kernels:
-    found = library()
-    return Kernels(0) if found is None else Kernels(getattr(found, function)())
+def _answer(name: str) -> Kernels:
+    found = function(name, ctypes.c_int)
+    return Kernels(0) if found is None else Kernels(found.briefly())

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.backend.base import Array, Layout, Move
-from server.backend.kernels.library import library
+from server.backend.kernels.library import function
 
 
 def table(tensors: Sequence[tuple[Array, Layout]]) -> npt.NDArray[np.int64]:
@@ -17,10 +17,13 @@ def table(tensors: Sequence[tuple[Array, Layout]]) -> npt.NDArray[np.int64]:
 
 def move(tensors: npt.NDArray[np.int64], moves: Sequence[Move]) -> bool:
     """Makes the moves one after the other; False where there is no library: nothing is done."""
-    if _LIBRARY is None:
+    if _MOVE is None:
         return False
     wanted = np.array(moves, np.int64)
-    _LIBRARY.triune_move(tensors.ctypes.data, len(tensors), wanted.ctypes.data, len(wanted))
+    arguments = (tensors.ctypes.data, len(tensors), wanted.ctypes.data, len(wanted))
+    num_tokens = sum((move.stop - move.start) * move.num_rows for move in moves)
+    is_brief = num_tokens * len(tensors) <= _BRIEF_TOKENS
+    (_MOVE.briefly if is_brief else _MOVE.lengthily)(*arguments)
     return True
 
 
@@ -32,14 +35,7 @@ def _described(array: Array, layout: Layout) -> tuple[int, ...]:
     return (array.ctypes.data, row, num_parts, length * width * item, width * item)
 
 
-def _load() -> ctypes.CDLL | None:
-    found = library()
-    if found is not None:
-        found.triune_move.argtypes = (
-            *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64),
-        )
-        found.triune_move.restype = None
-    return found
-
-
-_LIBRARY = _load()
+_BRIEF_TOKENS = 1000  # of all tensors: about 2 MB
+_MOVE = function(
+    "triune_move", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+)

@@ -5,12 +5,12 @@ None where this machine cannot run it.
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from server.backend.kernels.library import Kernels, library, runnable
+from server.backend.kernels.library import Function, Kernels, function, runnable
 
 _MEMORY, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _MAX_COUNT = 256
@@ -30,9 +30,9 @@ class Likeliest(NamedTuple):
 
 def log_sum_exp(row: Row) -> float | None:
     """``log(sum(exp(row)))`` of a contiguous ``row [n]``; NaN if one is."""
-    if (found := _library_for(row)) is None:
+    if _LOG_SUM_EXP is None or not _are_plain(row):
         return None
-    return float(found.triune_log_sum_exp(row.ctypes.data, len(row)))
+    return float(_LOG_SUM_EXP.briefly(row.ctypes.data, len(row)))
 
 
 def top_indices(row: Row, count: int) -> npt.NDArray[np.intp] | None:
@@ -40,45 +40,37 @@ def top_indices(row: Row, count: int) -> npt.NDArray[np.intp] | None:
 
     Fewer where there are fewer. Time grows with ``count``: none for more than 256.
     """
-    if count > _MAX_COUNT or (found := _library_for(row)) is None:
+    if _TOP is None or count > _MAX_COUNT or not _are_plain(row):
         return None
     places = np.empty(min(count, len(row)), np.int64)
-    size = found.triune_top(row.ctypes.data, len(row), len(places), places.ctypes.data)
+    size = _TOP.briefly(row.ctypes.data, len(row), len(places), places.ctypes.data)
     return places[:size]
 
 
 def likeliest(rows: Sequence[Row], count: int) -> Likeliest | None:
     """Both of several rows ``[n]``, of one size; of equal ones the lower comes first."""
-    size = len(rows[0])
-    if count > _MAX_COUNT or (found := _library_for(*rows)) is None:
+    if _LIKELIEST is None or count > _MAX_COUNT or not _are_plain(*rows):
         return None
+    size, shape = len(rows[0]), (len(rows), count)
     pointers = (_MEMORY * len(rows))(*[row.ctypes.data for row in rows])
-    shape = (len(rows), count)
     made = Likeliest(np.empty(len(rows)), np.empty(shape, np.int64), np.empty(shape))
-    written = [array.ctypes.data for array in made]
-    found.triune_likeliest(pointers, len(rows), size, count, *written)
+    arguments = (pointers, len(rows), size, count, *[array.ctypes.data for array in made])
+    is_brief = len(rows) * size <= _BRIEF_VALUES
+    (_LIKELIEST.briefly if is_brief else _LIKELIEST.lengthily)(*arguments)
     return made
 
 
-def _load() -> ctypes.CDLL | None:
-    found = library()
-    if found is None or Kernels.VOCABULARY not in runnable():
-        return None
-    found.triune_log_sum_exp.argtypes = (_MEMORY, _COUNT)
-    found.triune_log_sum_exp.restype = ctypes.c_double
-    found.triune_top.argtypes = (_MEMORY, _COUNT, _COUNT, _MEMORY)
-    found.triune_top.restype = ctypes.c_int64
-    found.triune_likeliest.argtypes = (
-        *(_MEMORY, _COUNT, _COUNT, _COUNT),
-        *(_MEMORY, _MEMORY, _MEMORY),
-    )
-    found.triune_likeliest.restype = None
-    return found
+def _are_plain(*rows: Row) -> bool:
+    return all(row.dtype == np.float32 and row.flags.c_contiguous for row in rows)
 
 
-_LIBRARY = _load()
+def _function(name: str, result: Any, *arguments: Any) -> Function | None:
+    return function(name, result, *arguments) if Kernels.VOCABULARY in runnable() else None
 
 
-def _library_for(*rows: Row) -> ctypes.CDLL | None:
-    are_plain = all(row.dtype == np.float32 and row.flags.c_contiguous for row in rows)
-    return _LIBRARY if are_plain else None
+_BRIEF_VALUES = 2_000_000  # about a millisecond
+_LOG_SUM_EXP = _function("triune_log_sum_exp", ctypes.c_double, _MEMORY, _COUNT)
+_TOP = _function("triune_top", _COUNT, _MEMORY, _COUNT, _COUNT, _MEMORY)
+_LIKELIEST = _function(
+    "triune_likeliest", None, _MEMORY, _COUNT, _COUNT, _COUNT, _MEMORY, _MEMORY, _MEMORY
+)

@@ -6,13 +6,11 @@ memory as it came, and what reads it as much faster; its products are still thos
 
 import ctypes
 from enum import IntEnum
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from server.backend.base import Array
-from server.backend.kernels.library import library
+from server.backend.kernels.library import function
 
 
 class Form(IntEnum):
@@ -35,25 +33,19 @@ def smallest(panels: Array) -> tuple[Form, Array]:
         The form, and what to give the operator: ``[n]``, of type float32 whatever the form.
     """
     num_panels, num_inputs, _ = panels.shape
-    held_bytes, hold = _functions()
+    if _BYTES is None or _HOLD is None:
+        return Form.FLOAT, panels.reshape(-1)
     for form in _SMALLEST_FIRST:
-        num_bytes = held_bytes(form, num_inputs)
+        num_bytes = _BYTES.briefly(form, num_inputs)
         out = np.empty(num_panels * num_bytes // 4, np.float32)
         arguments = (form, panels.ctypes.data, num_panels, num_inputs, out.ctypes.data)
-        if num_bytes and hold(*arguments):
+        if num_bytes and _HOLD.lengthily(*arguments):
             return form, out
     return Form.FLOAT, panels.reshape(-1)
 
 
-@cache
-def _functions() -> tuple[Any, Any]:
-    found = library()
-    if found is None:
-        raise RuntimeError("a product of ours without the library")
-    found.triune_weights_bytes.argtypes = (ctypes.c_int32, ctypes.c_int64)
-    found.triune_weights_bytes.restype = ctypes.c_int64
-    found.triune_weights_hold.argtypes = (
-        *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
-    )
-    found.triune_weights_hold.restype = ctypes.c_int32
-    return found.triune_weights_bytes, found.triune_weights_hold
+_SIZE, _MEMORY = ctypes.c_int64, ctypes.c_void_p
+_BYTES = function("triune_weights_bytes", _SIZE, ctypes.c_int32, _SIZE)
+_HOLD = function(
+    "triune_weights_hold", ctypes.c_int32, ctypes.c_int32, _MEMORY, _SIZE, _SIZE, _MEMORY
+)
