@@ -93,8 +93,8 @@ class CachedDecoder(nn.Module):
         for name, tensor in zip(self.names, tensors, strict=True):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor
-        hidden, present = self.model.decode(token_ids, step, past)
-        outputs = [self.model.logits(_at(hidden, positions))]
+        hidden, present = self.model.decode(token_ids, step, past, positions)
+        outputs = [self.model.logits(hidden[0])]
         for name in self.names:
             kind, layer = name.split(".")
             outputs.append(present[int(layer)][kind])

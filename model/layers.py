@@ -146,8 +146,18 @@ class DecoderLayer(nn.Module):
             self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
             self.feed_forward_norm = block_norm(hidden_size, layer)
 
-    def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
-        """``state`` holds the mixer's state, and ``cross_key`` and ``cross_value`` of a source."""
+    def forward(
+        self,
+        x: Tensor,
+        step: Step,
+        state: State,
+        positions: AttentionPositions,
+        chosen: Tensor | None = None,
+    ) -> Mixed:
+        """``state`` holds the mixer's state, and ``cross_key`` and ``cross_value`` of a source.
+
+        ``chosen``: tokens of ``[batch * length]`` that go on from where all keys are made.
+        """
         enter, leave = self.residual
         before, after = x, State()
         if self.mixer is not None:
@@ -160,6 +170,8 @@ class DecoderLayer(nn.Module):
             memory = KeyValue(state["cross_key"], state["cross_value"])
             mixed = self.cross_attention(enter(norm, x), step, memory)
             x, after = leave(norm, x, mixed.output), after | mixed.state
+        if chosen is not None:
+            x, before = (tokens.flatten(0, 1)[chosen][None] for tokens in (x, before))
         if self.feed_forward is not None:
             norm = self.feed_forward_norm
             read = enter(norm, self.feed_forward_reads(before, x))
@@ -220,13 +232,20 @@ class Decoder(_Stack):
             states.append({"cross_key": memory.key, "cross_value": memory.value})
         return states
 
-    def forward(self, x: Tensor, step: Step, states: list[State]) -> tuple[Tensor, list[State]]:
-        """``x [batch, length, hidden]`` and one state for each layer, before and after."""
-        after = []
+    def forward(
+        self, x: Tensor, step: Step, states: list[State], chosen: Tensor | None = None
+    ) -> tuple[Tensor, list[State]]:
+        """``x [batch, length, hidden]`` and one state for each layer, before and after.
+
+        ``chosen``: tokens of ``[batch * length]``; what comes back is ``[1, chosen, hidden]``, and
+        the last feed-forward reads no others.
+        """
+        after: list[State] = []
         places = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])
         shared = self.positions.of_step(x.shape[1], step)
         every = zip(self.applied, states, shared, strict=True)
         for time, (layer, state, positions) in enumerate(every, 1):
-            x, state_after = layer(self.signal(x, places, time), step, state, positions)
+            last = chosen if time == len(self.order) else None
+            x, state_after = layer(self.signal(x, places, time), step, state, positions, last)
             after.append(state_after)
         return self.final_norm(x), after

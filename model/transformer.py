@@ -120,18 +120,25 @@ class Transformer(nn.Module):
         """The decoder's states before the first token, over a source from :meth:`encode`."""
         return self.decoder.remember(encoded)
 
-    def decode(self, token_ids: Tensor, step: Step, states: list[State] | None = None) -> Decoded:
+    def decode(
+        self,
+        token_ids: Tensor,
+        step: Step,
+        states: list[State] | None = None,
+        chosen: Tensor | None = None,
+    ) -> Decoded:
         """Runs the decoder over ``token_ids [batch, length]``.
 
         A token's position is ``num_cached_tokens`` plus its index. ``states`` are those that
-        the step before returned, those of :meth:`remember`, or None for empty ones.
+        the step before returned, those of :meth:`remember`, or None for empty ones. ``chosen``:
+        the tokens of ``[batch * length]`` whose hidden vectors, ``[1, chosen, size]``, are wanted.
         """
         if states is None:
             states = [{} for _ in self.decoder.order]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
         place = self.target_placement or self.embedding
         x = place(self.embedding.look_up(token_ids), positions, None)
-        return Decoded(*self.decoder(x, step, states))
+        return Decoded(*self.decoder(x, step, states, chosen))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """A language model's head: ``[..., size]`` to ``[..., vocabulary]``."""

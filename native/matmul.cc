@@ -10,36 +10,30 @@ constexpr int64_t kBlock = 384;
 constexpr int64_t kRowBlock = 96;  // rows that a panel is read for
 constexpr int64_t kTile = 6;       // rows: with 16 outputs, twelve registers of sums
 
-// A panel's inputs as floats.
+// A panel's inputs as floats, all of them or a block at a time.
 class Panel {
  public:
-  // `scratch`: for the whole panel if it `is_kept`, else for a block.
-  Panel(const Matrix& matrix, int64_t index, bool is_kept, float* scratch)
-      : data_(matrix.panel(index)), form_(matrix.form), is_kept_(is_kept), scratch_(scratch) {}
+  explicit Panel(const float* floats) : floats_(floats) {}
+  // `scratch`: for a block.
+  Panel(const Matrix& matrix, int64_t index, float* scratch)
+      : data_(matrix.panel(index)), form_(matrix.form), scratch_(scratch) {}
 
-  // Inputs begin .. end - 1, a block: [..][16]. Blocks are asked for in order.
-  const float* block(int64_t begin, int64_t end) {
-    if (form_ == weights::Form::kFloat) {
-      return reinterpret_cast<const float*>(data_) + begin * kPanel;
-    }
-    float* const floats = is_kept_ ? scratch_ + begin * kPanel : scratch_;
-    if (num_ready_ < end || !is_kept_) {
-      weights::expand(form_, data_, begin, end, floats);
-      num_ready_ = end;
-    }
-    return floats;
+  // Inputs begin .. end - 1, a block: [..][16].
+  const float* block(int64_t begin, int64_t end) const {
+    if (floats_) return floats_ + begin * kPanel;
+    weights::expand(form_, data_, begin, end, scratch_);
+    return scratch_;
   }
 
  private:
-  const uint8_t* data_;
-  weights::Form form_;
-  bool is_kept_;
-  float* scratch_;
-  int64_t num_ready_ = 0;
+  const float* floats_ = nullptr;
+  const uint8_t* data_ = nullptr;
+  weights::Form form_ = weights::Form::kFloat;
+  float* scratch_ = nullptr;
 };
 
 template <int R>
-AVX2_FMA void multiply_tile(const float* x, const Rows& places, Panel& panel, int64_t size,
+AVX2_FMA void multiply_tile(const float* x, const Rows& places, const Panel& panel, int64_t size,
                             const Output& out) {
   __m256 totals[R][2], sums[R][2];
   const float* rows[R];
@@ -85,7 +79,7 @@ int64_t tile_of(int64_t num_rows) {
   return smaller(kTile, num_rows);
 }
 
-void multiply_panel(const float* x, Rows rows, Panel panel, int64_t size, Output out) {
+void multiply_panel(const float* x, Rows rows, const Panel& panel, int64_t size, Output out) {
   const auto tile = [&](auto multiply_rows) { multiply_rows(x, rows, panel, size, out); };
   while (rows.count) {
     const int64_t count = tile_of(rows.count);
@@ -102,20 +96,45 @@ void multiply_panel(const float* x, Rows rows, Panel panel, int64_t size, Output
   }
 }
 
+// Panels that are expanded for all rows: they stay in a core's cache.
+constexpr int64_t kExpandedFloats = 48 * 1024;
+
+int64_t panels_at_once(const Matrix& matrix) {
+  return larger(1, kExpandedFloats / larger(1, matrix.num_inputs * kPanel));
+}
+
 }  // namespace
 
-int64_t scratch_size(const Matrix& matrix, int64_t num_rows) {
+int64_t scratch_size(const Matrix& matrix, int64_t num_rows, int64_t num_panels) {
   if (matrix.form == weights::Form::kFloat) return 0;
-  return kPanel * (num_rows > kTile ? matrix.num_inputs : smaller(kBlock, matrix.num_inputs));
+  if (num_rows <= kTile) return kPanel * smaller(kBlock, matrix.num_inputs);
+  return kPanel * matrix.num_inputs * smaller(num_panels, panels_at_once(matrix));
 }
 
 void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
               int64_t first, int64_t last, float* scratch, float* y) {
-  for (int64_t row = 0; row < rows.count; row += kRowBlock) {
-    const Rows part = rows.part(row, smaller(kRowBlock, rows.count - row));
-    for (int64_t index = first; index < last; index++) {
-      multiply_panel(x, part, Panel(matrix, index, part.count > kTile, scratch), matrix.num_inputs,
-                     Output(epilogue, matrix.num_outputs, part, index, y));
+  const bool is_float = matrix.form == weights::Form::kFloat;
+  const bool is_expanded = !is_float && rows.count > kTile;
+  const int64_t inputs = matrix.num_inputs, size = inputs * kPanel;
+  const int64_t at_once = is_expanded ? panels_at_once(matrix) : last - first;
+  for (int64_t begin = first; begin < last; begin += at_once) {
+    const int64_t end = smaller(last, begin + at_once);
+    for (int64_t index = begin; is_expanded && index < end; index++) {
+      weights::expand(matrix.form, matrix.panel(index), 0, inputs, scratch + (index - begin) * size);
+    }
+    for (int64_t row = 0; row < rows.count; row += kRowBlock) {
+      const Rows part = rows.part(row, smaller(kRowBlock, rows.count - row));
+      for (int64_t index = begin; index < end; index++) {
+        const Output out(epilogue, matrix.num_outputs, part, index, y);
+        if (is_float) {
+          multiply_panel(x, part, Panel(reinterpret_cast<const float*>(matrix.panel(index))), inputs,
+                         out);
+        } else if (is_expanded) {
+          multiply_panel(x, part, Panel(scratch + (index - begin) * size), inputs, out);
+        } else {
+          multiply_panel(x, part, Panel(matrix, index, scratch), inputs, out);
+        }
+      }
     }
   }
 }

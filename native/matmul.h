@@ -21,8 +21,8 @@ struct Matrix {
   }
 };
 
-// Floats of scratch to multiply so many rows.
-int64_t scratch_size(const Matrix& matrix, int64_t num_rows);
+// Floats of scratch to multiply so many rows with so many panels.
+int64_t scratch_size(const Matrix& matrix, int64_t num_rows, int64_t num_panels);
 
 // Panels first .. last - 1 of those rows of y, of x [..., num_inputs].
 void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,

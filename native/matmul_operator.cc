@@ -6,12 +6,17 @@
 namespace ort {
 namespace {
 
-constexpr int64_t kTaskProducts = 1'000'000;  // about 20 microseconds
-constexpr int64_t kTaskRows = 96, kLeastRows = 16;
-
-enum Input : size_t { kX, kWeights, kProduct };
+// What makes a task; a million products take about 20 microseconds. Where panels are expanded for
+// many rows, these are not divided.
+struct Share {
+  int64_t num_rows, num_products;
+};
+constexpr Share kShare{96, 1'000'000}, kExpandedShare{512, 4'000'000};
+constexpr int64_t kLeastRows = 16;
 
 constexpr int64_t kStackFloats = 8 * 1024;
+
+enum Input : size_t { kX, kWeights, kProduct };
 
 struct Work {
   const Product& product;
@@ -29,7 +34,9 @@ void multiply_tile(const Work& work, int64_t task, float* scratch) {
 void multiply_task(void* data, size_t index) {
   Work& work = *static_cast<Work*>(data);
   const int64_t task = static_cast<int64_t>(index);
-  const int64_t size = matmul::scratch_size(work.matrix, work.tiles.rows(task).count);
+  const int64_t num_panels = work.tiles.last_panel(task) - work.tiles.first_panel(task);
+  const int64_t size =
+      matmul::scratch_size(work.matrix, work.tiles.rows(task).count, num_panels);
   if (size <= kStackFloats) {
     alignas(64) float scratch[kStackFloats];
     return multiply_tile(work, task, scratch);
@@ -53,10 +60,13 @@ struct PackedMatMul : Stateless {
     void* weights = nullptr;
     RETURN_IF_FAILED(api.Input(context, kWeights, &value));
     RETURN_IF_FAILED(api.Data(value, &weights));
+    const bool is_expanded =
+        product.form != weights::Form::kFloat && product.rows.count > kShare.num_rows;
+    const Share share = is_expanded ? kExpandedShare : kShare;
     Work work{product,
               {static_cast<const uint8_t*>(weights), product.form, product.num_inputs,
                product.num_outputs},
-              Tiles(product, kTaskRows, kTaskProducts, kLeastRows),
+              Tiles(product, share.num_rows, share.num_products, kLeastRows),
               0};
     RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tiles.count(), &work));
     return work.has_failed ? api.CreateStatus(kRuntimeException, "no memory") : nullptr;
