@@ -18,6 +18,7 @@ from model.bundle import Dtype, Graph, Shape, StateSpec
 from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
 from model.kernels import Step
+from model.layers import tokens_at
 from model.mixers import State
 from model.transformer import Transformer, from_weights
 
@@ -33,15 +34,6 @@ DTYPES = {
 # Sizes of the example that is traced: all different, none 1.
 EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
 EXAMPLE_CAPACITY = 7
-
-
-def _at(hidden: Tensor, positions: Tensor) -> Tensor:
-    """``hidden [batch, length, size]`` at ``logit_positions [chosen]``: all the vocabulary meets.
-
-    Returns:
-        ``[chosen, size]``
-    """
-    return hidden.reshape(-1, hidden.shape[2]).index_select(0, positions)
 
 
 class HeadedEncoder(nn.Module):
@@ -61,7 +53,7 @@ class HeadedEncoder(nn.Module):
         hidden = self.model.encode(token_ids, lengths, *rest[:num_segment_inputs])
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             (positions,) = rest[num_segment_inputs:]
-            return [self.model.logits(_at(hidden, positions))]
+            return [self.model.logits(tokens_at(hidden, positions))]
         outputs = [self.model.pool(hidden, lengths)]
         return [*outputs, hidden] if config.head.kind == HeadKind.EMBEDDING else outputs
 

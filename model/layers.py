@@ -101,6 +101,11 @@ def make_feed_forward(
     return MixtureOfExperts(hidden_size, config, config.experts, kernels)
 
 
+def tokens_at(hidden: Tensor, chosen: Tensor) -> Tensor:
+    """``hidden [batch, length, size]`` at ``chosen [n]`` of ``batch * length``: ``[n, size]``."""
+    return hidden.reshape(-1, hidden.shape[2]).index_select(0, chosen)
+
+
 class EncoderLayer(nn.Module):
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
         super().__init__()
@@ -171,7 +176,7 @@ class DecoderLayer(nn.Module):
             mixed = self.cross_attention(enter(norm, x), step, memory)
             x, after = leave(norm, x, mixed.output), after | mixed.state
         if chosen is not None:
-            x, before = (tokens.flatten(0, 1)[chosen][None] for tokens in (x, before))
+            x, before = tokens_at(x, chosen)[None], tokens_at(before, chosen)[None]
         if self.feed_forward is not None:
             norm = self.feed_forward_norm
             read = enter(norm, self.feed_forward_reads(before, x))

@@ -54,7 +54,10 @@ AVX2_FMA void weigh(const Call& call, const Queries& queries, int64_t query, int
   }
   const float largest = vectors::largest(best);
   const __m256 offset = _mm256_set1_ps(largest);
-  const __m256 rescale = vectors::exp(_mm256_sub_ps(_mm256_set1_ps(queries.best[query]), offset));
+  __m256 rescale = _mm256_set1_ps(1.0f);
+  if (queries.best[query] != largest) {
+    rescale = vectors::exp(_mm256_sub_ps(_mm256_set1_ps(queries.best[query]), offset));
+  }
   float* totals = queries.totals + query * kLanes;
   __m256 total = _mm256_mul_ps(_mm256_loadu_ps(totals), rescale);
   for (int64_t i = from; i < to; i += kLanes) {
