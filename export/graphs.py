@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx_ir
 import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 
 from export.graph_files import save_graph
@@ -153,6 +154,8 @@ def trace(name: str, graph: Graph, model: Transformer) -> onnx_ir.Model:
         )
     if program is None:
         raise RuntimeError("torch.onnx.export returned nothing")
+    # What the tracer notes of each node, with the paths of this machine.
+    ClearMetadataAndDocStringPass()(program.model)
     return program.model
 
 
