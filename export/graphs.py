@@ -87,7 +87,7 @@ class CachedDecoder(nn.Module):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor
         hidden, present = self.model.decode(token_ids, step, past, positions)
-        outputs = [self.model.logits(hidden[0])]
+        outputs = [self.model.logits(hidden.squeeze(0))]
         for name in self.names:
             kind, layer = name.split(".")
             outputs.append(present[int(layer)][kind])
