@@ -1,5 +1,6 @@
 """onnxruntime-genai: a generator for each batch; a decode continues rows that were read once."""
 
+import json
 import time
 from typing import Any
 
@@ -14,10 +15,8 @@ class Peer:
 
     def load(self, message: Message) -> Message:
         config: Any = og.Config(message["model"])
-        config.overlay(
-            '{"model": {"decoder": {"session_options": '
-            f'{{"intra_op_num_threads": {message["threads"]}}}}}}}'
-        )
+        options = {"intra_op_num_threads": message["threads"]}
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
         self._model = og.Model(config)
         return {"version": f"onnxruntime-genai {og.__version__}"}
 
