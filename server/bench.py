@@ -25,10 +25,11 @@ from server.ceilings import measure_ceilings
 from server.config import PADDED_TOKENS, STEP_TOKENS, ServerConfig
 from server.engine.build import build_engine, capacity_of, clock, make_workers
 from server.engine.busy import BusyLanes
-from server.engine.engine import Engine, Ticket
+from server.engine.engine import Engine
 from server.engine.observer import Unobserved
 from server.engine.options import SILENT, Beams, Reporting
 from server.engine.sequence import EncodingJob, GenerationJob, Job
+from server.engine.ticket import Ticket
 from server.errors import StartupError
 from server.installation import check_installation
 from server.models.registry import Model, load_bundle

@@ -20,49 +20,10 @@ from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.placement import choose_lane
 from server.engine.sequence import Cost, GenerationJob, Job, Progress
-from server.errors import (
-    RETRY_SECONDS,
-    EngineStoppedError,
-    Limit,
-    OverloadedError,
-    ShuttingDownError,
-)
+from server.engine.ticket import Ticket
+from server.errors import ShuttingDownError
 
 log = logging.getLogger(__name__)
-
-# Numbers of one job's news (tokens, log-probabilities) that wait for its reader.
-MAX_UNREAD = 1 << 16
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """One accepted job. Await its news until one ``is_last``; then it is done."""
-
-    id: int
-    lane: int
-    model: int
-    cost: Cost
-    news: "asyncio.Queue[Progress | None]" = field(default_factory=asyncio.Queue)
-    is_done: bool = False
-    num_unread: int = 0  # numbers that wait in ``news``
-    is_overrun: bool = False
-
-    async def next(self) -> Progress:
-        """The next news.
-
-        Raises:
-            EngineStoppedError: the engine died.
-            OverloadedError: more news waited than is kept; the job was cancelled.
-        """
-        progress = await self.news.get()
-        if progress is None and self.is_overrun:
-            raise OverloadedError(
-                "the stream was read too slowly", RETRY_SECONDS, Limit.SLOW_READER
-            )
-        if progress is None:
-            raise EngineStoppedError
-        self.num_unread -= _size(progress)
-        return progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +125,21 @@ class Engine:
             raise ShuttingDownError
         self._served[self._index[model]].admission.check(Cost(num_rows, 0))
 
-    def submit(self, model: str, jobs: Rows[Job], client: str | None = None) -> list[Ticket]:
+    def submit(
+        self,
+        model: str,
+        jobs: Rows[Job],
+        client: str | None = None,
+        *,
+        is_patient: bool = False,
+    ) -> list[Ticket]:
         """Accepts all jobs of a request, or none.
 
         Args:
             model: that does them.
             jobs: at least one.
             client: whose limit counts; None for what belongs to a request that was accepted.
+            is_patient: see :class:`server.engine.ticket.Ticket`.
 
         Raises:
             InvalidArgumentError: more than could ever be accepted at once.
@@ -188,7 +157,7 @@ class Engine:
             self._buckets.check(client, cost, now)
             self._buckets.take(client, cost, now)
         admission.take(cost)
-        return [self._accept(index, job) for job in jobs]
+        return [self._accept(index, job, is_patient=is_patient) for job in jobs]
 
     def _remaining_seconds(self, job: Job) -> float | None:
         """Until the caller gives up; None too for one who may overtake what waits."""
@@ -216,10 +185,10 @@ class Engine:
         """What a lane calls to set a future of the loop."""
         return partial(self._loop.call_soon_threadsafe, _set, done)
 
-    def _accept(self, model: int, job: Job) -> Ticket:
+    def _accept(self, model: int, job: Job, *, is_patient: bool) -> Ticket:
         lane = choose_lane(self._lane_load, self._num_devices, job.num_rows, self._gather_rows)
         self._lane_load[lane] += job.num_rows
-        ticket = Ticket(next(self._ids), lane, model, job.cost)
+        ticket = Ticket(next(self._ids), lane, model, job.cost, is_patient)
         self._tickets[ticket.id] = ticket
         self._lanes[lane].send(Submit(model, ticket.id, job))
         return ticket
@@ -229,19 +198,14 @@ class Engine:
         self._loop.call_soon_threadsafe(self._deliver, news)
 
     def _deliver(self, news: list[Progress]) -> None:
+        now = time.monotonic()
         for progress in news:
             ticket = self._tickets.get(progress.id)
             if ticket is None:  # abandoned: the engine stops
                 continue
             if progress.is_last:
                 self._close(ticket, progress)
-            if ticket.is_overrun:
-                continue
-            ticket.news.put_nowait(progress)
-            ticket.num_unread += _size(progress)
-            if ticket.num_unread > MAX_UNREAD and not progress.is_last:
-                ticket.is_overrun = True
-                ticket.news.put_nowait(None)
+            if ticket.tell(progress, now):
                 self.cancel([ticket])
 
     def _close(self, ticket: Ticket, last: Progress) -> None:
@@ -266,15 +230,10 @@ class Engine:
     def _abandon(self) -> None:
         for ticket in self._tickets.values():
             ticket.is_done = True
-            ticket.news.put_nowait(None)
+            ticket.abandon()
         self._tickets.clear()
 
 
 def _set(done: "asyncio.Future[None]") -> None:
     if not done.done():
         done.set_result(None)
-
-
-def _size(progress: Progress) -> int:
-    """Of the news of generated tokens, about how many numbers are kept."""
-    return 1 + len(progress.tokens) + sum(1 + 2 * len(row.top) for row in progress.logprobs)

@@ -137,6 +137,7 @@ class Progress:
     ``logprobs`` are those of ``tokens``, if the job wants them. ``prompt_logprobs`` come
     once: those of the prompt's tokens but the first. ``score`` is a beam search's.
     ``attention [tokens, layers, heads, source]`` comes with the end, if the job wants it.
+    ``moments``: when each token was known, in seconds of ``time.monotonic``, if that is not now.
     ``has_more``: other outputs of the job go on after this one's end.
     """
 
@@ -150,6 +151,7 @@ class Progress:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     score: float | None = None
     attention: Floats | None = None
+    moments: tuple[float, ...] = ()
     has_more: bool = False
 
     @property

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from model.bundle import Task
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import encoding_pb2 as pb
-from server.engine.engine import Ticket
 from server.engine.sequence import EncodingJob, End, Floats
+from server.engine.ticket import Ticket
 from server.errors import InternalError, InvalidArgumentError
 from server.models.registry import Model
 from server.rpc import validation

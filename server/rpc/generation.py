@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
 
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.engine import Ticket
 from server.engine.lifecycle import Outcome
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import End, Progress
+from server.engine.ticket import Ticket
 from server.metrics import Metrics
 from server.rpc.accounting import failure_of
 from server.rpc.attention import read_attention
@@ -54,12 +55,20 @@ class Piece:
     finish: Finish | None = None
 
 
-async def generate(prepared: Prepared, services: Services) -> AsyncGenerator[Piece, None]:
+async def generate(
+    prepared: Prepared, services: Services, *, is_streamed: bool
+) -> AsyncGenerator[Piece, None]:
     """Runs the jobs of a request and yields pieces of its outputs as they become known.
 
-    Leaving early cancels what is unfinished. Raises ``ServeError``.
+    If it is not streamed, in portions. Leaving early cancels what is unfinished. Raises
+    ``ServeError``.
     """
-    tickets = services.engine.submit(prepared.model.key, prepared.jobs, prepared.client)
+    tickets = services.engine.submit(
+        prepared.model.key,
+        prepared.jobs,
+        prepared.client,
+        is_patient=not is_streamed and not prepared.stop_strings,
+    )
     try:
         streams = [
             _pieces(prepared, index, ticket, services) for index, ticket in enumerate(tickets)
@@ -150,8 +159,10 @@ class _Output:
             opening = self._prepared.openings[self._index]
             text += opening.echo + "".join(map(self._stream.push, opening.prefix))
             token_ids = opening.prefix + token_ids
-        for token in progress.tokens if logprobs or token_ids else ():
-            self._clock.tick()
+        told = progress.tokens if logprobs or token_ids else ()
+        moments = progress.moments or itertools.repeat(time.monotonic())
+        for token, moment in zip(told, moments, strict=False):
+            self._clock.tick(moment)
             text += self._stops.push(self._stream.push(token))
         self.token_ids += token_ids
         finish = None
@@ -193,8 +204,7 @@ class _TokenClock:
         self._metrics = metrics
         self._last = prepared.started
 
-    def tick(self) -> None:
-        now = time.monotonic()
+    def tick(self, now: float) -> None:
         report = self._metrics.on_next_token if self.num_tokens else self._metrics.on_first_token
         report(self._model, now - self._last)
         self.num_tokens += 1

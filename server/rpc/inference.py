@@ -115,14 +115,16 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     async def _stream(self, prepared: Prepared, response: type[Streamed], context: Context) -> None:
         stall_seconds = self._services.config.stall_seconds
-        async with aclosing(generation.generate(prepared, self._services)) as pieces:
+        made = generation.generate(prepared, self._services, is_streamed=True)
+        async with aclosing(made) as pieces:
             async for piece in pieces:
                 await send(context, _streamed(prepared, piece, response), stall_seconds)
 
     async def _collect(self, prepared: Prepared, response: type[Unary]) -> Unary:
         """All outputs of a request, in the order of its inputs."""
         outputs: list[dict[int, list[Piece]]] = [{} for _ in prepared.jobs]
-        async with aclosing(generation.generate(prepared, self._services)) as pieces:
+        made = generation.generate(prepared, self._services, is_streamed=False)
+        async with aclosing(made) as pieces:
             async for piece in pieces:
                 outputs[piece.index].setdefault(piece.hypothesis, []).append(piece)
         ends = [

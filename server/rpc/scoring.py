@@ -7,10 +7,10 @@ from model.bundle import Task
 from model.config import Kind
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.engine import Ticket
 from server.engine.options import Reporting
 from server.engine.sampling import TokenLogprob
 from server.engine.sequence import End, GenerationJob
+from server.engine.ticket import Ticket
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.rpc import options as checked
