@@ -1,7 +1,21 @@
 """The README's comparisons are those of the committed reports."""
 
+from typing import Any
+
 from scripts.comparisons import Row, committed, rendered, table
 from scripts.parts import README
+
+
+def measured(**values: Any) -> Row:
+    """A row of a report, with these values besides or instead."""
+    return {
+        "task": "generate",
+        "level": "engine",
+        "work": "decode",
+        "precision": "int8",
+        "metric": "tokens/s",
+        "best_peer": "a",
+    } | values
 
 
 def test_the_readmes_comparisons_are_those_committed() -> None:
@@ -11,17 +25,10 @@ def test_the_readmes_comparisons_are_those_committed() -> None:
 
 
 def test_a_line_has_all_batches_that_were_measured() -> None:
-    row = {
-        "task": "generate",
-        "level": "engine",
-        "work": "decode",
-        "precision": "int8",
-        "metric": "tokens/s",
-    }
     rows: list[Row] = [
-        {**row, "batch": 1, "ours": 95.7, "ratio_to_best_peer": 1.025, "best_peer": "a"},
-        {**row, "batch": 4, "ours": 254.2, "ratio_to_best_peer": 1.794, "best_peer": "b"},
-        {**row, "batch": 8, "ours": 300.0, "ratio_to_best_peer": None, "best_peer": None},
+        measured(batch=1, ours=95.7, ratio_to_best_peer=1.025),
+        measured(batch=4, ours=254.2, ratio_to_best_peer=1.794, best_peer="b"),
+        measured(batch=8, ours=300.0, ratio_to_best_peer=None, best_peer=None),
     ]
     assert table(rows).splitlines()[-1] == (
         "| generate, engine | decode | int8 | 1 · 4 together | 96 · 254 tokens/s "
@@ -30,15 +37,9 @@ def test_a_line_has_all_batches_that_were_measured() -> None:
 
 
 def test_rows_of_servers_are_gathered_by_what_was_measured() -> None:
-    row = {
-        "task": "embed",
-        "level": "server",
-        "work": "32 tokens",
-        "precision": "fp32",
-        "ours": 80.0,
-        "ratio_to_best_peer": 1.5,
-        "best_peer": "a",
-    }
+    row = measured(
+        task="embed", level="server", work="32 tokens", ours=80.0, ratio_to_best_peer=1.5
+    )
     rows: list[Row] = [
         {**row, "clients": clients, "metric": metric}
         for clients in (1, 16)
@@ -51,17 +52,15 @@ def test_rows_of_servers_are_gathered_by_what_was_measured() -> None:
 
 
 def test_what_is_better_the_sooner_is_told_as_a_time() -> None:
-    row = {
-        "task": "translate",
-        "level": "server",
-        "work": "30 to 30",
-        "precision": "int8",
-        "metric": "1 / seconds to answer, p50",
-        "clients": 8,
-        "ours": 5.0,
-        "ratio_to_best_peer": 2.02,
-        "best_peer": "a",
-    }
+    row = measured(
+        task="translate",
+        level="server",
+        work="30 to 30",
+        metric="1 / seconds to answer, p50",
+        clients=8,
+        ours=5.0,
+        ratio_to_best_peer=2.02,
+    )
     assert table([row]).splitlines()[-1] == (
         "| translate, server | 30 to 30 | int8 | 8 clients | 200 ms to answer, p50 | 2.02 | a |"
     )

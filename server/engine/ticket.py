@@ -1,7 +1,6 @@
 """An accepted job as its caller sees it: a queue of news, bounded, in the event loop."""
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from server.engine.sequence import Cost, Progress
@@ -57,18 +56,12 @@ class Ticket:
         """
         if self.is_overrun:
             return False
-        self._num_unread += _size(progress)
+        size = _size(progress)
+        self._num_unread += size
         if self.is_patient:
-            self._held.append(replace(progress, moments=(now,) * len(progress.tokens)))
+            self._hold(replace(progress, moments=(now,) * len(progress.tokens)))
         else:
-            self._held.append(progress)
-        if not self.is_patient or progress.is_last or len(self._held) >= PORTION:
-            size = sum(map(_size, self._held))
-            *others, last = _joined(self._held)
-            for other in others:
-                self._news.put_nowait((other, 0))
-            self._news.put_nowait((last, size))
-            self._held = []
+            self._news.put_nowait((progress, size))
         if self._num_unread > MAX_UNREAD and not progress.is_last:
             self.is_overrun = True
             self.abandon()
@@ -79,18 +72,21 @@ class Ticket:
         """There will be no more news."""
         self._news.put_nowait(None)
 
-
-def _joined(news: Iterable[Progress]) -> list[Progress]:
-    """News of each output in one, in the order in which their last came."""
-    joined: dict[int, list[Progress]] = {}
-    for progress in news:
-        joined[progress.output] = [*joined.pop(progress.output, []), progress]
-    return [_whole(parts) for parts in joined.values()]
+    def _hold(self, progress: Progress) -> None:
+        """Tells all that is held with the last, or when it is enough: each output's in one."""
+        self._held.append(progress)
+        if not progress.is_last and len(self._held) < PORTION:
+            return
+        outputs: dict[int, list[Progress]] = {}
+        for held in self._held:
+            # In the order in which their last came.
+            outputs[held.output] = [*outputs.pop(held.output, []), held]
+        for parts in outputs.values():
+            self._news.put_nowait((_whole(parts), sum(map(_size, parts))))
+        self._held = []
 
 
 def _whole(parts: list[Progress]) -> Progress:
-    if len(parts) == 1:
-        return parts[0]
     return replace(
         parts[-1],
         tokens=tuple(token for part in parts for token in part.tokens),
