@@ -25,6 +25,9 @@ class Pace(StrEnum):
     """At random times, at ``STEADY_PART`` of what the best peer can do."""
 
 
+ANSWERS_IN_A_RUN = 2.0
+"""A run lasts as long as so many answers of the slowest, one after the other: in less, who
+answers later than the run ends would count for nothing."""
 FLOOD_FACTOR = 2.0
 STEADY_PART = 0.7
 _NUM_WORDS = 31_999
@@ -38,7 +41,8 @@ class Load:
     Args:
         lengths: of inputs, in tokens of the model without special ones.
         num_new_tokens: of outputs; ``None`` is as many as the input has, 0 none at all.
-        seconds_to_answer: about how long one takes, to say in advance how long all takes.
+        seconds_to_answer: about how long the slowest server takes, which says in advance how long
+            all takes.
     """
 
     task: Task
@@ -49,6 +53,10 @@ class Load:
     num_new_tokens: LengthRange | None
     beams: int = 1
     seconds_to_answer: float
+
+    def run_seconds(self, least: float) -> float:
+        """How long a run lasts that is to last so long at least."""
+        return max(least, ANSWERS_IN_A_RUN * self.seconds_to_answer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,8 +138,14 @@ def loads(task: Task, *, quick: bool = False) -> list[Load]:
     chosen = _LOADS[task]()
     if not quick:
         return chosen
-    few = [dataclasses.replace(load, clients=min(load.clients, 8)) for load in chosen]
+    few = [_with_few_clients(load) for load in chosen]
     return list({(load.label, load.clients): load for load in few}.values())
+
+
+def _with_few_clients(load: Load) -> Load:
+    clients = min(load.clients, 8)
+    seconds = load.seconds_to_answer * clients / load.clients
+    return dataclasses.replace(load, clients=clients, seconds_to_answer=seconds)
 
 
 class Requests:

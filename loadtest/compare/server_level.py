@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 def load_seconds(load: Load, layouts: Sequence[int], rounds: int, duration_seconds: float) -> float:
     """About how long a load takes. ``layouts``: of each server."""
     once = WARMUP_SECONDS + 1.5 * load.seconds_to_answer
-    measured = len(layouts) * rounds * (once + duration_seconds)
+    measured = len(layouts) * rounds * (once + load.run_seconds(duration_seconds))
     return measured + sum(layouts) * (once + TRIAL_PART * duration_seconds)
 
 
@@ -37,6 +37,7 @@ class ServerComparison:
         ours: by precision.
         requests_of: a load's requests for a seed.
         rounds: of each load, at most.
+        duration_seconds: of a run, at least (``Load.run_seconds``).
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class ServerComparison:
         self._runners = [*ours.values(), *peers]
         self._requests_of = requests_of
         self._rounds = rounds
-        self._timing = Timing(warmup_seconds=WARMUP_SECONDS, duration_seconds=duration_seconds)
+        self._duration_seconds = duration_seconds
         self._timetable = timetable
         self._say = say
         self._best_peer_rate: float | None = None
@@ -121,7 +122,7 @@ class ServerComparison:
         """By name, the layout that answers most requests a second, and how many."""
         timing = Timing(
             warmup_seconds=WARMUP_SECONDS,
-            duration_seconds=TRIAL_PART * self._timing.duration_seconds,
+            duration_seconds=TRIAL_PART * self._duration_seconds,
         )
         best: dict[str, tuple[str, float]] = {}
         requests = self._requests_of(load, next(self._seeds))
@@ -169,12 +170,16 @@ class ServerComparison:
         """Everybody once, each round beginning with another."""
         # The same requests for everybody; none of them was sent before.
         requests = self._requests_of(load, next(self._seeds))
+        timing = Timing(
+            warmup_seconds=WARMUP_SECONDS,
+            duration_seconds=load.run_seconds(self._duration_seconds),
+        )
         cut = number % len(self._runners)
         for runner in [*self._runners[cut:], *self._runners[:cut]]:
             if runner.name in reasons:
                 continue
             try:
-                found = runner.run(layouts[runner.name], load, requests, rate, self._timing)
+                found = runner.run(layouts[runner.name], load, requests, rate, timing)
                 rounds[runner.name].append(found)
                 self._tell(load, runner.name, f"round {number + 1}", found)
             except (WorkerError, BadAnswerError) as error:

@@ -245,6 +245,15 @@ def test_loads_are_named_once_and_cost_what_they_say(task: Task) -> None:
 
 
 @pytest.mark.parametrize("task", COMPARED)
+def test_the_slowest_answer_twice_in_a_run(task: Task) -> None:
+    for load in loads(task):
+        assert load.run_seconds(0.1) >= 2 * load.seconds_to_answer
+        assert load.run_seconds(60.0) == 60.0
+    slowest = max(load.seconds_to_answer for load in loads(task))
+    assert max(load.seconds_to_answer for load in loads(task, quick=True)) <= slowest
+
+
+@pytest.mark.parametrize("task", COMPARED)
 def test_peers_are_pinned(task: Task) -> None:
     for server in SERVER_PEERS[task]:
         assert server.environment is not None
