@@ -1,12 +1,12 @@
 """``python -m server``: the command line."""
 
-import asyncio
 import logging
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
 from server.backend.devices import parse_device, parse_devices
 from server.config import PADDED_TOKENS, STEP_TOKENS, SamplingPlace, ServerConfig, TlsFiles
@@ -139,12 +139,14 @@ def main(
         stall_seconds=stall_seconds,
         grace_seconds=grace,
     )
+    # Texts are split in threads of ours, or where they are read: no threads beside those.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         check_installation(device)
         # Where ONNX Runtime is not installed, there is nothing to import.
         from server.app import serve  # noqa: PLC0415
 
-        status = asyncio.run(serve(config))
+        status = uvloop.run(serve(config))
     except StartupError as error:
         log.error("%s", error)
         raise typer.Exit(1) from error

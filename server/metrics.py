@@ -1,6 +1,8 @@
 """Prometheus metrics: the one file that imports prometheus_client."""
 
+import functools
 import threading
+from collections.abc import Callable
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -20,23 +22,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "triune_requests_total",
-            "Finished calls.",
-            ["model", "method", "status"],
-            registry=self.registry,
-        )
+        self._requests = self._count("requests", "Finished calls.", "model", "method", "status")
         self._queue = self._seconds("queue", "From admission to the first model run.")
         self._prefill = self._seconds("prefill", "From the first model run to the first token.")
         self._decode = self._seconds("decode", "From the first token to the last.")
         self._total = self._seconds("request", "Whole calls.", "method")
         self._first_token = self._seconds("first_token", "From the call to the first token.")
         self._inter_token = self._seconds("inter_token", "Between two tokens of a sequence.")
-        self._tokens = Counter(
-            "triune_tokens_total",
-            "Tokens read (in) and generated (out).",
-            ["model", "direction"],
-            registry=self.registry,
+        self._tokens = self._count(
+            "tokens", "Tokens read (in) and generated (out).", "model", "direction"
         )
         self._running = self._per_lane("sequences_running", "Sequences that own a slot.")
         self._waiting = self._per_lane("sequences_waiting", "Sequences and texts in the queue.")
@@ -45,12 +39,14 @@ class Metrics:
         self._capacity = self._per_lane("cache_capacity_tokens", "Tokens that the slots can hold.")
         self._cuda_graphs = self._per_lane("cuda_graphs", "Decode steps recorded on a GPU.")
         self._cuda_graph_bytes = self._per_lane("cuda_graph_bytes", "GPU memory they took.")
-        self._run_rows = Histogram(
-            "triune_run_rows",
-            "Rows of a model run: the batch size of a step.",
-            ["model", "phase"],
-            buckets=ROWS_BUCKETS,
-            registry=self.registry,
+        self._run_rows = functools.cache(
+            Histogram(
+                "triune_run_rows",
+                "Rows of a model run: the batch size of a step.",
+                ["model", "phase"],
+                buckets=ROWS_BUCKETS,
+                registry=self.registry,
+            ).labels
         )
         self._run_seconds = self._seconds("run", "Model runs.", "phase")
         self._step_seconds = self._seconds("step", "Whole steps of the engine.")
@@ -61,12 +57,12 @@ class Metrics:
         return MetricsServer(server, thread)
 
     def on_run(self, model: str, report: RunReport) -> None:
-        self._run_rows.labels(model, report.phase).observe(report.num_rows)
-        self._run_seconds.labels(model, report.phase).observe(report.seconds)
+        self._run_rows(model, report.phase).observe(report.num_rows)
+        self._run_seconds(model, report.phase).observe(report.seconds)
 
     def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
         labels = (model, str(lane))
-        self._step_seconds.labels(model).observe(seconds)
+        self._step_seconds(model).observe(seconds)
         self._running.labels(*labels).set(load.num_running)
         self._waiting.labels(*labels).set(load.num_waiting)
         self._slots.labels(*labels).set(load.num_slots)
@@ -86,34 +82,43 @@ class Metrics:
 
     def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
         """A call ended. ``status``: the name of its gRPC status."""
-        self._requests.labels(model, method, status).inc()
-        self._total.labels(model, method).observe(seconds)
+        self._requests(model, method, status).inc()
+        self._total(model, method).observe(seconds)
 
     def on_phases(
         self, model: str, queue_seconds: float, prefill_seconds: float, decode_seconds: float
     ) -> None:
         """A sequence ended well."""
-        self._queue.labels(model).observe(queue_seconds)
-        self._prefill.labels(model).observe(prefill_seconds)
-        self._decode.labels(model).observe(decode_seconds)
+        self._queue(model).observe(queue_seconds)
+        self._prefill(model).observe(prefill_seconds)
+        self._decode(model).observe(decode_seconds)
 
     def on_tokens(self, model: str, num_input_tokens: int, num_output_tokens: int) -> None:
-        self._tokens.labels(model, "in").inc(num_input_tokens)
-        self._tokens.labels(model, "out").inc(num_output_tokens)
+        self._tokens(model, "in").inc(num_input_tokens)
+        self._tokens(model, "out").inc(num_output_tokens)
 
     def on_first_token(self, model: str, seconds: float) -> None:
-        self._first_token.labels(model).observe(seconds)
+        self._first_token(model).observe(seconds)
 
     def on_next_token(self, model: str, seconds: float) -> None:
-        self._inter_token.labels(model).observe(seconds)
+        self._inter_token(model).observe(seconds)
 
-    def _seconds(self, name: str, documentation: str, *labels: str) -> Histogram:
-        return Histogram(
-            f"triune_{name}_seconds",
-            documentation,
-            ["model", *labels],
-            buckets=SECONDS_BUCKETS,
-            registry=self.registry,
+    def _count(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
+        """That of some label values. Looking it up is most of what counting costs."""
+        return functools.cache(
+            Counter(f"triune_{name}_total", documentation, labels, registry=self.registry).labels
+        )
+
+    def _seconds(self, name: str, documentation: str, *labels: str) -> Callable[..., Histogram]:
+        """As :meth:`_count`."""
+        return functools.cache(
+            Histogram(
+                f"triune_{name}_seconds",
+                documentation,
+                ["model", *labels],
+                buckets=SECONDS_BUCKETS,
+                registry=self.registry,
+            ).labels
         )
 
     def _per_lane(self, name: str, documentation: str) -> Gauge:

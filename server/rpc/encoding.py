@@ -1,5 +1,6 @@
 """What all calls to encoders share: texts are read, run, and accounted for."""
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,13 +60,15 @@ class Call:
         spans: bool = False,
         path: str = "inputs[{}]",
     ) -> list[Reading]:
-        """Tokenizes in a thread. A text that cannot be read is refused by ``path``."""
+        """Tokenizes. A text that cannot be read is refused by ``path``."""
         started = time.monotonic()
         tokenizer = self.model.tokenizer
         self.services.engine.check(self.model.key, len(texts))
         try:
-            readings = await self.services.in_thread(
-                lambda: tokenizer.read(texts, pairs, limit, spans=spans), self.caller
+            readings = await self.services.tokenized(
+                itertools.chain(texts, pairs or ()),
+                lambda: tokenizer.read(texts, pairs, limit, spans=spans),
+                self.caller,
             )
         except TooLongError as error:
             raise InvalidArgumentError(path.format(error.index), str(error)) from error

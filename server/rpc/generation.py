@@ -73,7 +73,8 @@ async def generate(
         streams = [
             _pieces(prepared, index, ticket, services) for index, ticket in enumerate(tickets)
         ]
-        async with contextlib.aclosing(_merge(streams)) as merged:
+        merging = streams[0] if len(streams) == 1 else _merge(streams)
+        async with contextlib.aclosing(merging) as merged:
             async for piece in merged:
                 yield piece
     finally:
@@ -213,10 +214,6 @@ class _TokenClock:
 
 async def _merge(streams: list[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:
     """Pieces of several outputs in the order they come."""
-    if len(streams) == 1:
-        async for piece in streams[0]:
-            yield piece
-        return
     # Of a reader that is slow, news waits in the tickets, which count it.
     room = asyncio.Semaphore(len(streams))
     pieces: asyncio.Queue[Piece | None] = asyncio.Queue()

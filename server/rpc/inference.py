@@ -24,7 +24,7 @@ from server.rpc.calls import Context, guarded
 from server.rpc.context import Services
 from server.rpc.generation import Piece
 from server.rpc.prepare import Prepared, prepare_generate, prepare_translate
-from server.rpc.streams import send
+from server.rpc.streams import Writer
 
 Unary = TypeVar("Unary", pb.GenerateResponse, pb.TranslateResponse)
 Streamed = TypeVar("Streamed", pb.GenerateStreamResponse, pb.TranslateStreamResponse)
@@ -79,9 +79,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             return
         async with self._guarded("EmbedStream", first.model, context):
             bulk = embedding.Bulk(self._services, Caller.of(context))
-            async with aclosing(bulk.answers(first, requests)) as answers:
+            async with (
+                self._writer(context) as writer,
+                aclosing(bulk.answers(first, requests)) as answers,
+            ):
                 async for answer in answers:
-                    await send(context, answer, self._services.config.stall_seconds)
+                    await writer.write(answer)
 
     async def Tag(self, request: pb.TagRequest, context: Context) -> pb.TagResponse:
         async with self._guarded("Tag", request.model, context):
@@ -113,12 +116,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         services = self._services
         return guarded(method, model, context, services.catalog, services.metrics)
 
+    def _writer(self, context: Context) -> Writer:
+        return Writer(context, self._services.config.stall_seconds)
+
     async def _stream(self, prepared: Prepared, response: type[Streamed], context: Context) -> None:
-        stall_seconds = self._services.config.stall_seconds
         made = generation.generate(prepared, self._services, is_streamed=True)
-        async with aclosing(made) as pieces:
+        async with self._writer(context) as writer, aclosing(made) as pieces:
             async for piece in pieces:
-                await send(context, _streamed(prepared, piece, response), stall_seconds)
+                await writer.write(_streamed(prepared, piece, response))
 
     async def _collect(self, prepared: Prepared, response: type[Unary]) -> Unary:
         """All outputs of a request, in the order of its inputs."""

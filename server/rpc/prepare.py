@@ -146,7 +146,9 @@ async def prepare_translate(
     options = await _options(request, Task.TRANSLATE, services, caller, started)
     model = options.model
     validation.check_texts(request.inputs, services.config.max_input_bytes)
-    sources = await services.in_thread(lambda: model.tokenizer.encode(request.inputs), caller)
+    sources = await services.tokenized(
+        request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
+    )
     validation.check_lengths("inputs", sources, model.max_length)
     prefixes = await _prefixes(request, model, len(sources), services, caller)
     start = target_start(model, request.target_language)
@@ -247,8 +249,8 @@ async def _prefixes(
     texts = checked.target_prefixes(request.decoding, count)
     if not any(texts):
         return [()] * count
-    return await services.in_thread(
-        lambda: model.tokenizer.encode(texts, special_tokens=False), caller
+    return await services.tokenized(
+        texts, lambda: model.tokenizer.encode(texts, special_tokens=False), caller
     )
 
 
@@ -297,8 +299,8 @@ async def _prompts(
     max_bytes = services.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
-        return "inputs", await services.in_thread(
-            lambda: model.tokenizer.encode(request.inputs), caller
+        return "inputs", await services.tokenized(
+            request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
         )
     template = model.chat_template
     if template is None:

@@ -16,7 +16,8 @@ async def tokenize(
     started = time.monotonic()
     model = services.registry.get(request.model, request.version)
     validation.check_texts(request.inputs, services.config.max_input_bytes)
-    rows = await services.in_thread(
+    rows = await services.tokenized(
+        request.inputs,
         lambda: model.tokenizer.encode(
             request.inputs, special_tokens=not request.without_special_tokens
         ),

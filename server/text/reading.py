@@ -75,7 +75,13 @@ class Reading:
 
 
 def read(
-    tokenizer: HuggingFaceTokenizer, text: str, pair: str | None, whole: Encoding, limit: Limit
+    tokenizer: HuggingFaceTokenizer,
+    text: str,
+    pair: str | None,
+    whole: Encoding,
+    limit: Limit,
+    *,
+    spans: bool,
 ) -> Reading:
     """``text``, or ``text`` and ``pair``, in windows.
 
@@ -85,6 +91,7 @@ def read(
         pair: the second.
         whole: their encoding with special tokens.
         limit: of a window.
+        spans: whether the reading's spans and words are needed.
 
     Raises:
         TooLongError: the limit says so, or a window has no room for new tokens.
@@ -92,9 +99,10 @@ def read(
     main = 0 if pair is None else 1
     if len(whole.ids) <= limit.max_whole_tokens:
         window = _window(whole, main, 0)
+        if not spans:
+            return Reading((window,), (), (), 0)
         span = slice(window.start, window.start + window.size)
-        spans, words = tuple(whole.offsets[span]), tuple(whole.word_ids[span])
-        return Reading((window,), spans, words, 0)
+        return Reading((window,), tuple(whole.offsets[span]), tuple(whole.word_ids[span]), 0)
     if limit.fit == Fit.ERROR:
         raise TooLongError(
             f"has {len(whole.ids)} tokens, at most {limit.max_whole_tokens} are accepted"
@@ -170,13 +178,14 @@ def _read_long(
 
 def _window(encoding: Encoding, main: int, first: int) -> Window:
     # A text without special tokens, or with nothing else, is one sequence: number 0.
-    own = [index for index, number in enumerate(encoding.sequence_ids) if number == main]
+    numbers = encoding.sequence_ids
+    size = numbers.count(main)
     return Window(
         token_ids=tuple(encoding.ids),
         segment_ids=tuple(encoding.type_ids),
-        start=own[0] if own else 0,
+        start=numbers.index(main) if size else 0,
         first=first,
-        size=len(own),
+        size=size,
     )
 
 

@@ -69,7 +69,9 @@ class Tokenizer:
         for index, whole in enumerate(encode(inputs)):
             pair = None if pairs is None else pairs[index]
             try:
-                readings.append(read(self._tokenizer, texts[index], pair, whole, limit))
+                readings.append(
+                    read(self._tokenizer, texts[index], pair, whole, limit, spans=spans)
+                )
             except TooLongError as error:
                 error.index = index
                 raise

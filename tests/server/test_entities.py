@@ -75,7 +75,7 @@ def reading_of(text: str, pair: str | None, limit: Limit) -> Reading:
     inputs = text if pair is None else (text, pair)
     whole = LIBRARY.encode(inputs) if pair is None else LIBRARY.encode(text, pair)
     assert inputs
-    return read(LIBRARY, text, pair, whole, limit)
+    return read(LIBRARY, text, pair, whole, limit, spans=True)
 
 
 @given(
