@@ -44,7 +44,7 @@ enum Place {
   kParallelFor = 274,
 };
 
-enum ElementType { kFloat = 1, kInt8 = 3, kInt32 = 6 };
+enum ElementType { kFloat = 1, kInt8 = 3, kUInt16 = 4, kInt32 = 6 };
 
 // What the runtime asks an operator; a field that is null is never asked.
 struct Operator {

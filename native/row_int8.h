@@ -12,9 +12,12 @@ constexpr int64_t kGroup = 4;  // inputs side by side
 
 // W as the kernel reads it: [panels][inputs / 4][16 outputs][4 inputs], padded with zeros.
 //
-// Sums of the products of inputs 2i and 2i + 1 with an unsigned byte each must fit 16 bits.
+// Sums of the products of inputs 2i and 2i + 1 with an unsigned byte each must fit 16 bits. So do
+// those of two groups, where they are a pair: row_int8_pairs.cc puts such groups side by side.
 struct Matrix {
   const int8_t* weights;
+  // Of each panel: how many groups are in pairs, then at which byte each group's inputs begin.
+  const uint16_t* order;
   const float* scales;     // of each output, also of padding
   const int32_t* offsets;  // of each output, also of padding: 128 * the sum of its weights
   int64_t num_inputs;

@@ -10,7 +10,7 @@ constexpr int64_t kTaskProducts = 1'000'000;  // about 10 microseconds
 constexpr int64_t kTaskRows = 256, kLeastRows = 4;
 constexpr int64_t kQuantizeRows = 16;  // of a task
 
-enum Input : size_t { kX, kWeights, kScales, kOffsets, kFactors, kProduct };
+enum Input : size_t { kX, kWeights, kOrder, kScales, kOffsets, kFactors, kProduct };
 
 struct Work {
   const Product& product;
@@ -46,7 +46,8 @@ void multiply_task(void* data, size_t index) {
 struct RowInt8MatMul : Stateless {
   static constexpr const char* kName = "RowInt8MatMul";
   static constexpr Parameter kInputs[] = {
-      {kFloat}, {kInt8}, {kFloat}, {kInt32}, {kFloat, true}, PRODUCT_PARAMETERS};
+      {kFloat}, {kInt8},         {kUInt16},         {kFloat},
+      {kInt32}, {kFloat, true}, PRODUCT_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
 
   Status* run(const Api& api, KernelContext* context) const {
@@ -60,6 +61,7 @@ struct RowInt8MatMul : Stateless {
     }
     Work work{product,
               {static_cast<const int8_t*>(matrix[kWeights]),
+               static_cast<const uint16_t*>(matrix[kOrder]),
                static_cast<const float*>(matrix[kScales]),
                static_cast<const int32_t*>(matrix[kOffsets]), product.num_inputs,
                product.num_outputs},

@@ -15,7 +15,7 @@ from onnx_ir.tape import Tape
 from export.matrices import Int8Rows, constant, gather_rows, row_int8, tied_int8
 from server.backend.base import Array
 from server.backend.kernels import rewrite as rewriting
-from server.backend.kernels.int8 import leave_room
+from server.backend.kernels.int8 import in_pairs, leave_room
 from server.backend.kernels.library import Kernels, runnable
 from server.backend.kernels.rewrite import rewrite, rewritten, shared
 from server.backend.ort import OrtBackend
@@ -224,6 +224,42 @@ def test_sessions_share_what_is_packed_and_give_it_up(tmp_path: Path) -> None:
     del graphs
     gc.collect()
     assert file not in {key[0] for key in shared}
+
+
+def reaches(groups: Array) -> Array:
+    """How far each 16-bit sum of ``[groups, 16, 4]`` can go up and down: ``[groups, 2, 16, 2]``."""
+    lanes = groups.astype(np.int64).reshape(-1, 16, 2, 2)
+    return np.stack([np.maximum(lanes, 0).sum(3), np.maximum(-lanes, 0).sum(3)], 1)
+
+
+@settings(max_examples=40)
+@given(
+    num_groups=st.integers(1, 70),
+    width=st.sampled_from([1, 6, 20, 40, 64]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_groups_in_pairs_fit_16_bits(num_groups: int, width: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    panels = random.normal(0, width, (3, num_groups, 16, 4)).clip(-64, 64).astype(np.int8)
+    blocks, order = in_pairs(panels.copy())
+    for panel, packed, (num_paired, *inputs) in zip(panels, blocks, order, strict=True):
+        groups = np.array(inputs) // 4
+        assert sorted(inputs) == [4 * group for group in range(num_groups)]
+        np.testing.assert_array_equal(packed, panel[groups])
+        assert num_paired % 2 == 0
+        reach = reaches(packed)
+        together = reach[0:num_paired:2] + reach[1:num_paired:2]
+        assert together.max(initial=0) <= 128
+        alone = reach[num_paired:]
+        for index in range(1, len(alone)):  # none that is left fits another that is
+            assert (alone[index] + alone[index - 1]).max() > 128
+
+
+def test_groups_that_reach_as_far_as_can_be_stay_alone() -> None:
+    order = in_pairs(np.full((1, 9, 16, 4), 64, np.int8))[1]
+    assert order[0, 0] == 0
+    order = in_pairs(np.full((1, 9, 16, 4), 32, np.int8))[1]
+    assert order[0, 0] == 8
 
 
 def test_neighbours_without_room_are_left(tmp_path: Path) -> None:

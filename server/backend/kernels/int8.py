@@ -3,6 +3,7 @@
 It computes the very same numbers.
 """
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,9 +13,11 @@ import onnx
 from server.backend.base import Array
 from server.backend.kernels.epilogue import Epilogue, epilogue
 from server.backend.kernels.graph import Graph, Replacement
+from server.backend.kernels.library import function
 
 OPERATOR = "RowInt8MatMul"
 GROUP = 4  # inputs that lie side by side: native/row_int8.h
+MAX_INPUTS = 1 << 16
 _MIDDLE = 128
 
 
@@ -37,7 +40,7 @@ def products(graph: Graph) -> Iterator[Replacement]:
         if product is None:
             continue
         integers = _integers(graph, product)
-        if not leave_room(integers):
+        if len(integers) > MAX_INPUTS or not leave_room(integers):
             continue
         after = epilogue(graph, product.last, integers.shape[1])
         packed = pack(integers, graph.array(product.scales), after)
@@ -118,8 +121,42 @@ def pack(integers: Array, scales: Array, after: Epilogue) -> dict[str, Array]:
     """A matrix ``[inputs, outputs]`` and its scales as ``native/row_int8.h`` wants them."""
     grouped = np.pad(after.panels(integers), ((0, -len(integers) % GROUP), (0, 0), (0, 0)))
     blocks = grouped.reshape(-1, GROUP, *grouped.shape[1:]).transpose(2, 0, 3, 1)
+    blocks, order = in_pairs(np.ascontiguousarray(blocks))
     return {
-        "packed": np.ascontiguousarray(blocks).reshape(-1),
+        "packed": blocks.reshape(-1),
+        "order": order.reshape(-1),
         "scales": after.panels(scales.reshape(-1)).reshape(-1),
         "offsets": after.panels(_MIDDLE * integers.sum(0, dtype=np.int32)).reshape(-1),
     }
+
+
+def in_pairs(blocks: Array) -> tuple[Array, Array]:
+    """Panels with those groups side by side that can be multiplied together.
+
+    Args:
+        blocks: ``[panels, groups, 16, 4]``; is reordered, all pairs before what is left over.
+
+    Returns:
+        ``blocks``, and of each panel ``[1 + groups]``: how many groups are in pairs, and the first
+        input of each group.
+
+    Raises:
+        MemoryError
+    """
+    num_panels, num_groups = blocks.shape[:2]
+    order = np.zeros((num_panels, 1 + num_groups), np.uint16)
+    if _PAIR is None:
+        order[:, 1:] = GROUP * np.arange(num_groups)
+    elif not _PAIR.lengthily(blocks.ctypes.data, num_panels, num_groups, order.ctypes.data):
+        raise MemoryError(f"no memory to order {num_groups} groups")
+    return blocks, order
+
+
+_PAIR = function(
+    "triune_pair_groups",
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+)
