@@ -1,6 +1,7 @@
 """The server as a whole: load, serve, drain."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -197,6 +198,10 @@ async def serve(config: ServerConfig) -> int:
             "no port" if running.admin_port is None else f"port {running.admin_port}",
         )
         running.dead.add_done_callback(lambda _: stop.set())
+        # What there is by now stays. To look through all of it again, as the collector does now and
+        # then, would keep every stream waiting: 36 ms.
+        gc.collect()
+        gc.freeze()
         await stop.wait()
         return 1 if running.dead.done() else 0
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from loadtest.compare.errors import WorkerError
 from loadtest.gpu.budget import Budget, OutOfTimeError
+from loadtest.gpu.caches import PAGED, SLOTS, run_caches
 from loadtest.gpu.checks import Checker
 from loadtest.gpu.makers import Maker, worker
 from loadtest.gpu.plan import Extent, make_plan
@@ -47,6 +48,8 @@ def run_gpu(request: Request, console: Console) -> bool:
         checks = [check for check in plan.checks if is_wanted(check.name)]
         checker.run(checks, report)
         checker.close()
+        caches = tuple(step for step in plan.caches if is_wanted(f"caches, {step.name}"))
+        run_caches(caches, report, request.root, request.device, budget)
         for speed in plan.speeds:
             if is_wanted(speed.name):
                 run_speed(speed, report, maker, request.root, request.device, threads, budget)
@@ -86,6 +89,19 @@ def _describe(request: Request, report: Report, budget: Budget, console: Console
     return True
 
 
+def _show_caches(report: Report, console: Console) -> None:
+    table = Table("attention", "slots, ms", "pages, ms", "pages are faster by")
+    for name, row in (report.about("caches") or {}).items():
+        times = [
+            f"{1e3 * each['seconds']:.3f}{'' if each['passed'] else ', WRONG'}"
+            if "seconds" in each
+            else "-"
+            for each in (row[SLOTS], row[PAGED])
+        ]
+        table.add_row(name, *times, f"{row['ratio']:.2f}" if "ratio" in row else "-")
+    console.print(table)
+
+
 def _show(report: Report, console: Console) -> None:
     table = Table("check", "passed", "error or reason")
     for name, found in report.about("checks").items():
@@ -95,6 +111,7 @@ def _show(report: Report, console: Console) -> None:
         passed = {True: "yes", False: "NO", None: "-"}[found["passed"]]
         table.add_row(name, passed, found.get("reason", f"{error:.2g}"))
     console.print(table)
+    _show_caches(report, console)
     table = Table("model", "batch", "tokens/s", "of the best possible", "times the peers")
     for name, found in report.about("speed").items():
         for batch, row in found["rows"].items():

@@ -1,7 +1,7 @@
 """What ``loadtest gpu`` does, in which order. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -60,10 +60,36 @@ class Speed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CacheStep:
+    """One decode step of attention alone, of the 1.1 billion Llama's heads unless said otherwise.
+
+    ``num_cached`` of ``capacity`` tokens of each row are there.
+    """
+
+    batch: int
+    num_cached: int
+    capacity: int
+    num_heads: int = 32
+    num_kv_heads: int = 4
+    head_size: int = 64
+
+    @property
+    def name(self) -> str:
+        """As the report has it."""
+        return f"{self.batch} rows, {self.num_cached} of {self.capacity} tokens"
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """As ``loadtest/peers/attention_caches.py`` wants them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     device: str
     checks: tuple[Check, ...]
     speeds: tuple[Speed, ...]
+    caches: tuple[CacheStep, ...]
 
 
 # Of a log-probability, with random weights; and of one less the cosine of an encoder's vectors.
@@ -100,6 +126,7 @@ def make_plan(device: str, extent: Extent) -> Plan:
             device=device,
             checks=_checks((first, "int8"), (first,), first),
             speeds=tuple(_speed(size, first, (1, 4), 16, 8, 2) for size in CHECKED),
+            caches=(CacheStep(batch=3, num_cached=300, capacity=512),),
         )
     precisions = ("fp16", "bf16", "int8", "int4") if is_cuda else ("fp32", "int8", "int4")
     batches = (1, 4, 16, 32, 64, 128, 256)
@@ -116,7 +143,17 @@ def make_plan(device: str, extent: Extent) -> Plan:
         speeds.append(replace(some, label="without CUDA graphs", config=plain))
     # The 1.1 billion first: what the others are compared with, and what takes longest to make.
     speeds.sort(key=lambda speed: speed.size is not large)
-    return Plan(device=device, checks=_checks(precisions, precisions, first), speeds=tuple(speeds))
+    caches = [
+        CacheStep(batch=batch, num_cached=num_cached, capacity=2048)
+        for batch in (1, 32, 128)
+        for num_cached in (128, 1024)
+    ]
+    return Plan(
+        device=device,
+        checks=_checks(precisions, precisions, first),
+        speeds=tuple(speeds),
+        caches=tuple(caches),
+    )
 
 
 def _speed(

@@ -53,7 +53,14 @@ class Report:
     @property
     def failed_checks(self) -> list[str]:
         """Those that ran and did not pass."""
-        return [name for name, found in self._all["checks"].items() if found["passed"] is False]
+        caches = {
+            f"{name}, {cache}": found
+            for name, row in (self.about("caches") or {}).items()
+            for cache, found in row.items()
+            if isinstance(found, dict)
+        }
+        every = {**self._all["checks"], **caches}
+        return [name for name, found in every.items() if found.get("passed") is False]
 
     def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -198,6 +198,11 @@ def test_all_of_it_on_the_cpu_and_again_from_the_report(tmp_path: Path) -> None:
     assert report["ceilings"]["bytes_per_second"] > 0
     plan = make_plan("cpu", Extent.TINY)
     assert list(report["checks"]) == [check.name for check in plan.checks]
+    (step,) = plan.caches
+    row = report["caches"][step.name]
+    assert row["slots"]["passed"] is True
+    assert row["slots"]["max_error"] < 1e-5
+    assert "PagedAttention" in row["paged"]["reason"]  # a CPU has no kernel for it
     ran = {name: found for name, found in report["checks"].items() if found["passed"] is not None}
     assert all(found["passed"] for found in ran.values())
     for name in report["checks"].keys() - ran.keys():
