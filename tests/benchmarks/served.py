@@ -18,6 +18,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+import uvloop
 
 from client.aio import AsyncClient
 from loadtest import driver
@@ -136,7 +137,7 @@ def main(
         question = {"op": "load", "model": str(directory), "threads": threads, "max_length": 2048}
         worker.ask(question, _LOAD_SECONDS)
         with server_process(bundle.parent, "--threads", str(threads)) as server:
-            found = asyncio.run(
+            found = uvloop.run(
                 _measure(server.target, manifest.name, worker, clients, seconds, rounds)
             )
     finally:
