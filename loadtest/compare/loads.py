@@ -84,9 +84,9 @@ def _generate() -> list[Load]:
 
     mixed = {"lengths": LengthRange(8, 256), "num_new_tokens": LengthRange(16, 112)}
     return [
-        *(load("128 in, 64 out", n, s) for n, s in ((1, 1.0), (8, 4.0), (32, 12.0))),
-        load("8–256 in, 16–112 out, flood", 32, 12.0, pace=Pace.FLOOD, **mixed),
-        load("8–256 in, 16–112 out, steady", 32, 4.0, pace=Pace.STEADY, **mixed),
+        *(load("128 in, 64 out", n, s) for n, s in ((1, 3.5), (8, 7.0), (32, 22.0))),
+        load("8–256 in, 16–112 out, flood", 32, 22.0, pace=Pace.FLOOD, **mixed),
+        load("8–256 in, 16–112 out, steady", 32, 8.0, pace=Pace.STEADY, **mixed),
     ]
 
 

@@ -120,7 +120,7 @@ def _generate(precision: str) -> list[Work]:
 
     # Rows join one by one while earlier ones decode: large batches need more steps in common.
     return [
-        work(Kind.DECODE, "decode, 128 cached", (CACHED_TOKENS,) * batch, 64 + batch // 2)
+        work(Kind.DECODE, "decode, 128 cached", (CACHED_TOKENS,) * batch, 96 + batch // 2)
         for batch in BATCHES
     ] + [work(Kind.PREFILL, f"prefill of {size}", (size,), 1) for size in PREFILLS]
 
