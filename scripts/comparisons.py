@@ -8,7 +8,7 @@ the README does not say what they say.
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scripts.parts import ROOT, main, replaced
@@ -35,7 +35,7 @@ def table(rows: Iterable[Row]) -> str:
         peers = dict.fromkeys(str(row["best_peer"]) for row in measured)
         lines.append(
             f"| {task}, {level} | {work} | {precision} "
-            f"| {_joined(row.get('batch', row.get('clients')) for row in measured)} {what} "
+            f"| {_joined(map(_size, measured))} {what} "
             f"| {_measured(metric, [row['ours'] for row in measured])} "
             f"| {_joined(format(row['ratio_to_best_peer'], '.2f') for row in measured)} "
             f"| {', '.join(peers)} |"
@@ -46,8 +46,18 @@ def table(rows: Iterable[Row]) -> str:
 def committed() -> list[Row]:
     """The rows of all reports of comparisons, by task, level and precision."""
     files = sorted(RESULTS.glob("compare-*.json"), key=lambda path: path.stem)
-    found = [json.loads(path.read_text("utf-8")) for path in files]
-    return [row for report in found for row in report["rows"]]
+    return newest([json.loads(path.read_text("utf-8")) for path in files])
+
+
+def newest(reports: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows of all reports; of what several measured, that of the one that began last."""
+    found: dict[tuple[str, ...], tuple[str, Row]] = {}
+    for report in reports:
+        for row in report["rows"]:
+            key = (*_work(row), str(_size(row)))
+            if key not in found or report["started"] > found[key][0]:
+                found[key] = report["started"], row
+    return [row for _, row in found.values()]
 
 
 def rendered(readme: str, rows: Iterable[Row]) -> str:
@@ -57,6 +67,11 @@ def rendered(readme: str, rows: Iterable[Row]) -> str:
 
 def _work(row: Row) -> tuple[str, ...]:
     return tuple(str(row[key]) for key in ("task", "level", "work", "precision", "metric"))
+
+
+def _size(row: Row) -> Any:
+    """How many at a time."""
+    return row.get("batch", row.get("clients"))
 
 
 def _measured(metric: str, values: list[float]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scripts.comparisons import Row, committed, rendered, table
+from scripts.comparisons import Row, committed, newest, rendered, table
 from scripts.parts import README
 
 
@@ -64,3 +64,14 @@ def test_what_is_better_the_sooner_is_told_as_a_time() -> None:
     assert table([row]).splitlines()[-1] == (
         "| translate, server | 30 to 30 | int8 | 8 clients | 200 ms to answer, p50 | 2.02 | a |"
     )
+
+
+def test_of_two_reports_of_the_same_the_later_counts() -> None:
+    older = [measured(batch=batch, ours=1.0) for batch in (1, 4)]
+    later = [measured(batch=4, ours=2.0)]
+    for reports in ((older, later), (later, older)):
+        dated = [
+            {"started": f"2026-11-2{2 if rows is later else 1}T09:00:00+00:00", "rows": rows}
+            for rows in reports
+        ]
+        assert {row["batch"]: row["ours"] for row in newest(dated)} == {1: 1.0, 4: 2.0}

@@ -12,7 +12,7 @@ Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
@@ -73,12 +73,20 @@ class Step:
 def attend(message: Message) -> Message:
     """Raises what ONNX Runtime raises where it has no such kernel."""
     device, _, index = message["device"].partition(":")
-    names = ("batch", "num_cached", "capacity", "num_heads", "num_kv_heads", "head_size")
-    step = Step(**{name: message[name] for name in names})
+    step = Step(**{each.name: message[each.name] for each in fields(Step)})
     # Pages are of 16 bits everywhere; slots on a CPU of 32.
     is_float = device == "cpu" and message["cache"] == "slots"
     dtype = np.float32 if is_float else np.float16
-    inputs, node, aliases, on_host = _CACHES[message["cache"]](step)
+    operator, described = _CACHES[message["cache"]]
+    inputs, aliases, on_host = described(step)
+    node = onnx.helper.make_node(
+        operator,
+        list(inputs),
+        ["output", *aliases],
+        domain="com.microsoft",
+        num_heads=step.num_heads,
+        kv_num_heads=step.num_kv_heads,
+    )
     session = _session(node, inputs, dtype, device, int(index or 0))
     binding = session.io_binding()
     held = {}
@@ -106,7 +114,8 @@ def attend(message: Message) -> Message:
     }
 
 
-Described = tuple[dict[str, Any], onnx.NodeProto, dict[str, str], frozenset[str]]
+# Inputs; which of them each output but the first is; which are in the host's memory.
+Described = tuple[dict[str, Any], dict[str, str], frozenset[str]]
 
 
 def _slots(step: Step) -> Described:
@@ -119,16 +128,8 @@ def _slots(step: Step) -> Described:
     # The length with the new token, less one.
     inputs["seqlens_k"] = np.full(step.batch, step.num_cached, np.int32)
     inputs["total_sequence_length"] = np.array([step.num_cached + 1], np.int32)
-    node = onnx.helper.make_node(
-        "GroupQueryAttention",
-        list(inputs),
-        ["output", "present_key", "present_value"],
-        domain="com.microsoft",
-        num_heads=step.num_heads,
-        kv_num_heads=step.num_kv_heads,
-    )
     aliases = {"present_key": "past_key", "present_value": "past_value"}
-    return inputs, node, aliases, frozenset({"total_sequence_length"})
+    return inputs, aliases, frozenset({"total_sequence_length"})
 
 
 def _paged(step: Step) -> Described:
@@ -146,19 +147,11 @@ def _paged(step: Step) -> Described:
     inputs["cumulative_sequence_length"] = np.arange(step.batch + 1, dtype=np.int32)
     inputs["past_seqlens"] = np.full(step.batch, step.num_cached, np.int32)
     inputs["block_table"] = table.astype(np.int32)
-    node = onnx.helper.make_node(
-        "PagedAttention",
-        list(inputs),
-        ["output", "key_cache_out", "value_cache_out"],
-        domain="com.microsoft",
-        num_heads=step.num_heads,
-        kv_num_heads=step.num_kv_heads,
-    )
     aliases = {"key_cache_out": "key_cache", "value_cache_out": "value_cache"}
-    return inputs, node, aliases, frozenset()
+    return inputs, aliases, frozenset()
 
 
-_CACHES = {"slots": _slots, "paged": _paged}
+_CACHES = {"slots": ("GroupQueryAttention", _slots), "paged": ("PagedAttention", _paged)}
 
 
 def _session(

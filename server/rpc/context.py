@@ -10,7 +10,7 @@ from server.metrics import Metrics
 from server.models.catalog import Catalog
 from server.models.registry import Registry
 from server.rpc.caller import Caller
-from server.rpc.threads import Threads
+from server.rpc.threads import Threads, check_deadline
 
 T = TypeVar("T")
 
@@ -51,5 +51,5 @@ class Services:
         """
         if sum(map(len, texts)) > BRIEF_CHARACTERS:
             return await self.in_thread(function, caller)
-        caller.check()
+        check_deadline(caller.deadline)
         return function()

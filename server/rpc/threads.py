@@ -11,6 +11,12 @@ from server.errors import RETRY_SECONDS, DeadlineError, Limit, OverloadedError
 T = TypeVar("T")
 
 
+def check_deadline(deadline: float | None) -> None:
+    """Raises ``DeadlineError`` if it has passed; seconds of ``time.monotonic``."""
+    if deadline is not None and deadline <= time.monotonic():
+        raise DeadlineError
+
+
 class Threads:
     """A bounded queue before some threads. The event loop's thread alone calls it.
 
@@ -48,8 +54,7 @@ class Threads:
             )
 
         def begin() -> T:
-            if deadline is not None and deadline <= time.monotonic():
-                raise DeadlineError
+            check_deadline(deadline)
             return function()
 
         return await self.run(begin)
