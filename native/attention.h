@@ -86,6 +86,9 @@ size_t scratch_size(const Call& call);
 // Puts a row's new keys and values into memory; copies the past if that is elsewhere.
 void write(const Call& call, int64_t row, int64_t kv_head);
 
+// Fetches what attend will first read of the memory of a row.
+void fetch(const Call& call, int64_t row, int64_t kv_head);
+
 // The output of a part for the heads of kv_head, whose keys are written.
 void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch);
 

@@ -6,9 +6,26 @@
 #include "vectors.h"
 
 namespace attention {
+namespace {
+
+// Of a row's keys and values: in more, the processor sees by itself what will be read.
+constexpr int64_t kFetched = 48;
+constexpr int kSecondCache = 2;  // of what __builtin_prefetch fetches to
+
+}  // namespace
 
 void fetch(const float* x, int64_t size) {
   for (int64_t i = 0; i < size; i += kLine) __builtin_prefetch(x + i);
+}
+
+void fetch(const Call& call, int64_t row, int64_t kv_head) {
+  const int64_t at =
+      (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * call.size;
+  const int64_t size = smaller(call.length(row), kFetched) * call.size;
+  for (int64_t i = at; i < at + size; i += kLine) {
+    __builtin_prefetch(call.memory.keys + i, 0, kSecondCache);
+    __builtin_prefetch(call.memory.values + i, 0, kSecondCache);
+  }
 }
 
 AVX2_FMA void turn(const Call& call, const float* x, int64_t position, float factor, float* y) {

@@ -87,6 +87,7 @@ void write_task(void* data, size_t index) {
 void attend_units(const Work& work, int64_t first, int64_t last, float* scratch) {
   const attention::Call& call = work.call;
   const int64_t size = attention::tokens_at_once(call);
+  const bool is_step = call.memory.keys && call.num_tokens == 1;
   for (int64_t unit = first; unit < last; unit++) {
     const int64_t head = unit / work.blocks_per_row, block = unit % work.blocks_per_row;
     const int32_t* starts = work.order.starts + head / call.num_kv_heads;
@@ -97,6 +98,10 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
       for (int64_t row = 0; row < part.num_rows; row++) {
         attention::write(call, part.rows[row], kv_head);
       }
+    }
+    if (is_step && unit + 1 < last) {
+      const int64_t next = (unit + 1) / call.num_kv_heads;
+      attention::fetch(call, work.order.rows[work.order.starts[next]], (unit + 1) % call.num_kv_heads);
     }
     attention::attend(call, part, kv_head, scratch);
   }
