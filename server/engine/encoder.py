@@ -15,6 +15,7 @@ from server.engine.runner import pad
 from server.engine.sequence import EncodingJob, Floats, Progress, Times
 
 TOKEN_VECTORS = "token_embeddings"
+MAX_OVERTAKEN = 3
 
 Clock = Callable[[], float]
 
@@ -27,22 +28,39 @@ class BatchLimits:
     max_padding: float = 1.25
 
 
-def form_batch(lengths: Rows[int], limits: BatchLimits) -> tuple[int, ...]:
+def choose_first(are_bulk: Rows[bool], num_overtaken: int) -> int:
+    """Which of the waiting texts runs for sure: a pure function.
+
+    It is the oldest, but for bulk work, which a text that somebody waits for overtakes up to
+    ``MAX_OVERTAKEN`` times in succession.
+
+    Args:
+        are_bulk: of each waiting text, in order of arrival; not empty.
+        num_overtaken: how often the oldest was overtaken since it, or one before it, was chosen.
+    """
+    if num_overtaken >= MAX_OVERTAKEN:
+        return 0
+    return next((index for index, is_bulk in enumerate(are_bulk) if not is_bulk), 0)
+
+
+def form_batch(lengths: Rows[int], limits: BatchLimits, first: int = 0) -> tuple[int, ...]:
     """Which of the waiting texts to run now: a pure function.
 
-    The oldest always runs; those nearest to it in length join it, as long as the
+    ``first`` always runs; those nearest to it in length join it, as long as the
     batch stays within bounds. A text larger than the bound runs alone.
 
     Args:
         lengths: tokens of each waiting text, in order of arrival; not empty.
         limits: of a batch.
+        first: an index into ``lengths``.
 
     Returns:
-        Indices into ``lengths``, the oldest first.
+        Indices into ``lengths``, ``first`` before the others.
     """
-    oldest = lengths[0]
-    others = sorted(range(1, len(lengths)), key=lambda index: abs(lengths[index] - oldest))
-    batch, longest, total = [0], oldest, oldest
+    longest = total = size = lengths[first]
+    others = sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - size))
+    others.remove(first)
+    batch = [first]
     for index in others:
         new_longest = max(longest, lengths[index])
         padded = new_longest * (len(batch) + 1)
@@ -102,6 +120,7 @@ class Encoder:
         self._clock = clock
         self._observer = observer
         self._waiting: dict[int, _Text] = {}
+        self._num_overtaken = 0
 
     def __repr__(self) -> str:
         return f"Encoder({self.model}, waiting={len(self._waiting)})"
@@ -134,8 +153,10 @@ class Encoder:
         waiting = list(self._waiting.values())
         if not waiting:
             return news
+        first = choose_first([text.job.is_bulk for text in waiting], self._num_overtaken)
+        self._num_overtaken = self._num_overtaken + 1 if first else 0
         lengths = [len(text.job.token_ids) for text in waiting]
-        batch = [waiting[index] for index in form_batch(lengths, self._limits)]
+        batch = [waiting[index] for index in form_batch(lengths, self._limits, first)]
         for text in batch:
             text.times.started = now
             del self._waiting[text.id]

@@ -91,12 +91,14 @@ class EncodingJob:
 
     ``segment_ids``: all 0 if empty. ``logit_positions``: the tokens to find words for, of a
     model that fills masks. ``wants_tokens``: the vector of each token of an embedding model.
+    ``is_bulk``: it has time, others may overtake it.
     """
 
     token_ids: tuple[int, ...]
     segment_ids: tuple[int, ...] = ()
     logit_positions: tuple[int, ...] = ()
     wants_tokens: bool = False
+    is_bulk: bool = False
     deadline: float | None = None
 
     @property

@@ -21,7 +21,9 @@ from server.rpc.context import Services
 from server.rpc.encoding import Call, Output, report_of, usage_of
 from server.text.reading import Fit, Reading
 
-MAX_STREAM_REQUESTS = 4  # of one stream, in work at a time
+# Of one stream, in work at a time. Of many texts some are of one length, so that little is padded.
+MAX_STREAM_TEXTS = 512
+MAX_STREAM_REQUESTS = 64
 SMALLEST_NORM = 1e-12  # what torch.nn.functional.normalize divides by at least
 
 
@@ -37,9 +39,11 @@ class _Form:
     wants_tokens: bool
 
 
-async def embed(request: pb.EmbedRequest, services: Services, caller: Caller) -> pb.EmbedResponse:
-    """Raises ``ServeError``."""
-    call = Call.open(request.model, request.version, Task.EMBED, services, caller)
+async def embed(
+    request: pb.EmbedRequest, services: Services, caller: Caller, *, is_bulk: bool = False
+) -> pb.EmbedResponse:
+    """Raises ``ServeError``. ``is_bulk``: it has time, others may overtake it."""
+    call = Call.open(request.model, request.version, Task.EMBED, services, caller, is_bulk=is_bulk)
     model = call.model
     validation.check_texts(request.inputs, services.config.max_input_bytes)
     form = _form(request.options, model)
@@ -174,14 +178,16 @@ def _next(
 class Bulk:
     """One EmbedStream: requests in, answers out, in order.
 
-    At most :data:`MAX_STREAM_REQUESTS` are in work; meanwhile the next one is not read, and
-    the transport's flow control stops the client.
+    At most :data:`MAX_STREAM_REQUESTS` are in work, and no next one while they have
+    :data:`MAX_STREAM_TEXTS`. Meanwhile it is not read, and the transport's flow control stops
+    the client.
     """
 
     def __init__(self, services: Services, caller: Caller) -> None:
         self._services = services
         self._caller = caller
         self._last = pb.EmbedRequest()  # model, version, options and length so far
+        self._num_texts = 0  # in work
 
     async def answers(
         self, first: pb.EmbedStreamRequest, requests: AsyncIterator[pb.EmbedStreamRequest]
@@ -196,7 +202,7 @@ class Bulk:
         is_open = True
         try:
             while waiting or is_open:
-                has_room = is_open and len(waiting) < MAX_STREAM_REQUESTS
+                has_room = is_open and self._has_room(len(waiting))
                 news: list[asyncio.Future[Any]] = [coming] if has_room else []
                 news += list(waiting)[:1]
                 await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
@@ -207,14 +213,20 @@ class Bulk:
                         waiting.append(self._start(request))
                         coming = _next(requests)
                 if waiting and waiting[0].done():
-                    yield waiting.popleft().result()
+                    answer = waiting.popleft().result()
+                    self._num_texts -= len(answer.outputs)
+                    yield answer
         finally:
             unfinished: list[asyncio.Future[Any]] = [coming, *waiting]
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
 
+    def _has_room(self, num_requests: int) -> bool:
+        return num_requests < MAX_STREAM_REQUESTS and self._num_texts < MAX_STREAM_TEXTS
+
     def _start(self, request: pb.EmbedStreamRequest) -> "asyncio.Task[pb.EmbedStreamResponse]":
+        self._num_texts += len(request.inputs)
         return asyncio.create_task(self._answer(request.id, self._completed(request)))
 
     def _completed(self, request: pb.EmbedStreamRequest) -> pb.EmbedRequest:
@@ -235,7 +247,7 @@ class Bulk:
         while True:
             try:
                 with self._services.catalog.calls.of(request.model):
-                    response = await embed(request, self._services, self._caller)
+                    response = await embed(request, self._services, self._caller, is_bulk=True)
             except OverloadedError as error:
                 await asyncio.sleep(error.retry_seconds)
                 continue

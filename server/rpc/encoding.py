@@ -31,12 +31,14 @@ class Output:
 class Call:
     """One request to an encoder, from its arrival to its response.
 
-    ``started`` in seconds of ``time.monotonic``. One coroutine owns it.
+    ``is_bulk``: others may overtake its texts. ``started`` in seconds of ``time.monotonic``. One
+    coroutine owns it.
     """
 
     model: Model
     services: Services
     caller: Caller
+    is_bulk: bool = False
     started: float = field(default_factory=time.monotonic)
     _tokenize_seconds: float = 0.0
     _ends: list[End] = field(default_factory=list)
@@ -44,12 +46,19 @@ class Call:
 
     @classmethod
     def open(
-        cls, name: str, version: str, task: Task, services: Services, caller: Caller
+        cls,
+        name: str,
+        version: str,
+        task: Task,
+        services: Services,
+        caller: Caller,
+        *,
+        is_bulk: bool = False,
     ) -> "Call":
         """Raises ``ModelNotFoundError``, and ``InvalidArgumentError`` for a model without it."""
         model = services.registry.get(name, version)
         validation.check_task(model, task)
-        return cls(model, services, caller)
+        return cls(model, services, caller, is_bulk)
 
     async def read(
         self,
@@ -106,6 +115,7 @@ class Call:
             segment_ids=window.segment_ids,
             logit_positions=logit_positions,
             wants_tokens=wants_tokens,
+            is_bulk=self.is_bulk,
             deadline=self.caller.deadline,
         )
 

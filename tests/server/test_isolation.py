@@ -8,18 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.bundle import Dtype, Graph, TensorSpec
-from server.backend.base import Array, Block
 from server.engine.adjust import Constraint, ConstraintError, Floats
-from server.engine.encoder import TOKEN_VECTORS, BatchLimits, Encoder
+from server.engine.encoder import BatchLimits
 from server.engine.isolation import attempts
 from server.engine.lifecycle import Outcome
-from server.engine.observer import Unobserved
 from server.engine.options import Beams, Sampling
 from server.engine.sequence import EncodingJob
 from tests.server.company import FAIL, FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.fake_backend import host_view, reference
 from tests.server.generating import bench, job
+from tests.server.halves import Halves, encoder_of
 from tests.server.test_branching import same
 
 
@@ -115,42 +113,9 @@ def test_attempts_run_alone_only_after_a_failure() -> None:
     assert runs == [[1, 2], [1, 3, 2], [1], [3], [2]]
 
 
-@dataclass
-class Halves:
-    """An encoder: half of each token id, its sum for the text."""
-
-    num_runs: int = 0
-
-    def bind(self, states, outputs=None) -> "Halves":
-        del states, outputs
-        return self
-
-    def run(self, inputs) -> dict[str, Array]:
-        self.num_runs += 1
-        ids = inputs["token_ids"].astype(np.float32)
-        if (ids == FAIL).any():
-            raise RuntimeError("the run fails")
-        tokens = np.where(ids == POISON, np.nan, ids / 2)[..., None]
-        return {"vectors": np.nan_to_num(tokens.sum(1)), TOKEN_VECTORS: tokens}
-
-    def run_kept(self, inputs) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
-
-    def run_into(self, inputs, outputs, *, repeats=False) -> bool:
-        raise NotImplementedError
-
-
 def test_of_a_batch_of_texts_only_the_bad_ones_fail() -> None:
-    spec = Graph(
-        file="encode.onnx",
-        inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),
-        outputs=tuple(
-            TensorSpec(name=name, dtype=Dtype.FLOAT32, shape=shape)
-            for name, shape in (("vectors", ("batch", 1)), (TOKEN_VECTORS, ("batch", "length", 1)))
-        ),
-    )
     graph = Halves()
-    encoder = Encoder("fake", spec, graph, BatchLimits(100), lambda: 0.0, Unobserved())
+    encoder = encoder_of(graph, BatchLimits(100))
     texts = [(2, 4), (2, FAIL), (2, 6), (2, POISON), (2, 8)]
     for id_, text in enumerate(texts):
         encoder.submit(id_, EncodingJob(text, wants_tokens=True))

@@ -1,0 +1,46 @@
+"""Which texts run together, and who waits for whom."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.engine.encoder import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
+from server.engine.sequence import EncodingJob
+from tests.server.halves import Halves, encoder_of
+
+LIMITS = BatchLimits(max_padded_tokens=64)
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.data())
+def test_a_batch_has_its_first_and_stays_within_bounds(lengths: list[int], data) -> None:
+    first = data.draw(st.integers(0, len(lengths) - 1))
+    batch = form_batch(lengths, LIMITS, first)
+    assert batch[0] == first
+    assert len(set(batch)) == len(batch)
+    chosen = [lengths[index] for index in batch]
+    padded = max(chosen) * len(chosen)
+    assert len(batch) == 1 or padded <= LIMITS.max_padded_tokens
+    assert padded <= LIMITS.max_padding * sum(chosen)
+
+
+@given(st.lists(st.booleans(), min_size=1), st.integers(0, MAX_OVERTAKEN))
+def test_only_bulk_work_is_overtaken(are_bulk: list[bool], num_overtaken: int) -> None:
+    first = choose_first(are_bulk, num_overtaken)
+    assert all(are_bulk[:first])
+    if num_overtaken < MAX_OVERTAKEN:
+        assert not are_bulk[first] or all(are_bulk)
+    else:
+        assert first == 0
+
+
+def test_bulk_work_and_others_both_go_on() -> None:
+    """Texts of different lengths, so that each runs alone; others never stop coming."""
+    encoder = encoder_of(Halves(), LIMITS)
+    num_bulk, length = 5, 20
+    for id_ in range(num_bulk):
+        encoder.submit(id_, EncodingJob((2,) * (length + 40 * id_), is_bulk=True))
+    runs: list[list[int]] = []
+    for id_ in range(num_bulk, num_bulk + 16):
+        encoder.submit(id_, EncodingJob((2,)))
+        runs.append([progress.id for progress in encoder.step()])
+    assert runs[:8] == [[5], [6], [7], [0], [8, 9], [10], [11], [1]]
+    assert [run for run in runs if run[0] < num_bulk] == [[0], [1], [2], [3]]
