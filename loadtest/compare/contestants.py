@@ -175,6 +175,8 @@ ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
     ),
 }
 
+# Up to as many as our engine's lanes have room for.
+_STATIC_ROWS = {Task.GENERATE: (32, 64), Task.TRANSLATE: (64, 128, 256)}
 # Both read a batch when the one before has ended; as the field first had it, its rows all go on to
 # the longest, and as our engine has it, a row that has ended costs nothing.
 STATIC_PEERS: dict[Task, tuple[Contestant, ...]] = {
@@ -184,10 +186,10 @@ STATIC_PEERS: dict[Task, tuple[Contestant, ...]] = {
             name=name,
             layouts={
                 f"{rows} rows": {**engine_of(task).layouts[""], "static": rows, "padded": padded}
-                for rows in (32, 64)
+                for rows in _STATIC_ROWS[task]
             },
         )
         for name, padded in (("static batches", True), ("static batches, rows leave", False))
     )
-    for task in (Task.GENERATE, Task.TRANSLATE)
+    for task in _STATIC_ROWS
 }

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from loadtest.compare.contestants import Level
 from loadtest.tasks import Task
@@ -150,17 +151,18 @@ def _embed(precision: str) -> list[Work]:
     ]
 
 
-MIXED_ROWS = 128
+MIXED_ROWS = {Task.GENERATE: 128, Task.TRANSLATE: 512}
+"""More than run at once, so that rows come as well as go."""
 
 
 def _mixed(task: Task, precision: str) -> list[Work]:
     """As many outputs are short as are long, by their logarithm."""
-    random = np.random.default_rng(1)
+    random, count = np.random.default_rng(1), MIXED_ROWS[task]
     if task == Task.GENERATE:
-        lengths = random.integers(8, 129, MIXED_ROWS)
-        new = np.exp(random.uniform(np.log(8), np.log(129), MIXED_ROWS)).astype(int)
+        lengths = random.integers(8, 129, count)
+        new = _even_by_logarithm(random, 8, 129, count)
     else:
-        lengths = new = random.integers(5, 81, MIXED_ROWS)
+        lengths = new = _even_by_logarithm(random, 5, 81, count)
     return [
         Work(
             task=task,
@@ -171,6 +173,12 @@ def _mixed(task: Task, precision: str) -> list[Work]:
             new_tokens=tuple(new.tolist()),
         )
     ]
+
+
+def _even_by_logarithm(
+    random: np.random.Generator, low: int, high: int, count: int
+) -> npt.NDArray[np.int64]:
+    return np.exp(random.uniform(np.log(low), np.log(high), count)).astype(int)
 
 
 _WORKS = {Task.GENERATE: _generate, Task.TRANSLATE: _translate, Task.EMBED: _embed}
