@@ -17,7 +17,7 @@ _MAX_COUNT = 256
 Row = npt.NDArray[np.float32]
 
 
-class Likeliest(NamedTuple):
+class LikeliestOfRows(NamedTuple):
     """Of rows of logits: log-sum-exp ``[rows]``; places and log-probabilities ``[rows, count]``.
 
     A place is -1 where there are fewer.
@@ -47,13 +47,13 @@ def top_indices(row: Row, count: int) -> npt.NDArray[np.intp] | None:
     return places[:size]
 
 
-def likeliest(rows: Sequence[Row], count: int) -> Likeliest | None:
+def likeliest(rows: Sequence[Row], count: int) -> LikeliestOfRows | None:
     """Both of several rows ``[n]``, of one size; of equal ones the lower comes first."""
     if _LIKELIEST is None or count > _MAX_COUNT or not _are_plain(*rows):
         return None
     size, shape = len(rows[0]), (len(rows), count)
     pointers = (_MEMORY * len(rows))(*[row.ctypes.data for row in rows])
-    made = Likeliest(np.empty(len(rows)), np.empty(shape, np.int64), np.empty(shape))
+    made = LikeliestOfRows(np.empty(len(rows)), np.empty(shape, np.int64), np.empty(shape))
     arguments = (pointers, len(rows), size, count, *[array.ctypes.data for array in made])
     is_brief = len(rows) * size <= _BRIEF_VALUES
     (_LIKELIEST.briefly if is_brief else _LIKELIEST.lengthily)(*arguments)
