@@ -5,19 +5,18 @@ A graph says only what it is sure of. Its arithmetic may differ from the host's 
 an interval that holds either result; where the ends differ, the row is left to the host, which
 draws with the same uniform number. So the tokens are the host's, whatever the device rounds.
 
-All operators have CUDA kernels at opset 18: docs/decisions/0085-sampling-on-the-device.md.
+All operators have CUDA kernels: docs/decisions/0085-sampling-on-the-device.md.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-OPSET = 18
+from server.engine.choice_nodes import Nodes
+
 UNDECIDED = -1
 
 # A logit that no other is below, and that arithmetic leaves finite.
@@ -93,7 +92,7 @@ def build(variant: Variant, shape: Shape) -> onnx.ModelProto:
 
     Output: ``tokens [n]`` int64, :data:`UNDECIDED` where the host has to choose.
     """
-    nodes = _Nodes()
+    nodes = Nodes()
     logits = _of_rows(nodes, shape, gathers=variant.gathers)
     sure: list[str] = []
     if variant.edits:
@@ -108,7 +107,7 @@ def build(variant: Variant, shape: Shape) -> onnx.ModelProto:
 
 def build_take(shape: Shape) -> onnx.ModelProto:
     """A graph that gives ``taken [n, vocabulary]`` float32: some ``rows`` of ``logits``."""
-    nodes = _Nodes()
+    nodes = Nodes()
     nodes.add("Identity", _of_rows(nodes, shape, gathers=True), output="taken")
     inputs = _inputs(Variant(Way.GREEDY, gathers=True), shape)
     return nodes.model(inputs, "taken", TensorProto.FLOAT, ["n", shape.vocabulary])
@@ -127,88 +126,7 @@ def _inputs(variant: Variant, shape: Shape) -> list[onnx.ValueInfoProto]:
     return inputs
 
 
-@dataclass
-class _Nodes:
-    """A graph that grows. Every tensor is named by the node that makes it."""
-
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    constants: list[onnx.TensorProto] = field(default_factory=list)
-
-    def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        name = output or f"{operator}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
-        return name
-
-    def top(self, values: str, count: int, *, largest: bool = True) -> tuple[str, str]:
-        """The ``count`` largest values of each row in order, and where they were."""
-        name = f"TopK_{len(self.nodes)}"
-        inputs = [values, self.constant(np.array([count]))]
-        outputs = [f"{name}_values", f"{name}_indices"]
-        node = helper.make_node("TopK", inputs, outputs, name=name, axis=-1, largest=int(largest))
-        self.nodes.append(node)
-        return outputs[0], outputs[1]
-
-    def constant(self, value: Any) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def cast(self, value: str, element_type: int) -> str:
-        return self.add("Cast", value, to=element_type)
-
-    def reduce(self, operator: str, value: str, axis: int = -1, *, keep: bool = True) -> str:
-        """Over one axis, by an operator that takes its axes as an input."""
-        return self.add(operator, value, self.constant(np.array([axis])), keepdims=int(keep))
-
-    def reshape(self, value: str, *sizes: int) -> str:
-        return self.add("Reshape", value, self.constant(np.array(sizes)))
-
-    def slice(self, value: str, start: int, stop: int, axis: int = 1) -> str:
-        bounds = (self.constant(np.array([number])) for number in (start, stop, axis))
-        return self.add("Slice", value, *bounds)
-
-    def at(self, values: str, index: str) -> str:
-        """Of each row of ``values [n, m]``, those at ``index [n, k]``."""
-        return self.add("GatherElements", values, index, axis=1)
-
-    def sums(self, values: str) -> str:
-        """Of each row's first 1, 2, … values."""
-        return self.add("CumSum", values, self.constant(np.int64(1)))
-
-    def count(self, values: str, operator: str, bounds: str) -> str:
-        """How many of each row of ``values [n, m]`` compare so with ``bounds [n, 2]``: int64."""
-        rows = self.add("Unsqueeze", values, self.constant(np.array([1])))
-        columns = self.add("Unsqueeze", bounds, self.constant(np.array([2])))
-        hits = self.cast(self.add(operator, rows, columns), TensorProto.INT64)
-        return self.reduce("ReduceSum", hits, 2, keep=False)
-
-    def ends(self, value: str, width: float) -> str:
-        """``value [n, 1]`` less and plus ``width``: ``[n, 2]``."""
-        return self.add("Add", value, self.constant(np.array([[-width, width]])))
-
-    def agree(self, ends: str) -> tuple[str, str]:
-        """The first of ``ends [n, 2]``, and whether the other is the same: both ``[n, 1]``."""
-        first = self.slice(ends, 0, 1)
-        return first, self.add("Equal", first, self.slice(ends, 1, 2))
-
-    def all(self, conditions: Sequence[str]) -> str:
-        found, *rest = conditions
-        for condition in rest:
-            found = self.add("And", found, condition)
-        return found
-
-    def model(
-        self, inputs: list[onnx.ValueInfoProto], name: str, element_type: int, sizes: Sequence[Any]
-    ) -> onnx.ModelProto:
-        """The graph so far, with one output."""
-        output = helper.make_tensor_value_info(name, element_type, sizes)
-        graph = helper.make_graph(self.nodes, "choose", inputs, [output], self.constants)
-        return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
-        )
-
-
-def _of_rows(nodes: _Nodes, shape: Shape, *, gathers: bool) -> str:
+def _of_rows(nodes: Nodes, shape: Shape, *, gathers: bool) -> str:
     """The logits of the rows that take part, as the host has them."""
     logits = LOGITS
     if gathers:
@@ -223,7 +141,7 @@ def _of_rows(nodes: _Nodes, shape: Shape, *, gathers: bool) -> str:
     return logits
 
 
-def _is_finite(nodes: _Nodes, logits: str, best: str = "") -> str:
+def _is_finite(nodes: Nodes, logits: str, best: str = "") -> str:
     """Whether no logit is NaN or +inf, and one is more than -inf: ``[n, 1]``.
 
     What a maximum makes of a NaN is not said anywhere; a sum of one is NaN.
@@ -240,7 +158,7 @@ def _is_finite(nodes: _Nodes, logits: str, best: str = "") -> str:
     )
 
 
-def _edited(nodes: _Nodes, logits: str) -> str:
+def _edited(nodes: Nodes, logits: str) -> str:
     """As :mod:`server.engine.adjust` does it, in the same order; division rounds as IEEE's."""
     added, factor, then = (
         nodes.reshape(nodes.slice(EDIT_VALUES, column, column + 1), 0, -1) for column in range(3)
@@ -258,7 +176,7 @@ _Choice = tuple[str, list[str]]
 """A token ``[n, 1]``, and all that must hold for it to be the host's."""
 
 
-def _greedy(nodes: _Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
+def _greedy(nodes: Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
     best = nodes.reduce("ReduceMax", logits)
     ids = nodes.constant(np.arange(shape.vocabulary, dtype=np.float32)[None])
     none = nodes.constant(np.float32(shape.vocabulary))
@@ -268,7 +186,7 @@ def _greedy(nodes: _Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
     return nodes.cast(first, TensorProto.INT64), sure
 
 
-def _spread(nodes: _Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
+def _spread(nodes: Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
     """Sums of blocks first, then those within the block that is hit."""
     num_blocks = -(-shape.vocabulary // _DRAW_BLOCK)
     logits = _padded(nodes, logits, shape, num_blocks * _DRAW_BLOCK)
@@ -293,7 +211,7 @@ def _spread(nodes: _Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
     return nodes.add("Add", first, token), sure
 
 
-def _top_k(nodes: _Nodes, logits: str, shape: Shape, is_raw: bool) -> _Choice:
+def _top_k(nodes: Nodes, logits: str, shape: Shape, is_raw: bool) -> _Choice:
     values, ids = _candidates(nodes, logits, shape)
     weights = _weights(nodes, _below_best(nodes, values))
     sums = nodes.sums(weights)
@@ -306,7 +224,7 @@ def _top_k(nodes: _Nodes, logits: str, shape: Shape, is_raw: bool) -> _Choice:
     return token, sure + more
 
 
-def _nucleus(nodes: _Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
+def _nucleus(nodes: Nodes, logits: str, shape: Shape, _is_raw: bool) -> _Choice:
     values, ids = _candidates(nodes, logits, shape)
     weights = _weights(nodes, _below_best(nodes, values))
     # The host divides in float32, and so does this: doubles divide, float32 rounds.
@@ -335,7 +253,7 @@ class _Ranked:
     width: float
 
 
-def _drawn(nodes: _Nodes, ranked: _Ranked, shape: Shape, limits: list[str]) -> _Choice:
+def _drawn(nodes: Nodes, ranked: _Ranked, shape: Shape, limits: list[str]) -> _Choice:
     """How many are kept, and which of them the uniform number hits."""
     bounds = nodes.add("Mul", nodes.ends(_parameter(nodes, TOP_P), ranked.width), ranked.mass)
     before = nodes.count(ranked.sums, "Less", bounds)
@@ -360,7 +278,7 @@ def _drawn(nodes: _Nodes, ranked: _Ranked, shape: Shape, limits: list[str]) -> _
     return nodes.at(ranked.ids, nodes.add("Min", drawn, last)), sure
 
 
-def _candidates(nodes: _Nodes, logits: str, shape: Shape) -> tuple[str, str]:
+def _candidates(nodes: Nodes, logits: str, shape: Shape) -> tuple[str, str]:
     """The likeliest tokens' logits and ids, ``[n, candidates]``; of equal ones, lower ids first.
 
     The ``k`` largest values are in the ``k`` blocks with the largest maxima: two searches
@@ -395,7 +313,7 @@ def _candidates(nodes: _Nodes, logits: str, shape: Shape) -> tuple[str, str]:
     return values, nodes.at(ids, order)
 
 
-def _padded(nodes: _Nodes, logits: str, shape: Shape, width: int) -> str:
+def _padded(nodes: Nodes, logits: str, shape: Shape, width: int) -> str:
     """With columns of -inf up to ``width``."""
     if width == shape.vocabulary:
         return logits
@@ -403,18 +321,18 @@ def _padded(nodes: _Nodes, logits: str, shape: Shape, width: int) -> str:
     return nodes.add("Pad", logits, pads, nodes.constant(np.float32(-np.inf)))
 
 
-def _below_best(nodes: _Nodes, values: str) -> str:
+def _below_best(nodes: Nodes, values: str) -> str:
     wide = nodes.cast(values, TensorProto.DOUBLE)
     return nodes.add("Sub", wide, nodes.slice(wide, 0, 1))
 
 
-def _weights(nodes: _Nodes, difference: str) -> str:
+def _weights(nodes: Nodes, difference: str) -> str:
     """``exp(difference / temperature)`` in float64."""
     wide = nodes.cast(difference, TensorProto.DOUBLE)
     return nodes.add("Exp", nodes.add("Div", wide, _parameter(nodes, TEMPERATURE)))
 
 
-def _parameter(nodes: _Nodes, column: int) -> str:
+def _parameter(nodes: Nodes, column: int) -> str:
     return nodes.slice(PARAMETERS, column, column + 1)
 
 

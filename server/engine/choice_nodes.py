@@ -1,0 +1,92 @@
+"""The nodes of a graph that chooses tokens, made one after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 18  # at which all that is used here has CUDA kernels
+
+
+@dataclass
+class Nodes:
+    """A graph that grows. Every tensor is named by the node that makes it."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        name = output or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
+        return name
+
+    def top(self, values: str, count: int, *, largest: bool = True) -> tuple[str, str]:
+        """The ``count`` largest values of each row in order, and where they were."""
+        name = f"TopK_{len(self.nodes)}"
+        inputs = [values, self.constant(np.array([count]))]
+        outputs = [f"{name}_values", f"{name}_indices"]
+        node = helper.make_node("TopK", inputs, outputs, name=name, axis=-1, largest=int(largest))
+        self.nodes.append(node)
+        return outputs[0], outputs[1]
+
+    def constant(self, value: Any) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def cast(self, value: str, element_type: int) -> str:
+        return self.add("Cast", value, to=element_type)
+
+    def reduce(self, operator: str, value: str, axis: int = -1, *, keep: bool = True) -> str:
+        """Over one axis, by an operator that takes its axes as an input."""
+        return self.add(operator, value, self.constant(np.array([axis])), keepdims=int(keep))
+
+    def reshape(self, value: str, *sizes: int) -> str:
+        return self.add("Reshape", value, self.constant(np.array(sizes)))
+
+    def slice(self, value: str, start: int, stop: int, axis: int = 1) -> str:
+        bounds = (self.constant(np.array([number])) for number in (start, stop, axis))
+        return self.add("Slice", value, *bounds)
+
+    def at(self, values: str, index: str) -> str:
+        """Of each row of ``values [n, m]``, those at ``index [n, k]``."""
+        return self.add("GatherElements", values, index, axis=1)
+
+    def sums(self, values: str) -> str:
+        """Of each row's first 1, 2, … values."""
+        return self.add("CumSum", values, self.constant(np.int64(1)))
+
+    def count(self, values: str, operator: str, bounds: str) -> str:
+        """How many of each row of ``values [n, m]`` compare so with ``bounds [n, 2]``: int64."""
+        rows = self.add("Unsqueeze", values, self.constant(np.array([1])))
+        columns = self.add("Unsqueeze", bounds, self.constant(np.array([2])))
+        hits = self.cast(self.add(operator, rows, columns), TensorProto.INT64)
+        return self.reduce("ReduceSum", hits, 2, keep=False)
+
+    def ends(self, value: str, width: float) -> str:
+        """``value [n, 1]`` less and plus ``width``: ``[n, 2]``."""
+        return self.add("Add", value, self.constant(np.array([[-width, width]])))
+
+    def agree(self, ends: str) -> tuple[str, str]:
+        """The first of ``ends [n, 2]``, and whether the other is the same: both ``[n, 1]``."""
+        first = self.slice(ends, 0, 1)
+        return first, self.add("Equal", first, self.slice(ends, 1, 2))
+
+    def all(self, conditions: Sequence[str]) -> str:
+        found, *rest = conditions
+        for condition in rest:
+            found = self.add("And", found, condition)
+        return found
+
+    def model(
+        self, inputs: list[onnx.ValueInfoProto], name: str, element_type: int, sizes: Sequence[Any]
+    ) -> onnx.ModelProto:
+        """The graph so far, with one output."""
+        output = helper.make_tensor_value_info(name, element_type, sizes)
+        graph = helper.make_graph(self.nodes, "choose", inputs, [output], self.constants)
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
+        )
