@@ -12,6 +12,7 @@ from server.errors import InvalidArgumentError, Limit, OverloadedError
 
 MIN_RETRY_SECONDS = 0.1
 MAX_RETRY_SECONDS = 30.0
+BULK_QUARTERS = 3  # of a model's room, that bulk work may fill
 _SMOOTHING = 0.1
 _NANOSECONDS = 1_000_000_000
 
@@ -46,12 +47,15 @@ class Admission:
     def accepted(self) -> Cost:
         return self._accepted
 
-    def check(self, cost: Cost, remaining_seconds: float | None = None) -> None:
+    def check(
+        self, cost: Cost, remaining_seconds: float | None = None, *, is_bulk: bool = False
+    ) -> None:
         """Whether a request may come in now. Changes nothing.
 
         Args:
             cost: of all its jobs.
             remaining_seconds: until its caller gives up.
+            is_bulk: it leaves others a quarter of the room, unless it finds the whole free.
 
         Raises:
             InvalidArgumentError: it could never be accepted, whatever else there is.
@@ -69,6 +73,8 @@ class Admission:
                 f"the request needs up to {cost.num_tokens} tokens, at most {most.num_tokens} "
                 "are accepted",
             )
+        if is_bulk and self._accepted.num_rows:
+            most = Cost(most.num_rows * BULK_QUARTERS // 4, most.num_tokens * BULK_QUARTERS // 4)
         if after.num_rows > most.num_rows:
             raise self._full(Limit.QUEUE_ROWS, after)
         if after.num_tokens > most.num_tokens:

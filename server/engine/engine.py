@@ -19,7 +19,7 @@ from server.engine.busy import BusyLanes
 from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.placement import choose_lane
-from server.engine.sequence import Cost, GenerationJob, Job, Progress
+from server.engine.sequence import Cost, EncodingJob, GenerationJob, Job, Progress
 from server.engine.ticket import Ticket
 from server.errors import ShuttingDownError
 
@@ -151,7 +151,8 @@ class Engine:
         index = self._index[model]
         admission = self._served[index].admission
         cost = sum((job.cost for job in jobs), Cost(0, 0))
-        admission.check(cost, self._remaining_seconds(jobs[0]))
+        is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
+        admission.check(cost, self._remaining_seconds(jobs[0]), is_bulk=is_bulk)
         if self._buckets is not None and client is not None:
             now = time.monotonic_ns()
             self._buckets.check(client, cost, now)

@@ -123,6 +123,23 @@ def test_what_failed_teaches_nothing() -> None:
     assert admission.wait_seconds(Cost(1, 1)) == 0.0
 
 
+@given(costs, costs)
+def test_bulk_work_leaves_others_a_quarter(before: Cost, cost: Cost) -> None:
+    """6 rows and 100 tokens are 4 and 75 for it, unless nothing else is there."""
+    admission = Admission("m", ROOM)
+    admission.take(before)
+    after = before + cost
+    if cost.num_rows > 6 or cost.num_tokens > 100:
+        return
+    if after.num_rows > 4 or after.num_tokens > 75:
+        with pytest.raises(OverloadedError):
+            admission.check(cost, is_bulk=True)
+    else:
+        admission.check(cost, is_bulk=True)
+    admission.give_back(before)
+    admission.check(cost, is_bulk=True)
+
+
 @given(
     per_second=st.integers(1, 50),
     burst=st.integers(1, 200),
