@@ -100,8 +100,8 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
       }
     }
     if (is_step && unit + 1 < last) {
-      const int64_t next = (unit + 1) / call.num_kv_heads;
-      attention::fetch(call, work.order.rows[work.order.starts[next]], (unit + 1) % call.num_kv_heads);
+      const int32_t* next = work.order.starts + (unit + 1) / call.num_kv_heads;
+      attention::fetch(call, work.order.rows[*next], (unit + 1) % call.num_kv_heads);
     }
     attention::attend(call, part, kv_head, scratch);
   }
