@@ -142,6 +142,7 @@ class InferenceServiceServicer:
 
     def EmbedStream(self, request_iterator, context):
         """The same for any number of texts: as many are in work as the server has room for.
+        Requests to Embed overtake it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -107,7 +107,9 @@ class InferenceServiceStub:
     Embed: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.EmbedRequest, _encoding_pb2.EmbedResponse]
     """Maps texts to vectors with an encoder."""
     EmbedStream: _grpc.StreamStreamMultiCallable[_encoding_pb2.EmbedStreamRequest, _encoding_pb2.EmbedStreamResponse]
-    """The same for any number of texts: as many are in work as the server has room for."""
+    """The same for any number of texts: as many are in work as the server has room for.
+    Requests to Embed overtake it.
+    """
     Classify: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.ClassifyRequest, _encoding_pb2.ClassifyResponse]
     """Maps texts to labels with scores, with an encoder."""
     Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
@@ -138,7 +140,9 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Embed: _aio.UnaryUnaryMultiCallable[_encoding_pb2.EmbedRequest, _encoding_pb2.EmbedResponse]  # type: ignore[assignment]
     """Maps texts to vectors with an encoder."""
     EmbedStream: _aio.StreamStreamMultiCallable[_encoding_pb2.EmbedStreamRequest, _encoding_pb2.EmbedStreamResponse]  # type: ignore[assignment]
-    """The same for any number of texts: as many are in work as the server has room for."""
+    """The same for any number of texts: as many are in work as the server has room for.
+    Requests to Embed overtake it.
+    """
     Classify: _aio.UnaryUnaryMultiCallable[_encoding_pb2.ClassifyRequest, _encoding_pb2.ClassifyResponse]  # type: ignore[assignment]
     """Maps texts to labels with scores, with an encoder."""
     Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
@@ -202,7 +206,9 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_encoding_pb2.EmbedStreamRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_encoding_pb2.EmbedStreamResponse], _abc.AsyncIterator[_encoding_pb2.EmbedStreamResponse]]:
-        """The same for any number of texts: as many are in work as the server has room for."""
+        """The same for any number of texts: as many are in work as the server has room for.
+        Requests to Embed overtake it.
+        """
 
     @_abc_1.abstractmethod
     def Classify(
