@@ -76,9 +76,9 @@ class Admission:
         if is_bulk and self._accepted.num_rows:
             most = Cost(most.num_rows * BULK_QUARTERS // 4, most.num_tokens * BULK_QUARTERS // 4)
         if after.num_rows > most.num_rows:
-            raise self._full(Limit.QUEUE_ROWS, after)
+            raise self._full(Limit.QUEUE_ROWS, after, most)
         if after.num_tokens > most.num_tokens:
-            raise self._full(Limit.QUEUE_TOKENS, after)
+            raise self._full(Limit.QUEUE_TOKENS, after, most)
         wait = self.wait_seconds(cost)
         if remaining_seconds is not None and wait > 0:
             needed = wait + self._first_token_seconds
@@ -110,9 +110,9 @@ class Admission:
         waves = max(after.num_rows / parallel.num_rows, after.num_tokens / parallel.num_tokens)
         return max(waves - 1.0, 0.0) * self._service_seconds
 
-    def _full(self, limit: Limit, after: Cost) -> OverloadedError:
-        """With the time after which what is too much is likely to have ended."""
-        most, parallel = self._room.most, self._room.parallel
+    def _full(self, limit: Limit, after: Cost, most: Cost) -> OverloadedError:
+        """With the time after which what is more than ``most`` is likely to have ended."""
+        parallel = self._room.parallel
         waves = max(
             (after.num_rows - most.num_rows) / parallel.num_rows,
             (after.num_tokens - most.num_tokens) / parallel.num_tokens,

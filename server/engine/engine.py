@@ -113,7 +113,7 @@ class Engine:
             lane.send(Remove(number, self._teller(done)))
         await asyncio.gather(*gone)
 
-    def check(self, model: str, num_rows: int) -> None:
+    def check(self, model: str, num_rows: int, *, is_bulk: bool = False) -> None:
         """Refuses a request for so many rows before any work, if :meth:`submit` would.
 
         Raises:
@@ -123,7 +123,7 @@ class Engine:
         """
         if self._is_closed:
             raise ShuttingDownError
-        self._served[self._index[model]].admission.check(Cost(num_rows, 0))
+        self._served[self._index[model]].admission.check(Cost(num_rows, 0), is_bulk=is_bulk)
 
     def submit(
         self,

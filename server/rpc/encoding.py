@@ -72,7 +72,7 @@ class Call:
         """Tokenizes. A text that cannot be read is refused by ``path``."""
         started = time.monotonic()
         tokenizer = self.model.tokenizer
-        self.services.engine.check(self.model.key, len(texts))
+        self.services.engine.check(self.model.key, len(texts), is_bulk=self.is_bulk)
         try:
             readings = await self.services.tokenized(
                 itertools.chain(texts, pairs or ()),
