@@ -1,11 +1,6 @@
 #include "attention.h"
 
-#include <float.h>
-#include <string.h>
-
-#include "attention_memory.h"
-#include "attention_softmax.h"
-#include "attention_tiles.h"
+#include "attention_queries.h"
 #include "numbers.h"
 
 namespace attention {
@@ -14,95 +9,9 @@ namespace {
 // Queries of a group's heads at a time. Without a memory, keys are gathered for each time.
 constexpr int64_t kQueries = 48, kQueriesWithoutMemory = 128;
 
-int64_t rounded_up(int64_t x) { return ceil_div(x, kLanes) * kLanes; }
-
-void load(const Call& call, const Queries& queries) {
-  const Part& part = queries.part;
-  const int64_t group = call.group(), heads = queries.kv_head * group * call.size;
-  int64_t query = 0;
-  for (int64_t index = 0; index < part.num_rows; index++) {
-    const int64_t row = part.rows[index], length = call.length(row);
-    for (int64_t token = part.first; token < part.last; token++) {
-      const int64_t position = call.start(row) + token;
-      const int64_t end = call.is_causal ? smaller(length, position + 1) : length;
-      const int64_t begin = call.window > 0 ? larger(0, position + 1 - call.window) : 0;
-      if (token + kAhead < part.last) {
-        fetch(call.query.of(row, token + kAhead) + heads, group * call.size);
-      }
-      for (int64_t head = 0; head < group; head++, query++) {
-        turn(call, call.query.of(row, token) + heads + head * call.size, position, call.scale,
-             queries.vectors + query * call.size);
-        queries.best[query] = -FLT_MAX;
-        queries.begin[query] = static_cast<int32_t>(begin);
-        queries.end[query] = static_cast<int32_t>(end);
-      }
-    }
-  }
-  memset(queries.sums, 0, queries.count * call.size * sizeof(float));
-  memset(queries.totals, 0, queries.count * kLanes * sizeof(float));
-}
-
-// Which of a block's keys any of some queries sees.
-struct Range {
-  int64_t from, to;
-};
-
-Range range(const Call& call, const Queries& queries, int64_t query, int count, int64_t block) {
-  int64_t from = call.block(), to = 0;
-  for (int64_t q = query; q < query + count; q++) {
-    from = smaller(from, queries.begin[q] - block);
-    to = larger(to, queries.end[q] - block);
-  }
-  return {larger(from, 0) / kLanes * kLanes, smaller(to, call.block())};
-}
-
-template <int R>
-struct Rows {
-  static constexpr int kCount = R;
-};
-
-// Calls step(query, Rows) for tiles of up to three queries.
-template <typename Step>
-inline void each_tile(int64_t count, const Step& step) {
-  int64_t query = 0;
-  for (; count - query >= 3 && count - query != 4; query += 3) step(query, Rows<3>());
-  for (; count - query >= 2; query += 2) step(query, Rows<2>());
-  if (query < count) step(query, Rows<1>());
-}
-
-// N: as of score; kColumns: keys lie side by side.
-constexpr int kColumns = -1;
-
-template <int N>
-void attend_block(const Call& call, const Queries& queries, int64_t block, const float* keys,
-                  const float* values) {
-  const int64_t size = call.size;
-  each_tile(queries.count, [&](int64_t query, auto rows) {
-    constexpr int kRows = decltype(rows)::kCount;
-    const Range seen = range(call, queries, query, kRows, block);
-    if (seen.from >= seen.to) return;
-    const float* vectors = queries.vectors + query * size;
-    float* scores = queries.scores + query * call.block();
-    if constexpr (N == kColumns) {
-      score_all_columns<kRows>(vectors, size, keys, seen.from, rounded_up(seen.to), scores,
-                               call.block());
-    } else {
-      score<kRows, N>(vectors, size / kLanes, keys, seen.from, seen.to, query ? nullptr : values,
-                      scores, call.block());
-    }
-    for (int64_t q = query; q < query + kRows; q++) {
-      weigh(call, queries, q, block, seen.from, rounded_up(seen.to));
-    }
-  });
-  each_tile(queries.count, [&](int64_t query, auto rows) {
-    constexpr int kRows = decltype(rows)::kCount;
-    const Range seen = range(call, queries, query, kRows, block);
-    if (seen.from >= seen.to) return;
-    add_all_values<kRows>(queries.scores + query * call.block() + seen.from, call.block(),
-                          values + seen.from * size, size, seen.to - seen.from,
-                          queries.rescale + query, queries.sums + query * size);
-  });
-}
+// Of a row's keys and values: in more, the processor sees by itself what will be read.
+constexpr int64_t kFetched = 48;
+constexpr int kSecondCache = 2;  // of what __builtin_prefetch fetches to
 
 }  // namespace
 
@@ -117,57 +26,17 @@ int64_t rows_at_once(const Call& call) {
 
 size_t scratch_size(const Call& call) {
   const int64_t num_queries = rows_at_once(call) * tokens_at_once(call) * call.group();
-  const int64_t num_gathered = call.memory.keys ? 0 : 2 * call.block() + kLanes;
+  const int64_t num_gathered = call.memory.keys ? 0 : 2 * call.block() + kMostLanes;
   return Queries::scratch_size(call, num_queries) + num_gathered * call.size;
 }
 
-void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch) {
-  const int64_t size = call.size, group = call.group(), row = part.rows[0];
-  const int64_t length = call.length(row), first_head = kv_head * group;
-  Part valid = part;
-  if (call.is_fresh) {
-    valid.last = larger(part.first, smaller(part.last, length));
-    for (int64_t token = valid.last; token < part.last; token++) {
-      memset(call.output_of(row, token, first_head), 0, group * size * sizeof(float));
-    }
-    if (valid.last == part.first) return;
-  }
-
-  const Queries queries(call, valid, kv_head, scratch);
-  load(call, queries);
-  int64_t begin = length, end = 0;
-  for (int64_t query = 0; query < queries.count; query++) {
-    begin = smaller(begin, queries.begin[query]);
-    end = larger(end, queries.end[query]);
-  }
-  const int64_t cached =
-      (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * size;
-  const int64_t num_keys = call.block();
-  float* gathered = scratch + Queries::scratch_size(call, queries.count);
-  for (int64_t block = begin / num_keys * num_keys; block < end; block += num_keys) {
-    if (!call.memory.keys) {
-      float* values = gathered + num_keys * size;
-      gather_columns(call, row, kv_head, block, smaller(block + num_keys, end), gathered, values,
-                     values + num_keys * size);
-      attend_block<kColumns>(call, queries, block, gathered, values);
-      continue;
-    }
-    const float* keys = call.memory.keys + cached + block * size;
-    const float* values = call.memory.values + cached + block * size;
-    switch (size) {
-      case 32: attend_block<4>(call, queries, block, keys, values); break;
-      case 64: attend_block<8>(call, queries, block, keys, values); break;
-      case 128: attend_block<16>(call, queries, block, keys, values); break;
-      default: attend_block<0>(call, queries, block, keys, values);
-    }
-  }
-  int64_t query = 0;
-  for (int64_t index = 0; index < valid.num_rows; index++) {
-    for (int64_t token = valid.first; token < valid.last; token++) {
-      for (int64_t head = first_head; head < first_head + group; head++, query++) {
-        finish(call, head, queries, query, call.output_of(valid.rows[index], token, head));
-      }
-    }
+void fetch(const Call& call, int64_t row, int64_t kv_head) {
+  const int64_t at =
+      (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * call.size;
+  const int64_t size = smaller(call.length(row), kFetched) * call.size;
+  for (int64_t i = at; i < at + size; i += kLine) {
+    __builtin_prefetch(call.memory.keys + i, 0, kSecondCache);
+    __builtin_prefetch(call.memory.values + i, 0, kSecondCache);
   }
 }
 

@@ -10,6 +10,8 @@
 
 namespace attention {
 
+constexpr int64_t kLine = 16;  // floats of a cache's line
+
 // Vectors of new tokens: head h of token t of row r is at data + r * row + t * token + h * size.
 struct Vectors {
   const float* data;
@@ -83,13 +85,13 @@ int64_t tokens_at_once(const Call& call);
 int64_t rows_at_once(const Call& call);
 size_t scratch_size(const Call& call);
 
-// Puts a row's new keys and values into memory; copies the past if that is elsewhere.
-void write(const Call& call, int64_t row, int64_t kv_head);
-
-// Fetches what attend will first read of the memory of a row.
+// Fetches what is first read of the memory of a row.
 void fetch(const Call& call, int64_t row, int64_t kv_head);
 
+// Puts a row's new keys and values into memory; copies the past if that is elsewhere.
+using Write = void(const Call& call, int64_t row, int64_t kv_head);
+
 // The output of a part for the heads of kv_head, whose keys are written.
-void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch);
+using Attend = void(const Call& call, const Part& part, int64_t kv_head, float* scratch);
 
 }  // namespace attention

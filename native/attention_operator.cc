@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "kernels.h"
 #include "operator.h"
 
 namespace ort {
@@ -81,7 +82,7 @@ Order order_of(const attention::Call& call, int32_t* memory) {
 void write_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t heads = work.call.num_kv_heads, unit = static_cast<int64_t>(index);
-  attention::write(work.call, unit / heads, unit % heads);
+  kernels().write(work.call, unit / heads, unit % heads);
 }
 
 void attend_units(const Work& work, int64_t first, int64_t last, float* scratch) {
@@ -96,14 +97,14 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
                                smaller(call.num_tokens, (block + 1) * size)};
     if (call.memory.keys && !work.is_written_apart) {
       for (int64_t row = 0; row < part.num_rows; row++) {
-        attention::write(call, part.rows[row], kv_head);
+        kernels().write(call, part.rows[row], kv_head);
       }
     }
     if (is_step && unit + 1 < last) {
       const int32_t* next = work.order.starts + (unit + 1) / call.num_kv_heads;
       attention::fetch(call, work.order.rows[*next], (unit + 1) % call.num_kv_heads);
     }
-    attention::attend(call, part, kv_head, scratch);
+    kernels().attend(call, part, kv_head, scratch);
   }
 }
 

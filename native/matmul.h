@@ -21,11 +21,19 @@ struct Matrix {
   }
 };
 
+// Inputs whose products are summed before they join the rest. Blocks of weights fit into it.
+constexpr int64_t kBlock = 384;
+constexpr int64_t kFewRows = 6;  // for which a panel in another form is expanded block by block
+
+// Panels that are expanded at once, for all of more rows.
+int64_t panels_at_once(const Matrix& matrix);
+
 // Floats of scratch to multiply so many rows with so many panels.
 int64_t scratch_size(const Matrix& matrix, int64_t num_rows, int64_t num_panels);
 
 // Panels first .. last - 1 of those rows of y, of x [..., num_inputs].
-void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
-              int64_t first, int64_t last, float* scratch, float* y);
+using Multiply = void(const float* x, const Rows& rows, const Matrix& matrix,
+                      const Epilogue& epilogue, int64_t first, int64_t last, float* scratch,
+                      float* y);
 
 }  // namespace matmul

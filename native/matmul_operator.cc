@@ -1,5 +1,6 @@
 #include "matmul_operator.h"
 
+#include "kernels.h"
 #include "matmul.h"
 #include "product.h"
 
@@ -26,9 +27,9 @@ struct Work {
 };
 
 void multiply_tile(const Work& work, int64_t task, float* scratch) {
-  matmul::multiply(work.product.x, work.tiles.rows(task), work.matrix, work.product.epilogue,
-                   work.tiles.first_panel(task), work.tiles.last_panel(task), scratch,
-                   work.product.y);
+  kernels().multiply_floats(work.product.x, work.tiles.rows(task), work.matrix,
+                            work.product.epilogue, work.tiles.first_panel(task),
+                            work.tiles.last_panel(task), scratch, work.product.y);
 }
 
 void multiply_task(void* data, size_t index) {

@@ -23,6 +23,7 @@ __attribute__((visibility("default"))) int triune_runnable() {
 // What is faster here than ONNX Runtime's own operators, which use more instructions than ours.
 __attribute__((visibility("default"))) int triune_worthwhile() {
   int kernels = triune_runnable();
+  if (processor::has_avx512_and_vnni()) return kernels;
   if (processor::has_vnni()) kernels &= ~kRowInt8;
   if (processor::has_avx512()) kernels &= ~kMatMul;
   return kernels;

@@ -34,6 +34,11 @@ bool has_avx2_and_fma() {
   return keeps(kAvx) && has(leaf(7).b, 5) && has(leaf(1).c, 12) && has(leaf(1).c, 29);
 }
 bool has_avx512() { return keeps(kAvx512) && has(leaf(7).b, 16); }
+bool has_avx512_and_vnni() {
+  const Registers found = leaf(7);
+  return has_avx2_and_fma() && has_avx512() && has(found.b, 17) && has(found.b, 30) &&
+         has(found.b, 31) && has(found.c, 11);
+}
 bool has_vnni() {
   if (has(leaf(7).c, 11)) return true;  // AVX512_VNNI
   return leaf(7).a >= 1 && has(leaf(7, 1).a, 4);

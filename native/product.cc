@@ -6,6 +6,7 @@ namespace ort {
 namespace {
 
 constexpr int64_t kMaxPanelTasks = 64;
+constexpr int64_t kPanelsOfTile = 2;  // that kernels multiply by together, or one
 
 template <typename T>
 Status* data_of(const Api& api, const Value* value, const T*& out) {
@@ -80,7 +81,7 @@ Tiles::Tiles(const Product& product, int64_t rows_of_task, int64_t num_products,
   const int64_t of_panel = num_rows * product.num_inputs * kPanel;
   const int64_t worthwhile = ceil_div(num_products, larger(1, of_panel));
   const int64_t least = larger(worthwhile, ceil_div(num_panels_, kMaxPanelTasks));
-  panels_of_task_ = larger(1, smaller(num_panels_, least));
+  panels_of_task_ = smaller(num_panels_, ceil_div(larger(1, least), kPanelsOfTile) * kPanelsOfTile);
 }
 
 }  // namespace ort

@@ -29,11 +29,12 @@ struct Matrix {
 
 // Rows of x [..., num_inputs], times factors [num_inputs] if they are not null, to bytes around 128,
 // bytes [rows.count, 4 * num_groups], and the largest magnitude of each.
-void quantize(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,
-              uint8_t* bytes, float* largest);
+using Quantize = void(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,
+                      uint8_t* bytes, float* largest);
 
 // Panels first .. last - 1 of those rows of y. Their bytes and magnitudes begin with the first.
-void multiply(const uint8_t* bytes, const float* largest, const Rows& rows, const Matrix& matrix,
-              const Epilogue& epilogue, int64_t first, int64_t last, float* y);
+using Multiply = void(const uint8_t* bytes, const float* largest, const Rows& rows,
+                      const Matrix& matrix, const Epilogue& epilogue, int64_t first, int64_t last,
+                      float* y);
 
 }  // namespace row_int8

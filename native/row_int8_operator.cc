@@ -1,5 +1,6 @@
 #include "row_int8_operator.h"
 
+#include "kernels.h"
 #include "product.h"
 #include "row_int8.h"
 
@@ -27,7 +28,7 @@ void quantize_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t begin = static_cast<int64_t>(index) * kQuantizeRows;
   const Rows& rows = work.product.rows;
-  row_int8::quantize(work.product.x, work.factors,
+  kernels().quantize(work.product.x, work.factors,
                      rows.part(begin, smaller(kQuantizeRows, rows.count - begin)),
                      work.product.num_inputs, work.bytes + begin * work.row_bytes(),
                      work.largest + begin);
@@ -38,9 +39,9 @@ void multiply_task(void* data, size_t index) {
   const int64_t task = static_cast<int64_t>(index);
   const Rows rows = work.tiles.rows(task);
   const int64_t begin = rows.first - work.product.rows.first;
-  row_int8::multiply(work.bytes + begin * work.row_bytes(), work.largest + begin, rows,
-                     work.matrix, work.product.epilogue, work.tiles.first_panel(task),
-                     work.tiles.last_panel(task), work.product.y);
+  kernels().multiply_bytes(work.bytes + begin * work.row_bytes(), work.largest + begin, rows,
+                           work.matrix, work.product.epilogue, work.tiles.first_panel(task),
+                           work.tiles.last_panel(task), work.product.y);
 }
 
 struct RowInt8MatMul : Stateless {

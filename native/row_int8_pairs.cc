@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "exported.h"
+#include "kernels.h"
 #include "row_int8.h"
 
 namespace {
@@ -80,6 +81,13 @@ int64_t pair(const Reach* reaches, int64_t num_groups, uint16_t* left, uint16_t*
 // how many are in pairs, then at which input each begins, below 2^16. False: there is no memory.
 EXPORTED bool triune_pair_groups(int8_t* weights, int64_t num_panels, int64_t num_groups,
                                  uint16_t* order) {
+  if (!kernels().adds_groups_in_pairs) {
+    for (int64_t i = 0; i < num_panels * (num_groups + 1); i++) {
+      const int64_t place = i % (num_groups + 1);
+      order[i] = static_cast<uint16_t>(place ? (place - 1) * kGroup : 0);
+    }
+    return true;
+  }
   void* const memory =
       malloc(num_groups * (sizeof(Reach) + kGroupBytes + sizeof(uint16_t)));
   if (!memory) return false;

@@ -19,9 +19,12 @@ from server.backend.kernels.library import LIBRARY, Kernels, runnable
 from server.backend.kernels.rewrite import rewrite
 from server.backend.ort import OrtBackend
 
-pytestmark = pytest.mark.skipif(
-    Kernels.ATTENTION not in runnable(), reason="no attention of ours for this processor"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        Kernels.ATTENTION not in runnable(), reason="no attention of ours for this processor"
+    ),
+    pytest.mark.usefixtures("register_bits"),
+]
 
 # The standard operator's inputs, with their ranks.
 RANKS = {

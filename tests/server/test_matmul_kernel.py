@@ -17,9 +17,10 @@ from server.backend.kernels.library import Kernels, runnable
 from server.backend.kernels.rewrite import rewrite
 from server.backend.ort import OrtBackend
 
-pytestmark = pytest.mark.skipif(
-    Kernels.MATMUL not in runnable(), reason="no kernels for this processor"
-)
+pytestmark = [
+    pytest.mark.skipif(Kernels.MATMUL not in runnable(), reason="no kernels for this processor"),
+    pytest.mark.usefixtures("register_bits"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,12 @@ from server.backend.kernels import vocabulary
 from server.backend.kernels.library import Kernels, runnable
 from server.engine import sampling
 
-pytestmark = pytest.mark.skipif(
-    Kernels.VOCABULARY not in runnable(), reason="no kernels for this processor"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        Kernels.VOCABULARY not in runnable(), reason="no kernels for this processor"
+    ),
+    pytest.mark.usefixtures("register_bits"),
+]
 
 
 @given(

@@ -56,6 +56,19 @@ def worthwhile() -> Kernels:
     return _answer("triune_worthwhile")
 
 
+def use_registers(bits: int) -> bool:
+    """For tests and measurements: has all that is packed and run from now on use these.
+
+    Args:
+        bits: 256 or 512; 0: the widest that this processor has, as without this.
+
+    Returns:
+        Whether it has such.
+    """
+    found = function("triune_use_registers", ctypes.c_bool, ctypes.c_int)
+    return found is not None and bool(found.briefly(bits))
+
+
 def _answer(name: str) -> Kernels:
     found = function(name, ctypes.c_int)
     return Kernels(0) if found is None else Kernels(found.briefly())

@@ -2,37 +2,18 @@
 
 #include <string.h>
 
-#include "attention_tiles.h"
-#include "vectors.h"
+#include "begin.h"
 
-namespace attention {
-namespace {
-
-// Of a row's keys and values: in more, the processor sees by itself what will be read.
-constexpr int64_t kFetched = 48;
-constexpr int kSecondCache = 2;  // of what __builtin_prefetch fetches to
-
-}  // namespace
+namespace attention::SIMD {
 
 void fetch(const float* x, int64_t size) {
   for (int64_t i = 0; i < size; i += kLine) __builtin_prefetch(x + i);
 }
 
-void fetch(const Call& call, int64_t row, int64_t kv_head) {
-  const int64_t at =
-      (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * call.size;
-  const int64_t size = smaller(call.length(row), kFetched) * call.size;
-  for (int64_t i = at; i < at + size; i += kLine) {
-    __builtin_prefetch(call.memory.keys + i, 0, kSecondCache);
-    __builtin_prefetch(call.memory.values + i, 0, kSecondCache);
-  }
-}
-
-AVX2_FMA void turn(const Call& call, const float* x, int64_t position, float factor, float* y) {
+void turn(const Call& call, const float* x, int64_t position, float factor, float* y) {
   const Rotary& rotary = call.rotary;
   const int64_t half = rotary.cos ? rotary.half : 0;
   const float *cos = rotary.cos + position * half, *sin = rotary.sin + position * half;
-  const __m256 factors = _mm256_set1_ps(factor);
   int64_t i = 0;
   if (rotary.is_interleaved) {
     for (; i < half; i++) {
@@ -41,13 +22,13 @@ AVX2_FMA void turn(const Call& call, const float* x, int64_t position, float fac
       y[2 * i + 1] = (b * cos[i] + a * sin[i]) * factor;
     }
   }
-  for (; i + kLanes <= half; i += kLanes) {
-    const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
-    const __m256 c = _mm256_loadu_ps(cos + i), s = _mm256_loadu_ps(sin + i);
-    const __m256 first = _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s));
-    const __m256 second = _mm256_fmadd_ps(b, c, _mm256_mul_ps(a, s));
-    _mm256_storeu_ps(y + i, _mm256_mul_ps(first, factors));
-    _mm256_storeu_ps(y + half + i, _mm256_mul_ps(second, factors));
+  for (; i + kSide <= half; i += kSide) {
+    const Eight a = load<Eight>(x + i), b = load<Eight>(x + half + i);
+    const Eight c = load<Eight>(cos + i), s = load<Eight>(sin + i);
+    const Eight first = fma(a, c, -(b * s));
+    const Eight second = fma(b, c, a * s);
+    store(y + i, first * factor);
+    store(y + half + i, second * factor);
   }
   for (; i < half; i++) {
     const float a = x[i], b = x[half + i];
@@ -55,8 +36,8 @@ AVX2_FMA void turn(const Call& call, const float* x, int64_t position, float fac
     y[half + i] = (b * cos[i] + a * sin[i]) * factor;
   }
   i = 2 * half;
-  for (; i + kLanes <= call.size; i += kLanes) {
-    _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), factors));
+  for (; i + kSide <= call.size; i += kSide) {
+    store(y + i, load<Eight>(x + i) * factor);
   }
   for (; i < call.size; i++) y[i] = x[i] * factor;
 }
@@ -75,16 +56,16 @@ void gather(const Call& call, int64_t row, int64_t kv_head, int64_t start, int64
   }
 }
 
-AVX2_FMA void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first,
-                             int64_t last, float* keys, float* values, float* rows) {
-  const int64_t size = call.size;
-  for (int64_t position = first; position < last; position += kLanes) {
-    const int64_t end = smaller(position + kLanes, last), count = end - position;
-    const int64_t at = position - first;
-    gather(call, row, kv_head, 0, position, end, rows, values + at * size);
-    memset(rows + count * size, 0, (kLanes - count) * size * sizeof(float));
-    for (int64_t i = 0; i < size; i += kLanes) {
-      vectors::transpose(rows + i, size, keys + i * call.block() + at, call.block());
+void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
+                    float* keys, float* values, float* rows) {
+  const int64_t size = call.size, num_columns = ceil_div(last - first, kLanes) * kLanes;
+  for (int64_t column = 0; column < num_columns; column += kSide) {
+    const int64_t begin = smaller(last, first + column), end = smaller(last, begin + kSide);
+    const int64_t count = end - begin;
+    gather(call, row, kv_head, 0, begin, end, rows, values + column * size);
+    memset(rows + count * size, 0, (kSide - count) * size * sizeof(float));
+    for (int64_t i = 0; i < size; i += kSide) {
+      transpose(rows + i, size, keys + i * call.block() + column, call.block());
     }
   }
 }
@@ -110,4 +91,6 @@ void write(const Call& call, int64_t row, int64_t kv_head) {
   }
 }
 
-}  // namespace attention
+}  // namespace attention::SIMD
+
+#include "end.h"

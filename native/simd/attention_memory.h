@@ -1,10 +1,15 @@
 // Vectors of tokens on their way to where attention reads them.
 #pragma once
 
-#include "attention.h"
-#include "numbers.h"
+#include "../attention.h"
+#include "../numbers.h"
+#include "vectors.h"
 
-namespace attention {
+#include "begin.h"
+
+namespace attention::SIMD {
+
+using namespace ::SIMD;
 
 constexpr int64_t kAhead = 4;  // tokens, of which one is fetched
 
@@ -19,8 +24,12 @@ void gather(const Call& call, int64_t row, int64_t kv_head, int64_t start, int64
             int64_t last, float* keys, float* values);
 
 // The same of a block, where tokens begin at 0, with keys side by side: keys[dimension][block]. Up
-// to the next multiple of 8 they are 0. Rows: floats for 8 keys.
+// to the next multiple of kLanes they are 0. Rows: floats for kSide keys.
 void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
                     float* keys, float* values, float* rows);
 
-}  // namespace attention
+Write write;
+
+}  // namespace attention::SIMD
+
+#include "end.h"

@@ -1,0 +1,2 @@
+#pragma clang attribute pop
+#undef SIMD

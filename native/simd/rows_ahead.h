@@ -1,0 +1,38 @@
+// Rows that are read side by side, from their first byte on.
+#pragma once
+
+#include "vectors.h"
+
+#include "begin.h"
+
+namespace SIMD {
+
+// R rows that lie a stride apart, by few registers: an instruction adds the stride once or twice.
+template <int R>
+class RowsAhead {
+ public:
+  // `stride`: bytes.
+  INLINE RowsAhead(const void* first, int64_t stride) : stride_(stride) {
+    for (int i = 0; i < kBases; i++) {
+      bases_[i] = static_cast<const char*>(first) + 3 * i * stride;
+      asm("" : "+r"(bases_[i]));  // stays: it is not made of the first row by row
+    }
+  }
+
+  template <typename T>
+  INLINE T at(int row, int64_t offset) const {
+    return load<T>(bases_[row / 3] + row % 3 * stride_ + offset);
+  }
+  INLINE void skip(int64_t num_bytes) {
+    for (int i = 0; i < kBases; i++) bases_[i] += num_bytes;
+  }
+
+ private:
+  static constexpr int kBases = (R + 2) / 3;
+  const char* bases_[kBases];
+  int64_t stride_;
+};
+
+}  // namespace SIMD
+
+#include "end.h"
