@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "matmul.h"
+#include "norm.h"
 #include "row_int8.h"
 #include "vocabulary.h"
 
@@ -13,6 +14,7 @@ struct Kernels {
   bool adds_groups_in_pairs;  // of bytes: row_int8_pairs.cc
   attention::Write* write;
   attention::Attend* attend;
+  norm::Normalize* normalize;
   vocabulary::LogSumExp* log_sum_exp;
   vocabulary::Top* top;
   vocabulary::Likeliest* likeliest;

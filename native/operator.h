@@ -1,10 +1,11 @@
-// What the operators share: memory of a run, shapes, and the making of one that the runtime takes.
+// What the operators share: shapes, and the making of one that the runtime takes.
 #pragma once
 
 #include <stdlib.h>
 
 #include "numbers.h"
 #include "ort_api.h"
+#include "scratch.h"
 
 namespace ort {
 
@@ -39,25 +40,6 @@ inline Status* dimensions(const Api& api, const Value* value, Dimensions& out) {
   api.Release(shape);
   return status;
 }
-
-// Memory of one run, aligned as AVX wants it.
-class Scratch {
- public:
-  Scratch() = default;
-  ~Scratch() { free(data_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // Null where there is none.
-  void* allocate(size_t num_bytes) {
-    free(data_);
-    return data_ = aligned_alloc(kAlignment, (num_bytes / kAlignment + 1) * kAlignment);
-  }
-
- private:
-  static constexpr size_t kAlignment = 64;
-  void* data_ = nullptr;
-};
 
 struct Parameter {
   ElementType type;

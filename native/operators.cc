@@ -2,6 +2,7 @@
 
 #include "attention_operator.h"
 #include "matmul_operator.h"
+#include "norm_operator.h"
 #include "operator.h"
 #include "processor.h"
 #include "row_int8_operator.h"
@@ -9,7 +10,14 @@
 namespace {
 
 // server/backend/kernels/library.py
-enum Kernels : int { kRowInt8 = 1, kMatMul = 2, kVocabulary = 4, kAttention = 8, kAll = 15 };
+enum Kernels : int {
+  kRowInt8 = 1,
+  kMatMul = 2,
+  kVocabulary = 4,
+  kAttention = 8,
+  kNorm = 16,
+  kAll = 31
+};
 
 }  // namespace
 
@@ -41,6 +49,7 @@ __attribute__((visibility("default"))) ort::Status* RegisterCustomOps(ort::Sessi
     RETURN_IF_FAILED(api.Add(domain, &ort::row_int8_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::packed_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
   }
   return api.Add(options, domain);
 }

@@ -13,6 +13,9 @@ namespace attention::SIMD {
 Write write;
 Attend attend;
 }
+namespace norm::SIMD {
+Normalize normalize;
+}
 namespace vocabulary::SIMD {
 LogSumExp log_sum_exp;
 Top top;
@@ -29,6 +32,7 @@ const Kernels kernels{
     .adds_groups_in_pairs = SIMD_BITS == 256,
     .write = attention::SIMD::write,
     .attend = attention::SIMD::attend,
+    .normalize = norm::SIMD::normalize,
     .log_sum_exp = vocabulary::SIMD::log_sum_exp,
     .top = vocabulary::SIMD::top,
     .likeliest = vocabulary::SIMD::likeliest,

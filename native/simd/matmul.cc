@@ -15,6 +15,9 @@ constexpr int64_t kRowBlock = 96;  // rows that panels are read for
 // Of a tile. Sums fill twelve of 16 registers, or 24 of 32.
 constexpr int kMostPanels = SIMD_BITS == 512 ? 2 : 1;
 constexpr int kTile = SIMD_BITS == 512 ? 12 : 6;  // rows
+// Inputs in a step of its loop. Two panels have eight lines of a cache for them; eight tiles, all
+// the rows that panels are read for, fetch one each of the next two.
+constexpr int kUnrolled = 4;
 
 // Panels' inputs as floats, all of them or a block at a time.
 class Panels {
@@ -32,6 +35,8 @@ class Panels {
     return scratch_;
   }
   int64_t stride() const { return num_inputs_ * kPanel; }
+  // Where those behind `count` of them are; never read where they do not lie as floats.
+  const float* next(int64_t count) const { return floats_ + count * stride(); }
 
  private:
   const float* floats_ = nullptr;
@@ -43,8 +48,9 @@ class Panels {
 
 // R rows that are neighbours times P panels.
 template <int R, int P>
-void multiply_tile(const float* x, const Panels& panels, int64_t size, const PanelOutput* outputs) {
-  constexpr int kVectors = P * kPanelVectors, kUnrolled = 4;
+void multiply_tile(const float* x, const Panels& panels, int64_t size, const PanelOutput* outputs,
+                   Ahead ahead) {
+  constexpr int kVectors = P * kPanelVectors;
   Floats totals[R][kVectors], sums[R][kVectors];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -85,6 +91,7 @@ void multiply_tile(const float* x, const Panels& panels, int64_t size, const Pan
     for (int p = 1; p < P; p++) w[p] = w[p - 1] + panels.stride();
     int64_t i = begin;
     for (; i + kUnrolled <= end; i += kUnrolled) {
+      if constexpr (P == 2) ahead.fetch();
 #pragma unroll
       for (int input = 0; input < kUnrolled; input++) add(input);
       skip(kUnrolled);
@@ -112,11 +119,13 @@ int64_t tile_of(const Rows& rows) {
 template <int P>
 void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t size,
                      PanelOutput* outputs) {
+  Ahead ahead(panels.next(P));
   while (rows.count) {
     const int64_t count = tile_of(rows);
     with_count<kTile>(count, [&](auto tile) {
-      multiply_tile<tile.kCount, P>(x + rows[0] * size, panels, size, outputs);
+      multiply_tile<tile.kCount, P>(x + rows[0] * size, panels, size, outputs, ahead);
     });
+    ahead.skip(size / kUnrolled);
     rows = rows.part(count, rows.count - count);
     for (int p = 0; p < P; p++) outputs[p].skip(count);
   }

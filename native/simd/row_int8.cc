@@ -81,11 +81,13 @@ void quantize_one(const Row& row, int64_t size, int64_t stride, uint8_t* bytes, 
 template <int P>
 void multiply_panels(const uint8_t* bytes, int64_t stride, const float* largest, int64_t num_rows,
                      const Panel* panels, PanelOutput* outputs) {
+  Ahead ahead(panels[P - 1].weights + stride * kPanel);
   while (num_rows) {
     const int64_t count = ceil_div(num_rows, ceil_div(num_rows, kTile));
     with_count<kTile>(count, [&](auto tile) {
-      multiply_tile<tile.kCount, P>(bytes, stride, largest, panels, outputs);
+      multiply_tile<tile.kCount, P>(bytes, stride, largest, panels, outputs, ahead);
     });
+    ahead.skip(stride / kGroup / kUnrolled);
     bytes += count * stride;
     largest += count;
     num_rows -= count;

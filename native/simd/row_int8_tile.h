@@ -47,11 +47,14 @@ INLINE void finish(int64_t num_rows, Ints* sums, int64_t stride, const float* la
 #if SIMD_BITS == 512
 
 constexpr int kMostPanels = 2, kTile = 12;  // 24 of 32 registers are sums
+// Groups in a step of its loop. Two panels have eight lines of a cache for them; eight tiles, all
+// the rows that panels are read for, fetch one each of the next two.
+constexpr int kUnrolled = 4;
 
 // R rows times P panels, whose groups lie in order. Four products are added in one instruction.
 template <int R, int P>
 void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, const Panel* panels,
-                   const PanelOutput* outputs) {
+                   const PanelOutput* outputs, Ahead ahead) {
   __m512i sums[R][P];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -65,17 +68,32 @@ void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, c
   const __m512i* w[P];
 #pragma unroll
   for (int p = 0; p < P; p++) w[p] = reinterpret_cast<const __m512i*>(panels[p].weights);
-  for (int64_t i = 0; i < stride; i += kGroup) {
+  const auto add = [&](int64_t group) __attribute__((always_inline)) {
     __m512i weights[P];
 #pragma unroll
-    for (int p = 0; p < P; p++) weights[p] = _mm512_loadu_si512(w[p]++);
+    for (int p = 0; p < P; p++) weights[p] = _mm512_loadu_si512(w[p] + group);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const __m512i x = _mm512_set1_epi32(rows.template at<int32_t>(r, 0));
+      const __m512i x = _mm512_set1_epi32(rows.template at<int32_t>(r, group * kGroup));
 #pragma unroll
       for (int p = 0; p < P; p++) sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], x, weights[p]);
     }
-    rows.skip(kGroup);
+  };
+  const auto skip = [&](int64_t num_groups) __attribute__((always_inline)) {
+    rows.skip(num_groups * kGroup);
+#pragma unroll
+    for (int p = 0; p < P; p++) w[p] += num_groups;
+  };
+  int64_t left = stride / kGroup;
+  for (; left >= kUnrolled; left -= kUnrolled) {
+    if constexpr (P == 2) ahead.fetch();
+#pragma unroll
+    for (int group = 0; group < kUnrolled; group++) add(group);
+    skip(kUnrolled);
+  }
+  for (; left; left--) {
+    add(0);
+    skip(1);
   }
   Ints found[R][P];  // sums stay in registers
 #pragma unroll
@@ -89,7 +107,7 @@ void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, c
 
 #else
 
-constexpr int kMostPanels = 1, kTile = 4;
+constexpr int kMostPanels = 1, kTile = 4, kUnrolled = 4;
 
 // The four bytes at `offset`, eight times.
 INLINE __m256i broadcast(const uint8_t* row, uint64_t offset) {
@@ -108,7 +126,7 @@ INLINE __m256i multiply_from(const __m256i* w, __m256i x) {
 // R rows times one panel.
 template <int R, int P>
 void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, const Panel* panels,
-                   const PanelOutput* outputs) {
+                   const PanelOutput* outputs, Ahead) {
   const Panel& panel = *panels;
   __m256i sums[R][2];
   const uint8_t* rows[R];

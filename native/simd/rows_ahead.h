@@ -1,4 +1,4 @@
-// Rows that are read side by side, from their first byte on.
+// What a product reads: rows side by side, and what comes after.
 #pragma once
 
 #include "vectors.h"
@@ -31,6 +31,23 @@ class RowsAhead {
   static constexpr int kBases = (R + 2) / 3;
   const char* bases_[kBases];
   int64_t stride_;
+};
+
+// Memory that is read next, and is fetched to the second cache, line by line.
+class Ahead {
+ public:
+  INLINE explicit Ahead(const void* begin) : next_(static_cast<const char*>(begin)) {}
+
+  INLINE void fetch() {
+    __builtin_prefetch(next_, 0, kSecondCache);
+    skip(1);
+  }
+  INLINE void skip(int64_t num_lines) { next_ += num_lines * kLineBytes; }
+
+ private:
+  static constexpr int kSecondCache = 2;
+  static constexpr int64_t kLineBytes = 64;
+  const char* next_;
 };
 
 }  // namespace SIMD

@@ -18,6 +18,7 @@ class Kernels(IntFlag):
     MATMUL = 2
     VOCABULARY = 4
     ATTENTION = 8
+    NORM = 16
 
 
 class Function(NamedTuple):

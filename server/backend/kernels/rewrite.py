@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 
 from server.backend.base import Array
-from server.backend.kernels import attention, int8, matmul
+from server.backend.kernels import attention, int8, matmul, norms
 from server.backend.kernels.graph import Graph, Replacement
 from server.backend.kernels.library import DOMAIN, Kernels, worthwhile
 
@@ -23,6 +23,7 @@ PATTERNS: dict[Kernels, Pattern] = {
     Kernels.ROW_INT8: int8.products,
     Kernels.MATMUL: matmul.products,
     Kernels.ATTENTION: attention.attentions,
+    Kernels.NORM: norms.norms,
 }
 
 

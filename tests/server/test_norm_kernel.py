@@ -1,0 +1,134 @@
+"""Our normalisation of rows against the standard operators' definition."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from server.backend.base import Array, BoundGraph
+from server.backend.kernels import norms
+from server.backend.kernels.library import Kernels, runnable
+from server.backend.kernels.rewrite import rewrite
+from server.backend.ort import OrtBackend
+
+pytestmark = [
+    pytest.mark.skipif(Kernels.NORM not in runnable(), reason="no kernels for this processor"),
+    pytest.mark.usefixtures("register_bits"),
+]
+
+EPSILON = 1e-3
+
+
+def graph(
+    path: Path,
+    operator: str,
+    scale: Array,
+    bias: Array | None,
+    *,
+    is_scale_given: bool = True,
+    **attributes: Any,
+) -> Path:
+    """``y = operator(x) + 0``."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "n", len(scale)])]
+    initializers = []
+    if is_scale_given:
+        initializers.append(numpy_helper.from_array(scale, "scale"))
+    else:
+        inputs.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, [len(scale)]))
+    read = ["x", "scale"]
+    if bias is not None:
+        initializers.append(numpy_helper.from_array(bias, "bias"))
+        read.append("bias")
+    nodes = [
+        helper.make_node(operator, read, ["normal"], epsilon=EPSILON, **attributes),
+        helper.make_node("Identity", ["normal"], ["y"]),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "n", len(scale)])
+    made = helper.make_graph(nodes, "g", inputs, [y], initializers)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+def ours(file: Path, num_threads: int = 1) -> BoundGraph:
+    found = rewrite(file, Kernels.NORM)
+    assert found is not None
+    nodes = onnx.ModelProto.FromString(found.model).graph.node
+    assert [node.op_type for node in nodes] == [norms.OPERATOR, "Identity"]
+    return OrtBackend("cpu", num_threads).load(file, ()).bind({})
+
+
+def exact(x: Array, scale: Array, bias: Array | None, *, is_centered: bool) -> Array:
+    """As the operators' documents define it, in double precision."""
+    x = x.astype(np.float64)
+    if is_centered:
+        x = x - x.mean(-1, keepdims=True)
+    normal: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * scale
+    return normal if bias is None else normal + bias
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("size", [1, 7, 8, 16, 72, 384, 577])
+@pytest.mark.parametrize(
+    ("operator", "has_bias"),
+    [("LayerNormalization", True), ("LayerNormalization", False), ("RMSNormalization", False)],
+)
+def test_it_is_the_same(
+    tmp_path: Path, operator: str, has_bias: bool, size: int, num_threads: int
+) -> None:
+    rng = np.random.default_rng(size)
+    scale, bias = rng.normal(size=(2, size)).astype(np.float32)
+    given_bias = bias if has_bias else None
+    bound = ours(graph(tmp_path / "1" / "g.onnx", operator, scale, given_bias), num_threads)
+    for num_rows in (1, 3, 200):
+        x = rng.normal(2.0, 3.0, size=(1, num_rows, size)).astype(np.float32)
+        expected = exact(x, scale, given_bias, is_centered=operator == "LayerNormalization")
+        np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=2e-5, atol=2e-5)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 400), size=st.integers(1, 200))
+def test_a_row_is_the_same_whatever_is_beside_it(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, num_rows: int, size: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    scale, bias = rng.normal(size=(2, size)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("rows") / "1"
+    bound = ours(graph(folder / "g.onnx", "LayerNormalization", scale, bias), num_threads=2)
+    x = rng.normal(size=(1, num_rows, size)).astype(np.float32)
+    together = bound.run({"x": x})["y"][0]
+    for row in {0, num_rows // 2, num_rows - 1}:
+        alone = bound.run({"x": x[:, row : row + 1]})["y"][0, 0]
+        np.testing.assert_array_equal(alone, together[row])
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    bound = ours(graph(tmp_path / "1" / "g.onnx", "RMSNormalization", np.ones(8, np.float32), None))
+    assert bound.run({"x": np.zeros((0, 3, 8), np.float32)})["y"].shape == (0, 3, 8)
+
+
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, 1.0]])
+def test_what_is_no_number_stays_none(tmp_path: Path, values: list[float]) -> None:
+    scale = np.ones(20, np.float32)
+    bound = ours(graph(tmp_path / "1" / "g.onnx", "LayerNormalization", scale, None))
+    x = np.ones((1, 2, 20), np.float32)
+    x[0, 0, :2] = values
+    y = bound.run({"x": x})["y"][0]
+    assert np.isnan(y[0]).all()
+    np.testing.assert_array_equal(y[1], 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"axis": 1}, {"stash_type": 10}, {"is_scale_given": False}],
+    ids=["another axis", "another precision", "a scale that changes"],
+)
+def test_others_are_left_to_the_standard_operator(tmp_path: Path, other: dict[str, Any]) -> None:
+    file = graph(tmp_path / "g.onnx", "LayerNormalization", np.ones(8, np.float32), None, **other)
+    assert rewrite(file, Kernels.NORM) is None
