@@ -35,16 +35,18 @@ def test_whatever_ends_at_any_time_frees_its_slots(mixed_jobs, has_source) -> No
         mixed.clock.now += 1.0
     assert mixed.generator.load.num_running == mixed.generator.load.num_waiting == 0
     for id_, (one, at, is_partial) in enumerate(mixed_jobs):
+        assert [news.is_last for news in mixed.news if news.id == id_].count(True) == 1
         plain = replace(one, source=(7, 8) if has_source else ())
         alone = run_alone(plain, has_source=has_source)
         outcomes = {end.outcome for end in mixed.ends_of(id_).values()}
         cut = Outcome.TIME_LIMIT if is_partial else Outcome.DEADLINE
+        if at is not None and is_partial and one.beams is not None:
+            continue  # what is best so far may have ended by itself, and not be the best of all
         if at is None or cut not in outcomes:
             assert mixed.tokens_of(id_) == alone.tokens_of(0)
         elif one.beams is None:
             told = mixed.tokens_of(id_)
             assert told == alone.tokens_of(0)[: len(told)]
-        assert [news.is_last for news in mixed.news if news.id == id_].count(True) == 1
 
 
 def test_a_time_limit_ends_a_text_with_what_there_is() -> None:
