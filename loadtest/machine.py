@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 _PACKAGES = ("triune", "grpcio", "protobuf", "numpy", "uvloop")
+_DECISIVE = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_int8": "AMX"}
 
 
 def machine() -> dict[str, str | int | None]:
@@ -35,8 +36,10 @@ def instructions() -> frozenset[str]:
 
 
 def _processor() -> str | None:
-    """The model name that Linux tells."""
-    return _told("model name") or platform.processor() or None
+    """The model name that Linux tells, and what of its instructions decides how fast models are."""
+    name = _told("model name") or platform.processor() or None
+    found = [said for flag, said in _DECISIVE.items() if flag in instructions()]
+    return f"{name} ({', '.join(found)})" if name and found else name
 
 
 def _told(field: str) -> str | None:

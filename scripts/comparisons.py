@@ -43,6 +43,14 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
+def places(rows: Iterable[Row]) -> str:
+    """Where each task was measured, in a sentence for each machine."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        found.setdefault(row["where"], {})[f"{row['task']} ({row['level']})"] = None
+    return "\n".join(f"Measured on {where}: {', '.join(what)}." for where, what in found.items())
+
+
 def committed() -> list[Row]:
     """The rows of all reports of comparisons, by task, level and precision."""
     files = sorted(RESULTS.glob("compare-*.json"), key=lambda path: path.stem)
@@ -53,16 +61,18 @@ def newest(reports: Sequence[Mapping[str, Any]]) -> list[Row]:
     """The rows of all reports; of what several measured, that of the one that began last."""
     found: dict[tuple[str, ...], tuple[str, Row]] = {}
     for report in reports:
+        machine = report["machine"]
+        where = f"{machine['cores']} cores of {machine['processor']}"
         for row in report["rows"]:
             key = (*_work(row), str(_size(row)))
             if key not in found or report["started"] > found[key][0]:
-                found[key] = report["started"], row
+                found[key] = report["started"], {**row, "where": where}
     return [row for _, row in found.values()]
 
 
-def rendered(readme: str, rows: Iterable[Row]) -> str:
+def rendered(readme: str, rows: Sequence[Row]) -> str:
     """``readme`` with the comparisons in ``rows``."""
-    return replaced(readme, "comparisons", table(rows))
+    return replaced(readme, "comparisons", f"{table(rows)}\n\n{places(rows)}")
 
 
 def _work(row: Row) -> tuple[str, ...]:

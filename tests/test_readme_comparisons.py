@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scripts.comparisons import Row, committed, newest, rendered, table
+from scripts.comparisons import Row, committed, newest, places, rendered, table
 from scripts.parts import README
 
 
@@ -66,12 +66,29 @@ def test_what_is_better_the_sooner_is_told_as_a_time() -> None:
     )
 
 
+def test_where_each_task_was_measured_is_said_once_for_each_machine() -> None:
+    rows = [
+        measured(where="2 cores of A"),
+        measured(where="2 cores of A", work="prefill"),
+        measured(where="2 cores of B", task="embed", level="server"),
+        measured(where="2 cores of A", level="server"),
+    ]
+    assert places(rows).splitlines() == [
+        "Measured on 2 cores of A: generate (engine), generate (server).",
+        "Measured on 2 cores of B: embed (server).",
+    ]
+
+
 def test_of_two_reports_of_the_same_the_later_counts() -> None:
     older = [measured(batch=batch, ours=1.0) for batch in (1, 4)]
     later = [measured(batch=4, ours=2.0)]
     for reports in ((older, later), (later, older)):
         dated = [
-            {"started": f"2026-11-2{2 if rows is later else 1}T09:00:00+00:00", "rows": rows}
+            {
+                "started": f"2026-11-2{2 if rows is later else 1}T09:00:00+00:00",
+                "machine": {"cores": 2, "processor": "A"},
+                "rows": rows,
+            }
             for rows in reports
         ]
         assert {row["batch"]: row["ours"] for row in newest(dated)} == {1: 1.0, 4: 2.0}
