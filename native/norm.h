@@ -1,5 +1,5 @@
-// Rows brought to one size: layer normalisation (Ba et al. 2016), and by the root of the mean square
-// alone (Zhang and Sennrich 2019).
+// Rows brought to one size: layer normalisation (Ba et al. 2016), and that by the root of the mean
+// square alone (Zhang and Sennrich 2019).
 #pragma once
 
 #include <stdint.h>

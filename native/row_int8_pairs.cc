@@ -1,4 +1,5 @@
-// Which groups of a panel's inputs are multiplied together: called by server/backend/kernels/int8.py.
+// Which groups of a panel's inputs are multiplied together: called by
+// server/backend/kernels/int8.py.
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,9 +77,10 @@ int64_t pair(const Reach* reaches, int64_t num_groups, uint16_t* left, uint16_t*
 
 }  // namespace
 
-// Reorders the groups of each panel [num_groups][16 outputs][4 inputs] so that as many as can be come
-// in pairs whose products, with unsigned bytes, add up in 16 bits. `order` [panels][1 + num_groups]:
-// how many are in pairs, then at which input each begins, below 2^16. False: there is no memory.
+// Reorders the groups of each panel [num_groups][16 outputs][4 inputs] so that as many as can be
+// come in pairs whose products, with unsigned bytes, add up in 16 bits; none, where kernels have no
+// use for pairs. `order` [panels][1 + num_groups]: how many are in pairs, then at which input each
+// begins, below 2^16. False: there is no memory.
 EXPORTED bool triune_pair_groups(int8_t* weights, int64_t num_panels, int64_t num_groups,
                                  uint16_t* order) {
   if (!kernels().adds_groups_in_pairs) {

@@ -24,7 +24,8 @@ pthread_once_t once = PTHREAD_ONCE_INIT;
 void make_key() { has_key = pthread_key_create(&key, free) == 0; }
 
 bool keep(const Kept& piece) {
-  if (pthread_once(&once, make_key) || !has_key || pthread_setspecific(key, piece.data)) return false;
+  if (pthread_once(&once, make_key) || !has_key) return false;
+  if (pthread_setspecific(key, piece.data)) return false;
   kept = piece;
   return true;
 }

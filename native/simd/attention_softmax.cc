@@ -29,7 +29,8 @@ void adjust(const Call& call, const Queries& queries, int64_t query, int64_t blo
     if (call.soft_cap > 0) score = call.soft_cap * tanh(score / call.soft_cap);
     if (bias) {
       const int64_t left = call.bias.num_keys - block - i;
-      score += left >= kLanes ? load(bias + block + i) : load_some(bias + block + i, larger(0, left));
+      const float* from = bias + block + i;
+      score += left >= kLanes ? load(from) : load_some(from, larger(0, left));
     }
     store(scores + i, (place >= begin & place < end) ? score : Floats(-INFINITY));
   }

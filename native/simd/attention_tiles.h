@@ -67,7 +67,7 @@ void score(const float* queries, int64_t any_size, const float* keys, int64_t fi
   }
 }
 
-// Scores of R queries with K vectors of keys, which lie side by side: keys[dimension * stride + key].
+// Scores of R queries with K vectors of keys, which lie side by side: keys[dimension][stride].
 template <int R, int K>
 INLINE void score_columns(const float* queries, int64_t size, const float* keys, int64_t stride,
                           float* scores, int64_t scores_stride) {

@@ -171,7 +171,8 @@ void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epil
   for (int64_t begin = first; begin < last; begin += at_once) {
     const int64_t end = smaller(last, begin + at_once);
     for (int64_t index = begin; is_expanded && index < end; index++) {
-      weights::expand(matrix.form, matrix.panel(index), 0, inputs, scratch + (index - begin) * size);
+      weights::expand(matrix.form, matrix.panel(index), 0, inputs,
+                      scratch + (index - begin) * size);
     }
     const float* floats =
         is_expanded ? scratch : reinterpret_cast<const float*>(matrix.panel(begin));

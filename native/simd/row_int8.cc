@@ -4,7 +4,11 @@
 #include <string.h>
 
 #include "../numbers.h"
-#include "row_int8_tile.h"
+#if SIMD_BITS == 512
+#include "row_int8_tile_512.h"
+#else
+#include "row_int8_tile_256.h"
+#endif
 
 #include "begin.h"
 

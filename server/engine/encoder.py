@@ -49,6 +49,9 @@ def form_batch(lengths: Rows[int], limits: BatchLimits, first: int = 0) -> tuple
     ``first`` always runs; those nearest to it in length join it, as long as the
     batch stays within bounds. A text larger than the bound runs alone.
 
+    Where less than two full batches wait, half of that runs, or half a full batch: the other half
+    is there when it ends, while those who were answered ask again.
+
     Args:
         lengths: tokens of each waiting text, in order of arrival; not empty.
         limits: of a batch.
@@ -57,6 +60,8 @@ def form_batch(lengths: Rows[int], limits: BatchLimits, first: int = 0) -> tuple
     Returns:
         Indices into ``lengths``, ``first`` before the others.
     """
+    full = limits.max_padded_tokens
+    most = min(full, max(full // 2, sum(lengths) // 2))
     longest = total = size = lengths[first]
     others = sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - size))
     others.remove(first)
@@ -65,7 +70,7 @@ def form_batch(lengths: Rows[int], limits: BatchLimits, first: int = 0) -> tuple
         new_longest = max(longest, lengths[index])
         padded = new_longest * (len(batch) + 1)
         new_total = total + lengths[index]
-        if padded > limits.max_padded_tokens or padded > limits.max_padding * new_total:
+        if padded > most or padded > limits.max_padding * new_total:
             break
         batch.append(index)
         longest, total = new_longest, new_total

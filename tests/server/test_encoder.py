@@ -22,6 +22,12 @@ def test_a_batch_has_its_first_and_stays_within_bounds(lengths: list[int], data)
     assert padded <= LIMITS.max_padding * sum(chosen)
 
 
+def test_of_few_texts_half_runs() -> None:
+    """With room for 64 tokens: at least half of that, and all of it when twice as much waits."""
+    sizes = [len(form_batch([8] * waiting, LIMITS)) for waiting in (1, 3, 4, 8, 10, 12, 16, 40)]
+    assert sizes == [1, 3, 4, 4, 5, 6, 8, 8]
+
+
 @given(st.lists(st.booleans(), min_size=1), st.integers(0, MAX_OVERTAKEN))
 def test_only_bulk_work_is_overtaken(are_bulk: list[bool], num_overtaken: int) -> None:
     first = choose_first(are_bulk, num_overtaken)
