@@ -12,9 +12,9 @@ extern const Kernels kernels;
 
 namespace {
 
-const Kernels* used = nullptr;
+const Kernels* used = nullptr;  // until somebody asks
 
-// Null: the best there is.
+// Of 0 bits, the best there are; null: this processor has none such.
 const Kernels* of_bits(int bits) {
   if (bits != 256 && processor::has_avx512_and_vnni()) return &avx512::kernels;
   return bits == 512 ? nullptr : &avx2::kernels;
@@ -34,7 +34,7 @@ const Kernels& kernels() {
 // For tests and measurements: registers of 256 or 512 bits, for all that is packed and run from now
 // on; 0: the best. False if this processor has none such.
 EXPORTED bool triune_use_registers(int bits) {
-  const Kernels* found = of_bits(bits);
+  const Kernels* found = processor::has_avx2_and_fma() ? of_bits(bits) : nullptr;
   if (found) __atomic_store_n(&used, found, __ATOMIC_RELAXED);
   return found;
 }
