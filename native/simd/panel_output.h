@@ -28,34 +28,76 @@ class PanelOutput {
   }
 
   INLINE void skip(int64_t num_rows) { rows_.first += num_rows; }
-  INLINE void fetch(int64_t row) const { __builtin_prefetch(y_ + rows_[row] * stride_, 1); }
+  INLINE void fetch(int64_t row) const { __builtin_prefetch(y_ + place(row), 1); }
 
-  // sums [num_rows][stride], in vectors. Not unrolled: it is long.
-  INLINE void finish_all(int64_t num_rows, Floats* sums, int64_t stride) const {
-#pragma clang loop unroll(disable)
-    for (int64_t row = 0; row < num_rows; row++) finish(row, sums + row * stride);
+  // sums [R][stride], in vectors, of the next R rows. They are never put into memory where all that
+  // follows is to add to them.
+  template <int R>
+  INLINE void finish(Floats* sums, int64_t stride) const {
+    Floats bias[kPanelVectors];
+#pragma unroll
+    for (int v = 0; v < kPanelVectors; v++) bias[v] = bias_ ? load(bias_ + v * kLanes) : -0.0f;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+      for (int v = 0; v < kPanelVectors; v++) sums[r * stride + v] += bias[v];
+    }
+    if (activation_ != Activation::kNone || width_ != kPanel) {
+      Floats kept[R][kPanelVectors];
+#pragma unroll
+      for (int r = 0; r < R; r++) {
+#pragma unroll
+        for (int v = 0; v < kPanelVectors; v++) kept[r][v] = sums[r * stride + v];
+      }
+      return finish_all(R, kept[0]);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      const int64_t at = place(r);
+#pragma unroll
+      for (int v = 0; v < kPanelVectors; v++) {
+        Floats value = sums[r * stride + v];
+        if (rest_) value += load(rest_ + at + v * kLanes);
+        store(y_ + at + v * kLanes, value);
+      }
+    }
   }
 
  private:
-  // sums [kPanelVectors]
-  INLINE void finish(int64_t row, Floats* sums) const {
-    for (int v = 0; bias_ && v < kPanelVectors; v++) sums[v] += load(bias_ + v * kLanes);
-    if (activation_ == Activation::kSiluGate) {
-      Eight halves[2];
-      memcpy(halves, sums, sizeof halves);
-      return put(row, 0, silu(halves[0]) * halves[1]);
+  int64_t place(int64_t row) const { return rows_[row] * stride_; }
+
+  // sums [num_rows][kPanelVectors], with the bias.
+  void finish_all(int64_t num_rows, const Floats* sums) const {
+    switch (activation_) {
+      case Activation::kSiluGate:
+        for (int64_t row = 0; row < num_rows; row++) {
+          Eight halves[2];
+          memcpy(halves, sums + row * kPanelVectors, sizeof halves);
+          put(row, 0, silu(halves[0]) * halves[1]);
+        }
+        break;
+      case Activation::kGelu:
+        return put_all(num_rows, sums, [](Floats x) __attribute__((always_inline)) { return gelu(x); });
+      case Activation::kRelu:
+        return put_all(num_rows, sums, [](Floats x) __attribute__((always_inline)) { return relu(x); });
+      case Activation::kNone:
+        return put_all(num_rows, sums, [](Floats x) __attribute__((always_inline)) { return x; });
     }
-    for (int v = 0; v < kPanelVectors; v++) {
-      if (activation_ == Activation::kGelu) sums[v] = gelu(sums[v]);
-      if (activation_ == Activation::kRelu) sums[v] = relu(sums[v]);
-      put(row, v * kLanes, sums[v]);
+  }
+
+  template <typename Function>
+  INLINE void put_all(int64_t num_rows, const Floats* sums, const Function& activate) const {
+    for (int64_t row = 0; row < num_rows; row++) {
+      for (int v = 0; v < kPanelVectors; v++) {
+        put(row, v * kLanes, activate(sums[row * kPanelVectors + v]));
+      }
     }
   }
 
   template <typename V>
   INLINE void put(int64_t row, int64_t column, V value) const {
     constexpr int64_t kSize = sizeof(V) / sizeof(float);
-    const int64_t at = rows_[row] * stride_ + column, count = width_ - column;
+    const int64_t at = place(row) + column, count = width_ - column;
     if (count >= kSize) {
       if (rest_) value += load<V>(rest_ + at);
       store(y_ + at, value);

@@ -27,20 +27,27 @@ struct Panel {
         offsets(matrix.offsets + index * kPanel) {}
 };
 
-// Sums of R rows and one panel, in place of whole numbers. Those are of unsigned bytes: the offsets
-// are taken off.
-INLINE void finish(int64_t num_rows, Ints* sums, int64_t stride, const float* largest,
-                   const Panel& panel, const PanelOutput& output) {
-  Floats* const values = reinterpret_cast<Floats*>(sums);
-  for (int64_t r = 0; r < num_rows; r++) {
+// Sums [R][stride], in vectors, of R rows and one panel. They are of unsigned bytes: the offsets are
+// taken off.
+template <int R>
+INLINE void finish(const Ints* sums, int64_t stride, const float* largest, const Panel& panel,
+                   const PanelOutput& output) {
+  Ints offsets[kPanelVectors];
+  Floats scales[kPanelVectors], values[R][kPanelVectors];
+#pragma unroll
+  for (int v = 0; v < kPanelVectors; v++) {
+    offsets[v] = load<Ints>(panel.offsets + v * kLanes);
+    scales[v] = load(panel.scales + v * kLanes);
+  }
+#pragma unroll
+  for (int r = 0; r < R; r++) {
+#pragma unroll
     for (int v = 0; v < kPanelVectors; v++) {
-      const Ints sum = sums[r * stride + v] - load<Ints>(panel.offsets + v * kLanes);
-      const Floats scaled =
-          __builtin_convertvector(sum, Floats) * load(panel.scales + v * kLanes);
-      values[r * stride + v] = scaled * largest[r];
+      const Ints sum = sums[r * stride + v] - offsets[v];
+      values[r][v] = __builtin_convertvector(sum, Floats) * scales[v] * largest[r];
     }
   }
-  output.finish_all(num_rows, values, stride);
+  output.finish<R>(values[0], kPanelVectors);
 }
 
 }  // namespace row_int8::SIMD

@@ -73,7 +73,7 @@ void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, c
 #pragma unroll
     for (int half = 0; half < 2; half++) found[r][half] = reinterpret_cast<Ints>(sums[r][half]);
   }
-  finish(R, found[0], 2, largest, panel, *outputs);
+  finish<R>(found[0], 2, largest, panel, *outputs);
 }
 
 }  // namespace row_int8::SIMD

@@ -64,7 +64,7 @@ void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, c
     for (int p = 0; p < P; p++) found[r][p] = reinterpret_cast<Ints>(sums[r][p]);
   }
 #pragma unroll
-  for (int p = 0; p < P; p++) finish(R, found[0] + p, P, largest, panels[p], outputs[p]);
+  for (int p = 0; p < P; p++) finish<R>(found[0] + p, P, largest, panels[p], outputs[p]);
 }
 
 }  // namespace row_int8::SIMD
