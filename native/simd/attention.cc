@@ -89,9 +89,7 @@ void attend_block(const Call& call, const Queries& queries, int64_t block, const
       score<kRows, N, V>(vectors, size, keys, seen.from, seen.to, query ? nullptr : values,
                       scores, call.block());
     }
-    for (int64_t q = query; q < query + kRows; q++) {
-      weigh(call, queries, q, block, seen.from, rounded_up(seen.to));
-    }
+    weigh(call, queries, query, query + kRows, block, seen.from, rounded_up(seen.to));
   });
   each_tile(queries.count, [&](int64_t query, auto rows) {
     constexpr int kRows = decltype(rows)::kCount;

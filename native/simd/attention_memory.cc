@@ -10,9 +10,33 @@ void fetch(const float* x, int64_t size) {
   for (int64_t i = 0; i < size; i += kLine) __builtin_prefetch(x + i);
 }
 
+namespace {
+
+// y = x * factor, of `size` floats: a multiple of 8.
+INLINE void scale(const float* x, int64_t size, float factor, float* y) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) store(y + i, load(x + i) * factor);
+  for (; i < size; i += 8) store(y + i, load<Eight>(x + i) * factor);
+}
+
+INLINE void copy(const float* x, int64_t size, float* y) {
+  for (int64_t i = 0; i < size; i += 8) store(y + i, load<Eight>(x + i));
+}
+
+// Fetches the key and the value of a new token that comes soon, if there is one.
+INLINE void fetch_ahead(const Call& call, int64_t row, int64_t head, int64_t token,
+                        int64_t num_tokens) {
+  if (token + kAhead >= num_tokens) return;
+  fetch(call.key.of(row, token + kAhead) + head, call.size);
+  fetch(call.value.of(row, token + kAhead) + head, call.size);
+}
+
+}  // namespace
+
 void turn(const Call& call, const float* x, int64_t position, float factor, float* y) {
   const Rotary& rotary = call.rotary;
-  const int64_t half = rotary.cos ? rotary.half : 0;
+  if (!rotary.cos) return scale(x, call.size, factor, y);
+  const int64_t half = rotary.half;
   const float *cos = rotary.cos + position * half, *sin = rotary.sin + position * half;
   int64_t i = 0;
   if (rotary.is_interleaved) {
@@ -47,21 +71,30 @@ void gather(const Call& call, int64_t row, int64_t kv_head, int64_t start, int64
   for (int64_t position = first; position < last; position++) {
     const int64_t head = kv_head * call.size, token = position - start;
     const int64_t at = (position - first) * call.size;
-    if (position + kAhead < call.length(row)) {
-      fetch(call.key.of(row, token + kAhead) + head, call.size);
-      fetch(call.value.of(row, token + kAhead) + head, call.size);
-    }
+    fetch_ahead(call, row, head, token, call.length(row) - start);
     turn(call, call.key.of(row, token) + head, position, 1.0f, keys + at);
-    memcpy(values + at, call.value.of(row, token) + head, call.size * sizeof(float));
+    copy(call.value.of(row, token) + head, call.size, values + at);
   }
 }
 
 void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
                     float* keys, float* values, float* rows) {
-  const int64_t size = call.size, num_columns = ceil_div(last - first, kLanes) * kLanes;
+  const int64_t size = call.size, head = kv_head * size;
+  const int64_t num_columns = ceil_div(last - first, kLanes) * kLanes;
   for (int64_t column = 0; column < num_columns; column += kSide) {
     const int64_t begin = smaller(last, first + column), end = smaller(last, begin + kSide);
     const int64_t count = end - begin;
+    if (count == kSide && !call.rotary.cos) {
+      for (int64_t token = begin; token < end; token++) {
+        fetch_ahead(call, row, head, token, call.length(row));
+        copy(call.value.of(row, token) + head, size, values + (token - first) * size);
+      }
+      const float* key = call.key.of(row, begin) + head;
+      for (int64_t i = 0; i < size; i += kSide) {
+        transpose(key + i, call.key.token, keys + i * call.block() + column, call.block());
+      }
+      continue;
+    }
     gather(call, row, kv_head, 0, begin, end, rows, values + column * size);
     memset(rows + count * size, 0, (kSide - count) * size * sizeof(float));
     for (int64_t i = 0; i < size; i += kSide) {

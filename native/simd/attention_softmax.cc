@@ -1,5 +1,6 @@
 #include "attention_softmax.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "begin.h"
@@ -36,20 +37,20 @@ void adjust(const Call& call, const Queries& queries, int64_t query, int64_t blo
   }
 }
 
-}  // namespace
-
-void weigh(const Call& call, const Queries& queries, int64_t query, int64_t block, int64_t from,
-           int64_t to) {
+// What weigh does for one query.
+INLINE void weigh_one(const Call& call, const Queries& queries, int64_t query, int64_t block,
+                      int64_t from, int64_t to) {
   const bool is_whole = queries.begin[query] <= block + from && block + to <= queries.end[query];
   if (!is_whole || call.soft_cap > 0 || call.bias.data) {
     adjust(call, queries, query, block, from, to);
   }
   float* scores = queries.scores + query * call.block();
-  Floats best = queries.best[query];
+  const float before = queries.best[query];
+  Floats best = before;
   for (int64_t i = from; i < to; i += kLanes) best = larger_of(load(scores + i), best);
   const float most = largest(best);
-  const float rescale =
-      queries.best[query] == most ? 1.0f : exp_of_one(queries.best[query] - most);
+  float rescale = 1.0f;
+  if (before != most) rescale = before == -FLT_MAX ? 0.0f : exp_of_one(before - most);
   float* totals = queries.totals + query * kMostLanes;
   Floats total = load(totals) * rescale;
   for (int64_t i = from; i < to; i += kLanes) {
@@ -60,6 +61,15 @@ void weigh(const Call& call, const Queries& queries, int64_t query, int64_t bloc
   store(totals, total);
   queries.best[query] = most;
   queries.rescale[query] = rescale;
+}
+
+}  // namespace
+
+void weigh(const Call& call, const Queries& queries, int64_t first, int64_t last, int64_t block,
+           int64_t from, int64_t to) {
+  for (int64_t query = first; query < last; query++) {
+    weigh_one(call, queries, query, block, from, to);
+  }
 }
 
 void finish(const Call& call, int64_t head, const Queries& queries, int64_t query, float* output) {
