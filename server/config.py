@@ -73,7 +73,7 @@ class ServerConfig:
     num_lanes: int = 1
     num_threads: int = 1
     max_paired_bytes: int = 1 << 29
-    gather_rows: int = 4
+    gather_rows: int = 8
     num_slots: int = 32
     max_length: int = 2048
     max_step_tokens: int = STEP_TOKENS["cpu"]
