@@ -43,11 +43,20 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
-def places(rows: Iterable[Row]) -> str:
-    """Where each task was measured, in a sentence for each machine."""
+def places(rows: Sequence[Row]) -> str:
+    """Where each task was measured, in a sentence for each machine.
+
+    With the precision, where not all of a task's were measured on one.
+    """
+    machines: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        machines.setdefault((row["task"], row["level"]), set()).add(row["where"])
     found: dict[str, dict[str, None]] = {}
     for row in rows:
-        found.setdefault(row["where"], {})[f"{row['task']} ({row['level']})"] = None
+        task, level = row["task"], row["level"]
+        is_split = len(machines[task, level]) > 1
+        what = f"{task} ({level}, {row['precision']})" if is_split else f"{task} ({level})"
+        found.setdefault(row["where"], {})[what] = None
     return "\n".join(f"Measured on {where}: {', '.join(what)}." for where, what in found.items())
 
 

@@ -79,6 +79,18 @@ def test_where_each_task_was_measured_is_said_once_for_each_machine() -> None:
     ]
 
 
+def test_precisions_are_named_where_machines_share_a_task() -> None:
+    rows = [
+        measured(where="2 cores of A"),
+        measured(where="2 cores of B", precision="fp32"),
+        measured(where="2 cores of B", level="server"),
+    ]
+    assert places(rows).splitlines() == [
+        "Measured on 2 cores of A: generate (engine, int8).",
+        "Measured on 2 cores of B: generate (engine, fp32), generate (server).",
+    ]
+
+
 def test_of_two_reports_of_the_same_the_later_counts() -> None:
     older = [measured(batch=batch, ours=1.0) for batch in (1, 4)]
     later = [measured(batch=4, ours=2.0)]
