@@ -12,15 +12,8 @@ void fetch(const float* x, int64_t size) {
 
 namespace {
 
-// y = x * factor, of `size` floats: a multiple of 8.
-INLINE void scale(const float* x, int64_t size, float factor, float* y) {
-  int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) store(y + i, load(x + i) * factor);
-  for (; i < size; i += 8) store(y + i, load<Eight>(x + i) * factor);
-}
-
 INLINE void copy(const float* x, int64_t size, float* y) {
-  for (int64_t i = 0; i < size; i += 8) store(y + i, load<Eight>(x + i));
+  for (int64_t i = 0; i < size; i += kSide) store(y + i, load<Eight>(x + i));
 }
 
 // Fetches the key and the value of a new token that comes soon, if there is one.
@@ -35,8 +28,7 @@ INLINE void fetch_ahead(const Call& call, int64_t row, int64_t head, int64_t tok
 
 void turn(const Call& call, const float* x, int64_t position, float factor, float* y) {
   const Rotary& rotary = call.rotary;
-  if (!rotary.cos) return scale(x, call.size, factor, y);
-  const int64_t half = rotary.half;
+  const int64_t half = rotary.cos ? rotary.half : 0;
   const float *cos = rotary.cos + position * half, *sin = rotary.sin + position * half;
   int64_t i = 0;
   if (rotary.is_interleaved) {
@@ -60,6 +52,7 @@ void turn(const Call& call, const float* x, int64_t position, float factor, floa
     y[half + i] = (b * cos[i] + a * sin[i]) * factor;
   }
   i = 2 * half;
+  for (; i + kLanes <= call.size; i += kLanes) store(y + i, load(x + i) * factor);
   for (; i + kSide <= call.size; i += kSide) {
     store(y + i, load<Eight>(x + i) * factor);
   }

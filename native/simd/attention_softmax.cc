@@ -49,7 +49,7 @@ INLINE void weigh_one(const Call& call, const Queries& queries, int64_t query, i
   Floats best = before;
   for (int64_t i = from; i < to; i += kLanes) best = larger_of(load(scores + i), best);
   const float most = largest(best);
-  float rescale = 1.0f;
+  float rescale = 1.0f;  // 0 where nothing was before
   if (before != most) rescale = before == -FLT_MAX ? 0.0f : exp_of_one(before - most);
   float* totals = queries.totals + query * kMostLanes;
   Floats total = load(totals) * rescale;

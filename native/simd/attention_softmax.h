@@ -10,8 +10,8 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Turns scores of queries first .. last - 1 and of keys from .. to - 1 of a block into weights; both
-// bounds of keys are multiples of kLanes.
+// Turns scores of queries first .. last - 1 and of keys from .. to - 1 of a block into weights;
+// both bounds of keys are multiples of kLanes.
 void weigh(const Call& call, const Queries& queries, int64_t first, int64_t last, int64_t block,
            int64_t from, int64_t to);
 

@@ -107,7 +107,9 @@ void multiply_tile(const float* x, const Panels& panels, int64_t size, const Pan
     }
   }
 #pragma unroll
-  for (int p = 0; p < P; p++) outputs[p].template finish<R>(totals[0] + p * kPanelVectors, kVectors);
+  for (int p = 0; p < P; p++) {
+    outputs[p].template finish<R>(totals[0] + p * kPanelVectors, kVectors);
+  }
 }
 
 // Rows of the next tile: neighbours, as many as those of the others that follow it.

@@ -55,11 +55,7 @@ class PanelOutput {
     for (int r = 0; r < R; r++) {
       const int64_t at = place(r);
 #pragma unroll
-      for (int v = 0; v < kPanelVectors; v++) {
-        Floats value = sums[r * stride + v];
-        if (rest_) value += load(rest_ + at + v * kLanes);
-        store(y_ + at + v * kLanes, value);
-      }
+      for (int v = 0; v < kPanelVectors; v++) put_whole(at + v * kLanes, sums[r * stride + v]);
     }
   }
 
@@ -77,11 +73,11 @@ class PanelOutput {
         }
         break;
       case Activation::kGelu:
-        return put_all(num_rows, sums, [](Floats x) __attribute__((always_inline)) { return gelu(x); });
+        return put_all(num_rows, sums, [](Floats x) { return gelu(x); });
       case Activation::kRelu:
-        return put_all(num_rows, sums, [](Floats x) __attribute__((always_inline)) { return relu(x); });
+        return put_all(num_rows, sums, [](Floats x) { return relu(x); });
       case Activation::kNone:
-        return put_all(num_rows, sums, [](Floats x) __attribute__((always_inline)) { return x; });
+        return put_all(num_rows, sums, [](Floats x) { return x; });
     }
   }
 
@@ -95,12 +91,17 @@ class PanelOutput {
   }
 
   template <typename V>
+  INLINE void put_whole(int64_t at, V value) const {
+    if (rest_) value += load<V>(rest_ + at);
+    store(y_ + at, value);
+  }
+
+  template <typename V>
   INLINE void put(int64_t row, int64_t column, V value) const {
     constexpr int64_t kSize = sizeof(V) / sizeof(float);
     const int64_t at = place(row) + column, count = width_ - column;
     if (count >= kSize) {
-      if (rest_) value += load<V>(rest_ + at);
-      store(y_ + at, value);
+      put_whole(at, value);
     } else if (count > 0) {
       if (rest_) value += load_some<V>(rest_ + at, count);
       store_some(y_ + at, value, count);

@@ -27,8 +27,8 @@ struct Panel {
         offsets(matrix.offsets + index * kPanel) {}
 };
 
-// Sums [R][stride], in vectors, of R rows and one panel. They are of unsigned bytes: the offsets are
-// taken off.
+// Sums [R][stride], in vectors, of R rows and one panel. They are of unsigned bytes: the offsets
+// are taken off.
 template <int R>
 INLINE void finish(const Ints* sums, int64_t stride, const float* largest, const Panel& panel,
                    const PanelOutput& output) {
