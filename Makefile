@@ -6,7 +6,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 INSTALLED := .venv/.installed
-KERNELS := server/backend/libtriune_kernels.so
+KERNELS := server/runtime/libtriune_kernels.so
 DEFAULT_MODELS := minilm smollm2 en-pt pt-en
 BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
 LOCKS := $(wildcard requirements/*.txt)

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 import uvloop
 
-from server.backend.devices import parse_device, parse_devices
-from server.config import PADDED_TOKENS, STEP_TOKENS, SamplingPlace, ServerConfig, TlsFiles
+from server.config import BATCHED_TOKENS, PADDED_TOKENS, SamplingPlace, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
+from server.runtime.devices import parse_device, parse_devices
 
 log = logging.getLogger("server")
 
@@ -78,7 +78,7 @@ def main(
         int, typer.Option(min=1, help="Sequences that decode together, per model and lane.")
     ] = 32,
     max_length: Annotated[int, typer.Option(min=2, help="Tokens that a sequence may hold.")] = 2048,
-    max_step_tokens: Annotated[
+    max_batched_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens that one step may read; 256, on a GPU 2048."),
     ] = None,
@@ -130,7 +130,7 @@ def main(
         num_threads=threads or num_cores,
         num_slots=slots,
         max_length=max_length,
-        max_step_tokens=max_step_tokens or STEP_TOKENS[parse_device(devices[0]).kind],
+        max_batched_tokens=max_batched_tokens or BATCHED_TOKENS[parse_device(devices[0]).kind],
         max_padded_tokens=PADDED_TOKENS[parse_device(devices[0]).kind],
         max_queue=max_queue,
         max_queue_tokens=max_queue_tokens,

@@ -20,24 +20,24 @@ from protos.triune.v1 import (
     inference_pb2_grpc,
     models_pb2_grpc,
 )
-from server.backend.base import Backend
-from server.backend.ort import OrtBackend
-from server.backend.paired import PairedBackend
 from server.config import ServerConfig
-from server.engine.build import build_engine
-from server.engine.busy import BusyLanes
+from server.engine.requests.busy_lanes import BusyLanes
 from server.errors import StartupError
-from server.listeners import check_admin, make_server, open_port
-from server.metrics import Metrics
+from server.frontends.grpc.admin import AdminServicer
+from server.frontends.grpc.health import INFERENCE, MODELS, Health
+from server.frontends.grpc.inference import InferenceServicer
+from server.frontends.grpc.listeners import check_admin, make_server, open_port
+from server.frontends.grpc.models import ModelServicer
 from server.models.catalog import Catalog
 from server.models.registry import Registry
 from server.models.watch import Watch
-from server.rpc.admin import AdminServicer
-from server.rpc.context import Services
-from server.rpc.health import INFERENCE, MODELS, Health
-from server.rpc.inference import InferenceServicer
-from server.rpc.models import ModelServicer
-from server.rpc.threads import Threads
+from server.models.workers import build_engine
+from server.runtime.contract import Backend
+from server.runtime.ort.backend import OrtBackend
+from server.runtime.thread_switching import ThreadSwitchingBackend
+from server.service.context import Services
+from server.service.threads import Threads
+from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     if config.devices != ("cpu",) or config.num_lanes == 1:
         return tuple(make(device, num_threads) for device in config.devices)
     narrow, wide = make("cpu", num_threads), make("cpu", config.num_threads)
-    return (PairedBackend(narrow, wide, lambda: busy.is_one, config.max_paired_bytes),)
+    return (ThreadSwitchingBackend(narrow, wide, lambda: busy.is_one, config.max_paired_bytes),)
 
 
 async def serve(config: ServerConfig) -> int:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 # Tokens that a step may read, by kind of device: docs/decisions/0084-prompts-on-cuda.md.
-STEP_TOKENS = {"cpu": 256, "cuda": 2048}
+BATCHED_TOKENS = {"cpu": 256, "cuda": 2048}
 # Of a batch of texts, padding included: docs/decisions/0097-small-batches-of-texts.md.
 PADDED_TOKENS = {"cpu": 256, "cuda": 4096}
 
@@ -40,8 +40,10 @@ class ServerConfig:
 
     ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
     them. Of a graph's weights at most ``max_paired_bytes`` are held twice for that: see
-    :mod:`server.backend.paired`. While no more than ``gather_rows`` sequences run, one lane
-    takes them all. ``admin``: where models are loaded and unloaded; nowhere if None.
+    :mod:`server.runtime.thread_switching`. While no more than ``single_lane_max_sequences``
+    sequences run, one lane takes them all.
+
+    ``admin``: the address at which models are loaded and unloaded; None opens none.
     ``watch_seconds``: between two looks at the folder of bundles; None looks once.
 
     ``max_queue`` and ``max_queue_tokens`` bound the sequences that wait, per model, beyond what
@@ -73,10 +75,10 @@ class ServerConfig:
     num_lanes: int = 1
     num_threads: int = 1
     max_paired_bytes: int = 1 << 29
-    gather_rows: int = 8
+    single_lane_max_sequences: int = 8
     num_slots: int = 32
     max_length: int = 2048
-    max_step_tokens: int = STEP_TOKENS["cpu"]
+    max_batched_tokens: int = BATCHED_TOKENS["cpu"]
     max_padded_tokens: int = PADDED_TOKENS["cpu"]
     max_queue: int = 256
     max_queue_tokens: int = 1 << 19

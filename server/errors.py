@@ -1,6 +1,6 @@
 """The closed set of errors that a caller can receive.
 
-``server.rpc.status`` maps each to its gRPC status, in one table.
+``server.frontends.grpc.status`` maps each to its gRPC status, in one table.
 """
 
 from enum import StrEnum

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.engine.sequence import Floats
-from server.text.reading import Reading
+from server.engine.requests.sequence import Floats
+from server.text.windows import TokenizedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Span:
 
 
 def find_answers(
-    reading: Reading,
+    reading: TokenizedText,
     logits: Sequence[Floats],
     *,
     top_k: int,
@@ -77,7 +77,7 @@ def _best_pairs(
             yield first, first + length, float(flat[index])
 
 
-def _characters(reading: Reading, first: int, last: int) -> tuple[int, int]:
+def _characters(reading: TokenizedText, first: int, last: int) -> tuple[int, int]:
     """The characters of the words that tokens ``first`` to ``last`` belong to."""
     words = reading.words
     if words[first] is not None:

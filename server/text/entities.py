@@ -25,7 +25,7 @@ class Aggregation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LabelledToken:
     """A token or a word: characters from ``start`` to ``end``."""
 
     scores: Scores
@@ -50,20 +50,20 @@ class _Labelled:
     end: int
 
 
-def _merge_first(word: Sequence[Piece]) -> Scores:
+def _merge_first(word: Sequence[LabelledToken]) -> Scores:
     return word[0].scores
 
 
-def _merge_average(word: Sequence[Piece]) -> Scores:
+def _merge_average(word: Sequence[LabelledToken]) -> Scores:
     mean: Scores = np.stack([token.scores for token in word]).mean(0)
     return mean
 
 
-def _merge_max(word: Sequence[Piece]) -> Scores:
+def _merge_max(word: Sequence[LabelledToken]) -> Scores:
     return max(word, key=lambda token: float(token.scores.max())).scores
 
 
-WORDS: dict[Aggregation, Callable[[Sequence[Piece]], Scores]] = {
+WORDS: dict[Aggregation, Callable[[Sequence[LabelledToken]], Scores]] = {
     Aggregation.FIRST: _merge_first,
     Aggregation.AVERAGE: _merge_average,
     Aggregation.MAX: _merge_max,
@@ -71,7 +71,7 @@ WORDS: dict[Aggregation, Callable[[Sequence[Piece]], Scores]] = {
 
 
 def find_entities(
-    tokens: Sequence[Piece],
+    tokens: Sequence[LabelledToken],
     labels: Sequence[str],
     aggregation: Aggregation,
     ignored: Collection[str] = ("O",),
@@ -100,14 +100,18 @@ def find_entities(
     return [entity for entity in entities if entity.label not in ignored]
 
 
-def _words(tokens: Sequence[Piece], merge: Callable[[Sequence[Piece]], Scores]) -> list[Piece]:
-    words: list[list[Piece]] = []
+def _words(
+    tokens: Sequence[LabelledToken], merge: Callable[[Sequence[LabelledToken]], Scores]
+) -> list[LabelledToken]:
+    words: list[list[LabelledToken]] = []
     for token in tokens:
         if token.begins_word or not words:
             words.append([token])
         else:
             words[-1].append(token)
-    return [Piece(merge(word), word[0].start, word[-1].end, begins_word=True) for word in words]
+    return [
+        LabelledToken(merge(word), word[0].start, word[-1].end, begins_word=True) for word in words
+    ]
 
 
 def _has_ends(labels: Sequence[str]) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from server.engine.adjust import ConstraintError, Floats
+from server.engine.decoding.logits_processors import ConstraintError, Floats
 from server.text.deep_stack import on_deep_stack
 from server.text.spelling import drops_first_space, spelling
 
@@ -122,7 +122,7 @@ class GrammarCompiler:
 
 
 class GrammarConstraint:
-    """Implements :class:`server.engine.adjust.Constraint`."""
+    """Implements :class:`server.engine.decoding.logits_processors.Constraint`."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
         self._matcher = matcher

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError
-from server.text.reading import Limit, Reading, TooLongError, read
+from server.text.windows import LengthLimit, TokenizedText, TooLongError, tokenize_windows
 
 _REPLACEMENT = "\ufffd"  # what an incomplete UTF-8 sequence decodes to
 
@@ -49,9 +49,9 @@ class Tokenizer:
         )
         return tuple(encoding.ids), next(inside, len(encoding.ids))
 
-    def read(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, limit: Limit, *, spans: bool
-    ) -> list[Reading]:
+    def tokenize_windows(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, limit: LengthLimit, *, spans: bool
+    ) -> list[TokenizedText]:
         """Each text, or each with its pair, as an encoder reads it.
 
         Args:
@@ -70,14 +70,14 @@ class Tokenizer:
             pair = None if pairs is None else pairs[index]
             try:
                 readings.append(
-                    read(self._tokenizer, texts[index], pair, whole, limit, spans=spans)
+                    tokenize_windows(self._tokenizer, texts[index], pair, whole, limit, spans=spans)
                 )
             except TooLongError as error:
                 error.index = index
                 raise
         return readings
 
-    def word_starts(self, text: str, reading: Reading) -> list[bool]:
+    def word_starts(self, text: str, reading: TokenizedText) -> list[bool]:
         """Whether each token of ``reading`` begins a word of ``text``.
 
         Where the vocabulary marks what continues a word, the tokenizer knows the words; else

@@ -14,14 +14,14 @@ from google.protobuf.message import Message
 from protos.triune.v1 import inference_pb2 as pb
 from server.app import make_backends
 from server.config import ServerConfig
-from server.engine.build import build_engine
-from server.engine.busy import BusyLanes
-from server.metrics import Metrics
+from server.engine.requests.busy_lanes import BusyLanes
+from server.frontends.grpc.health import Health
+from server.frontends.grpc.inference import InferenceServicer
 from server.models.catalog import Catalog
-from server.rpc.context import Services
-from server.rpc.health import Health
-from server.rpc.inference import InferenceServicer
-from server.rpc.threads import Threads
+from server.models.workers import build_engine
+from server.service.context import Services
+from server.service.threads import Threads
+from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
 from tests.fuzz.files import scratch
 

@@ -25,8 +25,8 @@ from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
 from server.app import RunningServer, running_server
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
-from server.listeners import check_admin, credentials
-from server.rpc.tokens import Tokens
+from server.frontends.grpc.auth import Tokens
+from server.frontends.grpc.listeners import check_admin, credentials
 from tests.faults.record import record
 
 CLASSIFIER = "tiny-classifier"

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from server.engine.admission import (
+from server.engine.engine import Engine
+from server.engine.observer import Unobserved
+from server.engine.requests.admission import (
     MAX_RETRY_SECONDS,
     MIN_RETRY_SECONDS,
     Admission,
+    AdmissionLimits,
     ClientBuckets,
     ClientRate,
-    Room,
 )
-from server.engine.busy import BusyLanes
-from server.engine.engine import Engine
-from server.engine.lifecycle import Outcome
-from server.engine.observer import Unobserved
-from server.engine.sequence import Cost, End
+from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import Completion, Cost
 from server.errors import (
     DeadlineError,
     InvalidArgumentError,
@@ -29,16 +29,16 @@ from server.errors import (
     OverloadedError,
     ShuttingDownError,
 )
-from server.rpc.threads import Threads
+from server.service.threads import Threads
 from tests.server.generating import bench, job
 
-ROOM = Room(most=Cost(6, 100), parallel=Cost(2, 80))
+ROOM = AdmissionLimits(most=Cost(6, 100), parallel=Cost(2, 80))
 SECOND = 1_000_000_000
 costs = st.builds(Cost, st.integers(1, 8), st.integers(1, 130))
 
 
-def ended(seconds: float) -> End:
-    return End(Outcome.STOP, 0.0, seconds / 4, 3 * seconds / 4)
+def ended(seconds: float) -> Completion:
+    return Completion(Outcome.STOP, 0.0, seconds / 4, 3 * seconds / 4)
 
 
 @given(st.lists(st.tuples(costs, st.booleans()), max_size=60))
@@ -117,7 +117,7 @@ def test_what_failed_teaches_nothing() -> None:
     admission = Admission("m", ROOM)
     for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.DEADLINE):
         admission.take(Cost(1, 1))
-        admission.give_back(Cost(1, 1), End(outcome, 0.0, 9.0, 9.0))
+        admission.give_back(Cost(1, 1), Completion(outcome, 0.0, 9.0, 9.0))
     for _ in range(5):
         admission.take(Cost(1, 1))
     assert admission.wait_seconds(Cost(1, 1)) == 0.0
@@ -180,7 +180,9 @@ async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[BaseException] = loop.create_future()
     engine = Engine(1, Unobserved(), BusyLanes(), 4, died.set_result)
-    engine.add("fake", [bench(num_slots=2).generator], Room(Cost(2, 1000), Cost(2, 1000)))
+    engine.add(
+        "fake", [bench(num_slots=2).generator], AdmissionLimits(Cost(2, 1000), Cost(2, 1000))
+    )
     engine.check("fake", 2)
     with pytest.raises(InvalidArgumentError):
         engine.check("fake", 3)

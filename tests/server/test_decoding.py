@@ -20,10 +20,10 @@ from client.types import (
     Lark,
 )
 from model import bundle
-from server.engine.options import AttentionRead
-from server.engine.sequence import GenerationJob
+from server.engine.decoding.options import AttentionSelection
+from server.engine.requests.sequence import GenerationJob
 from server.errors import InvalidArgumentError
-from server.rpc.attention import AttentionWanted, check_size
+from server.service.attention import AttentionWanted, check_size
 from tests.serving import server_process
 
 DECODER, DATES = "tiny-decoder", "dates"
@@ -223,7 +223,7 @@ def test_self_attention_of_prompt_and_text(client: Client) -> None:
 
 
 def test_attention_larger_than_a_response_is_refused_before_anything_runs() -> None:
-    read = AttentionRead(
+    read = AttentionSelection(
         bundle.AttentionKind.SELF, tuple(range(30)), tuple(range(9)), average=False
     )
     jobs = [GenerationJob(tuple(range(100)), max_new_tokens=28)]

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protos.triune.v1 import inference_pb2 as pb
-from server.engine.lifecycle import Outcome
-from server.engine.options import Beams, Sampling
+from server.engine.decoding.options import Beams, Sampling
+from server.engine.requests.lifecycle import Outcome
 from server.errors import InvalidArgumentError
-from server.rpc.time_limit import finish_by
+from server.service.time_limit import finish_by
 from tests.server.fake_backend import reference
 from tests.server.generating import bench, job
 from tests.server.test_branching import NUM_SLOTS, jobs, run_alone
@@ -35,7 +35,7 @@ def test_whatever_ends_at_any_time_frees_its_slots(mixed_jobs, has_source) -> No
         mixed.clock.now += 1.0
     assert mixed.generator.load.num_running == mixed.generator.load.num_waiting == 0
     for id_, (one, at, is_partial) in enumerate(mixed_jobs):
-        assert [news.is_last for news in mixed.news if news.id == id_].count(True) == 1
+        assert [updates.is_last for updates in mixed.updates if updates.id == id_].count(True) == 1
         plain = replace(one, source=(7, 8) if has_source else ())
         alone = run_alone(plain, has_source=has_source)
         outcomes = {end.outcome for end in mixed.ends_of(id_).values()}
@@ -89,7 +89,7 @@ def test_what_expires_in_the_queue_costs_no_run(limit, change) -> None:
 
 
 def test_an_expired_prompt_is_not_read_on() -> None:
-    one = bench(max_step_tokens=4)
+    one = bench(max_batched_tokens=4)
     one.submit(1, replace(job([5] * 40, 4), deadline=2.5))
     while one.generator.has_work:
         one.step()

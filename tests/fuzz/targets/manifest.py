@@ -9,11 +9,11 @@ from typing import Any
 import onnx
 
 from model.bundle import MANIFEST_FILE, PARITY_FILE, TOKENIZER_FILE, BundleError
-from server.backend.base import Block, Layout, Memory
-from server.backend.host_memory import HostMemory
 from server.config import ServerConfig
+from server.frontends.grpc.models import describe
 from server.models.registry import Entry, State, load_bundle
-from server.rpc.models import describe
+from server.runtime.contract import Block, Layout, Memory
+from server.runtime.host_memory import HostMemory
 from tests.fuzz.draw import Draw
 from tests.fuzz.files import rewrite, scratch
 from tests.fuzz.vocabularies import file

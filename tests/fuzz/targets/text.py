@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from server.text.alignment import target_spans
-from server.text.reading import Fit, Limit, TooLongError, best_windows
 from server.text.tokenizer import Tokenizer
+from server.text.windows import LengthLimit, LongInput, TooLongError, best_windows
 from tests.fuzz.draw import Draw
 from tests.fuzz.vocabularies import NAMES, TEXTS, size, tokenizer
 
@@ -21,8 +21,8 @@ def run(data: bytes) -> None:
         _check_decoding(tokenizer(name), ids)
         return
     longest = 2 + draw.byte() % 62
-    limit = Limit(
-        fit=draw.choice(tuple(Fit)),
+    limit = LengthLimit(
+        fit=draw.choice(tuple(LongInput)),
         max_tokens=longest,
         max_whole_tokens=longest + draw.byte() % 8,
         stride=draw.byte() % 32 if draw.flag() else None,
@@ -62,11 +62,11 @@ def _check_decoding(tokenizer: Tokenizer, ids: list[int]) -> None:
     assert len(tokenizer.tokens(ids)) == len(target_spans(tokenizer, ids)) == len(ids)
 
 
-def _check_reading(tokenizer: Tokenizer, first: str, pair: str | None, limit: Limit) -> None:
+def _check_reading(tokenizer: Tokenizer, first: str, pair: str | None, limit: LengthLimit) -> None:
     pairs = None if pair is None else [pair]
     text = first if pair is None else pair
     try:
-        (reading,) = tokenizer.read([first], pairs, limit, spans=True)
+        (reading,) = tokenizer.tokenize_windows([first], pairs, limit, spans=True)
     except TooLongError:
         return
     longest = max(limit.max_tokens, limit.max_whole_tokens)

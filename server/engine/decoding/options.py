@@ -1,0 +1,92 @@
+"""How a job wants its tokens chosen: frozen values, checked where requests come in."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from model.bundle import AttentionKind
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """From which tokens the next is drawn.
+
+    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``typical_p`` 1
+    keep all tokens. A sequence draws from its own generator, made of ``seed``.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0  # Holtzman et al. 2020
+    min_p: float = 0.0  # Nguyen et al. 2024
+    typical_p: float = 1.0  # Meister et al. 2023
+    seed: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsOptions:
+    """Options of :mod:`server.engine.decoding.logits_processors`."""
+
+    repetition_penalty: float = 1.0  # Keskar et al. 2019
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0  # Paulus et al. 2018
+    min_new_tokens: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added)
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token ids that never follow each other
+
+
+class EarlyStopping(StrEnum):
+    """When a beam search is over, once it has as many finished hypotheses as beams."""
+
+    HEURISTIC = "heuristic"  # no live beam beats the worst of them at its present length
+    FIRST = "first"  # at once
+    NEVER = "never"  # no live beam could beat it at any length
+
+
+@dataclass(frozen=True, slots=True)
+class Beams:
+    """Beam search. A finished hypothesis scores ``sum(log p) / length ** length_penalty``."""
+
+    size: int
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSelection:
+    """Of which layers and heads the weights are told, each alone or their mean.
+
+    ``from_token``: of the prompt, the first whose weights are told.
+    """
+
+    kind: AttentionKind
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    average: bool
+    from_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobOptions:
+    """What is told of each token besides its id. ``top_logprobs``: None tells nothing.
+
+    ``attention``: what the prompt's tokens attended to.
+    """
+
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    attention: AttentionSelection | None = None
+
+    @property
+    def reads_alone(self) -> bool:
+        """Whether the prompt is read in a run of its own."""
+        return self.prompt_logprobs is not None or self.attention is not None
+
+
+GREEDY = Sampling()
+NO_PROCESSORS = LogitsOptions()
+NO_LOGPROBS = LogprobOptions()
