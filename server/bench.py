@@ -39,10 +39,10 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class Result:
-    """The tokens of a row, their moments and what was told of them; the vector of a text."""
+    """The tokens of a row, their token_times and what was told of them; the vector of a text."""
 
     tokens: list[int] = field(default_factory=list)
-    moments: list[float] = field(default_factory=list)
+    token_times: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     vector: list[float] = field(default_factory=list)
 
@@ -117,7 +117,7 @@ class Bench:
         seconds = clock() - started
         if not message["max_new_tokens"]:
             return {"seconds": seconds, "num_tokens": sum(map(len, message["inputs"]))}
-        arrivals = [[moment - started for moment in result.moments] for result in results]
+        arrivals = [[moment - started for moment in result.token_times] for result in results]
         return {"arrivals": arrivals}
 
     async def clients(self, message: Message) -> Message:
@@ -143,7 +143,7 @@ class Bench:
         assert self._engine is not None
         self._engine.cancel(tickets.values())
         await asyncio.gather(*tasks, return_exceptions=True)
-        count = sum(begin <= moment < end for result in results for moment in result.moments)
+        count = sum(begin <= moment < end for result in results for moment in result.token_times)
         return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
@@ -177,7 +177,7 @@ class Bench:
             run = [replace(row, num_new_tokens=longest) for row in batch]
             found = await self._results(run if self._static.padded else batch, message)
             for row, result in zip(batch, found, strict=True):
-                del result.moments[row.num_new_tokens :]
+                del result.token_times[row.num_new_tokens :]
             results += found
         return results
 
@@ -230,15 +230,17 @@ def _die(error: BaseException) -> None:
 async def _follow(ticket: JobHandle, result: Result) -> Result:
     """All that came of one job, in ``result`` as it comes."""
     while True:
-        updates = await ticket.next()
-        result.tokens += updates.tokens
-        result.moments += [clock()] * len(updates.tokens)
-        result.logprobs += [told.logprob for told in updates.logprobs]
-        if updates.vector is not None:
-            result.vector = updates.vector.tolist()
-        if updates.end is not None and not updates.end.is_success:
-            raise RuntimeError(f"a sequence ended as {updates.end.outcome}: {updates.end.failure}")
-        if updates.is_last:
+        update = await ticket.next()
+        result.tokens += update.tokens
+        result.token_times += [clock()] * len(update.tokens)
+        result.logprobs += [told.logprob for told in update.logprobs]
+        if update.vector is not None:
+            result.vector = update.vector.tolist()
+        if update.completion is not None and not update.completion.is_success:
+            raise RuntimeError(
+                f"a sequence ended as {update.completion.outcome}: {update.completion.failure}"
+            )
+        if update.is_last:
             return result
 
 

@@ -19,6 +19,39 @@ class InvalidArgumentError(ServeError):
         self.description = description
 
 
+class RequestTooLargeError(ServeError):
+    """A request that the engine could never accept. Front ends name the field to blame.
+
+    Attributes:
+        limit: the most that one request may ask for.
+        asked: what this request asks for, in the same unit.
+        resource: what ``limit`` counts.
+        counts_new_tokens: whether ``asked`` includes tokens to generate.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        *,
+        limit: int,
+        asked: int,
+        resource: "Resource",
+        counts_new_tokens: bool = False,
+    ) -> None:
+        super().__init__(description)
+        self.limit = limit
+        self.asked = asked
+        self.resource = resource
+        self.counts_new_tokens = counts_new_tokens
+
+
+class Resource(StrEnum):
+    """What a request takes from the engine."""
+
+    SEQUENCES = "sequences"
+    TOKENS = "tokens"
+
+
 class ModelNotFoundError(ServeError):
     def __init__(self, model: str, available: list[str]) -> None:
         names = ", ".join(available) or "none"

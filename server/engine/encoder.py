@@ -181,7 +181,7 @@ class Encoder:
             deadline = text.job.deadline
             if text.is_cancelled or (deadline is not None and deadline <= now):
                 outcome = Outcome.CANCELLED if text.is_cancelled else Outcome.DEADLINE
-                updates.append(JobUpdate(text.id, end=text.times.end(outcome, now)))
+                updates.append(JobUpdate(text.id, completion=text.times.end(outcome, now)))
                 del self._waiting[text.id]
         return updates
 
@@ -240,10 +240,13 @@ class Encoder:
             end = text.times.end(Outcome.DONE, now)
             updates.append(
                 JobUpdate(
-                    text.id, vector=result.vector, token_vectors=result.token_vectors, end=end
+                    text.id,
+                    vector=result.vector,
+                    token_vectors=result.token_vectors,
+                    completion=end,
                 )
             )
         return updates
 
     def _failure(self, text: _Text, reason: str) -> JobUpdate:
-        return JobUpdate(text.id, end=text.times.end(Outcome.FAILED, self._clock(), reason))
+        return JobUpdate(text.id, completion=text.times.end(Outcome.FAILED, self._clock(), reason))

@@ -116,7 +116,7 @@ class Engine:
         """Refuses a request for so many rows before any work, if :meth:`submit` would.
 
         Raises:
-            InvalidArgumentError: more than could ever be accepted at once.
+            RequestTooLargeError: more than could ever be accepted at once.
             OverloadedError: no room for them now.
             ShuttingDownError: the engine stops, or died.
         """
@@ -141,7 +141,7 @@ class Engine:
             coalesce_updates: see :class:`server.engine.requests.job_handle.Ticket`.
 
         Raises:
-            InvalidArgumentError: more than could ever be accepted at once.
+            RequestTooLargeError: more than could ever be accepted at once.
             OverloadedError: no room for them now, or the queue is longer than the caller waits.
             ShuttingDownError: the engine stops, or died.
         """
@@ -213,7 +213,7 @@ class Engine:
         del self._tickets[ticket.id]
         self._lane_load[ticket.lane] -= ticket.cost.num_rows
         served = self._served[ticket.model]
-        served.admission.give_back(ticket.cost, last.end)
+        served.admission.give_back(ticket.cost, last.completion)
         if not served.admission.accepted.num_rows:
             served.idle.set()
 

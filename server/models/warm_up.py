@@ -35,9 +35,11 @@ def warm_up(model: Model, config: ServerConfig) -> None:
         for id_, job in enumerate(_jobs(model, config)):
             worker.submit(id_, job)
         while worker.has_work:
-            for updates in worker.step():
-                if updates.end is not None and not updates.end.is_success:
-                    raise BundleError(f"{model.manifest.label}: warm-up: {updates.end.failure}")
+            for update in worker.step():
+                if update.completion is not None and not update.completion.is_success:
+                    raise BundleError(
+                        f"{model.manifest.label}: warm-up: {update.completion.failure}"
+                    )
 
 
 def _sides(whole: Replica) -> Iterator[Replica]:

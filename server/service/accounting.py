@@ -24,12 +24,12 @@ def failure_of(end: Completion) -> ServeError | None:
 
 def end_of(progress: JobUpdate) -> Completion:
     """The end of a job that has one piece of updates. Raises ``ServeError`` if it failed."""
-    if progress.end is None:
+    if progress.completion is None:
         raise InternalError
-    failure = failure_of(progress.end)
+    failure = failure_of(progress.completion)
     if failure is not None:
         raise failure
-    return progress.end
+    return progress.completion
 
 
 def timing(

@@ -106,7 +106,7 @@ async def _pieces(
             attention = await _attention(prepared, index, output.token_ids, services)
             finish = replace(piece.finish, attention=attention)
             piece = replace(piece, finish=finish)
-        if output.is_matched and progress.end is None:
+        if output.is_matched and progress.completion is None:
             services.engine.cancel([ticket], number)
         if piece is not None:
             yield piece
@@ -163,20 +163,20 @@ class _Output:
             text += opening.echo + "".join(map(self._stream.push, opening.prefix))
             token_ids = opening.prefix + token_ids
         told = progress.tokens if logprobs or token_ids else ()
-        moments = progress.moments or itertools.repeat(time.monotonic())
-        for token, moment in zip(told, moments, strict=False):
+        token_times = progress.token_times or itertools.repeat(time.monotonic())
+        for token, moment in zip(told, token_times, strict=False):
             self._clock.tick(moment)
             text += self._stops.push(self._stream.push(token))
         self.token_ids += token_ids
         finish = None
-        if progress.end is not None:
+        if progress.completion is not None:
             if not self.is_matched:
-                failure = failure_of(progress.end)
+                failure = failure_of(progress.completion)
                 if failure is not None:
                     raise failure
                 text += self._stops.push(self._stream.finish())
                 text += self._stops.finish()
-            finish = self._finish(progress, progress.end)
+            finish = self._finish(progress, progress.completion)
         elif not text and not (token_ids and self._prepared.wants_tokens):
             return None
         return TextChunk(self._index, self._hypothesis, text, token_ids, logprobs, finish)

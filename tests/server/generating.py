@@ -86,16 +86,16 @@ class Bench:
     def ends_of(self, id_: int) -> dict[int, Completion]:
         ends: dict[int, Completion] = {}
         for progress in self.updates:
-            if progress.id == id_ and progress.end is not None:
+            if progress.id == id_ and progress.completion is not None:
                 assert progress.output not in ends, "an output ends once"
-                ends[progress.output] = progress.end
+                ends[progress.output] = progress.completion
         return ends
 
     def last_of(self, id_: int, output: int = 0) -> JobUpdate:
         (last,) = (
             progress
             for progress in self.updates
-            if (progress.id, progress.output) == (id_, output) and progress.end is not None
+            if (progress.id, progress.output) == (id_, output) and progress.completion is not None
         )
         return last
 

@@ -24,11 +24,12 @@ from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import Completion, Cost
 from server.errors import (
     DeadlineError,
-    InvalidArgumentError,
     Limit,
     OverloadedError,
+    RequestTooLargeError,
     ShuttingDownError,
 )
+from server.frontends.grpc.status import field_of
 from server.service.threads import Threads
 from tests.server.generating import bench, job
 
@@ -50,7 +51,7 @@ def test_counts_never_pass_the_bounds_and_return_to_zero(requests) -> None:
             and admission.accepted.num_tokens + cost.num_tokens <= 100
         )
         if cost.num_rows > 6 or cost.num_tokens > 100:
-            with pytest.raises(InvalidArgumentError):
+            with pytest.raises(RequestTooLargeError):
                 admission.check(cost)
         elif fits:
             admission.check(cost)
@@ -89,9 +90,9 @@ def test_the_limit_that_was_reached_is_named() -> None:
     ],
 )
 def test_what_never_fits_is_refused_by_its_field(cost: Cost, field: str) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(RequestTooLargeError) as caught:
         Admission("m", ROOM).check(cost)
-    assert caught.value.field == field
+    assert field_of(caught.value) == field
 
 
 def test_who_would_wait_in_vain_is_refused_early() -> None:
@@ -152,7 +153,7 @@ def test_a_client_never_gets_more_than_its_burst_and_rate(per_second, burst, req
         cost = Cost(1, num_tokens)
         try:
             buckets.check("a", cost, now)
-        except InvalidArgumentError:
+        except RequestTooLargeError:
             assert num_tokens > burst
             continue
         except OverloadedError as error:
@@ -184,7 +185,7 @@ async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
         "fake", [bench(num_slots=2).generator], AdmissionLimits(Cost(2, 1000), Cost(2, 1000))
     )
     engine.check("fake", 2)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(RequestTooLargeError):
         engine.check("fake", 3)
     tickets = engine.submit("fake", [job([5], 9), job([6], 9)])
     with pytest.raises(OverloadedError):

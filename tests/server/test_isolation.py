@@ -124,7 +124,7 @@ def test_of_a_batch_of_texts_only_the_bad_ones_fail() -> None:
     updates = {progress.id: progress for progress in encoder.step()}
     assert graph.num_runs == 1 + len(texts)
     for id_, text in enumerate(texts):
-        end, vector = updates[id_].end, updates[id_].vector
+        end, vector = updates[id_].completion, updates[id_].vector
         assert end is not None
         if set(text) & {FAIL, POISON}:
             assert end.outcome == Outcome.FAILED

@@ -51,7 +51,7 @@ def test_nothing_is_lost(outputs: list[int], coalesce_updates: bool, has_logprob
         told = JobUpdate(7, (number, -number), output=output, logprobs=logprobs)
         assert not ticket.tell(told, float(number))
     for output in (2, 1, 0):
-        ticket.tell(JobUpdate(7, (99,), end=END, output=output, has_more=output > 0), 1e6)
+        ticket.tell(JobUpdate(7, (99,), completion=END, output=output, has_more=output > 0), 1e6)
     updates = read(ticket)
     for output in range(3):
         mine = [progress for progress in updates if progress.output == output]
@@ -60,11 +60,11 @@ def test_nothing_is_lost(outputs: list[int], coalesce_updates: bool, has_logprob
         assert [token for part in mine for token in part.tokens] == [*tokens, 99]
         values = [row.logprob for part in mine for row in part.logprobs]
         assert values == ([-number for number in numbers] if has_logprobs else [])
-        assert [part.end for part in mine if part.end is not None] == [END]
-        assert mine[-1].end is END
-        moments = [moment for part in mine for moment in part.moments]
+        assert [part.completion for part in mine if part.completion is not None] == [END]
+        assert mine[-1].completion is END
+        token_times = [moment for part in mine for moment in part.token_times]
         expected = [float(number) for number in numbers for _ in range(2)]
-        assert moments == ([*expected, 1e6] if coalesce_updates else [])
+        assert token_times == ([*expected, 1e6] if coalesce_updates else [])
     portions = -(-(len(outputs) + 3) // PORTION)
     assert len(updates) <= 3 * portions if coalesce_updates else len(updates) == len(outputs) + 3
 

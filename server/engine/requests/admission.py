@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from server.engine.requests.sequence import Completion, Cost
-from server.errors import InvalidArgumentError, Limit, OverloadedError
+from server.errors import Limit, OverloadedError, RequestTooLargeError, Resource
 
 MIN_RETRY_SECONDS = 0.1
 MAX_RETRY_SECONDS = 30.0
@@ -58,18 +58,21 @@ class Admission:
             is_bulk: it leaves others a quarter of the room, unless it finds the whole free.
 
         Raises:
-            InvalidArgumentError: it could never be accepted, whatever else there is.
+            RequestTooLargeError: it could never be accepted, whatever else there is.
             OverloadedError: there is no room now, or the queue is longer than its caller waits.
         """
         most, after = self._room.most, self._accepted + cost
         if cost.num_rows > most.num_rows:
-            raise InvalidArgumentError(
-                "inputs",
+            raise RequestTooLargeError(
                 f"need {cost.num_rows} places, at most {most.num_rows} in one request",
+                limit=most.num_rows,
+                asked=cost.num_rows,
+                resource=Resource.SEQUENCES,
             )
         if cost.num_tokens > most.num_tokens:
-            raise InvalidArgumentError(
-                _field(cost),
+            raise _too_many_tokens(
+                cost,
+                most.num_tokens,
                 f"the request needs up to {cost.num_tokens} tokens, at most {most.num_tokens} "
                 "are accepted",
             )
@@ -155,12 +158,13 @@ class ClientBuckets:
         """Whether ``client`` may spend ``cost`` at ``now`` (nanoseconds). Changes nothing.
 
         Raises:
-            InvalidArgumentError: it is more than a full bucket holds.
+            RequestTooLargeError: it is more than a full bucket holds.
             OverloadedError: not yet.
         """
         if cost.num_tokens > self._rate.burst:
-            raise InvalidArgumentError(
-                _field(cost),
+            raise _too_many_tokens(
+                cost,
+                self._rate.burst,
                 f"the request needs up to {cost.num_tokens} tokens, one client may ask for "
                 f"{self._rate.burst} at once",
             )
@@ -187,8 +191,14 @@ class ClientBuckets:
         return num_tokens * _NANOSECONDS // self._rate.per_second
 
 
-def _field(cost: Cost) -> str:
-    return "stopping.max_new_tokens" if cost.num_new_tokens else "inputs"
+def _too_many_tokens(cost: Cost, limit: int, description: str) -> RequestTooLargeError:
+    return RequestTooLargeError(
+        description,
+        limit=limit,
+        asked=cost.num_tokens,
+        resource=Resource.TOKENS,
+        counts_new_tokens=cost.num_new_tokens > 0,
+    )
 
 
 def _retry(seconds: float) -> float:

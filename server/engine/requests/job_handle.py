@@ -59,7 +59,7 @@ class JobHandle:
         size = _size(progress)
         self._num_unread += size
         if self.coalesce_updates:
-            self._hold(replace(progress, moments=(now,) * len(progress.tokens)))
+            self._hold(replace(progress, token_times=(now,) * len(progress.tokens)))
         else:
             self._updates.put_nowait((progress, size))
         if self._num_unread > MAX_UNREAD and not progress.is_last:
@@ -91,7 +91,7 @@ def _whole(parts: list[JobUpdate]) -> JobUpdate:
         parts[-1],
         tokens=tuple(token for part in parts for token in part.tokens),
         logprobs=tuple(row for part in parts for row in part.logprobs),
-        moments=tuple(moment for part in parts for moment in part.moments),
+        token_times=tuple(moment for part in parts for moment in part.token_times),
     )
 
 

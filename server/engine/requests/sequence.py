@@ -145,7 +145,7 @@ class JobUpdate:
     ``logprobs`` are those of ``tokens``, if the job wants them. ``prompt_logprobs`` come
     once: those of the prompt's tokens but the first. ``score`` is a beam search's.
     ``attention [tokens, layers, heads, source]`` comes with the end, if the job wants it.
-    ``moments``: when each token was known, in seconds of ``time.monotonic``, if that is not now.
+    ``token_times``: when each token was known (``time.monotonic``, seconds); empty means now.
     ``has_more``: other outputs of the job go on after this one's end.
     """
 
@@ -153,19 +153,19 @@ class JobUpdate:
     tokens: tuple[int, ...] = ()
     vector: Floats | None = None
     token_vectors: Floats | None = None
-    end: Completion | None = None
+    completion: Completion | None = None
     output: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     score: float | None = None
     attention: Floats | None = None
-    moments: tuple[float, ...] = ()
+    token_times: tuple[float, ...] = ()
     has_more: bool = False
 
     @property
     def is_last(self) -> bool:
         """Whether nothing more will be said of the job."""
-        return self.end is not None and not self.has_more
+        return self.completion is not None and not self.has_more
 
 
 @dataclass(slots=True)

@@ -126,7 +126,7 @@ class SequenceGroup:
         return JobUpdate(
             self.id,
             tokens,
-            end=self.times.end(outcome, now, failure, self.num_reused_tokens),
+            completion=self.times.end(outcome, now, failure, self.num_reused_tokens),
             output=output,
             logprobs=logprobs,
             prompt_logprobs=tuple(self.prompt_logprobs),

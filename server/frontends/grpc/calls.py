@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from server.errors import InternalError, ServeError
-from server.frontends.grpc.status import metadata_of, status_of
+from server.frontends.grpc.status import message_of, metadata_of, status_of
 from server.models.catalog import Catalog
 from server.telemetry.metrics import Metrics
 
@@ -56,7 +56,7 @@ async def _abort(context: Context, error: ServeError) -> None:
     """Ends the call. The status of a stream that is not read waits behind what was sent."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_ABORT_SECONDS):
-            await context.abort(status_of(error), str(error), metadata_of(error))
+            await context.abort(status_of(error), message_of(error), metadata_of(error))
 
 
 def deadline_of(context: Context) -> float | None:

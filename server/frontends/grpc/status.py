@@ -16,6 +16,7 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
 STATUS: dict[type[errors.ServeError], grpc.StatusCode] = {
     errors.InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.RequestTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.BundleNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.LoadError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -33,11 +34,24 @@ def status_of(error: errors.ServeError) -> grpc.StatusCode:
     return STATUS[type(error)]
 
 
+def message_of(error: errors.ServeError) -> str:
+    """The status message; it names the field that a bad value came from."""
+    field = field_of(error)
+    return str(error) if field is None else f"{field}: {error}"
+
+
+def field_of(error: errors.ServeError) -> str | None:
+    """The request field to blame for what an engine limit refused."""
+    if not isinstance(error, errors.RequestTooLargeError):
+        return None
+    return "stopping.max_new_tokens" if error.counts_new_tokens else "inputs"
+
+
 def metadata_of(error: errors.ServeError) -> tuple[tuple[str, str | bytes], ...]:
     """Trailing metadata: the rich status, and when to try again."""
     status = status_pb2.Status(
         code=status_of(error).value[0],
-        message=str(error),
+        message=message_of(error),
         details=[_pack(detail) for detail in _details(error)],
     )
     metadata: list[tuple[str, str | bytes]] = [(DETAILS_KEY, status.SerializeToString())]
@@ -54,6 +68,10 @@ def _details(error: errors.ServeError) -> Iterable[Message]:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=error.description
         )
+        yield error_details_pb2.BadRequest(field_violations=[violation])
+    field = field_of(error)
+    if field is not None:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=str(error))
         yield error_details_pb2.BadRequest(field_violations=[violation])
     if isinstance(error, errors.OverloadedError):
         delay = Duration()
