@@ -1,4 +1,4 @@
-"""What every call shares."""
+"""The parts of a running server that every call uses."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from server.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
-# Characters whose tokens are found in the event loop, in about half a millisecond at most: to hand
-# them to a thread and be woken by it costs as much as 32 tokens do, on cores that are busy.
-BRIEF_CHARACTERS = 1024
+# Shorter texts are tokenized on the event loop, in about 0.5 ms at most. Handing them to a thread
+# and waking up again costs as much as 32 tokens when the cores are busy.
+MAX_INLINE_CHARACTERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """The parts of a running server. ``threads`` run what would block the event loop."""
+class ServiceContext:
+    """``threads`` run whatever would block the event loop."""
 
     config: ServerConfig
     catalog: Catalog
@@ -31,25 +31,30 @@ class Services:
 
     @property
     def registry(self) -> Registry:
-        """The models that are served now: ask once in a call."""
+        """The models served now. A snapshot: read it once per call."""
         return self.catalog.registry
 
     async def in_thread(self, function: Callable[[], T], caller: Caller | None = None) -> T:
-        """What ``function`` returns.
+        """Runs ``function`` in a thread and returns its result.
 
-        With a ``caller``, whose request is not accepted yet, raises ``ServeError`` if it is too
-        late for them, or too much waits.
+        Args:
+            function: blocks.
+            caller: set for requests that are not admitted yet.
+
+        Raises:
+            ServeError: the caller's deadline passed, or too many functions wait already.
         """
         if caller is None:
             return await self.threads.run(function)
         return await self.threads.run_bounded(function, caller.deadline)
 
     async def tokenized(self, texts: Iterable[str], function: Callable[[], T], caller: Caller) -> T:
-        """What ``function``, which tokenizes ``texts``, returns: in a thread unless they are short.
+        """Runs ``function``, which tokenizes ``texts``: inline if they are short, else in a thread.
 
-        Raises ``ServeError`` as :meth:`in_thread`.
+        Raises:
+            ServeError: as :meth:`in_thread`.
         """
-        if sum(map(len, texts)) > BRIEF_CHARACTERS:
+        if sum(map(len, texts)) > MAX_INLINE_CHARACTERS:
             return await self.in_thread(function, caller)
         check_deadline(caller.deadline)
         return function()

@@ -340,7 +340,7 @@ def test_adjustments_reach_the_choice() -> None:
     assert first not in run_alone(banned).tokens_of(0)
     word = tuple(free[2:4])
     no_word = replace(
-        job([8, 9], 12), logits_options=LogitsOptions(bad_words=(word,)), eos=frozenset()
+        job([8, 9], 12), logits_options=LogitsOptions(bad_word_ids=(word,)), eos=frozenset()
     )
     tokens = run_alone(no_word).tokens_of(0)
     assert tokens[:3] == free[:3]

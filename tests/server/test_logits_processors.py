@@ -61,7 +61,7 @@ def test_no_repeat_ngram(tokens: list[int], size: int) -> None:
     ),
 )
 def test_bad_words(tokens: list[int], words: list[tuple[int, ...]]) -> None:
-    before, after = adjusted(LogitsOptions(bad_words=tuple(words)), tokens, 0)
+    before, after = adjusted(LogitsOptions(bad_word_ids=tuple(words)), tokens, 0)
     processor = NoBadWordsLogitsProcessor([list(word) for word in words], eos_token_id=EOS)
     np.testing.assert_array_equal(after, processed(processor, tokens, before))
 

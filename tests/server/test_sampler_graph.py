@@ -67,7 +67,7 @@ def logits_options(draw: st.DrawFn) -> LogitsOptions:
         no_repeat_ngram_size=draw(st.integers(0, 3)),
         min_new_tokens=draw(st.sampled_from([0, 9])),
         logit_bias=tuple(bias.items()),
-        bad_words=tuple(draw(st.lists(st.tuples(ids), max_size=3, unique=True))),
+        bad_word_ids=tuple(draw(st.lists(st.tuples(ids), max_size=3, unique=True))),
     )
 
 
@@ -199,7 +199,7 @@ def test_a_bad_row_harms_no_other(way: SamplingMethod) -> None:
         SamplingMethod.NUCLEUS: Sampling(1.0, top_p=0.1),
     }[way]
     # What is wrong may be a token that an option forbids.
-    hidden = LogitsOptions(bad_words=((4_999,), (17,)))
+    hidden = LogitsOptions(bad_word_ids=((4_999,), (17,)))
     for adjusted in (LogitsOptions(), hidden):
         job = GenerationJob((1,), 1, sampling=options, logits_options=adjusted)
         asks = [ask(index, job, [], 0.3) for index in range(4)]

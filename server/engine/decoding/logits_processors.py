@@ -90,7 +90,7 @@ def logits_processors(options: LogitsOptions, eos: Iterable[int]) -> tuple[Logit
         chosen.append(_frequency(options))
     if options.no_repeat_ngram_size:
         chosen.append(_no_repeat_ngram(options))
-    if options.bad_words:
+    if options.bad_word_ids:
         chosen.append(_bad_words(options))
     if options.min_new_tokens:
         chosen.append(_min_new_tokens(options, tuple(eos)))
@@ -147,7 +147,7 @@ def _no_repeat_ngram(options: LogitsOptions) -> LogitsProcessor:
 def _bad_words(options: LogitsOptions) -> LogitsProcessor:
     def adjust(tokens: TokenHistory) -> LogitsEdit:
         forbidden = set()
-        for *before, last in options.bad_words:
+        for *before, last in options.bad_word_ids:
             generated = tokens.generated
             if not before or list(generated[len(generated) - len(before) :]) == before:
                 forbidden.add(last)

@@ -1,9 +1,10 @@
-"""How a job wants its tokens chosen: frozen values, checked where requests come in."""
+"""Decoding options of a job: frozen values, checked by the service with ``check_bounds``."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from model.bundle import AttentionKind
+from server.bounds import bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +15,11 @@ class Sampling:
     keep all tokens. A sequence draws from its own generator, made of ``seed``.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0  # Holtzman et al. 2020
-    min_p: float = 0.0  # Nguyen et al. 2024
-    typical_p: float = 1.0  # Meister et al. 2023
+    temperature: float = bounded(0.0, 0.0, 100.0)
+    top_k: int = bounded(0, 0, 2**31 - 1)
+    top_p: float = bounded(1.0, 0.0, 1.0, is_open=True)  # Holtzman et al. 2020
+    min_p: float = bounded(0.0, 0.0, 1.0)  # Nguyen et al. 2024
+    typical_p: float = bounded(1.0, 0.0, 1.0, is_open=True)  # Meister et al. 2023
     seed: int | None = None
 
     @property
@@ -30,13 +31,13 @@ class Sampling:
 class LogitsOptions:
     """Options of :mod:`server.engine.decoding.logits_processors`."""
 
-    repetition_penalty: float = 1.0  # Keskar et al. 2019
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    no_repeat_ngram_size: int = 0  # Paulus et al. 2018
-    min_new_tokens: int = 0
+    repetition_penalty: float = bounded(1.0, 0.01, 100.0)  # Keskar et al. 2019
+    presence_penalty: float = bounded(0.0, -2.0, 2.0)
+    frequency_penalty: float = bounded(0.0, -2.0, 2.0)
+    no_repeat_ngram_size: int = bounded(0, 0, 1024)  # Paulus et al. 2018
+    min_new_tokens: int = bounded(0, 0, 2**31 - 1)
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added)
-    bad_words: tuple[tuple[int, ...], ...] = ()  # token ids that never follow each other
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # token ids that never follow each other
 
 
 class EarlyStopping(StrEnum):
