@@ -43,6 +43,11 @@ class Grammar:
     text: str = ""
     choices: tuple[str, ...] = ()
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all its texts, in UTF-8."""
+        return sum(len(text.encode()) for text in (self.text, *self.choices))
+
 
 class GrammarError(Exception):
     """A grammar that cannot be used; the message is for the caller who wrote it."""
