@@ -1,138 +1,180 @@
-"""Generate and Translate, unary and streaming: from jobs to pieces of text."""
+"""From engine updates to text: chunks of a stream, or whole outputs."""
 
 import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 
-from protos.triune.v1 import common_pb2
-from protos.triune.v1 import inference_pb2 as pb
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import Completion, JobUpdate
-from server.service.accounting import failure_of
+from server.models.registry import Model
 from server.service.attention import read_attention
-from server.service.context import Services
+from server.service.context import ServiceContext
+from server.service.generation_request import (
+    Attention,
+    Finish,
+    FinishReason,
+    GeneratedOutput,
+    GenerationResult,
+    Hypothesis,
+    ScoredToken,
+    TextChunk,
+)
 from server.service.prepare import PreparedRequest
+from server.service.usage import Timing, Usage, failure_of
 from server.telemetry.metrics import Metrics
 from server.text.stop_strings import StopStrings
 
-FINISH_REASONS = {
-    Outcome.STOP: common_pb2.FINISH_REASON_STOP,
-    Outcome.LENGTH: common_pb2.FINISH_REASON_LENGTH,
-    Outcome.TIME_LIMIT: common_pb2.FINISH_REASON_DEADLINE,
-    Outcome.CANCELLED: common_pb2.FINISH_REASON_CANCELLED,
+_FINISH_REASONS = {
+    Outcome.STOP: FinishReason.STOP,
+    Outcome.LENGTH: FinishReason.LENGTH,
+    Outcome.TIME_LIMIT: FinishReason.DEADLINE,
+    Outcome.CANCELLED: FinishReason.CANCELLED,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """What is known of an output when it ended."""
-
-    reason: "common_pb2.FinishReason.ValueType"
-    usage: common_pb2.Usage
-    end: Completion
-    score: float | None = None
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    attention: pb.Attention | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TextChunk:
-    """Part of output ``hypothesis`` of input ``index``; ``finish`` on its last.
-
-    ``logprobs`` are those of the generated ones among ``token_ids``, which come last.
-    """
-
-    index: int
-    hypothesis: int
-    text: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] = ()
-    finish: Finish | None = None
-
-
-async def generate(
-    prepared: PreparedRequest, services: Services, *, is_streamed: bool
+async def stream(
+    prepared: PreparedRequest, context: ServiceContext, *, coalesce: bool = False
 ) -> AsyncGenerator[TextChunk, None]:
-    """Runs the jobs of a request and yields pieces of its outputs as they become known.
+    """Runs the jobs of a request and yields chunks as soon as their text is certain.
 
-    If it is not streamed, in portions. Leaving early cancels what is unfinished. Raises
-    ``ServeError``.
+    Closing the generator early cancels what is unfinished.
+
+    Args:
+        prepared: the request.
+        context: of the server.
+        coalesce: many tokens in one chunk, for callers that want whole outputs.
+
+    Raises:
+        ServeError: the first failure of any job.
     """
-    tickets = services.engine.submit(
+    handles = context.engine.submit(
         prepared.model.key,
         prepared.jobs,
         prepared.client,
-        coalesce_updates=not is_streamed and not prepared.stop_strings,
+        coalesce_updates=coalesce and not prepared.stop_strings,
     )
     try:
         streams = [
-            _pieces(prepared, index, ticket, services) for index, ticket in enumerate(tickets)
+            _chunks(prepared, index, handle, context) for index, handle in enumerate(handles)
         ]
         merging = streams[0] if len(streams) == 1 else _merge(streams)
         async with contextlib.aclosing(merging) as merged:
-            async for piece in merged:
-                yield piece
+            async for chunk in merged:
+                yield chunk
     finally:
-        services.engine.cancel(tickets)
+        context.engine.cancel(handles)
 
 
-def total_usage(usages: list[common_pb2.Usage]) -> common_pb2.Usage:
-    """The sum over a request's outputs."""
-    return common_pb2.Usage(
-        input_tokens=sum(usage.input_tokens for usage in usages),
-        output_tokens=sum(usage.output_tokens for usage in usages),
-        reused_tokens=sum(usage.reused_tokens for usage in usages),
+async def collect(prepared: PreparedRequest, context: ServiceContext) -> GenerationResult:
+    """Runs the jobs of a request; returns all outputs in the order of its inputs.
+
+    Raises:
+        ServeError: the first failure of any job.
+    """
+    outputs: list[dict[int, list[TextChunk]]] = [{} for _ in prepared.jobs]
+    async with contextlib.aclosing(stream(prepared, context, coalesce=True)) as chunks:
+        async for chunk in chunks:
+            outputs[chunk.index].setdefault(chunk.hypothesis, []).append(chunk)
+    results = [_output(hypotheses) for hypotheses in outputs]
+    completions = [
+        hypothesis.finish.completion for output in results for hypothesis in output.hypotheses
+    ]
+    return GenerationResult(
+        model=prepared.model.manifest.name,
+        outputs=tuple(results),
+        usage=Usage.total(output.usage for output in results),
+        timing=Timing.of(completions, prepared.tokenize_seconds, prepared.started),
     )
 
 
-async def _pieces(
-    prepared: PreparedRequest, index: int, ticket: JobHandle, services: Services
+def scored_tokens(
+    model: Model, token_ids: Sequence[int], values: Sequence[TokenLogprob]
+) -> tuple[ScoredToken, ...]:
+    """Tokens with their spellings and log-probabilities; ``values`` holds one for each id."""
+    spellings = model.tokenizer.tokens(token_ids)
+    return tuple(
+        ScoredToken(
+            id_,
+            spelling,
+            value.logprob,
+            tuple(
+                ScoredToken(other, name, logprob)
+                for (other, logprob), name in zip(
+                    value.top,
+                    model.tokenizer.tokens([other for other, _ in value.top]),
+                    strict=True,
+                )
+            ),
+        )
+        for id_, spelling, value in zip(token_ids, spellings, values, strict=True)
+    )
+
+
+def _output(hypotheses: dict[int, list[TextChunk]]) -> GeneratedOutput:
+    texts = tuple(_hypothesis(hypotheses[number]) for number in sorted(hypotheses))
+    return GeneratedOutput(texts, Usage.total(text.finish.usage for text in texts))
+
+
+def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
+    finish = chunks[-1].finish
+    assert finish is not None, "a stream ends with a finish, or raises"
+    if len(chunks) == 1:
+        return Hypothesis(chunks[0].text, chunks[0].token_ids, chunks[0].logprobs, finish)
+    return Hypothesis(
+        "".join(chunk.text for chunk in chunks),
+        tuple(itertools.chain.from_iterable(chunk.token_ids for chunk in chunks)),
+        tuple(itertools.chain.from_iterable(chunk.logprobs for chunk in chunks)),
+        finish,
+    )
+
+
+async def _chunks(
+    prepared: PreparedRequest, index: int, handle: JobHandle, context: ServiceContext
 ) -> AsyncGenerator[TextChunk, None]:
-    """The outputs of one job: token ids to text, each up to its end or a stop string."""
-    outputs: dict[int, _Output] = {}
+    """The outputs of one job, each up to its end or a stop string."""
+    outputs: dict[int, _OutputText] = {}
     while True:
-        progress = await ticket.next()
-        number = progress.output
+        update = await handle.next()
+        number = update.output
         if number not in outputs:
-            outputs[number] = _Output(prepared, index, number, services.metrics)
+            outputs[number] = _OutputText(prepared, index, number, context.metrics)
         output = outputs[number]
-        piece = output.push(progress)
-        if piece is not None and piece.finish is not None and number == 0:
-            attention = await _attention(prepared, index, output.token_ids, services)
-            finish = replace(piece.finish, attention=attention)
-            piece = replace(piece, finish=finish)
-        if output.is_matched and progress.completion is None:
-            services.engine.cancel([ticket], number)
-        if piece is not None:
-            yield piece
-        if progress.is_last:
+        chunk = output.push(update)
+        if chunk is not None and chunk.finish is not None and number == 0:
+            attention = await _attention(prepared, index, output.token_ids, context)
+            chunk = replace(chunk, finish=replace(chunk.finish, attention=attention))
+        if output.is_stopped and update.completion is None:
+            context.engine.cancel([handle], number)
+        if chunk is not None:
+            yield chunk
+        if update.is_last:
             return
 
 
 async def _attention(
-    prepared: PreparedRequest, index: int, token_ids: tuple[int, ...], services: Services
-) -> pb.Attention | None:
+    prepared: PreparedRequest, index: int, token_ids: tuple[int, ...], context: ServiceContext
+) -> Attention | None:
     if prepared.attention is None or not token_ids:
         return None
-    job, opening = prepared.jobs[index], prepared.openings[index]
+    job, prefix = prepared.jobs[index], prepared.prefixes[index]
     return await read_attention(
-        services.engine,
+        context.engine,
         prepared.model,
         prepared.attention,
         job,
-        len(job.prompt) - len(opening.prefix),
+        len(job.prompt) - len(prefix.token_ids),
         token_ids,
-        opening.source_text,
+        prefix.source_text,
     )
 
 
-class _Output:
-    """One text as it grows."""
+class _OutputText:
+    """One output as its text grows."""
 
     def __init__(
         self, prepared: PreparedRequest, index: int, hypothesis: int, metrics: Metrics
@@ -142,60 +184,93 @@ class _Output:
         self._hypothesis = hypothesis
         self._metrics = metrics
         self._clock = _TokenClock(prepared, metrics)
-        self._stream = prepared.model.tokenizer.stream()
+        self._text = prepared.model.tokenizer.stream()
         self._stops = StopStrings(prepared.stop_strings)
-        self._is_open = False  # whether its opening was told
+        self._has_started = False
         self.token_ids: tuple[int, ...] = ()
 
     @property
-    def is_matched(self) -> bool:
-        """Whether its text ended with a stop string; what is still generated is dropped."""
+    def is_stopped(self) -> bool:
+        """Whether a stop string ended the text. Later tokens are dropped."""
         return self._stops.is_matched
 
-    def push(self, progress: JobUpdate) -> TextChunk | None:
-        """The next piece, unless there is nothing to tell. Raises ``ServeError``."""
-        text, token_ids, logprobs = "", progress.tokens, progress.logprobs
-        if self.is_matched:
+    def push(self, update: JobUpdate) -> TextChunk | None:
+        """The next chunk, if there is anything to send. Raises ``ServeError``."""
+        prepared = self._prepared
+        text, token_ids, logprobs = "", update.tokens, update.logprobs
+        if self.is_stopped:
             token_ids, logprobs = (), ()
-        if not self._is_open:
-            self._is_open = True
-            opening = self._prepared.openings[self._index]
-            text += opening.echo + "".join(map(self._stream.push, opening.prefix))
-            token_ids = opening.prefix + token_ids
-        told = progress.tokens if logprobs or token_ids else ()
-        token_times = progress.token_times or itertools.repeat(time.monotonic())
-        for token, moment in zip(told, token_times, strict=False):
+        if not self._has_started:
+            self._has_started = True
+            prefix = prepared.prefixes[self._index]
+            text += prefix.echo + "".join(map(self._text.push, prefix.token_ids))
+            token_ids = prefix.token_ids + token_ids
+        generated = update.tokens if logprobs or token_ids else ()
+        times = update.token_times or itertools.repeat(time.monotonic())
+        for token, moment in zip(generated, times, strict=False):
             self._clock.tick(moment)
-            text += self._stops.push(self._stream.push(token))
+            text += self._stops.push(self._text.push(token))
         self.token_ids += token_ids
         finish = None
-        if progress.completion is not None:
-            if not self.is_matched:
-                failure = failure_of(progress.completion)
-                if failure is not None:
-                    raise failure
-                text += self._stops.push(self._stream.finish())
-                text += self._stops.finish()
-            finish = self._finish(progress, progress.completion)
-        elif not text and not (token_ids and self._prepared.wants_tokens):
+        if update.completion is not None:
+            text += self._last_text(update.completion)
+            finish = self._finish(update, update.completion)
+        elif not text and not (token_ids and prepared.wants_tokens):
             return None
-        return TextChunk(self._index, self._hypothesis, text, token_ids, logprobs, finish)
+        return TextChunk(
+            prepared.model.manifest.name,
+            self._index,
+            self._hypothesis,
+            text,
+            token_ids if prepared.wants_token_ids else (),
+            self._scored(token_ids, logprobs) if logprobs else (),
+            finish,
+        )
 
-    def _finish(self, progress: JobUpdate, end: Completion) -> Finish:
-        name = self._prepared.model.manifest.name
-        job = self._prepared.jobs[self._index]
-        usage = common_pb2.Usage(output_tokens=self._clock.num_tokens)
+    def _last_text(self, completion: Completion) -> str:
+        """What the end makes certain. Raises ``ServeError`` if the job failed."""
+        if self.is_stopped:
+            return ""
+        failure = failure_of(completion)
+        if failure is not None:
+            raise failure
+        return self._stops.push(self._text.finish()) + self._stops.finish()
+
+    def _scored(
+        self, token_ids: tuple[int, ...], logprobs: Sequence[TokenLogprob]
+    ) -> tuple[ScoredToken, ...]:
+        """Of the generated ones among ``token_ids``, which come last."""
+        generated = token_ids[len(token_ids) - len(logprobs) :]
+        return scored_tokens(self._prepared.model, generated, logprobs)
+
+    def _finish(self, update: JobUpdate, completion: Completion) -> Finish:
+        prepared = self._prepared
+        name = prepared.model.manifest.name
+        job = prepared.jobs[self._index]
+        usage = Usage(output_tokens=self._clock.num_tokens)
+        prompt_logprobs: tuple[ScoredToken, ...] = ()
         if self._hypothesis == 0:  # the outputs of a job share its input
-            usage.input_tokens = len(job.source) or len(job.prompt)
-            usage.reused_tokens = end.num_reused_tokens
-            self._metrics.on_phases(
-                name, end.queue_seconds, end.prefill_seconds, end.decode_seconds
+            usage = replace(
+                usage,
+                input_tokens=len(job.source) or len(job.prompt),
+                reused_tokens=completion.num_reused_tokens,
             )
+            self._metrics.on_phases(
+                name,
+                completion.queue_seconds,
+                completion.prefill_seconds,
+                completion.decode_seconds,
+            )
+            if update.prompt_logprobs:
+                prompt_logprobs = scored_tokens(
+                    prepared.model, job.prompt[1:], update.prompt_logprobs
+                )
         self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens)
-        reason = common_pb2.FINISH_REASON_STOP_STRING
-        if not self.is_matched:
-            reason = FINISH_REASONS[end.outcome]
-        return Finish(reason, usage, end, progress.score, progress.prompt_logprobs)
+        reason = FinishReason.STOP_STRING
+        if not self.is_stopped:
+            reason = _FINISH_REASONS[completion.outcome]
+        timing = Timing.of([completion], prepared.tokenize_seconds, prepared.started)
+        return Finish(reason, usage, timing, completion, update.score, prompt_logprobs)
 
 
 class _TokenClock:
@@ -215,26 +290,26 @@ class _TokenClock:
 
 
 async def _merge(streams: list[AsyncGenerator[TextChunk, None]]) -> AsyncGenerator[TextChunk, None]:
-    """Pieces of several outputs in the order they come."""
-    # Of a reader that is slow, updates waits in the tickets, which count it.
+    """Chunks of several outputs in the order they come."""
+    # A slow reader's updates wait in the job handles, which bound them.
     room = asyncio.Semaphore(len(streams))
-    pieces: asyncio.Queue[TextChunk | None] = asyncio.Queue()
+    chunks: asyncio.Queue[TextChunk | None] = asyncio.Queue()
 
-    async def forward(stream: AsyncIterator[TextChunk]) -> None:
+    async def forward(source: AsyncIterator[TextChunk]) -> None:
         try:
-            async for piece in stream:
+            async for chunk in source:
                 await room.acquire()
-                pieces.put_nowait(piece)
+                chunks.put_nowait(chunk)
         finally:
-            pieces.put_nowait(None)
+            chunks.put_nowait(None)
 
-    tasks = [asyncio.create_task(forward(stream)) for stream in streams]
+    tasks = [asyncio.create_task(forward(source)) for source in streams]
     try:
         num_open = len(tasks)
         while num_open:
-            updates = await pieces.get()
-            if updates is not None:
-                yield updates
+            chunk = await chunks.get()
+            if chunk is not None:
+                yield chunk
                 room.release()
                 continue
             num_open -= 1

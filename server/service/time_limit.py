@@ -1,33 +1,32 @@
-"""When a text ends because of the time: by the request's own budget, or before the deadline."""
+"""When an output ends because of time: by the request's own limit, or before its deadline."""
 
-from protos.triune.v1 import inference_pb2 as pb
 from server.errors import InvalidArgumentError
-from server.service import options as checked
+from server.service.generation_options import StoppingOptions
 
-# Of the time that is left when the call comes, the share that is kept to answer in ...
-_SHARE = 0.1
+# To send the answer, this share of the time left at arrival is kept ...
+_MARGIN_SHARE = 0.1
 # ... within these bounds, in seconds.
-_MIN_MARGIN, _MAX_MARGIN = 0.02, 0.5
+_MIN_MARGIN_SECONDS, _MAX_MARGIN_SECONDS = 0.02, 0.5
 
 
-def finish_by(stopping: pb.StoppingOptions, started: float, deadline: float | None) -> float | None:
-    """When what there is becomes the output, if the caller asks for that.
+def finish_by(stopping: StoppingOptions, started: float, deadline: float | None) -> float | None:
+    """When generation stops and returns the partial output, if the request limits its time.
 
     Args:
         stopping: of the request.
-        started: when the call came; as all times here, in seconds of ``time.monotonic``.
-        deadline: of the call.
+        started: when the call arrived; like all times here, in seconds of ``time.monotonic``.
+        deadline: the call's.
 
     Raises:
-        InvalidArgumentError: a number out of bounds, or no deadline to stop before.
+        InvalidArgumentError: there is no deadline to stop before.
     """
-    given = checked.numbers("stopping", stopping)
     times = []
-    if "max_seconds" in given:
-        times.append(started + given["max_seconds"])
+    if stopping.max_seconds is not None:
+        times.append(started + stopping.max_seconds)
     if stopping.stop_before_deadline:
         if deadline is None:
-            raise InvalidArgumentError("stopping.stop_before_deadline", "the call has no deadline")
-        margin = min(max(_SHARE * (deadline - started), _MIN_MARGIN), _MAX_MARGIN)
+            raise InvalidArgumentError("stop_before_deadline", "the call has no deadline")
+        margin = _MARGIN_SHARE * (deadline - started)
+        margin = min(max(margin, _MIN_MARGIN_SECONDS), _MAX_MARGIN_SECONDS)
         times.append(deadline - margin)
     return min(times, default=None)

@@ -1,9 +1,8 @@
-"""Checks of request fields. Each names the field that it refuses."""
+"""Checks of texts, tokens and messages. Each error names the field that it rejects."""
 
 from collections.abc import Sequence
 
 from model.bundle import Task
-from protos.triune.v1 import inference_pb2 as pb
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.text.chat import ROLES, Message
@@ -21,7 +20,7 @@ _TASK_CALLS = {
 
 
 def check_task(model: Model, task: Task) -> None:
-    """Refuses a call that the model's kind cannot answer."""
+    """Rejects a call that the model cannot answer."""
     manifest = model.manifest
     if task not in manifest.tasks:
         calls = ", ".join(_TASK_CALLS[known] for known in manifest.tasks)
@@ -35,9 +34,9 @@ def check_task(model: Model, task: Task) -> None:
 def check_texts(
     texts: Sequence[str], max_bytes: int, field: str = "inputs", member: str = ""
 ) -> None:
-    """Refuses no input, an empty one, or more bytes than will be tokenized.
+    """Rejects an empty list, an empty text, or a text of more than ``max_bytes``.
 
-    Texts are ``field`` of the request, or ``member`` of each of its ``field``.
+    The texts are ``field`` of the request, or ``member`` of each item of ``field``.
     """
     if not texts:
         raise InvalidArgumentError(field, "at least one is needed")
@@ -46,7 +45,7 @@ def check_texts(
 
 
 def check_text(text: str, max_bytes: int, field: str) -> None:
-    """Refuses an empty text, or more bytes than will be tokenized."""
+    """Rejects an empty text, or one of more than ``max_bytes`` in UTF-8."""
     if not text.strip():
         raise InvalidArgumentError(field, "is empty")
     if len(text.encode()) > max_bytes:
@@ -54,7 +53,7 @@ def check_text(text: str, max_bytes: int, field: str) -> None:
 
 
 def check_lengths(field: str, rows: Sequence[Sequence[int]], max_tokens: int) -> None:
-    """Refuses token counts of 0 or above ``max_tokens``."""
+    """Rejects an input without tokens, or with more than ``max_tokens``."""
     for index, row in enumerate(rows):
         if not row:
             raise InvalidArgumentError(f"{field}[{index}]", "has no tokens")
@@ -64,29 +63,25 @@ def check_lengths(field: str, rows: Sequence[Sequence[int]], max_tokens: int) ->
             )
 
 
-def token_inputs(rows: Sequence[pb.TokenIds], vocabulary_size: int) -> list[tuple[int, ...]]:
-    """Token ids that a caller made. Refuses those out of the vocabulary."""
-    result = []
+def check_token_inputs(rows: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+    """Rejects token ids outside the vocabulary."""
     for index, row in enumerate(rows):
-        for position, id_ in enumerate(row.ids):
+        for position, id_ in enumerate(row):
             if not 0 <= id_ < vocabulary_size:
                 raise InvalidArgumentError(
                     f"token_inputs[{index}].ids[{position}]",
                     f"{id_} is not in 0 … {vocabulary_size - 1}",
                 )
-        result.append(tuple(row.ids))
-    return result
 
 
-def messages(rows: Sequence[pb.ChatMessage], max_bytes: int) -> list[Message]:
-    """A conversation. Refuses unknown roles and empty content."""
-    for index, row in enumerate(rows):
-        if row.role not in ROLES:
+def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
+    """Rejects unknown roles, empty content, and conversations of more than ``max_bytes``."""
+    for index, message in enumerate(messages):
+        if message.role not in ROLES:
             raise InvalidArgumentError(
-                f"messages[{index}].role", f"{row.role!r} is not one of {', '.join(ROLES)}"
+                f"messages[{index}].role", f"{message.role!r} is not one of {', '.join(ROLES)}"
             )
-        if not row.content:
+        if not message.content:
             raise InvalidArgumentError(f"messages[{index}].content", "is empty")
-    if sum(len(row.content.encode()) for row in rows) > max_bytes:
+    if sum(len(message.content.encode()) for message in messages) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
-    return [Message(row.role, row.content) for row in rows]
