@@ -1,87 +1,81 @@
-"""What the tokens of a text attended to: it is read again, and weights told."""
+"""Attention weights of a generated text: it is run through the model again, with weights out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from model.bundle import ATTEND, AttentionKind
-from protos.triune.v1 import inference_pb2 as pb
 from server.engine.decoding.options import AttentionSelection, LogprobOptions
 from server.engine.engine import Engine
-from server.engine.requests.sequence import Floats, GenerationJob
+from server.engine.requests.sequence import GenerationJob
 from server.errors import InternalError, InvalidArgumentError
 from server.models.registry import Model
-from server.service.accounting import end_of
+from server.service.generation_options import AttentionOptions
+from server.service.generation_request import Alignment, Attention, AttentionMatrix
+from server.service.usage import completion_of
 from server.text.alignment import target_spans
 
-FIELD = "response.attention"
+Floats = npt.NDArray[np.float32]
 MAX_WEIGHTS = 8 << 20  # of a response, in float32
-KINDS = {
-    pb.ATTENTION_KIND_CROSS: AttentionKind.CROSS,
-    pb.ATTENTION_KIND_SELF: AttentionKind.SELF,
-}
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionWanted:
-    """What to tell of a text, and whether to align it with its source."""
+class AttentionPlan:
+    """Which weights to compute, and whether to align the text with its source."""
 
-    read: AttentionSelection
+    selection: AttentionSelection
     alignments: bool
 
     @property
     def num_matrices(self) -> int:
-        return 1 if self.read.average else len(self.read.layers) * len(self.read.heads)
+        selection = self.selection
+        return 1 if selection.average else len(selection.layers) * len(selection.heads)
 
 
-def attention_wanted(response: pb.ResponseOptions, model: Model) -> AttentionWanted | None:
-    """What is asked for, if anything. Raises ``InvalidArgumentError``."""
-    if not response.HasField("attention"):
+def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionPlan | None:
+    """The weights that a request asks for, if any. Raises ``InvalidArgumentError``."""
+    if options is None:
         return None
-    options, name = response.attention, model.manifest.name
+    name = model.manifest.name
     graph = model.manifest.graphs.get(ATTEND)
-    told = {} if graph is None else {output.name: output.shape for output in graph.outputs}
-    kinds = [kind for kind in AttentionKind if kind in told]
+    shapes = {} if graph is None else {output.name: output.shape for output in graph.outputs}
+    kinds = [kind for kind in AttentionKind if kind in shapes]
     if not kinds:
-        raise InvalidArgumentError(FIELD, f"{name!r} has no graph that tells it")
-    kind = kinds[0]
-    if options.kind:
-        if options.kind not in KINDS:
-            raise InvalidArgumentError(f"{FIELD}.kind", f"{options.kind} is not a kind")
-        kind = KINDS[options.kind]
-    if kind not in told:
-        raise InvalidArgumentError(f"{FIELD}.kind", f"{name!r} has {kinds[0]} alone")
+        raise InvalidArgumentError("attention", f"{name!r} has no graph that computes it")
+    kind = options.kind or kinds[0]
+    if kind not in shapes:
+        raise InvalidArgumentError("attention.kind", f"{name!r} has {kinds[0]} alone")
     if options.alignments and kind != AttentionKind.CROSS:
-        raise InvalidArgumentError(f"{FIELD}.alignments", "are those of cross-attention")
-    _, num_layers, num_heads, *_ = told[kind]
-    layers = _chosen("layers", options.layers, int(num_layers))
-    heads = _chosen("heads", options.heads, int(num_heads))
-    return AttentionWanted(
-        AttentionSelection(kind, layers, heads, options.average), options.alignments
-    )
+        raise InvalidArgumentError("attention.alignments", "are those of cross-attention")
+    _, num_layers, num_heads, *_ = shapes[kind]
+    layers = _selected("layers", options.layers, int(num_layers))
+    heads = _selected("heads", options.heads, int(num_heads))
+    selection = AttentionSelection(kind, layers, heads, options.average)
+    return AttentionPlan(selection, options.alignments)
 
 
-def check_size(wanted: AttentionWanted, jobs: Iterable[GenerationJob]) -> None:
+def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> None:
     """Raises ``InvalidArgumentError`` for more weights than a response may hold."""
     num_weights = 0
     for job in jobs:
         length = len(job.prompt) + job.max_new_tokens
-        source = len(job.source) if wanted.read.kind == AttentionKind.CROSS else length
-        num_weights += wanted.num_matrices * length * source
+        source = len(job.source) if plan.selection.kind == AttentionKind.CROSS else length
+        num_weights += plan.num_matrices * length * source
     if num_weights > MAX_WEIGHTS:
         raise InvalidArgumentError(
-            FIELD,
+            "attention",
             f"could be {num_weights} weights, at most {MAX_WEIGHTS}: choose layers and heads, or "
-            f"their average, and bound stopping.max_new_tokens",
+            f"their average, and bound max_new_tokens",
         )
 
 
-def _chosen(name: str, given: Sequence[int], count: int) -> tuple[int, ...]:
+def _selected(name: str, given: Sequence[int], count: int) -> tuple[int, ...]:
     for index, value in enumerate(given):
         if not 0 <= value < count:
             raise InvalidArgumentError(
-                f"{FIELD}.{name}[{index}]", f"{value} is not in 0 … {count - 1}"
+                f"attention.{name}[{index}]", f"{value} is not in 0 … {count - 1}"
             )
     return tuple(given) or tuple(range(count))
 
@@ -89,95 +83,79 @@ def _chosen(name: str, given: Sequence[int], count: int) -> tuple[int, ...]:
 async def read_attention(
     engine: Engine,
     model: Model,
-    wanted: AttentionWanted,
+    plan: AttentionPlan,
     job: GenerationJob,
     num_start_tokens: int,
     token_ids: tuple[int, ...],
     source_text: str,
-) -> pb.Attention:
-    """Reads a finished text again.
+) -> Attention:
+    """Runs a finished text through the model again.
 
     Args:
         engine: that runs ``model``.
-        wanted: what to tell.
-        job: that the text came from.
+        plan: the weights to compute.
+        job: that generated the text.
         num_start_tokens: of the job's prompt, before the text.
-        token_ids: of the text, with what ended it.
+        token_ids: of the text, with the token that ended it.
         source_text: as the caller wrote it.
+
+    Raises:
+        ServeError: the run failed.
     """
-    # A token was chosen after the one before it was read.
+    # A token is chosen after the one before it is read.
     first = num_start_tokens - 1
-    read = GenerationJob(
+    rerun = GenerationJob(
         prompt=(*job.prompt[:num_start_tokens], *token_ids[:-1]),
         max_new_tokens=0,
         source=job.source,
-        logprob_options=LogprobOptions(attention=replace(wanted.read, from_token=first)),
+        logprob_options=LogprobOptions(attention=replace(plan.selection, from_token=first)),
         priority=job.priority,
         deadline=job.deadline,
     )
-    tickets = engine.submit(model.key, [read])
+    handles = engine.submit(model.key, [rerun])
     try:
-        progress = await tickets[0].next()
+        update = await handles[0].next()
     finally:
-        engine.cancel(tickets)
-    end_of(progress)
-    if progress.attention is None:
+        engine.cancel(handles)
+    completion_of(update)
+    if update.attention is None:
         raise InternalError("the attention could not be read")
-    source = read.source if wanted.read.kind == AttentionKind.CROSS else read.prompt
-    return _message(model, wanted, progress.attention, source, token_ids, source_text)
-
-
-def _message(
-    model: Model,
-    wanted: AttentionWanted,
-    weights: Floats,  # [target, layers, heads, source], of the layers and heads that are wanted
-    source: tuple[int, ...],
-    target: tuple[int, ...],
-    source_text: str,
-) -> pb.Attention:
-    if wanted.read.average:
-        matrices = [_matrix(-1, -1, weights[:, 0, 0])]
-    else:
-        matrices = [
-            _matrix(layer, head, weights[:, i, j])
-            for i, layer in enumerate(wanted.read.layers)
-            for j, head in enumerate(wanted.read.heads)
-        ]
-    alignments = []
-    if wanted.alignments:
-        alignments = _alignments(model, weights.mean((1, 2)), target, source_text)
-    return pb.Attention(
-        source_tokens=model.tokenizer.tokens(source),
-        target_tokens=model.tokenizer.tokens(target),
-        matrices=matrices,
-        alignments=alignments,
+    is_cross = plan.selection.kind == AttentionKind.CROSS
+    source = rerun.source if is_cross else rerun.prompt
+    return Attention(
+        source_tokens=tuple(model.tokenizer.tokens(source)),
+        target_tokens=tuple(model.tokenizer.tokens(token_ids)),
+        matrices=_matrices(plan.selection, update.attention),
+        alignments=_alignments(model, update.attention.mean((1, 2)), token_ids, source_text)
+        if plan.alignments
+        else (),
     )
 
 
-def _matrix(layer: int, head: int, weights: Floats) -> pb.AttentionMatrix:
-    return pb.AttentionMatrix(layer=layer, head=head, weights=weights.ravel().tolist())
+def _matrices(selection: AttentionSelection, weights: Floats) -> tuple[AttentionMatrix, ...]:
+    """``weights``: ``[target, layers, heads, source]`` of the selected layers and heads."""
+    if selection.average:
+        return (AttentionMatrix(-1, -1, weights[:, 0, 0]),)
+    return tuple(
+        AttentionMatrix(layer, head, weights[:, i, j])
+        for i, layer in enumerate(selection.layers)
+        for j, head in enumerate(selection.heads)
+    )
 
 
 def _alignments(
     model: Model, weights: Floats, target: tuple[int, ...], source_text: str
-) -> list[pb.Alignment]:
-    """Each target token with the source token that it attended to most, special ones aside."""
+) -> tuple[Alignment, ...]:
+    """Each target token with the source token that it attends to most, special ones aside."""
     offsets = model.tokenizer.offsets(source_text)
     inside = [index for index, span in enumerate(offsets) if span is not None]
     if not inside:
-        return []
+        return ()
     alignments = []
     for row, span in zip(weights, target_spans(model.tokenizer, target), strict=True):
         if span is None:
             continue
         best = offsets[inside[int(np.argmax(row[inside]))]]
         if best is not None:
-            alignments.append(
-                pb.Alignment(
-                    source_start=best[0],
-                    source_end=best[1],
-                    target_start=span[0],
-                    target_end=span[1],
-                )
-            )
-    return alignments
+            alignments.append(Alignment(best[0], best[1], span[0], span[1]))
+    return tuple(alignments)

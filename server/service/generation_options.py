@@ -18,7 +18,9 @@ from server.engine.decoding.options import (
     Sampling,
 )
 from server.errors import InvalidArgumentError
-from server.text.grammar import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
+from server.text.grammar import MAX_GRAMMAR_BYTES
+from server.text.grammar import Grammar as Grammar
+from server.text.grammar import GrammarKind as GrammarKind
 
 MAX_BEAMS = 64
 MAX_SECONDS = 86400.0

@@ -143,10 +143,14 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedOutput:
-    """All texts for one input, best first, and what they used together."""
+    """The texts for one input, best first, and what they used together.
+
+    ``has_several``: whether the request asks for more than one; a search may find fewer.
+    """
 
     hypotheses: tuple[Hypothesis, ...]
     usage: Usage
+    has_several: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The languages of a multilingual encoder-decoder, which its sources and targets name by tokens."""
+"""Languages of a multilingual encoder-decoder, which sources and targets name by a token."""
 
 from model.bundle import Manifest
 from server.errors import InvalidArgumentError
@@ -6,13 +6,14 @@ from server.models.registry import Model
 
 
 def target_start(model: Model, language: str = "") -> tuple[int, ...]:
-    """The tokens that a target begins with.
+    """The tokens that every target begins with.
 
     Args:
-        language: to translate to; empty for the model's own, if it has one.
+        model: an encoder-decoder.
+        language: to translate to; empty for the model's default, if it has one.
 
     Raises:
-        InvalidArgumentError: the model does not know the language, or has to be told one.
+        InvalidArgumentError: the model does not know the language, or needs one.
     """
     manifest, special = model.manifest, model.manifest.special_tokens
     start = special.decoder_start

@@ -80,7 +80,8 @@ async def collect(prepared: PreparedRequest, context: ServiceContext) -> Generat
     async with contextlib.aclosing(stream(prepared, context, coalesce=True)) as chunks:
         async for chunk in chunks:
             outputs[chunk.index].setdefault(chunk.hypothesis, []).append(chunk)
-    results = [_output(hypotheses) for hypotheses in outputs]
+    has_several = prepared.jobs[0].num_outputs > 1
+    results = [_output(hypotheses, has_several=has_several) for hypotheses in outputs]
     completions = [
         hypothesis.finish.completion for output in results for hypothesis in output.hypotheses
     ]
@@ -115,9 +116,9 @@ def scored_tokens(
     )
 
 
-def _output(hypotheses: dict[int, list[TextChunk]]) -> GeneratedOutput:
+def _output(hypotheses: dict[int, list[TextChunk]], *, has_several: bool) -> GeneratedOutput:
     texts = tuple(_hypothesis(hypotheses[number]) for number in sorted(hypotheses))
-    return GeneratedOutput(texts, Usage.total(text.finish.usage for text in texts))
+    return GeneratedOutput(texts, Usage.total(text.finish.usage for text in texts), has_several)
 
 
 def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from server.errors import StartupError, UnauthenticatedError
 from server.file_changes import FileChanges
-from server.frontends.grpc.calls import Context
+from server.frontends.grpc.context import Context
 from server.frontends.grpc.identity import token_name
 from server.frontends.grpc.status import metadata_of, status_of
 

@@ -1,65 +1,56 @@
-"""Around every call: errors become statuses, and the call is counted."""
+"""Around every gRPC call: who calls, until when, and errors as statuses."""
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
-import grpc
-from server.errors import InternalError, ServeError
+from google.protobuf.message import Message
+
+from server.errors import ServeError
+from server.frontends.grpc.context import Context
+from server.frontends.grpc.identity import identity_of
 from server.frontends.grpc.status import message_of, metadata_of, status_of
-from server.models.catalog import Catalog
-from server.telemetry.metrics import Metrics
+from server.service.caller import Caller
+from server.service.service import Service
 
-Context = grpc.aio.ServicerContext[Any, Any]
-log = logging.getLogger(__name__)
-
-# A label for calls that name no model of ours: label values stay bounded.
-UNKNOWN_MODEL = "unknown"
-
-# No longer does a call wait until its status is on its way.
+# A call waits no longer than this for its status to be sent.
 _ABORT_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def guarded(
-    method: str, model: str, context: Context, catalog: Catalog, metrics: Metrics
+async def answering(
+    service: Service,
+    method: str,
+    request: Message,
+    context: Context,
+    *,
+    keeps_model: bool = True,
 ) -> AsyncIterator[None]:
-    """Runs a call's body; the model that it finds by name stays until it ends.
+    """Around a call's body: counts it, and ends it with a status if it fails.
 
-    ``ServeError`` ends the call with its status and details; anything else is
-    logged and ends it with ``INTERNAL``.
+    Args:
+        service: that answers.
+        method: the call's name.
+        request: whose fields errors name.
+        context: of the call.
+        keeps_model: the model that the request names stays loaded until the call ends.
     """
-    started = time.monotonic()
-    status = grpc.StatusCode.CANCELLED  # what it is if the body is abandoned
+    model = getattr(request, "model", "") if keeps_model else ""
     try:
-        try:
-            with catalog.calls.of(model):
-                yield
-            status = grpc.StatusCode.OK
-        except ServeError as error:
-            status = status_of(error)
-            await _abort(context, error)
-        except Exception:
-            log.exception("%s failed", method)
-            fault = InternalError("the call failed")
-            status = status_of(fault)
-            await _abort(context, fault)
-    finally:
-        label = model if model in catalog.registry.names else UNKNOWN_MODEL
-        metrics.on_request(label, method, status.name, time.monotonic() - started)
+        async with service.counted(method, model):
+            yield
+    except ServeError as error:
+        # The status of a stream that is not read waits behind what was sent before.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ABORT_SECONDS):
+                await context.abort(
+                    status_of(error), message_of(error, request), metadata_of(error, request)
+                )
 
 
-async def _abort(context: Context, error: ServeError) -> None:
-    """Ends the call. The status of a stream that is not read waits behind what was sent."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_ABORT_SECONDS):
-            await context.abort(status_of(error), message_of(error), metadata_of(error))
-
-
-def deadline_of(context: Context) -> float | None:
-    """When the caller stops waiting, in seconds of ``time.monotonic``."""
+def caller_of(context: Context) -> Caller:
+    """The client, and when it stops waiting."""
     remaining = context.time_remaining()
-    return None if remaining is None else time.monotonic() + remaining
+    deadline = None if remaining is None else time.monotonic() + remaining
+    return Caller(identity_of(context), deadline)

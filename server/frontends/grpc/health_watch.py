@@ -1,4 +1,4 @@
-"""``grpc.health.v1`` whose watchers do not hold a server up that drains."""
+"""``grpc.health.v1`` whose watchers do not delay a server that drains."""
 
 import asyncio
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from server.frontends.grpc.calls import Context
+from server.frontends.grpc.context import Context
 
-# So long may a watcher that does not read hold the others up.
+# A watcher that does not read delays the others by at most this long.
 _MAX_SECONDS = 1.0
 
 
 class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
-    """In a graceful shutdown a watcher is told NOT_SERVING, and its call ends.
+    """In a graceful shutdown, each watcher gets NOT_SERVING and its call ends.
 
-    The library's goes on until the watcher leaves, and the server waits for it.
+    The library's servicer leaves the call open until the watcher leaves, and the server waits.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
         self._draining = asyncio.Event()
         self._calls: set[asyncio.Task[Any]] = set()
 
-    async def Watch(self, request: Any, context: Context) -> None:  # noqa: N802
+    async def Watch(self, request: Any, context: Context) -> None:
         call = asyncio.current_task()
         if call is not None:
             self._calls.add(call)
@@ -40,7 +40,7 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
             await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
 
     async def enter_graceful_shutdown(self) -> None:
-        """Nothing is SERVING from here on; watchers are told, and their calls end."""
+        """Everything is NOT_SERVING; watchers get that, and their calls end."""
         self._draining.set()
         if self._calls:
             await asyncio.wait(self._calls, timeout=_MAX_SECONDS)

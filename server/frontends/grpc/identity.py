@@ -1,20 +1,19 @@
-"""Who calls: what limits per client are counted by."""
+"""Who calls: the name that limits per client count by."""
 
 from contextvars import ContextVar
 from urllib.parse import unquote
 
-from server.frontends.grpc.calls import Context
+from server.frontends.grpc.context import Context
 
-# Set by the check of tokens, in the task that then runs the call.
+# Set by the token check, in the task that then runs the call.
 token_name: ContextVar[str | None] = ContextVar("token_name", default=None)
 
 
 def identity_of(context: Context) -> str:
     """The caller: ``token:NAME``, else ``certificate:COMMON NAME``, else ``peer:ADDRESS``.
 
-    A name of a token if tokens are asked for; of a certificate if the client showed one that
-    was verified; the address is without its port, so that each connection of a machine is the
-    same caller. Each kind has its prefix: no caller can take another's name.
+    The certificate is the client's, verified; the address has no port, so all connections of one
+    machine are one caller. The prefixes keep callers from taking each other's names.
     """
     name = token_name.get()
     if name is not None:

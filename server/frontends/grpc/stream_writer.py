@@ -1,4 +1,4 @@
-"""Messages of a stream, to a client that may not read them."""
+"""Writes a stream to a client that may not read it."""
 
 import asyncio
 from types import TracebackType
@@ -7,18 +7,18 @@ from typing import Self
 from google.protobuf.message import Message
 
 from server.errors import RETRY_SECONDS, Limit, OverloadedError
-from server.frontends.grpc.calls import Context
+from server.frontends.grpc.context import Context
 
 
-class Writer:
-    """Writes one stream's messages, in an ``async with`` in the task that answers the call.
+class StreamWriter:
+    """Writes one stream's messages. Use it with ``async with`` in the task that answers the call.
 
-    A write is done when the transport takes the message, which it does while the client reads,
-    or has told that it has room. What comes meanwhile waits in the job's ticket. Writes are
-    looked at now and then, not timed one by one: that would be a tenth of what a token costs.
+    A write ends when the transport takes the message, which it does while the client reads or has
+    announced room. Later updates wait in the job's handle. A timer checks the current write every
+    ``stall_seconds``; a timeout for each write would add a tenth to the cost of a token.
 
     Raises:
-        OverloadedError: where the block ends, when the client has not made room for
+        OverloadedError: at the end of the block, if the client made no room for
             ``stall_seconds``.
     """
 
@@ -27,12 +27,12 @@ class Writer:
         self._stall_seconds = stall_seconds
         self._loop = asyncio.get_running_loop()
         self._timeout = asyncio.timeout(None)
-        self._begun: float | None = None  # when the write that is under way was
-        self._next_look: asyncio.TimerHandle | None = None
+        self._write_started: float | None = None  # None: no write is under way
+        self._next_check: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
-        self._look()
+        self._check()
         return self
 
     async def __aexit__(
@@ -41,8 +41,8 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:
@@ -53,14 +53,15 @@ class Writer:
             ) from None
 
     async def write(self, message: Message) -> None:
-        self._begun = self._loop.time()
+        self._write_started = self._loop.time()
         await self._context.write(message)
-        self._begun = None
+        self._write_started = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
-        due = (now if self._begun is None else self._begun) + self._stall_seconds
+        started = now if self._write_started is None else self._write_started
+        due = started + self._stall_seconds
         if due <= now:
             self._timeout.reschedule(now)
         else:
-            self._next_look = self._loop.call_at(due, self._look)
+            self._next_check = self._loop.call_at(due, self._check)
