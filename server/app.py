@@ -91,9 +91,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         await frontend.set_serving()
         stack.push_async_callback(frontend.set_not_serving)
         dead.add_done_callback(lambda _: asyncio.ensure_future(frontend.set_not_serving()))
-        yield RunningServer(
-            frontend.port, metrics_server.port, frontend.admin_port, catalog, dead
-        )
+        yield RunningServer(frontend.port, metrics_server.port, frontend.admin_port, catalog, dead)
 
 
 def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:

@@ -19,8 +19,8 @@ from server.engine.decoding.options import (
 )
 from server.errors import InvalidArgumentError
 from server.text.grammar import MAX_GRAMMAR_BYTES
-from server.text.grammar import Grammar as Grammar
-from server.text.grammar import GrammarKind as GrammarKind
+from server.text.grammar import Grammar as Grammar  # noqa: PLC0414
+from server.text.grammar import GrammarKind as GrammarKind  # noqa: PLC0414
 
 MAX_BEAMS = 64
 MAX_SECONDS = 86400.0
@@ -181,7 +181,9 @@ def check_stopping(stopping: StoppingOptions, min_new_tokens: int) -> None:
         )
     stops = stopping.stop_strings
     if len(stops) > MAX_STOP_STRINGS:
-        raise InvalidArgumentError("stop_strings", f"{len(stops)} given, at most {MAX_STOP_STRINGS}")
+        raise InvalidArgumentError(
+            "stop_strings", f"{len(stops)} given, at most {MAX_STOP_STRINGS}"
+        )
     for index, stop in enumerate(stops):
         if not 0 < len(stop) <= MAX_STOP_STRING_CHARACTERS:
             raise InvalidArgumentError(

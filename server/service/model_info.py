@@ -7,7 +7,7 @@ from model.bundle import Embedding, Parity
 from model.config import Kind
 from server.config import ServerConfig
 from server.models.registry import Entry
-from server.models.registry import State as State
+from server.models.registry import State as State  # noqa: PLC0414
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

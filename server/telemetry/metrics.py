@@ -18,7 +18,7 @@ ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
 class Metrics:
-    """All metrics of one server; label values come from the served models alone."""
+    """All metrics of one server. Label values are bounded: models come from the registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -27,22 +27,33 @@ class Metrics:
         self._prefill = self._seconds("prefill", "From the first model run to the first token.")
         self._decode = self._seconds("decode", "From the first token to the last.")
         self._total = self._seconds("request", "Whole calls.", "method")
-        self._first_token = self._seconds("first_token", "From the call to the first token.")
-        self._inter_token = self._seconds("inter_token", "Between two tokens of a sequence.")
-        self._tokens = self._count(
-            "tokens", "Tokens read (in) and generated (out).", "model", "direction"
+        self._first_token = self._seconds(
+            "first_token", "From the arrival of the call to the first token."
         )
-        self._running = self._per_lane("sequences_running", "Sequences that own a slot.")
+        self._inter_token = self._seconds(
+            "inter_token", "Between consecutive tokens of a sequence."
+        )
+        self._tokens = self._count(
+            "tokens",
+            "Prompt (direction=in) and generated (direction=out) tokens.",
+            "model",
+            "direction",
+        )
+        self._running = self._per_lane("sequences_running", "Sequences that hold a slot.")
         self._waiting = self._per_lane("sequences_waiting", "Sequences and texts in the queue.")
-        self._slots = self._per_lane("slots", "Slots for sequences.")
-        self._cached = self._per_lane("cache_tokens", "Tokens held in slots.")
-        self._capacity = self._per_lane("cache_capacity_tokens", "Tokens that the slots can hold.")
-        self._cuda_graphs = self._per_lane("cuda_graphs", "Decode steps recorded on a GPU.")
-        self._cuda_graph_bytes = self._per_lane("cuda_graph_bytes", "GPU memory they took.")
+        self._slots = self._per_lane("slots", "Slots: the most sequences that run at a time.")
+        self._cached = self._per_lane("cache_tokens", "Tokens of running sequences in the cache.")
+        self._capacity = self._per_lane("cache_capacity_tokens", "Tokens that fit into the cache.")
+        self._cuda_graphs = self._per_lane(
+            "cuda_graphs", "Decode step sizes recorded as CUDA graphs."
+        )
+        self._cuda_graph_bytes = self._per_lane(
+            "cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."
+        )
         self._run_rows = functools.cache(
             Histogram(
                 "triune_run_rows",
-                "Rows of a model run: the batch size of a step.",
+                "Batch size of a model run.",
                 ["model", "phase"],
                 buckets=ROWS_BUCKETS,
                 registry=self.registry,
@@ -72,7 +83,7 @@ class Metrics:
         self._cuda_graph_bytes.labels(*labels).set(load.cuda_graph_bytes)
 
     def forget(self, model: str) -> None:
-        """A model is gone: what it holds is not reported any more. Counters stay."""
+        """Drops the gauges of an unloaded model. Its counters stay."""
         gauges = (
             *(self._running, self._waiting, self._slots, self._cached, self._capacity),
             *(self._cuda_graphs, self._cuda_graph_bytes),
@@ -81,14 +92,14 @@ class Metrics:
             gauge.remove_by_labels({"model": model})
 
     def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
-        """A call ended. ``status``: the name of its gRPC status."""
+        """Counts a finished call. ``status``: a name of ``server.errors.Code``."""
         self._requests(model, method, status).inc()
         self._total(model, method).observe(seconds)
 
     def on_phases(
         self, model: str, queue_seconds: float, prefill_seconds: float, decode_seconds: float
     ) -> None:
-        """A sequence ended well."""
+        """Reports the phases of a finished sequence."""
         self._queue(model).observe(queue_seconds)
         self._prefill(model).observe(prefill_seconds)
         self._decode(model).observe(decode_seconds)
@@ -104,7 +115,7 @@ class Metrics:
         self._inter_token(model).observe(seconds)
 
     def _count(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
-        """That of some label values. Looking it up is most of what counting costs."""
+        """A cached lookup of the counter for label values: the lookup costs more than counting."""
         return functools.cache(
             Counter(f"triune_{name}_total", documentation, labels, registry=self.registry).labels
         )

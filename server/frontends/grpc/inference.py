@@ -5,24 +5,25 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from google.protobuf.message import Message
+from server.service.answer import AnswerRequest
+from server.service.classify import ClassifyRequest
+from server.service.embed import EmbedRequest
+from server.service.fill_mask import FillMaskRequest
+from server.service.rerank import RerankRequest
+from server.service.tag import TagRequest
 
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
 from server.frontends.grpc import encoder_codec as encoders
 from server.frontends.grpc import generation_codec as generation
-from server.frontends.grpc.calls import Context, answering, caller_of
+from server.frontends.grpc.calls import answering, caller_of
 from server.frontends.grpc.codec import read
+from server.frontends.grpc.context import Context
 from server.frontends.grpc.stream_writer import StreamWriter
-from server.service.answer import AnswerRequest
 from server.service.caller import Caller
-from server.service.classify import ClassifyRequest
-from server.service.embed import EmbedRequest
-from server.service.fill_mask import FillMaskRequest
 from server.service.generation_request import GenerateRequest, TextChunk, TranslateRequest
-from server.service.rerank import RerankRequest
 from server.service.score import ScoreRequest
 from server.service.service import Service
-from server.service.tag import TagRequest
 from server.service.tokenize import TokenizeRequest
 
 Request = TypeVar("Request")

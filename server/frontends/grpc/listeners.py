@@ -1,4 +1,4 @@
-"""Where the server listens: addresses, TLS, tokens, and what a connection may do."""
+"""gRPC listeners: addresses, TLS, tokens, and the limits of a connection."""
 
 import ipaddress
 import logging
@@ -8,17 +8,19 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.file_changes import FileChanges
-from server.frontends.grpc.auth import TokenCheck, Tokens
+from server.frontends.grpc.auth import TokenCheck
 from server.frontends.grpc.transport import LIMITS
+from server.service.access_tokens import AccessTokens
 
 log = logging.getLogger(__name__)
 
 
 def make_server(config: ServerConfig, tokens: Path | None) -> grpc.aio.Server:
-    """A server without services. With ``tokens``, calls need one of that file."""
+    """A server without services. With ``tokens``, every call needs a token from that file."""
     options: list[tuple[str, int]] = [
         *LIMITS,
         ("grpc.max_concurrent_streams", config.max_streams),
@@ -27,7 +29,7 @@ def make_server(config: ServerConfig, tokens: Path | None) -> grpc.aio.Server:
         age, grace = config.max_connection_seconds, config.grace_seconds
         options.append(("grpc.max_connection_age_ms", round(age * 1000)))
         options.append(("grpc.max_connection_age_grace_ms", round(grace * 1000)))
-    checks = [] if tokens is None else [TokenCheck(Tokens(tokens))]
+    checks = [] if tokens is None else [TokenCheck(AccessTokens(tokens))]
     return grpc.aio.server(options=options, interceptors=checks)
 
 
@@ -35,7 +37,7 @@ def open_port(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> in
     """Listens on ``HOST:PORT`` or ``unix:PATH``; returns the port.
 
     Raises:
-        StartupError: the address cannot be had, or the certificate cannot be used.
+        StartupError: the address or the certificate cannot be used.
     """
     try:
         if tls is None:
@@ -46,7 +48,7 @@ def open_port(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> in
 
 
 def check_admin(config: ServerConfig) -> None:
-    """Raises ``StartupError`` if everybody on the network could load and unload models."""
+    """Raises ``StartupError`` if anybody on the network could load and unload models."""
     address = config.admin
     is_guarded = config.tokens_of_admin is not None or (
         config.tls is not None and config.tls.client_ca is not None
@@ -69,10 +71,10 @@ def _is_local(address: str) -> bool:
 
 
 def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Those of the files, whatever they become later. Raises ``StartupError``."""
+    """Credentials that follow their files when they change. Raises ``StartupError``."""
     certificates = _Certificates(tls)
     return grpc.dynamic_ssl_server_credentials(
-        # None means no change, which the types do not know of.
+        # The stubs do not know that None means no change.
         certificates.first,
         certificates.newer,  # type: ignore[arg-type]
         tls.client_ca is not None,
@@ -80,12 +82,12 @@ def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
 
 
 class _Certificates:
-    """The certificate as its files are now: they are looked at when a client connects.
+    """The certificate as its files are now; they are checked whenever a client connects.
 
-    Files that cannot be used, such as a certificate without its key yet, change nothing.
+    Files that cannot be used, such as a certificate without its new key, change nothing.
 
     Raises:
-        StartupError: they cannot be used at first.
+        StartupError: the files cannot be used at first.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -100,21 +102,21 @@ class _Certificates:
             raise StartupError(f"TLS certificate: {error}") from error
 
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """What to use from now on, if it changed."""
+        """The certificate to use from now on, if it changed."""
         with self._lock:
             if not self._changes.since_last_look():
                 return None
             try:
                 read = self._read()
             except (OSError, ssl.SSLError) as error:
-                log.error("the certificate stays as it was: %s", error)
+                log.error("keeping the certificate read before: %s", error)
                 return None
         log.info("read the new certificate")
         return read
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         files = self._files
-        # Raises if the two do not belong together.
+        # Raises if certificate and key do not match.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key)
         pair = (files.key.read_bytes(), files.certificate.read_bytes())
         ca = None

@@ -62,7 +62,7 @@ def model_message(info: ModelInfo) -> pb.Model:
         version=info.version,
         state=_STATES[info.state],
         failure=info.failure,
-        kind=None if info.kind is None else _KINDS[info.kind],
+        kind=pb.MODEL_KIND_UNSPECIFIED if info.kind is None else _KINDS[info.kind],
         tasks=info.tasks,
         architecture=info.architecture,
         precision=info.precision,
