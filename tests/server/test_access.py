@@ -25,8 +25,8 @@ from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
 from server.app import RunningServer, running_server
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
-from server.frontends.grpc.auth import Tokens
 from server.frontends.grpc.listeners import check_admin, credentials
+from server.service.access_tokens import AccessTokens
 from tests.faults.record import record
 
 CLASSIFIER = "tiny-classifier"
@@ -172,7 +172,7 @@ async def test_admin_tokens_are_their_own(bundles: Path, tokens: Path, tmp_path:
 
 
 def test_tokens_follow_their_file(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
-    known = Tokens(tokens)
+    known = AccessTokens(tokens)
     assert known.name_of("Bearer first-token") == "alice"
     unnamed = known.name_of("Bearer second.token==")
     assert unnamed is not None
@@ -322,7 +322,7 @@ def test_what_cannot_guard_is_an_error_at_start(tmp_path: Path) -> None:
             credentials(tls)
     for path in (tmp_path / "none", tmp_path / "bad"):
         with pytest.raises(StartupError, match="tokens: "):
-            Tokens(path)
+            AccessTokens(path)
 
 
 async def test_what_is_too_large_is_refused(bundles: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_limit_that_was_reached_is_named() -> None:
     [
         (Cost(7, 10), "inputs"),
         (Cost(1, 101), "inputs"),
-        (Cost(1, 101, 60), "stopping.max_new_tokens"),
+        (Cost(1, 101, 60), "max_new_tokens"),
     ],
 )
 def test_what_never_fits_is_refused_by_its_field(cost: Cost, field: str) -> None:
