@@ -1,12 +1,15 @@
-"""Answer: the parts of a text that answer a question."""
+"""Answer: the parts of a text that answer a question (extractive question answering)."""
+
+from dataclasses import dataclass
 
 from model.bundle import Task
-from protos.triune.v1 import encoding_pb2 as pb
-from server.service import encoder_options as options
 from server.service import validation
 from server.service.caller import Caller
-from server.service.context import Services
-from server.service.encoding import EncoderCall, report_of, usage_of
+from server.service.context import ServiceContext
+from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
+from server.service.encoder_options import LengthOptions, check_integer, length_limit
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
 from server.text.answers import Span, find_answers
 from server.text.windows import LongInput
 
@@ -14,59 +17,109 @@ DEFAULT_MAX_ANSWER_TOKENS = 15
 MAX_TOP_K = 1024
 
 
-async def answer(
-    request: pb.AnswerRequest, services: Services, caller: Caller
-) -> pb.AnswerResponse:
-    """Raises ``ServeError``."""
-    call = EncoderCall.open(request.model, request.version, Task.ANSWER, services, caller)
-    model, max_bytes = call.model, services.config.max_input_bytes
-    questions = [row.question for row in request.questions]
-    contexts = [row.context for row in request.questions]
-    validation.check_texts(questions, max_bytes, "questions", ".question")
-    validation.check_texts(contexts, max_bytes, "questions", ".context")
-    top_k = options.integer("options.top_k", request.options, 1, high=MAX_TOP_K)
-    longest = options.integer(
-        "options.max_answer_tokens",
-        request.options,
-        DEFAULT_MAX_ANSWER_TOKENS,
-        high=model.max_length,
-    )
-    limit = options.limit(request.length, model, LongInput.WINDOWS)
-    readings = await call.read(questions, limit, pairs=contexts, spans=True, path="questions[{}]")
-    outputs = await call.run(call.jobs(readings))
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the ``context`` that contains the answer."""
 
-    def spans() -> list[list[Span]]:
+    question: str
+    context: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest(ModelRequest):
+    """Questions, and how many answers are wanted.
+
+    ``top_k``: the most answers per question. ``max_answer_tokens``: the longest answer; ``None``:
+    :data:`DEFAULT_MAX_ANSWER_TOKENS`. ``allow_no_answer``: an empty span may be among the answers.
+    """
+
+    questions: tuple[Question, ...] = ()
+    top_k: int = 1
+    max_answer_tokens: int | None = None
+    allow_no_answer: bool = False
+    length: LengthOptions = LengthOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSpan:
+    """``text`` is the context from ``start`` to ``end``, in characters; empty for no answer.
+
+    ``score``: the probability of its start times that of its end.
+    """
+
+    text: str
+    score: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """One question's answers, best first."""
+
+    spans: tuple[AnswerSpan, ...]
+    usage: Usage
+    truncation: Truncation
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerResult:
+    """The outputs in the order of the questions."""
+
+    model: str
+    outputs: tuple[Answers, ...]
+    usage: Usage
+    timing: Timing
+
+
+async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller) -> AnswerResult:
+    """Answers each question from its context.
+
+    Raises:
+        ServeError: an input or option is bad, or the model is unknown, does not answer questions,
+            or is full.
+    """
+    call = EncoderCall.open(request, Task.ANSWER, context, caller)
+    model, max_bytes = call.model, context.config.max_input_bytes
+    questions = [question.question for question in request.questions]
+    passages = [question.context for question in request.questions]
+    validation.check_texts(questions, max_bytes, "questions", ".question")
+    validation.check_texts(passages, max_bytes, "questions", ".context")
+    check_integer("top_k", request.top_k, high=MAX_TOP_K)
+    check_integer("max_answer_tokens", request.max_answer_tokens, high=model.max_length)
+    limit = length_limit(request.length, model, LongInput.WINDOWS)
+    tokenized = await call.tokenize(
+        questions, limit, pairs=passages, with_offsets=True, path="questions[{}]"
+    )
+    outputs = await call.run(call.jobs(tokenized))
+
+    def find_all() -> list[list[Span]]:
         return [
             find_answers(
-                reading,
-                [output.vector for output in row],
-                top_k=top_k or 1,
-                max_answer_tokens=longest or DEFAULT_MAX_ANSWER_TOKENS,
-                allow_none=request.options.allow_no_answer,
+                text,
+                [output.vector for output in windows],
+                top_k=request.top_k,
+                max_answer_tokens=request.max_answer_tokens or DEFAULT_MAX_ANSWER_TOKENS,
+                allow_no_answer=request.allow_no_answer,
             )
-            for reading, row in zip(readings, outputs, strict=True)
+            for text, windows in zip(tokenized, outputs, strict=True)
         ]
 
-    found = await services.in_thread(spans)
+    found = await context.in_thread(find_all)
     usage, timing = call.finish()
-    return pb.AnswerResponse(
+    return AnswerResult(
         model=model.manifest.name,
-        outputs=[
-            pb.Answers(
-                spans=[
-                    pb.AnswerSpan(
-                        text=context[span.start : span.end],
-                        score=span.score,
-                        start=span.start,
-                        end=span.end,
-                    )
-                    for span in row
-                ],
-                usage=usage_of(reading),
-                reading=report_of(reading),
+        outputs=tuple(
+            Answers(
+                spans=tuple(
+                    AnswerSpan(passage[span.start : span.end], span.score, span.start, span.end)
+                    for span in spans
+                ),
+                usage=usage_of(text),
+                truncation=truncation_of(text),
             )
-            for context, row, reading in zip(contexts, found, readings, strict=True)
-        ],
+            for passage, spans, text in zip(passages, found, tokenized, strict=True)
+        ),
         usage=usage,
         timing=timing,
     )

@@ -28,18 +28,10 @@ class BulkItem:
     request: EmbedRequest | ServeError
 
 
-@dataclass(frozen=True, slots=True)
-class BulkResult:
-    """The result of the item with the same ``id``."""
-
-    id: int
-    result: EmbedResult
-
-
 async def embed_stream(
     items: AsyncIterator[BulkItem], context: ServiceContext, caller: Caller
-) -> AsyncGenerator[BulkResult, None]:
-    """Embeds the items and yields their results in order.
+) -> AsyncGenerator[tuple[int, EmbedResult], None]:
+    """Embeds the items. Yields the id and the result of each, in order.
 
     At most :data:`MAX_STREAM_REQUESTS` items are in progress. Another item is read only while
     they have fewer than :data:`MAX_STREAM_TEXTS` texts, so that the transport's flow control
@@ -82,7 +74,7 @@ class _Bulk:
     """The items in progress. ``tasks`` embed them, in the order of the stream."""
 
     def __init__(self, context: ServiceContext, caller: Caller) -> None:
-        self.tasks: deque[asyncio.Task[BulkResult]] = deque()
+        self.tasks: deque[asyncio.Task[tuple[int, EmbedResult]]] = deque()
         self._context = context
         self._caller = caller
         self._num_texts = 0
@@ -96,13 +88,13 @@ class _Bulk:
             self._num_texts += len(item.request.inputs)
         self.tasks.append(asyncio.create_task(self._embed(item)))
 
-    def pop(self) -> BulkResult:
-        """Removes the first item, which is done. Raises its ``ServeError`` if it failed."""
-        done = self.tasks.popleft().result()
-        self._num_texts -= len(done.result.outputs)
-        return done
+    def pop(self) -> tuple[int, EmbedResult]:
+        """The first item's id and result; it is done. Raises its ``ServeError`` if it failed."""
+        id_, result = self.tasks.popleft().result()
+        self._num_texts -= len(result.outputs)
+        return id_, result
 
-    async def _embed(self, item: BulkItem) -> BulkResult:
+    async def _embed(self, item: BulkItem) -> tuple[int, EmbedResult]:
         """Waits while the engine's queue is full: a bulk job is not urgent."""
         request = item.request
         if isinstance(request, ServeError):
@@ -114,7 +106,7 @@ class _Bulk:
             except OverloadedError as error:
                 await asyncio.sleep(error.retry_seconds)
                 continue
-            return BulkResult(item.id, result)
+            return item.id, result
 
 
 def _next(items: AsyncIterator[BulkItem]) -> "asyncio.Future[BulkItem | None]":
