@@ -54,7 +54,7 @@ def length_limit(
     check_integer("stride", options.stride, low=0, high=longest)
     trained = min(model.manifest.max_input_tokens or longest, longest)
     return LengthLimit(
-        fit=long_input,
+        long_input=long_input,
         max_tokens=options.max_tokens or trained,
         max_whole_tokens=options.max_tokens
         or (longest if long_input == LongInput.ERROR else trained),

@@ -1,7 +1,7 @@
-"""Texts and pairs as an encoder reads them: whole, cut, or in windows that overlap."""
+"""Texts and pairs as token windows for an encoder: whole, truncated, or in overlapping windows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tokenizers import Encoding
@@ -9,32 +9,33 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 
 class LongInput(StrEnum):
-    """What happens to a text that has more tokens than are read at once."""
+    """What happens to a text that is longer than the limit."""
 
     ERROR = "error"
-    CUT_RIGHT = "right"
-    CUT_LEFT = "left"
+    TRUNCATE_RIGHT = "truncate_right"
+    TRUNCATE_LEFT = "truncate_left"
     WINDOWS = "windows"
 
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """In tokens, special ones included: ``max_tokens`` of a text that is cut or read in windows.
+    """The longest text, and what happens to longer ones. Tokens, special tokens included.
 
-    ``max_whole_tokens`` is what the model can take; a text up to it is read as it is.
-    ``stride``: tokens that neighbouring windows share; None for a quarter of a window.
+    A text of up to ``max_whole_tokens`` is neither truncated nor split. A longer text is an error,
+    or truncated to, or split into windows of, ``max_tokens``. ``stride``: tokens that neighbouring
+    windows share; ``None``: a quarter of a window.
     """
 
-    fit: LongInput
+    long_input: LongInput
     max_tokens: int
     max_whole_tokens: int
     stride: int | None = None
 
 
 class TooLongError(Exception):
-    """The text has more tokens than are read, or a pair's first leaves no room for the second.
+    """A text that exceeds the limit, or windows without room for new tokens.
 
-    ``index`` is which of several texts it is.
+    ``index``: the position of the text in its batch.
     """
 
     index = 0
@@ -42,35 +43,41 @@ class TooLongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the model reads at once.
+    """The input of one model run.
 
-    ``start`` is where the text's own tokens begin in it, ``first`` which token of the text
-    that is, ``size`` how many there are. Of a pair, the text is the second.
+    The text's own tokens are ``token_ids[text_start : text_start + num_text_tokens]``; the first
+    of them is token ``first_token`` of the text. For a pair, "the text" is the second text.
     """
 
     token_ids: tuple[int, ...]
     segment_ids: tuple[int, ...]
-    start: int
-    first: int
-    size: int
+    text_start: int
+    first_token: int
+    num_text_tokens: int
+
+    @property
+    def end_token(self) -> int:
+        """The text's token after the last one in this window."""
+        return self.first_token + self.num_text_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """A text in windows.
+    """A text, or a pair of texts, split into windows.
 
-    ``spans`` are the characters of each of its tokens, ``words`` the number of the word that
-    each belongs to. ``num_truncated`` tokens are in no window.
+    ``offsets``: start and end of each of the text's tokens, in characters. ``word_ids``: the number
+    of the word that each token belongs to. Both are empty if they were not asked for.
+    ``num_truncated_tokens`` are in no window.
     """
 
     windows: tuple[Window, ...]
-    spans: tuple[tuple[int, int], ...]
-    words: tuple[int | None, ...]
-    num_truncated: int
+    offsets: tuple[tuple[int, int], ...]
+    word_ids: tuple[int | None, ...]
+    num_truncated_tokens: int
 
     @property
     def num_tokens(self) -> int:
-        """Special ones and repeated ones included: what the model reads."""
+        """Tokens that the model reads, special tokens and overlaps included."""
         return sum(len(window.token_ids) for window in self.windows)
 
 
@@ -81,29 +88,32 @@ def tokenize_windows(
     whole: Encoding,
     limit: LengthLimit,
     *,
-    spans: bool,
+    with_offsets: bool,
 ) -> TokenizedText:
-    """``text``, or ``text`` and ``pair``, in windows.
+    """Splits ``text``, or ``text`` and ``pair``, into windows.
+
+    Of a pair, windows split the second text and repeat the first. Truncation shortens the longer
+    text until both are equally long, then both alike.
 
     Args:
-        tokenizer: that neither pads nor truncates.
+        tokenizer: without padding and truncation.
         text: alone, or the first of a pair.
-        pair: the second.
-        whole: their encoding with special tokens.
-        limit: of a window.
-        spans: whether the reading's spans and words are needed.
+        pair: the second of a pair.
+        whole: the encoding of both, with special tokens.
+        limit: the longest text, and what happens to longer ones.
+        with_offsets: whether offsets and word ids are needed.
 
     Raises:
-        TooLongError: the limit says so, or a window has no room for new tokens.
+        TooLongError: the text is too long, or a window has no room for new tokens.
     """
-    main = 0 if pair is None else 1
+    sequence = 0 if pair is None else 1
     if len(whole.ids) <= limit.max_whole_tokens:
-        window = _window(whole, main, 0)
-        if not spans:
+        window = _window(whole, sequence, 0)
+        if not with_offsets:
             return TokenizedText((window,), (), (), 0)
-        span = slice(window.start, window.start + window.size)
-        return TokenizedText((window,), tuple(whole.offsets[span]), tuple(whole.word_ids[span]), 0)
-    if limit.fit == LongInput.ERROR:
+        own = slice(window.text_start, window.text_start + window.num_text_tokens)
+        return TokenizedText((window,), tuple(whole.offsets[own]), tuple(whole.word_ids[own]), 0)
+    if limit.long_input == LongInput.ERROR:
         raise TooLongError(
             f"has {len(whole.ids)} tokens, at most {limit.max_whole_tokens} are accepted"
         )
@@ -112,101 +122,123 @@ def tokenize_windows(
         raise _no_room(limit)
     first = tokenizer.encode(text, add_special_tokens=False)
     if pair is None:
-        return _read_long(tokenizer, None, first, room, limit)
+        return _split(tokenizer, None, first, room, limit)
     second = tokenizer.encode(pair, add_special_tokens=False)
-    if limit.fit == LongInput.WINDOWS:
-        return _read_long(tokenizer, first, second, room - len(first.ids), limit)
+    if limit.long_input == LongInput.WINDOWS:
+        return _split(tokenizer, first, second, room - len(first.ids), limit)
+    return _truncate_pair(tokenizer, first, second, room, limit)
+
+
+def _truncate_pair(
+    tokenizer: HuggingFaceTokenizer,
+    first: Encoding,
+    second: Encoding,
+    room: int,
+    limit: LengthLimit,
+) -> TokenizedText:
+    """Truncates the longer text down to the shorter one; then both alike."""
     shorter = min(len(first.ids), len(second.ids))
-    # The longer one is cut first, down to the shorter; then both alike.
     if 2 * shorter > room:
         shorter = room // 2
     sizes = (shorter, room - shorter)
     if len(first.ids) > len(second.ids):
         sizes = (room - shorter, shorter)
-    num_cut = len(first.ids) - sizes[0]
-    if num_cut > 0:
-        first.truncate(sizes[0], direction=limit.fit.value)
-    reading = _read_long(tokenizer, first, second, sizes[1], limit)
-    return TokenizedText(
-        reading.windows, reading.spans, reading.words, reading.num_truncated + max(0, num_cut)
-    )
+    num_truncated = max(0, len(first.ids) - sizes[0])
+    if num_truncated > 0:
+        first.truncate(sizes[0], direction=_direction(limit))
+    split = _split(tokenizer, first, second, sizes[1], limit)
+    return replace(split, num_truncated_tokens=split.num_truncated_tokens + num_truncated)
+
+
+def _direction(limit: LengthLimit) -> str:
+    """The side to truncate, as the library names it."""
+    return "left" if limit.long_input == LongInput.TRUNCATE_LEFT else "right"
 
 
 def _no_room(limit: LengthLimit) -> TooLongError:
     return TooLongError(f"a window of {limit.max_tokens} tokens has no room for the text")
 
 
-def _read_long(
+def _split(
     tokenizer: HuggingFaceTokenizer,
     first: Encoding | None,
     text: Encoding,
     room: int,
     limit: LengthLimit,
 ) -> TokenizedText:
-    """``text`` behind ``first``, if there is one, with ``room`` for its tokens."""
+    """Truncates or splits ``text`` to ``room`` tokens per window; ``first`` precedes it in each."""
     if room < 1:
         raise _no_room(limit)
-    num_tokens, offsets, words = len(text.ids), text.offsets, text.word_ids
-    stride = 0
-    if limit.fit == LongInput.WINDOWS:
-        stride = room // 4 if limit.stride is None else limit.stride
-        if stride >= room:
-            raise TooLongError(
-                f"a stride of {stride} leaves windows of {room} tokens no room for new ones"
-            )
-    cut_left = limit.fit == LongInput.CUT_LEFT
-    text.truncate(room, stride=stride, direction="left" if cut_left else "right")
-    parts = [text, *text.overflowing] if limit.fit == LongInput.WINDOWS else [text]
-    start = max(0, num_tokens - room) if cut_left else 0
+    num_tokens, offsets, word_ids = len(text.ids), text.offsets, text.word_ids
+    stride = _stride(room, limit)
+    text.truncate(room, stride=stride, direction=_direction(limit))
+    is_split = limit.long_input == LongInput.WINDOWS
+    parts = [text, *text.overflowing] if is_split else [text]
+    truncates_left = limit.long_input == LongInput.TRUNCATE_LEFT
+    start = max(0, num_tokens - room) if truncates_left else 0
     windows = []
     for index, part in enumerate(parts):
-        # post_process keeps what was cut off: only its first part counts.
+        # post_process also returns the overflow as further parts; only the first part counts.
         if first is None:
             encoding = tokenizer.post_process(part, None, True)
         else:
             encoding = tokenizer.post_process(first, part, True)
-        main = 0 if first is None else 1
-        windows.append(_window(encoding, main, start + index * (room - stride)))
-    last = windows[-1].first + windows[-1].size
+        sequence = 0 if first is None else 1
+        windows.append(_window(encoding, sequence, start + index * (room - stride)))
+    end = windows[-1].end_token
     return TokenizedText(
         windows=tuple(windows),
-        spans=tuple(offsets[:last]),
-        words=tuple(words[:last]),
-        num_truncated=num_tokens - (last - start),
+        offsets=tuple(offsets[:end]),
+        word_ids=tuple(word_ids[:end]),
+        num_truncated_tokens=num_tokens - (end - start),
     )
 
 
-def _window(encoding: Encoding, main: int, first: int) -> Window:
-    # A text without special tokens, or with nothing else, is one sequence: number 0.
-    numbers = encoding.sequence_ids
-    size = numbers.count(main)
+def _stride(room: int, limit: LengthLimit) -> int:
+    """Tokens that neighbouring windows share; 0 unless the text is split."""
+    if limit.long_input != LongInput.WINDOWS:
+        return 0
+    stride = room // 4 if limit.stride is None else limit.stride
+    if stride >= room:
+        raise TooLongError(
+            f"a stride of {stride} leaves windows of {room} tokens no room for new ones"
+        )
+    return stride
+
+
+def _window(encoding: Encoding, sequence: int, first_token: int) -> Window:
+    """A window whose text is number ``sequence`` (0 or 1) of ``encoding``."""
+    # Without special tokens, or with nothing else, the library numbers all tokens 0.
+    sequence_ids = encoding.sequence_ids
+    num_text_tokens = sequence_ids.count(sequence)
     return Window(
         token_ids=tuple(encoding.ids),
         segment_ids=tuple(encoding.type_ids),
-        start=numbers.index(main) if size else 0,
-        first=first,
-        size=size,
+        text_start=sequence_ids.index(sequence) if num_text_tokens else 0,
+        first_token=first_token,
+        num_text_tokens=num_text_tokens,
     )
 
 
-def best_windows(reading: TokenizedText) -> Sequence[tuple[int, int]]:
-    """Where to look for each token: in the window in which it stands farthest from an edge.
+def best_windows(text: TokenizedText) -> Sequence[tuple[int, int]]:
+    """For each token of the text, the window that gives it the most context.
 
-    The start of the first window and the end of the last are no edges: there is nothing
-    behind them.
+    A token's context is its distance to the nearest edge of the window. The start of the first
+    window and the end of the last one do not count as edges.
 
     Returns:
-        For each token that was read, in order: a window and an index into it.
+        For each token that is in a window, in order: a window and an index into its tokens.
     """
-    windows = reading.windows
-    start, end = windows[0].first, windows[-1].first + windows[-1].size
+    windows = text.windows
+    start, end = windows[0].first_token, windows[-1].end_token
     chosen: dict[int, tuple[int, int, int]] = {}
     for number, window in enumerate(windows):
-        last = window.first + window.size - 1
-        for token in range(window.first, last + 1):
-            left = token - window.first if window.first > start else end
+        last = window.end_token - 1
+        for token in range(window.first_token, window.end_token):
+            left = token - window.first_token if window.first_token > start else end
             right = last - token if last + 1 < end else end
             context = min(left, right)
             if token not in chosen or context > chosen[token][0]:
-                chosen[token] = (context, number, window.start + token - window.first)
+                index = window.text_start + token - window.first_token
+                chosen[token] = (context, number, index)
     return [chosen[token][1:] for token in sorted(chosen)]

@@ -80,11 +80,11 @@ LIBRARY.no_padding()
 LIBRARY.no_truncation()
 
 
-def reading_of(text: str, pair: str | None, limit: LengthLimit) -> TokenizedText:
+def tokenized(text: str, pair: str | None, limit: LengthLimit) -> TokenizedText:
     inputs = text if pair is None else (text, pair)
     whole = LIBRARY.encode(inputs) if pair is None else LIBRARY.encode(text, pair)
     assert inputs
-    return tokenize_windows(LIBRARY, text, pair, whole, limit, spans=True)
+    return tokenize_windows(LIBRARY, text, pair, whole, limit, with_offsets=True)
 
 
 @given(
@@ -95,33 +95,33 @@ def reading_of(text: str, pair: str | None, limit: LengthLimit) -> TokenizedText
     st.sampled_from(LongInput),
 )
 def test_every_token_is_read_once_or_counted(
-    num_tokens: int, num_first: int, room: int, stride: int, fit: LongInput
+    num_tokens: int, num_first: int, room: int, stride: int, long_input: LongInput
 ) -> None:
     text = " ".join(["a", "b", "c", "d", "e", "f", "g"][i % 7] for i in range(num_tokens))
     first = " ".join(["x"] * num_first) or None
-    limit = LengthLimit(fit, room, room, stride)
+    limit = LengthLimit(long_input, room, room, stride)
     try:
-        reading = reading_of(text, None, limit) if first is None else reading_of(first, text, limit)
+        read = tokenized(text, None, limit) if first is None else tokenized(first, text, limit)
     except TooLongError:
         special = 2 if first is None else 3 + num_first
         fits = num_tokens + special <= room
         assert not fits
-        assert fit in (LongInput.ERROR, LongInput.WINDOWS) or room - 3 < 2
-        if fit == LongInput.WINDOWS:
+        assert long_input in (LongInput.ERROR, LongInput.WINDOWS) or room - 3 < 2
+        if long_input == LongInput.WINDOWS:
             assert room - special <= stride
         return
-    assert all(len(window.token_ids) <= room for window in reading.windows)
-    places = best_windows(reading)
-    begin = reading.windows[0].first
+    assert all(len(window.token_ids) <= room for window in read.windows)
+    places = best_windows(read)
+    begin = read.windows[0].first_token
     ids = LIBRARY.encode(text, add_special_tokens=False).ids
     for token, (number, index) in enumerate(places, begin):
-        assert reading.windows[number].token_ids[index] == ids[token]
-        start, end = reading.spans[token]
+        assert read.windows[number].token_ids[index] == ids[token]
+        start, end = read.offsets[token]
         assert text[start:end] == LIBRARY.id_to_token(ids[token])
-    cut_first = max(0, num_first - (len(reading.windows[0].token_ids) - len(places) - 3))
-    if first is None or fit == LongInput.WINDOWS:
-        assert len(places) + reading.num_truncated == num_tokens
-    elif len(reading.windows) == 1:
-        assert len(places) + reading.num_truncated == num_tokens + cut_first
-    if fit == LongInput.WINDOWS:
-        assert reading.num_truncated == 0
+    cut_first = max(0, num_first - (len(read.windows[0].token_ids) - len(places) - 3))
+    if first is None or long_input == LongInput.WINDOWS:
+        assert len(places) + read.num_truncated_tokens == num_tokens
+    elif len(read.windows) == 1:
+        assert len(places) + read.num_truncated_tokens == num_tokens + cut_first
+    if long_input == LongInput.WINDOWS:
+        assert read.num_truncated_tokens == 0

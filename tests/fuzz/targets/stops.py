@@ -61,20 +61,20 @@ def _check_entities(draw: Draw) -> None:
 
 def _check_answers(draw: Draw) -> None:
     room, stride = 2 + draw.byte() % 6, draw.byte() % 2
-    top_k, longest, allow_none = 1 + draw.byte() % 6, 1 + draw.byte() % 6, draw.flag()
+    top_k, longest, allow_no_answer = 1 + draw.byte() % 6, 1 + draw.byte() % 6, draw.flag()
     bytes_ = draw.rest()
     windows, logits = [], []
     for first in range(0, max(1, len(bytes_) - stride), room - stride):
         part = bytes_[first : first + room]
         zeros = (0,) * (len(part) + 2)
-        windows.append(Window(zeros, zeros, start=1, first=first, size=len(part)))
+        windows.append(Window(zeros, zeros, 1, first_token=first, num_text_tokens=len(part)))
         values = np.array([0, *part, 0], np.float32) / 16
         logits.append(np.stack([values, values[::-1]], -1).astype(np.float32))
-    spans = tuple((at, at + 1) for at in range(len(bytes_)))
-    words = tuple(None if byte == 0 else at // 2 for at, byte in enumerate(bytes_))
-    reading = TokenizedText(tuple(windows), spans, words, 0)
+    offsets = tuple((at, at + 1) for at in range(len(bytes_)))
+    word_ids = tuple(None if byte == 0 else at // 2 for at, byte in enumerate(bytes_))
+    text = TokenizedText(tuple(windows), offsets, word_ids, 0)
     found = find_answers(
-        reading, logits, top_k=top_k, max_answer_tokens=longest, allow_none=allow_none
+        text, logits, top_k=top_k, max_answer_tokens=longest, allow_no_answer=allow_no_answer
     )
     assert len(found) <= top_k
     for span in found:
