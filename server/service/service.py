@@ -7,10 +7,18 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from server.errors import Code, InternalError, ServeError
-from server.service import answer, classify, embed, embed_stream, fill_mask, rerank, score, tag
-from server.service import tokenize as tokenization
+from server.service.answer import AnswerRequest, AnswerResult
+from server.service.answer import answer as answer_questions
 from server.service.caller import Caller
+from server.service.classify import ClassifyRequest, ClassifyResult
+from server.service.classify import classify as classify_texts
 from server.service.context import ServiceContext
+from server.service.embed import EmbedRequest, EmbedResult
+from server.service.embed import embed as embed_texts
+from server.service.embed_stream import BulkItem
+from server.service.embed_stream import embed_stream as embed_items
+from server.service.fill_mask import FillMaskRequest, FillMaskResult
+from server.service.fill_mask import fill_mask as fill_masks
 from server.service.generate import prepare_generate
 from server.service.generation_request import (
     GenerateRequest,
@@ -19,7 +27,15 @@ from server.service.generation_request import (
     TranslateRequest,
 )
 from server.service.model_info import ModelInfo, model_info
+from server.service.rerank import RerankRequest, RerankResult
+from server.service.rerank import rerank as rerank_documents
+from server.service.score import ScoreRequest, ScoreResult
+from server.service.score import score as score_texts
+from server.service.tag import TagRequest, TagResult
+from server.service.tag import tag as tag_texts
 from server.service.text_stream import collect, stream
+from server.service.tokenize import TokenizeRequest, TokenizeResult
+from server.service.tokenize import tokenize as tokenize_texts
 from server.service.translate import prepare_translate
 
 log = logging.getLogger(__name__)
@@ -97,49 +113,43 @@ class Service:
         prepared = await prepare_translate(request, self._context, caller)
         return stream(prepared, self._context)
 
-    async def embed(self, request: embed.EmbedRequest, caller: Caller) -> embed.EmbedResult:
+    async def embed(self, request: EmbedRequest, caller: Caller) -> EmbedResult:
         """Maps texts to vectors."""
-        return await embed.embed(request, self._context, caller)
+        return await embed_texts(request, self._context, caller)
 
     def embed_stream(
-        self, items: AsyncIterator[embed_stream.BulkItem], caller: Caller
-    ) -> AsyncGenerator[tuple[int, embed.EmbedResult], None]:
+        self, items: AsyncIterator[BulkItem], caller: Caller
+    ) -> AsyncGenerator[tuple[int, EmbedResult], None]:
         """Maps any number of texts to vectors; answers come in the order of the items."""
-        return embed_stream.embed_stream(items, self._context, caller)
+        return embed_items(items, self._context, caller)
 
-    async def classify(
-        self, request: classify.ClassifyRequest, caller: Caller
-    ) -> classify.ClassifyResult:
+    async def classify(self, request: ClassifyRequest, caller: Caller) -> ClassifyResult:
         """Maps texts, or pairs of texts, to labels with scores."""
-        return await classify.classify(request, self._context, caller)
+        return await classify_texts(request, self._context, caller)
 
-    async def tag(self, request: tag.TagRequest, caller: Caller) -> tag.TagResult:
+    async def tag(self, request: TagRequest, caller: Caller) -> TagResult:
         """Finds the parts of texts that have labels."""
-        return await tag.tag(request, self._context, caller)
+        return await tag_texts(request, self._context, caller)
 
-    async def fill_mask(
-        self, request: fill_mask.FillMaskRequest, caller: Caller
-    ) -> fill_mask.FillMaskResult:
+    async def fill_mask(self, request: FillMaskRequest, caller: Caller) -> FillMaskResult:
         """Finds words for the masks of texts."""
-        return await fill_mask.fill_mask(request, self._context, caller)
+        return await fill_masks(request, self._context, caller)
 
-    async def answer(self, request: answer.AnswerRequest, caller: Caller) -> answer.AnswerResult:
+    async def answer(self, request: AnswerRequest, caller: Caller) -> AnswerResult:
         """Finds the parts of texts that answer questions."""
-        return await answer.answer(request, self._context, caller)
+        return await answer_questions(request, self._context, caller)
 
-    async def rerank(self, request: rerank.RerankRequest, caller: Caller) -> rerank.RerankResult:
+    async def rerank(self, request: RerankRequest, caller: Caller) -> RerankResult:
         """Sorts documents by how well they fit a query."""
-        return await rerank.rerank(request, self._context, caller)
+        return await rerank_documents(request, self._context, caller)
 
-    async def score(self, request: score.ScoreRequest, caller: Caller) -> score.ScoreResult:
+    async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
         """Computes how likely given texts are."""
-        return await score.score(request, self._context, caller)
+        return await score_texts(request, self._context, caller)
 
-    async def tokenize(
-        self, request: tokenization.TokenizeRequest, caller: Caller
-    ) -> tokenization.TokenizeResult:
+    async def tokenize(self, request: TokenizeRequest, caller: Caller) -> TokenizeResult:
         """Splits texts as a model does."""
-        return await tokenization.tokenize(request, self._context, caller)
+        return await tokenize_texts(request, self._context, caller)
 
     def list_models(self) -> tuple[ModelInfo, ...]:
         """Every version of every model."""

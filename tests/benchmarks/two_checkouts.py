@@ -12,8 +12,9 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -81,7 +82,7 @@ class Engine:
         answer = self.ask(question)
         if "seconds" in answer:
             return float(answer["seconds"])
-        return max(row[-1] for row in answer["arrivals"])
+        return float(max(row[-1] for row in answer["arrivals"]))
 
     def close(self) -> None:
         """Ends the process."""
@@ -114,9 +115,7 @@ def _load(target: str, task: str, model: str, clients: int, seconds: float, seed
     return float(found[key])
 
 
-def _in_turn(
-    name: str, rounds: int, measures: tuple[Callable[[int], float], Callable[[int], float]]
-) -> dict[str, Any]:
+def _in_turn(name: str, rounds: int, measures: Sequence[Callable[[int], float]]) -> dict[str, Any]:
     """Both measures in each round, the first one alternating. The first round is not counted."""
     found: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
@@ -149,15 +148,11 @@ def measure_engine(checkouts: tuple[Path, Path], bundles: Path, rounds: int) -> 
         for name in names:
             _, count, tokens, new = ENGINE_WORK[name]
 
-            def rate(number: int, engine: Engine) -> float:
+            def rate(engine: Engine, number: int) -> float:
                 seconds = engine.seconds(_inputs(count, tokens, number), new)  # noqa: B023
                 return count * max(new, 1) / seconds  # noqa: B023
 
-            rows[name] = _in_turn(
-                name,
-                rounds,
-                (lambda n, e=engines[0]: rate(n, e), lambda n, e=engines[1]: rate(n, e)),
-            )
+            rows[name] = _in_turn(name, rounds, [partial(rate, engine) for engine in engines])
         for engine in engines:
             engine.close()
     return rows
@@ -172,14 +167,10 @@ def measure_server(
         targets = [stack.enter_context(_server(path, bundles)) for path in checkouts]
         for name, (task, model, clients) in SERVER_WORK.items():
 
-            def rate(number: int, target: str) -> float:
+            def rate(target: str, number: int) -> float:
                 return _load(target, task, model, clients, seconds, number)  # noqa: B023
 
-            rows[name] = _in_turn(
-                name,
-                rounds,
-                (lambda n: rate(n, targets[0]), lambda n: rate(n, targets[1])),
-            )
+            rows[name] = _in_turn(name, rounds, [partial(rate, target) for target in targets])
     return rows
 
 

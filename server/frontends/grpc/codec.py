@@ -31,7 +31,7 @@ def read(message: Message, kind: type[T]) -> T:
         InvalidArgumentError: an enumeration has no such value.
     """
     given: dict[str, Any] = {}
-    for field in _plan(message.DESCRIPTOR, kind):
+    for field in _plan(message.DESCRIPTOR, typing.cast("type[Any]", kind)):
         if field.nested is not None:
             given[field.name] = read(message, field.nested)
             continue
@@ -65,7 +65,7 @@ class _Field:
 
 
 @cache
-def _plan(descriptor: Descriptor, kind: type) -> tuple[_Field, ...]:
+def _plan(descriptor: Any, kind: type) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(kind)
     plan = []
     for field in fields(kind):
@@ -79,7 +79,7 @@ def _plan(descriptor: Descriptor, kind: type) -> tuple[_Field, ...]:
     return tuple(plan)
 
 
-def _find(descriptor: Descriptor, name: str) -> tuple[str | None, FieldDescriptor] | None:
+def _find(descriptor: Any, name: str) -> tuple[str | None, FieldDescriptor] | None:
     """The group (``None``: the message itself) and the field of this name."""
     own = descriptor.fields_by_name.get(name)
     if own is not None:
