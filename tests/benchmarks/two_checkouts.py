@@ -1,6 +1,6 @@
 """Two checkouts side by side: does a change cost speed?
 
-    python -m tests.benchmarks.two_checkouts --base ../before --bundles bundles --json build/two.json
+    python -m tests.benchmarks.two_checkouts --base ../before --json build/two.json
 
 Engine: ``python -m server.bench`` of both checkouts runs the same work in turn. Server: both
 checkouts serve, and ``python -m loadtest run`` of this one loads them in turn; the idle one takes

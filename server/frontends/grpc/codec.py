@@ -31,7 +31,7 @@ def read(message: Message, kind: type[T]) -> T:
         InvalidArgumentError: an enumeration has no such value.
     """
     given: dict[str, Any] = {}
-    for field in _plan(message.DESCRIPTOR, typing.cast("type[Any]", kind)):
+    for field in _plan(message.DESCRIPTOR, typing.cast("typing.Hashable", kind)):
         if field.nested is not None:
             given[field.name] = read(message, field.nested)
             continue
@@ -65,7 +65,7 @@ class _Field:
 
 
 @cache
-def _plan(descriptor: Any, kind: type) -> tuple[_Field, ...]:
+def _plan(descriptor: Any, kind: Any) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(kind)
     plan = []
     for field in fields(kind):
