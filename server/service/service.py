@@ -11,6 +11,7 @@ from server.service import answer, classify, embed, embed_stream, fill_mask, rer
 from server.service import tokenize as tokenization
 from server.service.caller import Caller
 from server.service.context import ServiceContext
+from server.service.embed import EmbedResult
 from server.service.generate import prepare_generate
 from server.service.generation_request import (
     GenerateRequest,
@@ -103,7 +104,7 @@ class Service:
 
     def embed_stream(
         self, items: AsyncIterator[embed_stream.BulkItem], caller: Caller
-    ) -> AsyncGenerator[tuple[int, embed.EmbedResult], None]:
+    ) -> AsyncGenerator[tuple[int, EmbedResult], None]:
         """Maps any number of texts to vectors; answers come in the order of the items."""
         return embed_stream.embed_stream(items, self._context, caller)
 
