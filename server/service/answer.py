@@ -1,6 +1,6 @@
 """Answer: the parts of a text that answer a question (extractive question answering)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from model.bundle import Task
 from server.service import validation
@@ -37,7 +37,7 @@ class AnswerRequest(ModelRequest):
     top_k: int = 1
     max_answer_tokens: int | None = None
     allow_no_answer: bool = False
-    length: LengthOptions = LengthOptions()
+    length: LengthOptions = field(default_factory=LengthOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Classify: labels of texts, or of pairs of texts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class ClassifyRequest(ModelRequest):
     pairs: tuple[TextPair, ...] = ()
     top_k: int | None = None
     score_function: ScoreFunction | None = None
-    length: LengthOptions = LengthOptions()
+    length: LengthOptions = field(default_factory=LengthOptions)
 
 
 @dataclass(frozen=True, slots=True)

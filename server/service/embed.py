@@ -1,7 +1,7 @@
 """Embed: texts to vectors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class EmbedRequest(ModelRequest):
     prompt_name: str | None = None
     prompt: str | None = None
     token_embeddings: bool = False
-    length: LengthOptions = LengthOptions()
+    length: LengthOptions = field(default_factory=LengthOptions)
 
 
 @dataclass(frozen=True, slots=True)

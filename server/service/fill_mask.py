@@ -1,7 +1,7 @@
 """FillMask: the likeliest words for the masks of texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class FillMaskRequest(ModelRequest):
     inputs: tuple[str, ...] = ()
     top_k: int | None = None
     targets: tuple[str, ...] = ()
-    length: LengthOptions = LengthOptions()
+    length: LengthOptions = field(default_factory=LengthOptions)
 
 
 @dataclass(frozen=True, slots=True)

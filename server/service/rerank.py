@@ -1,7 +1,7 @@
 """Rerank: documents in the order of their relevance to a query."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class RerankRequest(ModelRequest):
     score_function: ScoreFunction | None = None
     query_prompt_name: str | None = None
     document_prompt_name: str | None = None
-    length: LengthOptions = LengthOptions()
+    length: LengthOptions = field(default_factory=LengthOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Tag: labelled parts of texts, such as names and places."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from model.bundle import Task
 from server.service import validation
@@ -36,7 +36,7 @@ class TagRequest(ModelRequest):
     aggregation: Aggregation = Aggregation.SIMPLE
     ignored_labels: tuple[str, ...] = ()
     min_score: float = 0.0
-    length: LengthOptions = LengthOptions()
+    length: LengthOptions = field(default_factory=LengthOptions)
 
 
 @dataclass(frozen=True, slots=True)

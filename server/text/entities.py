@@ -41,7 +41,10 @@ class LabelledToken:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Characters ``start`` to ``end`` of the text. ``label`` has no B- or I- prefix when grouped."""
+    """Characters ``start`` to ``end`` of the text.
+
+    ``label`` has no prefix such as ``B-``, except with ``Aggregation.NONE``.
+    """
 
     label: str
     score: float

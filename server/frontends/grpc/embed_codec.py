@@ -44,6 +44,7 @@ def read_encoding(message: pb.EmbedRequest) -> EncodingFormat:
 
 
 def embed_response(result: EmbedResult, encoding: EncodingFormat) -> pb.EmbedResponse:
+    """The response to Embed, with vectors in ``encoding``."""
     return pb.EmbedResponse(
         model=result.model,
         outputs=[_embedding(output, encoding) for output in result.outputs],
@@ -55,6 +56,7 @@ def embed_response(result: EmbedResult, encoding: EncodingFormat) -> pb.EmbedRes
 def embed_stream_response(
     id_: int, result: EmbedResult, encoding: EncodingFormat
 ) -> pb.EmbedStreamResponse:
+    """One response of EmbedStream; ``id_`` is the id of its request."""
     return pb.EmbedStreamResponse(
         id=id_,
         model=result.model,

@@ -11,6 +11,7 @@ from server.service.tag import TagResult
 
 
 def classify_response(result: ClassifyResult) -> pb.ClassifyResponse:
+    """The response to Classify."""
     return pb.ClassifyResponse(
         model=result.model,
         outputs=[
@@ -27,6 +28,7 @@ def classify_response(result: ClassifyResult) -> pb.ClassifyResponse:
 
 
 def tag_response(result: TagResult) -> pb.TagResponse:
+    """The response to Tag."""
     return pb.TagResponse(
         model=result.model,
         outputs=[
@@ -46,6 +48,7 @@ def tag_response(result: TagResult) -> pb.TagResponse:
 
 
 def fill_mask_response(result: FillMaskResult) -> pb.FillMaskResponse:
+    """The response to FillMask."""
     return pb.FillMaskResponse(
         model=result.model,
         outputs=[
@@ -72,6 +75,7 @@ def fill_mask_response(result: FillMaskResult) -> pb.FillMaskResponse:
 
 
 def answer_response(result: AnswerResult) -> pb.AnswerResponse:
+    """The response to Answer."""
     return pb.AnswerResponse(
         model=result.model,
         outputs=[
@@ -91,6 +95,7 @@ def answer_response(result: AnswerResult) -> pb.AnswerResponse:
 
 
 def rerank_response(result: RerankResult) -> pb.RerankResponse:
+    """The response to Rerank."""
     return pb.RerankResponse(
         model=result.model,
         outputs=[
@@ -108,4 +113,5 @@ def rerank_response(result: RerankResult) -> pb.RerankResponse:
 
 
 def reading(truncation: Truncation) -> pb.Reading:
+    """How an input was shortened or split; the wire calls it ``Reading``."""
     return pb.Reading(truncated_tokens=truncation.truncated_tokens, windows=truncation.windows)

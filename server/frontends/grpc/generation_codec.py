@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from server.frontends.grpc.common_codec import timing, usage
-
 from protos.triune.v1 import common_pb2
 from protos.triune.v1 import inference_pb2 as pb
 from server.frontends.grpc import codec
+from server.frontends.grpc.common_codec import timing, usage
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import (
     Attention,

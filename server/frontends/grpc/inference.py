@@ -5,12 +5,6 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from google.protobuf.message import Message
-from server.service.answer import AnswerRequest
-from server.service.classify import ClassifyRequest
-from server.service.embed import EmbedRequest
-from server.service.fill_mask import FillMaskRequest
-from server.service.rerank import RerankRequest
-from server.service.tag import TagRequest
 
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
@@ -19,11 +13,18 @@ from server.frontends.grpc import generation_codec as generation
 from server.frontends.grpc.calls import answering, caller_of
 from server.frontends.grpc.codec import read
 from server.frontends.grpc.context import Context
+from server.frontends.grpc.embed_codec import EmbedStreamCodec, embed_response, read_encoding
 from server.frontends.grpc.stream_writer import StreamWriter
+from server.service.answer import AnswerRequest
 from server.service.caller import Caller
+from server.service.classify import ClassifyRequest
+from server.service.embed import EmbedRequest
+from server.service.fill_mask import FillMaskRequest
 from server.service.generation_request import GenerateRequest, TextChunk, TranslateRequest
+from server.service.rerank import RerankRequest
 from server.service.score import ScoreRequest
 from server.service.service import Service
+from server.service.tag import TagRequest
 from server.service.tokenize import TokenizeRequest
 
 Request = TypeVar("Request")
@@ -69,10 +70,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         )
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        return await self._unary(
-            *("Embed", request, context, EmbedRequest, self._service.embed),
-            lambda result: encoders.embed_response(result, encoders.encoding_of(request)),
-        )
+        async with answering(self._service, "Embed", request, context):
+            encoding = read_encoding(request)
+            result = await self._service.embed(read(request, EmbedRequest), caller_of(context))
+            return embed_response(result, encoding)
+        raise AssertionError("a call that fails is aborted")
 
     async def EmbedStream(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.EmbedStreamRequest], context: Context
@@ -82,8 +84,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         if first is None:
             return
         async with answering(self._service, "EmbedStream", first, context):
-            stream = encoders.EmbedStreamCodec(first, requests)
-            answers = self._service.embed_stream(stream.items(), caller_of(context))
+            stream = EmbedStreamCodec(first, requests)
+            answers = self._service.embed_stream(stream, caller_of(context))
             async with self._writer(context) as writer, aclosing(answers):
                 async for id_, result in answers:
                     await writer.write(stream.response(id_, result))
