@@ -13,16 +13,12 @@ from server.service.caller import Caller
 from server.service.classify import ClassifyRequest, ClassifyResult
 from server.service.classify import classify as classify_texts
 from server.service.context import ServiceContext
-<<<<<<< HEAD
 from server.service.embed import EmbedRequest, EmbedResult
 from server.service.embed import embed as embed_texts
 from server.service.embed_stream import BulkItem
 from server.service.embed_stream import embed_stream as embed_items
 from server.service.fill_mask import FillMaskRequest, FillMaskResult
 from server.service.fill_mask import fill_mask as fill_masks
-=======
-from server.service.embed import EmbedResult
->>>>>>> w-encoders
 from server.service.generate import prepare_generate
 from server.service.generation_request import (
     GenerateRequest,
@@ -122,11 +118,7 @@ class Service:
         return await embed_texts(request, self._context, caller)
 
     def embed_stream(
-<<<<<<< HEAD
         self, items: AsyncIterator[BulkItem], caller: Caller
-=======
-        self, items: AsyncIterator[embed_stream.BulkItem], caller: Caller
->>>>>>> w-encoders
     ) -> AsyncGenerator[tuple[int, EmbedResult], None]:
         """Maps any number of texts to vectors; answers come in the order of the items."""
         return embed_items(items, self._context, caller)
