@@ -33,10 +33,10 @@ from tests.tiny_training import CHARACTERS, SPECIAL
 
 MAX_LENGTH = 48
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-WORDS = (
-    "anna peter lives works in paris london berlin works at the a of and is was who where what "
-    "river bank city train station house blue green red small large old new good bad film book"
-).split()
+WORDS = """
+anna peter lives works in paris london berlin at the a of and is was who where what river bank city
+train station house blue green red small large old new good bad film book
+"""
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.role == 'system' and loop.index0 %}"
@@ -50,7 +50,9 @@ def word_pieces() -> Tokenizer:
     """WordPiece as BERT has it, with a few words, letters and digits."""
     letters = string.ascii_lowercase + string.digits
     pieces = [*SPECIAL_PIECES, *".,:;!?'-()", *letters, *(f"##{letter}" for letter in letters)]
-    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys([*pieces, *WORDS]))}
+    vocabulary = {
+        piece: index for index, piece in enumerate(dict.fromkeys([*pieces, *WORDS.split()]))
+    }
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -68,7 +70,9 @@ def encoders(vocabulary_size: int) -> dict[str, Any]:
     """A random model of transformers for each call to an encoder."""
 
     def config(labels: Sequence[str] = (), **changes: Any) -> BertConfig:
-        named = {"id2label": dict(enumerate(labels))} if labels else {}
+        changes["attn_implementation"] = "eager"
+        if labels:
+            changes["id2label"] = dict(enumerate(labels))
         return BertConfig(
             vocab_size=vocabulary_size,
             hidden_size=32,
@@ -76,8 +80,6 @@ def encoders(vocabulary_size: int) -> dict[str, Any]:
             num_attention_heads=4,
             intermediate_size=48,
             max_position_embeddings=MAX_LENGTH,
-            attn_implementation="eager",
-            **named,
             **changes,
         )
 
@@ -123,13 +125,34 @@ def write_trained(root: Path) -> None:
     write_bundle(replace(dates, languages=languages), root, name="polyglot")
 
 
-def write_refused(root: Path) -> None:
-    """A bundle of a format that no server knows."""
-    manifest = json.loads((root / "tiny-classifier" / "1" / "bundle.json").read_text())
-    folder = root / "refused" / "1"
-    folder.mkdir(parents=True)
-    changed = {**manifest, "name": "refused", "format_version": 99}
-    (folder / "bundle.json").write_text(json.dumps(changed))
+def _copy(root: Path, name: str, copy: str, **values: object) -> Path:
+    """``root/copy/1``: the bundle ``name`` with ``values`` in its manifest."""
+    folder = root / copy / "1"
+    shutil.copytree(root / name / "1", folder)
+    edit_json(folder / "bundle.json", name=copy, **values)
+    return folder
+
+
+def _manifest(root: Path, name: str) -> Any:
+    return json.loads((root / name / "1" / "bundle.json").read_text())
+
+
+def write_edited(root: Path) -> None:
+    """Bundles that say other things of the same graphs: to be refused, or to have less."""
+    _copy(root, "tiny-classifier", "refused", format_version=99)
+    embedder = _manifest(root, "embedder")
+    normalized = {**embedder["embedding"], "is_normalized": True}
+    _copy(root, "embedder", "unit-embedder", embedding=normalized)
+    encode = embedder["graphs"]["encode"]
+    outputs = [output for output in encode["outputs"] if output["name"] != "token_embeddings"]
+    graphs = {"encode": {**encode, "outputs": outputs}}
+    _copy(root, "embedder", "plain-embedder", graphs=graphs)
+    dates = _manifest(root, "dates")
+    graphs = {name: graph for name, graph in dates["graphs"].items() if name != "attend"}
+    languages = {"source_language": "written", "target_language": "iso"}
+    _copy(root, "dates", "plain-dates", graphs=graphs, **languages)
+    special_tokens = {**dates["special_tokens"], "decoder_start": None}
+    _copy(root, "dates", "startless", special_tokens=special_tokens)
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -145,7 +168,7 @@ def main() -> None:
         root = Path(folder)
         write_trained(root)
         write_encoders(root)
-        write_refused(root)
+        write_edited(root)
         # The preset's dictionary (64 MiB) spans all files: weights in several bundles cost once.
         with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
             for path in sorted(root.iterdir()):

@@ -11,12 +11,13 @@ from tests.serving import server_process
 
 FOLDER = Path(__file__).parent
 ARCHIVE = FOLDER / "bundles.tar.xz"
+RECORDING = FOLDER / "recording.jsonl"
 TOKENS = "alice:alice-token\nbob:bob-token\ncarol:carol-token\n"
 
-# With any number of lanes the server accepts 48 sequences and 8192 of their tokens.
+# With any number of lanes the server accepts 48 sequences and 5120 of their tokens.
 OPTIONS = {
-    1: ("--lanes", "1", "--threads", "1", "--max-queue", "40", "--max-queue-tokens", "6144"),
-    2: ("--lanes", "2", "--threads", "2", "--max-queue", "32", "--max-queue-tokens", "4096"),
+    1: ("--lanes", "1", "--threads", "1", "--max-queue", "40", "--max-queue-tokens", "3072"),
+    2: ("--lanes", "2", "--threads", "2", "--max-queue", "32", "--max-queue-tokens", "1024"),
 }
 SIZES = ("--slots", "8", "--max-length", "128")
 LIMITS = ("--client-tokens-per-second", "1", "--client-burst-tokens", "64")
