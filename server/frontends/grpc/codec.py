@@ -21,11 +21,16 @@ from server.errors import InvalidArgumentError
 
 T = TypeVar("T")
 Read = Callable[[Any, str], Any]
-"""Reads a protobuf value that is set; the string is its field's name, for errors."""
+"""Reads a protobuf value that is set; the string is its field's path, for errors."""
 
 
-def read(message: Message, kind: type[T]) -> T:
+def read(message: Message, kind: type[T], path: str = "") -> T:
     """The request that ``message`` holds. A field that is not set keeps its default.
+
+    Args:
+        message: as it came.
+        kind: a frozen dataclass.
+        path: put before field names in errors, for messages inside a request.
 
     Raises:
         InvalidArgumentError: an enumeration has no such value.
@@ -33,11 +38,11 @@ def read(message: Message, kind: type[T]) -> T:
     given: dict[str, Any] = {}
     for field in _plan(message.DESCRIPTOR, typing.cast("typing.Hashable", kind)):
         if field.nested is not None:
-            given[field.name] = read(message, field.nested)
+            given[field.name] = read(message, field.nested, path)
             continue
         holder = message if field.group is None else getattr(message, field.group)
         if field.is_set(holder):
-            given[field.name] = field.read(getattr(holder, field.name), field.name)
+            given[field.name] = field.read(getattr(holder, field.name), path + field.name)
     return kind(**given)
 
 
@@ -131,7 +136,7 @@ def _message_reader(descriptor: Descriptor, item: Any) -> Read:
     if item in _SPECIAL:
         return _SPECIAL[item]
     if is_dataclass(item):
-        return lambda value, _: read(value, typing.cast("type[Any]", item))
+        return lambda value, name: read(value, typing.cast("type[Any]", item), f"{name}.")
     # A list of numbers in a message of its own.
     (inner,) = descriptor.fields
     return lambda value, _: tuple(getattr(value, inner.name))
