@@ -1,21 +1,22 @@
-"""Writes the README's figures from the reports in ``loadtest/results``.
+"""Generates the engine figures of ``docs/performance.md``.
 
-    python -m scripts.readme_figures [--check]
+    python -m scripts.engine_figures [--check]
 
-``--check`` changes nothing and fails if the README does not say what they say.
+The figures come from the report of ``python -m tests.benchmarks.engine``. ``--check`` changes
+nothing and fails if the document differs from the report.
 """
 
 import json
 import sys
 from typing import Any
 
-from scripts.parts import ROOT, main, replaced
+from scripts.generated_sections import ROOT, Section, main
 
 REPORT = ROOT / "loadtest" / "results" / "engine-smollm2-int8.json"
 
 
 def figures(report: dict[str, Any]) -> str:
-    """Its Markdown."""
+    """Markdown of the report: two tables and three ratios."""
     decode = report["decode_tokens_per_second"]
     overhead = report["overhead_outside_runtime"]
     steps = report["step_seconds_by_cached_tokens"]
@@ -27,7 +28,7 @@ def figures(report: dict[str, Any]) -> str:
         f"| sequences decoding together | {' | '.join(decode)} |",
         f"|---|{'---|' * len(decode)}",
         f"| tokens/s | {' | '.join(f'{value:.0f}' for value in decode.values())} |",
-        "| of a step outside ONNX Runtime | "
+        "| share of a step outside ONNX Runtime | "
         + " | ".join(f"{100 * value:.1f} %" for value in overhead.values())
         + " |",
         "",
@@ -35,18 +36,14 @@ def figures(report: dict[str, Any]) -> str:
         f"|---|{'---|' * len(steps)}",
         f"| ms per new token | {' | '.join(f'{1e3 * value:.1f}' for value in steps.values())} |",
         "",
-        f"- One sequence decodes {report['decode_over_recompute']:.0f} × as fast as by reading "
-        f"{report['prefix_tokens']} tokens again for each new one.",
-        f"- 16 sequences together: {report['batch_16_over_batch_1']:.1f} × the tokens/s of one.",
-        f"- 16 streaming clients through gRPC, on the same cores: "
-        f"{100 * report['grpc_over_bare_engine']:.0f} % of the engine alone.",
+        f"- Decoding one sequence from the cache is {report['decode_over_recompute']:.0f} × as "
+        f"fast as recomputing {report['prefix_tokens']} tokens for each new one.",
+        f"- 16 sequences together decode {report['batch_16_over_batch_1']:.1f} × the tokens/s of "
+        "one.",
+        f"- 16 streaming gRPC clients on the same cores get "
+        f"{100 * report['grpc_over_bare_engine']:.0f} % of the tokens/s of the engine alone.",
     ]
     return "\n".join(lines)
-
-
-def rendered(readme: str, report: dict[str, Any]) -> str:
-    """``readme`` with the figures of ``report``."""
-    return replaced(readme, "figures", figures(report))
 
 
 def committed() -> dict[str, Any]:
@@ -55,5 +52,13 @@ def committed() -> dict[str, Any]:
     return report
 
 
+SECTIONS = (
+    Section(
+        document=ROOT / "docs" / "performance.md",
+        name="engine-figures",
+        render=lambda: figures(committed()),
+    ),
+)
+
 if __name__ == "__main__":
-    sys.exit(main("figures", "loadtest/results", lambda readme: rendered(readme, committed())))
+    sys.exit(main("loadtest/results", SECTIONS))

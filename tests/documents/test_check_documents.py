@@ -1,10 +1,10 @@
-"""The check of the documents finds what is missing, and nothing else."""
+"""The check of the documents finds missing names, and nothing else."""
 
 from pathlib import Path
 
 import pytest
 
-from scripts.check_readme import problems
+from scripts.check_documents import missing_names
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_nothing_is_missing(text: str, root: Path) -> None:
-    assert list(problems(text, root, root)) == []
+    assert list(missing_names(text, root, root)) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "name"),
     [
         ("[gone](docs/gone.md)", "link to docs/gone.md"),
         ("    make serve\n    make deploy\n", "make deploy"),
@@ -41,9 +41,9 @@ def test_nothing_is_missing(text: str, root: Path) -> None:
         ("see `docs/gone.md`", "path docs/gone.md"),
     ],
 )
-def test_one_thing_is_missing(text: str, problem: str, root: Path) -> None:
-    assert list(problems(text, root, root)) == [problem]
+def test_one_name_is_missing(text: str, name: str, root: Path) -> None:
+    assert list(missing_names(text, root, root)) == [name]
 
 
 def test_links_start_from_the_documents_folder(root: Path) -> None:
-    assert list(problems("[a](note.md)", root / "docs", root)) == []
+    assert list(missing_names("[a](note.md)", root / "docs", root)) == []
