@@ -1,10 +1,19 @@
 """The table of families says what the tests measured."""
 
+import re
+
 from scripts.families import Family, committed, table
+from scripts.generated_sections import ROOT
 
 
 def test_there_are_committed_rows_of_every_kind() -> None:
     assert {row.kind for row in committed()} == {"encoder", "decoder", "encoder_decoder"}
+
+
+def test_the_readme_names_every_family() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first_words = {re.split(r"[ ,(]", row.family)[0].removesuffix("-MoE") for row in committed()}
+    assert {word for word in first_words if word not in readme} == set()
 
 
 def test_a_row_shows_parity_and_sizes() -> None:

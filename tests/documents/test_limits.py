@@ -1,6 +1,7 @@
 """The documents stay short enough to be read."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from scripts.generated_sections import ROOT
 RECORDS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 INDEX = ROOT / "docs" / "decisions" / "README.md"
 README = ROOT / "README.md"
+_RECORD = re.compile(r"docs/decisions/(\d{4}(?:-[\w-]+\.md)?)")
 HALF_AN_HOUR_OF_WORDS = 7500
 
 
@@ -45,6 +47,25 @@ def test_all_records_are_listed_once_by_their_titles() -> None:
     }
     assert len(listed) == len(titles)
     assert dict(listed) == titles
+
+
+def test_every_record_that_the_code_names_exists() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py", "*.cc", "*.h", "*.toml", "Makefile", "Dockerfile"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    existing = {record.name for record in RECORDS} | {record.name[:4] for record in RECORDS}
+    missing = {
+        f"{name}: {record}"
+        for name in listed.stdout.splitlines()
+        if (ROOT / name).exists()
+        for record in _RECORD.findall((ROOT / name).read_text(encoding="utf-8"))
+        if record not in existing
+    }
+    assert missing == set()
 
 
 def test_all_records_take_half_an_hour() -> None:
