@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-# Tokens that a step may read, by kind of device: docs/decisions/0084-prompts-on-cuda.md.
+# Tokens that a step may read, by kind of device: docs/decisions/0083-cuda-graphs.md.
 BATCHED_TOKENS = {"cpu": 256, "cuda": 2048}
-# Of a batch of texts, padding included: docs/decisions/0097-small-batches-of-texts.md.
+# Of a batch of texts, padding included: docs/decisions/0097-encoder-batches.md.
 PADDED_TOKENS = {"cpu": 256, "cuda": 4096}
 
 
@@ -22,7 +22,7 @@ class TlsFiles:
 class SamplingPlace(StrEnum):
     """Where tokens are chosen: where the logits are, wherever a graph can, or by the host.
 
-    ``AUTO`` leaves it to the device: a CPU is faster on the host (0086).
+    ``AUTO`` leaves it to the device: a CPU is faster on the host (0085).
     """
 
     AUTO = "auto"
