@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-# Token budget of one step, by kind of device: docs/decisions/0084-prompts-on-cuda.md.
+# Token budget of one step, by kind of device: docs/decisions/0083-cuda-graphs.md.
 BATCHED_TOKENS = {"cpu": 256, "cuda": 2048}
-# Tokens of one encoder batch, padding included: docs/decisions/0097-small-batches-of-texts.md.
+# Tokens of one encoder batch, padding included: docs/decisions/0097-encoder-batches.md.
 PADDED_TOKENS = {"cpu": 256, "cuda": 4096}
 
 
@@ -22,7 +22,7 @@ class TlsFiles:
 class SamplingPlace(StrEnum):
     """Where tokens are sampled.
 
-    ``AUTO``: on the device on a GPU, on the host on a CPU, where that is faster (0086).
+    ``AUTO``: on the device on a GPU, on the host on a CPU, where that is faster (0085).
     """
 
     AUTO = "auto"

@@ -1,6 +1,6 @@
 """A graph loaded twice: with one thread for each of several lanes, and with all for a lone one.
 
-What each is good for was measured: docs/decisions/0008-lanes-by-load.md.
+What each is good for was measured: docs/decisions/0008-lanes.md.
 """
 
 import logging

@@ -133,7 +133,7 @@ async def test_every_method_but_health_needs_a_token(bundles: Path, tokens: Path
         assert not let_in
         record(
             18,
-            "calls without a token, or with a wrong one, to every method but health",
+            "calls without a token or with a wrong one, to every method except health",
             "`UNAUTHENTICATED`, reflection and administration included",
             methods=len([method for method in named if not method.startswith(f"/{HEALTH}/")]),
             let_in=len(let_in),

@@ -119,8 +119,8 @@ def test_five_hundred_mixes(tiny_bundles: Path, name: str) -> None:
         num_requests += len(jobs)
     record(
         15,
-        f"batch mates: greedy, sampled and beam-searched requests mixed, {name}",
-        "same request, same tokens, whatever shares the batch",
+        f"greedy, sampled and beam search requests in one batch, {name}",
+        "the same request gives the same tokens, whatever shares the batch",
         mixes=NUM_MIXES[name],
         requests=num_requests,
         identical=num_requests,

@@ -131,7 +131,7 @@ async def test_twenty_reloads_under_load_drop_nothing(root: Path) -> None:
         assert running.registry.get(DATES).serial == 20
         record(
             11,
-            "a model is loaded again under load",
+            "a model is reloaded under load",
             "the old version serves until the new one is ready; a failed load keeps the old one",
             reloads=20,
             answers_meanwhile=num_answers,

@@ -5,7 +5,7 @@ A graph says only what it is sure of. Its arithmetic may differ from the host's 
 an interval that holds either result; where the ends differ, the row is left to the host, which
 draws with the same uniform number. So the tokens are the host's, whatever the device rounds.
 
-All operators have CUDA kernels: docs/decisions/0085-sampling-on-the-device.md.
+All operators have CUDA kernels: docs/decisions/0085-sampling.md.
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ units go where comes in as two lists of integers; the units themselves stay on t
 Units are copied as bits, so a type of the same width stands for any other.
 
 ``ScatterND`` whose input and output are one memory writes the units alone: in ONNX Runtime both
-the CPU's and CUDA's kernel compare the pointers (docs/decisions/0080-memory-of-a-device.md).
+the CPU's and CUDA's kernel compare the pointers (docs/decisions/0080-device-memory.md).
 """
 
 from collections.abc import Sequence
