@@ -1,27 +1,32 @@
-"""What the calls to encoders take and give: frozen values that know nothing of gRPC.
+"""What the calls to encoders take and return: frozen values without gRPC types.
 
-Positions in a text count its characters, as Python does: ``text[start:end]``.
+Options are declared as in ``client.options``. Positions in a text count its characters (Unicode
+code points), as Python does: ``text[start:end]``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
-from client.types import Result, Timing, Usage
+from client.options import Flag
+from client.results import Result, Timing, Usage
 
 
 class LongInput(StrEnum):
-    """What happens to a text that has more tokens than the model reads."""
+    """How a text with more tokens than the model's limit is handled."""
 
     ERROR = "error"
     TRUNCATE_RIGHT = "truncate_right"
+    """Drop the end of the text."""
     TRUNCATE_LEFT = "truncate_left"
+    """Drop the start of the text."""
     WINDOWS = "windows"
+    """Split the text into overlapping windows; not for ``classify`` and ``fill_mask``."""
 
 
 class EncodingFormat(StrEnum):
-    """How vectors travel."""
+    """How vectors travel; ``Embedding.values`` are floats in any case."""
 
     FLOAT = "float"
     FLOAT32_BYTES = "float32_bytes"
@@ -29,17 +34,22 @@ class EncodingFormat(StrEnum):
 
 
 class Aggregation(StrEnum):
-    """How tokens become entities."""
+    """How tokens are merged into entities."""
 
     NONE = "none"
+    """Each token is an entity, with the model's own label (B- and I- included)."""
     SIMPLE = "simple"
+    """Adjacent tokens of one label form an entity."""
     FIRST = "first"
+    """As SIMPLE over words; a word has the label of its first token."""
     AVERAGE = "average"
+    """As SIMPLE over words; a word has the label of its tokens' mean scores."""
     MAX = "max"
+    """As SIMPLE over words; a word has the label of its highest-scoring token."""
 
 
 class ScoreFunction(StrEnum):
-    """From logits to scores."""
+    """How logits become scores."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
@@ -47,67 +57,97 @@ class ScoreFunction(StrEnum):
 
 
 class LengthOptions(TypedDict, total=False):
-    """How long inputs are read. What is left out, the server decides."""
+    """How long inputs are handled, and which version of the model is called."""
 
-    long_input: LongInput | None
-    max_tokens: int | None
-    stride: int | None
-    """Tokens that neighbouring windows share."""
-    version: str
-    """A version of the model; the newest if left out."""
+    version: Annotated[str, Flag(help="Model version; the newest by default.")]
+    long_input: Annotated[LongInput | None, Flag(help="How a text over the limit is handled.")]
+    max_tokens: Annotated[int | None, Flag(help="Token limit per window, special tokens included.")]
+    stride: Annotated[
+        int | None, Flag(help="Overlap of adjacent windows in tokens; by default a quarter.")
+    ]
 
 
 class EmbedOptions(LengthOptions, total=False):
-    encoding_format: EncodingFormat
-    """32-bit bytes if left out: exact, and the fastest."""
-    dimensions: int | None
-    normalize: bool | None
-    prompt_name: str | None
+    encoding_format: Annotated[
+        EncodingFormat,
+        Flag(help="Wire format of the vectors.", default=EncodingFormat.FLOAT32_BYTES),
+    ]
+    """By default 32-bit bytes: exact, and the fastest."""
+    dimensions: Annotated[
+        int | None, Flag(help="Truncate vectors to this size, if the model supports it.")
+    ]
+    normalize: Annotated[
+        bool | None,
+        Flag(help="Scale vectors to length 1; by default as the model does.", negatable=True),
+    ]
+    prompt_name: Annotated[
+        str | None, Flag(help="Name of the model's prompt to prepend to each text.")
+    ]
     prompt: str | None
+    """Text to prepend to each input, in place of a prompt of the model; may be empty."""
     token_embeddings: bool | None
+    """Also return the vector of each token. Not with windows."""
 
 
 class ClassifyOptions(LengthOptions, total=False):
-    top_k: int | None
-    score_function: ScoreFunction | None
+    top_k: Annotated[int | None, Flag(help="Return the k best labels; all by default.")]
+    score_function: Annotated[
+        ScoreFunction | None, Flag(help="How logits become scores; by default the model's own.")
+    ]
 
 
 class TagOptions(LengthOptions, total=False):
-    aggregation: Aggregation | None
-    ignored_labels: Sequence[str]
-    min_score: float | None
+    aggregation: Annotated[
+        Aggregation | None,
+        Flag(help="How tokens are merged into entities.", default=Aggregation.SIMPLE),
+    ]
+    ignored_labels: Annotated[
+        Sequence[str], Flag(name="ignore", help="Label that is no entity; O by default.")
+    ]
+    min_score: Annotated[float | None, Flag(help="Drop entities with a lower score.")]
 
 
 class FillMaskOptions(LengthOptions, total=False):
-    top_k: int | None
-    targets: Sequence[str]
+    top_k: Annotated[int | None, Flag(help="Candidates per mask; 5 by default.")]
+    targets: Annotated[
+        Sequence[str], Flag(name="target", help="Consider only this word, a single token.")
+    ]
 
 
 class AnswerOptions(LengthOptions, total=False):
-    top_k: int | None
-    max_answer_tokens: int | None
-    allow_no_answer: bool | None
+    top_k: Annotated[int | None, Flag(help="Return the k best answers; 1 by default.")]
+    max_answer_tokens: Annotated[int | None, Flag(help="Longest answer in tokens; 15 by default.")]
+    allow_no_answer: Annotated[
+        bool | None, Flag(help="Let the model find that the text has no answer.")
+    ]
 
 
 class RerankOptions(LengthOptions, total=False):
-    top_n: int | None
+    top_n: Annotated[int | None, Flag(help="Return the n best documents; all by default.")]
     return_documents: bool | None
-    score_function: ScoreFunction | None
+    """Return the documents' texts too."""
+    score_function: Annotated[
+        ScoreFunction | None, Flag(help="How logits become scores; by default the model's own.")
+    ]
     query_prompt_name: str | None
+    """Name of the model's prompt to prepend to the query."""
     document_prompt_name: str | None
+    """Name of the model's prompt to prepend to each document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What was done to an input because of its length."""
+    """How an input was handled because of its length."""
 
     truncated_tokens: int
+    """Tokens that were dropped."""
     windows: int
+    """Number of windows; 1 if the input fit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenEmbedding:
-    """The vector of one token; a special one has no characters."""
+    """The vector of one token. For a special token ``start`` and ``end`` are 0."""
 
     token: str
     start: int
@@ -117,11 +157,13 @@ class TokenEmbedding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedding:
+    """The vector of one text."""
+
     values: tuple[float, ...]
     usage: Usage
     reading: Reading
     tokens: tuple[TokenEmbedding, ...] = ()
-    """Only if they were asked for."""
+    """Empty unless ``token_embeddings`` was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +175,14 @@ class LabelScore:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Classification:
     labels: tuple[LabelScore, ...]
-    """Likeliest first."""
+    """Most likely first."""
     usage: Usage
     reading: Reading
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entity:
-    """``text`` is the input from ``start`` to ``end``."""
+    """A labelled part of the input: ``text`` is ``input[start:end]``."""
 
     label: str
     score: float
@@ -169,7 +211,7 @@ class FilledMask:
     start: int
     end: int
     candidates: tuple[MaskCandidate, ...]
-    """Likeliest first."""
+    """Most likely first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +224,7 @@ class MaskFilling:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the text in which its answer is looked for."""
+    """A question and the text to search for its answer."""
 
     question: str
     context: str
@@ -190,7 +232,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerSpan:
-    """``text`` is the context from ``start`` to ``end``; empty if there is no answer."""
+    """An answer: ``text`` is ``context[start:end]``, or empty for "no answer"."""
 
     text: str
     score: float
@@ -201,7 +243,7 @@ class AnswerSpan:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
     spans: tuple[AnswerSpan, ...]
-    """Likeliest first."""
+    """Most likely first."""
     usage: Usage
     reading: Reading
 
@@ -209,9 +251,10 @@ class Answers:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankedDocument:
     index: int
+    """Position in the request's documents."""
     score: float
     document: str
-    """Only if it was asked for."""
+    """Empty unless ``return_documents`` was set."""
     reading: Reading
 
 
@@ -222,7 +265,7 @@ class EmbedResult(Result):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbedBatch:
-    """The answer to one batch of ``embed_stream``."""
+    """The result of one batch of ``embed_stream``."""
 
     id: int
     model: str
@@ -253,6 +296,6 @@ class AnswerResult(Result):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RerankResult(Result):
-    """Best first, not in the order of the documents."""
+    """Outputs are sorted by score, best first, not in the order of the documents."""
 
     outputs: tuple[RankedDocument, ...]
