@@ -111,7 +111,7 @@ def generate(
     """
     texts = flags.read_texts(text, sys.stdin)
     with _server(context).connect() as client:
-        chats = (
+        is_chat = (
             not raw
             and client.get_model(model, version=options.get("version", "")).has_chat_template
         )
