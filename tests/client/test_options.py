@@ -34,9 +34,9 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("request", "options"), REQUESTS)
-def test_options_are_the_fields_of_the_request(request: Any, options: type) -> None:
-    assert _option_fields(request).keys() - INPUTS - GROUPS == options.__annotations__.keys()
+@pytest.mark.parametrize(("message", "options"), REQUESTS)
+def test_options_are_the_fields_of_the_request(message: Any, options: type) -> None:
+    assert _option_fields(message).keys() - INPUTS - GROUPS == options.__annotations__.keys()
 
 
 def test_options_of_score_are_fields_of_its_request() -> None:
