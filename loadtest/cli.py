@@ -14,11 +14,11 @@ from rich.console import Console
 from client.channel import DEFAULT_TARGET
 from client.errors import TriuneError
 from loadtest import machine, report
+from loadtest.compare.candidates import COMPARED, Level
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
-from loadtest.compare.contestants import COMPARED, Level
 from loadtest.gpu.command import Request, run_gpu
-from loadtest.gpu.plan import Extent
+from loadtest.gpu.plan import PlanSize
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
@@ -217,8 +217,8 @@ def gpu(
     out: Annotated[Path, typer.Option(help="Where the figures are written, and gone on from.")],
     device: Annotated[str, typer.Option(help="cuda, cuda:N, or cpu to see that it runs.")] = "cuda",
     sizes: Annotated[
-        Extent, typer.Option(help="tiny: only the small models of the checks.")
-    ] = Extent.FULL,
+        PlanSize, typer.Option(help="tiny: only the small models of the checks.")
+    ] = PlanSize.FULL,
     budget_s: Annotated[float, typer.Option(min=1, help="Seconds until it stops.")] = 540.0,
     only: Annotated[str, typer.Option(help="Parts of names of what is to run, with |.")] = "",
     root: Annotated[Path, typer.Option(help="Of models and bundles.")] = Path("build/gpu"),

@@ -36,7 +36,7 @@ class MonotonicClock:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Response:
     """What came back for one request. A failed one may say when to come back."""
 
     status: str = OK
@@ -46,7 +46,7 @@ class Answer:
     retry_delay_seconds: float | None = None
 
 
-Send = Callable[[int], Awaitable[Answer]]
+Send = Callable[[int], Awaitable[Response]]
 """Sends the request of this number and waits for its end. Raises nothing for a failed one."""
 
 Record = Callable[[Sample], None]
@@ -84,11 +84,11 @@ async def closed_loop(
 
     async def client() -> None:
         while clock.now() < window.end_seconds:
-            answer = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
+            response = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
             if window.start_seconds == math.inf:
                 window.start_seconds = max(window.warmup_seconds, clock.now())
-            if answer.status != OK:
-                pause = answer.retry_delay_seconds or FAILURE_PAUSE_SECONDS
+            if response.status != OK:
+                pause = response.retry_delay_seconds or FAILURE_PAUSE_SECONDS
                 await clock.sleep_until(clock.now() + pause)
 
     async with asyncio.TaskGroup() as group:
@@ -103,43 +103,43 @@ async def open_loop(
     window: Window,
     *,
     due_seconds: Iterable[float],
-    most_in_flight: int | None,
+    max_in_flight: int | None,
 ) -> None:
     """A request at each of ``due_seconds``, whether or not the ones before were answered.
 
     The window starts when the warm-up time has passed.
-    With ``most_in_flight``, a request waits for its place; the wait is part of its latency.
+    With ``max_in_flight``, a request waits for its place; the wait is part of its latency.
     """
     window.start_seconds = window.warmup_seconds
-    places = None if most_in_flight is None else asyncio.Semaphore(most_in_flight)
+    in_flight = None if max_in_flight is None else asyncio.Semaphore(max_in_flight)
 
     async def request(number: int, due: float) -> None:
         await _send(send, record, clock, number, due_seconds=due)
-        if places is not None:
-            places.release()
+        if in_flight is not None:
+            in_flight.release()
 
     async with asyncio.TaskGroup() as group:
         for number, due in enumerate(due_seconds):
             await clock.sleep_until(due)
-            if places is not None:
-                await places.acquire()
+            if in_flight is not None:
+                await in_flight.acquire()
             group.create_task(request(number, due))
 
 
 async def _send(
     send: Send, record: Record, clock: Clock, number: int, *, due_seconds: float
-) -> Answer:
+) -> Response:
     sent_seconds = clock.now()
-    answer = await send(number)
+    response = await send(number)
     record(
         Sample(
             due_seconds=due_seconds,
             sent_seconds=sent_seconds,
             finished_seconds=clock.now(),
-            status=answer.status,
-            arrivals=answer.arrivals,
-            input_tokens=answer.input_tokens,
-            reused_tokens=answer.reused_tokens,
+            status=response.status,
+            arrivals=response.arrivals,
+            input_tokens=response.input_tokens,
+            reused_tokens=response.reused_tokens,
         )
     )
-    return answer
+    return response

@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 _PACKAGES = ("triune", "grpcio", "protobuf", "numpy", "uvloop")
-_DECISIVE = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_int8": "AMX"}
+_REPORTED_FLAGS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_int8": "AMX"}
 
 
 def machine() -> dict[str, str | int | None]:
@@ -30,19 +30,19 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def instructions() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """What the processor can, by Linux's names; empty where they are not known."""
-    return frozenset((_told("flags") or "").split())
+    return frozenset((_cpuinfo("flags") or "").split())
 
 
 def _processor() -> str | None:
     """The model name that Linux tells, and what of its instructions decides how fast models are."""
-    name = _told("model name") or platform.processor() or None
-    found = [said for flag, said in _DECISIVE.items() if flag in instructions()]
+    name = _cpuinfo("model name") or platform.processor() or None
+    found = [said for flag, said in _REPORTED_FLAGS.items() if flag in cpu_flags()]
     return f"{name} ({', '.join(found)})" if name and found else name
 
 
-def _told(field: str) -> str | None:
+def _cpuinfo(field: str) -> str | None:
     """Of the first core."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -14,7 +14,7 @@ from client.types import Model, ModelState
 from loadtest import arrivals, driver
 from loadtest.prompts import LengthRange, Prompts, read_lines
 from loadtest.statistics import OK, Sample, Summary, summarise
-from loadtest.tasks import Task, Workload, sender
+from loadtest.tasks import RequestSpec, Task, sender
 
 _PROGRESS_SECONDS = 0.25
 _CALIBRATION_LINES = 32
@@ -60,7 +60,7 @@ async def run(plan: Plan, console: Console) -> Result:
         model = await _suitable_model(client, plan)
         lines = read_lines(plan.prompts)
         words = plan.lengths and await _in_words(client, plan.model, lines, plan.lengths)
-        workload = Workload(
+        spec = RequestSpec(
             task=plan.task,
             model=plan.model,
             prompts=Prompts(lines, words, plan.seed),
@@ -74,7 +74,7 @@ async def run(plan: Plan, console: Console) -> Result:
         )
         samples: list[Sample] = []
         async with _progress(clock, window, samples, console):
-            await _drive(plan, sender(client, workload, clock), samples.append, clock, window)
+            await _drive(plan, sender(client, spec, clock), samples.append, clock, window)
     summary = summarise(
         samples, start_seconds=window.start_seconds, duration_seconds=window.duration_seconds
     )
@@ -95,7 +95,7 @@ async def _drive(
     whole_seconds = plan.warmup_seconds + plan.duration_seconds
     due = arrivals.poisson(plan.rate, whole_seconds, plan.seed)
     await driver.open_loop(
-        send, record, clock, window, due_seconds=due, most_in_flight=plan.concurrency
+        send, record, clock, window, due_seconds=due, max_in_flight=plan.concurrency
     )
 
 

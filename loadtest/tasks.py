@@ -7,7 +7,7 @@ from enum import StrEnum
 from client import encoder_types, types
 from client.aio import AsyncClient
 from client.errors import TriuneError
-from loadtest.driver import Answer, Clock, Send
+from loadtest.driver import Clock, Response, Send
 from loadtest.prompts import LengthRange, Prompts
 from loadtest.statistics import TokenArrival
 
@@ -44,7 +44,7 @@ class Defaults:
     ignore_eos: bool
 
 
-def _reads(shortest: int, longest: int) -> Defaults:
+def _encoder_defaults(shortest: int, longest: int) -> Defaults:
     """Of a task that generates nothing."""
     return Defaults(lengths=LengthRange(shortest, longest), max_new_tokens=None, ignore_eos=False)
 
@@ -54,13 +54,13 @@ def _reads(shortest: int, longest: int) -> Defaults:
 DEFAULTS = {
     Task.GENERATE: Defaults(lengths=LengthRange(8, 128), max_new_tokens=64, ignore_eos=True),
     Task.TRANSLATE: Defaults(lengths=LengthRange(5, 80), max_new_tokens=128, ignore_eos=False),
-    Task.EMBED: _reads(8, 128),
-    Task.CLASSIFY: _reads(8, 128),
-    Task.TAG: _reads(8, 128),
-    Task.FILL_MASK: _reads(8, 64),
-    Task.ANSWER: _reads(64, 256),
-    Task.RERANK: _reads(8, 128),
-    Task.SCORE: _reads(8, 64),
+    Task.EMBED: _encoder_defaults(8, 128),
+    Task.CLASSIFY: _encoder_defaults(8, 128),
+    Task.TAG: _encoder_defaults(8, 128),
+    Task.FILL_MASK: _encoder_defaults(8, 64),
+    Task.ANSWER: _encoder_defaults(64, 256),
+    Task.RERANK: _encoder_defaults(8, 128),
+    Task.SCORE: _encoder_defaults(8, 64),
 }
 NUM_DOCUMENTS = 8
 """Of a request to rerank."""
@@ -68,7 +68,7 @@ _QUESTION_WORDS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class RequestSpec:
     """One text a request, all with the same options."""
 
     task: Task
@@ -80,45 +80,45 @@ class Workload:
     """Of a model that fills masks."""
 
 
-def sender(client: AsyncClient, workload: Workload, clock: Clock) -> Send:
+def sender(client: AsyncClient, spec: RequestSpec, clock: Clock) -> Send:
     """Sends the workload's requests with ``client``; times are of ``clock``."""
     options = types.GenerationOptions(
-        max_new_tokens=workload.max_new_tokens,
-        ignore_eos=workload.ignore_eos,
+        max_new_tokens=spec.max_new_tokens,
+        ignore_eos=spec.ignore_eos,
         token_ids=True,
     )
 
-    async def generate(text: str) -> Answer:
-        return await follow(client.generate_stream(workload.model, text, **options), clock)
+    async def generate(text: str) -> Response:
+        return await follow(client.generate_stream(spec.model, text, **options), clock)
 
-    async def translate(text: str) -> Answer:
-        return await follow(client.translate_stream(workload.model, text, **options), clock)
+    async def translate(text: str) -> Response:
+        return await follow(client.translate_stream(spec.model, text, **options), clock)
 
-    calls: dict[Task, Callable[[str], Awaitable[Answer]]] = {
+    calls: dict[Task, Callable[[str], Awaitable[Response]]] = {
         Task.GENERATE: generate,
         Task.TRANSLATE: translate,
     }
-    call = calls.get(workload.task)
+    call = calls.get(spec.task)
 
-    async def ask(number: int) -> Answer:
+    async def ask(number: int) -> Response:
         if call is not None:
-            return await call(workload.prompts.text(number))
-        return Answer(input_tokens=(await _read(client, workload, number)).input_tokens)
+            return await call(spec.prompts.text(number))
+        return Response(input_tokens=(await _call_unary(client, spec, number)).input_tokens)
 
-    async def send(number: int) -> Answer:
+    async def send(number: int) -> Response:
         try:
             return await ask(number)
         except TriuneError as error:
-            return Answer(status=error.code.name, retry_delay_seconds=error.retry_delay_seconds)
+            return Response(status=error.code.name, retry_delay_seconds=error.retry_delay_seconds)
 
     return send
 
 
-async def _read(client: AsyncClient, workload: Workload, number: int) -> types.Usage:
+async def _call_unary(client: AsyncClient, spec: RequestSpec, number: int) -> types.Usage:
     """A request that is answered at once. Where it takes several texts, they are those of other
     numbers, which no request has as its own.
     """
-    task, model, prompts = workload.task, workload.model, workload.prompts
+    task, model, prompts = spec.task, spec.model, spec.prompts
     text = prompts.text(number)
     result: types.Result
     if task is Task.EMBED:
@@ -128,20 +128,20 @@ async def _read(client: AsyncClient, workload: Workload, number: int) -> types.U
     elif task is Task.TAG:
         result = await client.tag(model, text)
     elif task is Task.FILL_MASK:
-        result = await client.fill_mask(model, masked(text, workload.mask_token))
+        result = await client.fill_mask(model, masked(text, spec.mask_token))
     elif task is Task.ANSWER:
-        question = " ".join(prompts.text(number + _OTHERS).split()[:_QUESTION_WORDS])
+        question = " ".join(prompts.text(number + _OTHER_PROMPTS).split()[:_QUESTION_WORDS])
         result = await client.answer(model, [encoder_types.Question(question, text)])
     elif task is Task.RERANK:
-        first = _OTHERS + number * NUM_DOCUMENTS
+        first = _OTHER_PROMPTS + number * NUM_DOCUMENTS
         documents = [prompts.text(first + place) for place in range(NUM_DOCUMENTS)]
         result = await client.rerank(model, text, documents)
     else:
-        result = await client.score(model, [(text, prompts.text(number + _OTHERS))])
+        result = await client.score(model, [(text, prompts.text(number + _OTHER_PROMPTS))])
     return result.usage
 
 
-_OTHERS = 1 << 40
+_OTHER_PROMPTS = 1 << 40
 
 
 def masked(text: str, mask: str) -> str:
@@ -151,7 +151,7 @@ def masked(text: str, mask: str) -> str:
     return " ".join(words)
 
 
-async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Answer:
+async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Response:
     """Follows a stream. Its last piece tells how many tokens there were in all: one that
     has no text, as the end of sequence, may have no id.
     """
@@ -165,8 +165,8 @@ async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Ans
             arrivals.append(TokenArrival(clock.now(), total - num_tokens))
             num_tokens = total
     if usage is None:
-        return Answer(status=UNFINISHED)
-    return Answer(
+        return Response(status=UNFINISHED)
+    return Response(
         arrivals=tuple(arrivals),
         input_tokens=usage.input_tokens,
         reused_tokens=usage.reused_tokens,

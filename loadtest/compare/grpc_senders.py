@@ -9,10 +9,10 @@ import grpc.aio
 import msgspec
 
 from client import encoder_requests, requests, types
-from loadtest.compare.errors import NotUnderstoodError
-from loadtest.compare.http_senders import TIMEOUT_SECONDS, Sender, fitted
+from loadtest.compare.errors import MalformedReplyError
+from loadtest.compare.http_senders import TIMEOUT_SECONDS, Sender, fit_to_total
 from loadtest.compare.loads import Request
-from loadtest.driver import Answer, Clock
+from loadtest.driver import Clock, Response
 from loadtest.statistics import TokenArrival
 from loadtest.tasks import Task
 from protos.triune.v1 import encoding_pb2
@@ -38,27 +38,27 @@ async def triune(task: Task, model: str, port: int, clock: Clock) -> AsyncIterat
             _METHOD.format("Embed"), response_deserializer=encoding_pb2.EmbedResponse.FromString
         )
 
-        async def generate(question: bytes) -> Answer:
+        async def generate(payload: bytes) -> Response:
             arrivals: list[TokenArrival] = []
             piece: wire.GenerateStreamResponse | None = None
-            async for piece in stream(question, timeout=TIMEOUT_SECONDS):
+            async for piece in stream(payload, timeout=TIMEOUT_SECONDS):
                 arrivals.append(TokenArrival(clock.now(), len(piece.token_ids)))
             if piece is None or not piece.HasField("usage"):
-                raise NotUnderstoodError("the stream ended without its last piece")
-            return Answer(arrivals=fitted(arrivals, piece.usage.output_tokens))
+                raise MalformedReplyError("the stream ended without its last piece")
+            return Response(arrivals=fit_to_total(arrivals, piece.usage.output_tokens))
 
-        async def translate(question: bytes) -> Answer:
-            reply: wire.TranslateResponse = await translation(question, timeout=TIMEOUT_SECONDS)
+        async def translate(payload: bytes) -> Response:
+            reply: wire.TranslateResponse = await translation(payload, timeout=TIMEOUT_SECONDS)
             return _whole(reply.usage.output_tokens, clock)
 
-        async def embed(question: bytes) -> Answer:
-            reply: encoding_pb2.EmbedResponse = await embedding(question, timeout=TIMEOUT_SECONDS)
+        async def embed(payload: bytes) -> Response:
+            reply: encoding_pb2.EmbedResponse = await embedding(payload, timeout=TIMEOUT_SECONDS)
             if not reply.outputs[0].packed:
-                raise NotUnderstoodError("no vector came")
-            return Answer()
+                raise MalformedReplyError("no vector came")
+            return Response()
 
-        ask = {Task.GENERATE: generate, Task.TRANSLATE: translate, Task.EMBED: embed}[task]
-        yield Sender(partial(_encoded, task, model), ask)
+        call = {Task.GENERATE: generate, Task.TRANSLATE: translate, Task.EMBED: embed}[task]
+        yield Sender(partial(_encoded, task, model), call)
 
 
 def _encoded(task: Task, model: str, request: Request) -> bytes:
@@ -69,8 +69,8 @@ def _encoded(task: Task, model: str, request: Request) -> bytes:
     if request.beams > 1:
         options["beam_size"] = request.beams
     if task == Task.TRANSLATE:
-        question = requests.translate(wire.TranslateRequest, model, request.text, "", "", options)
-        return question.SerializeToString()
+        payload = requests.translate(wire.TranslateRequest, model, request.text, "", "", options)
+        return payload.SerializeToString()
     options["token_ids"] = True
     return requests.generate(
         wire.GenerateStreamRequest,
@@ -90,20 +90,20 @@ async def lines(task: Task, model: str, port: int, clock: Clock) -> AsyncIterato
         call: Any = channel.unary_unary(TRANSLATE_METHOD)
 
         def encode(request: Request) -> bytes:
-            question = {
+            payload = {
                 "text": request.text,
                 "max_new_tokens": request.num_new_tokens,
                 "beams": request.beams,
             }
-            return msgspec.json.encode(question)
+            return msgspec.json.encode(payload)
 
-        async def ask(question: bytes) -> Answer:
-            reply: Any = await call(question, timeout=TIMEOUT_SECONDS)
+        async def call(payload: bytes) -> Response:
+            reply: Any = await call(payload, timeout=TIMEOUT_SECONDS)
             return _whole(msgspec.json.decode(reply)["num_tokens"], clock)
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
-def _whole(num_tokens: int, clock: Clock) -> Answer:
+def _whole(num_tokens: int, clock: Clock) -> Response:
     """An answer that comes all at once."""
-    return Answer(arrivals=(TokenArrival(clock.now(), num_tokens),))
+    return Response(arrivals=(TokenArrival(clock.now(), num_tokens),))

@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from loadtest.compare.errors import NotUnderstoodError
+from loadtest.compare.errors import MalformedReplyError
 from loadtest.compare.loads import Request
-from loadtest.driver import Answer, Clock
+from loadtest.driver import Clock, Response
 from loadtest.statistics import TokenArrival
 from loadtest.tasks import Task
 
@@ -19,10 +19,10 @@ TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """``encode`` makes what is sent, before it is; ``ask`` sends it and waits for the answer."""
+    """``encode`` makes what is sent, before it is; ``call`` sends it and waits for the answer."""
 
     encode: Callable[[Request], bytes]
-    ask: Callable[[bytes], Awaitable[Answer]]
+    call: Callable[[bytes], Awaitable[Response]]
 
 
 _GREEDY = {"temperature": 0, "stream": True, "ignore_eos": True}
@@ -36,13 +36,13 @@ async def llama(task: Task, model: str, port: int, clock: Clock) -> AsyncIterato
     async with _session(port, keeps=False) as session:
 
         def encode(request: Request) -> bytes:
-            question = {"prompt": request.text, "n_predict": request.num_new_tokens, **_GREEDY}
-            return msgspec.json.encode(question)
+            payload = {"prompt": request.text, "n_predict": request.num_new_tokens, **_GREEDY}
+            return msgspec.json.encode(payload)
 
-        async def ask(question: bytes) -> Answer:
-            return await _follow(session, "/completion", question, _llama_total, clock)
+        async def call(payload: bytes) -> Response:
+            return await _follow(session, "/completion", payload, _llama_total, clock)
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
 @asynccontextmanager
@@ -52,19 +52,19 @@ async def completions(task: Task, model: str, port: int, clock: Clock) -> AsyncI
     async with _session(port) as session:
 
         def encode(request: Request) -> bytes:
-            question = {
+            payload = {
                 "model": "model",
                 "prompt": request.text,
                 "max_tokens": request.num_new_tokens,
                 "stream_options": {"include_usage": True},
                 **_GREEDY,
             }
-            return msgspec.json.encode(question)
+            return msgspec.json.encode(payload)
 
-        async def ask(question: bytes) -> Answer:
-            return await _follow(session, "/v1/completions", question, _openai_total, clock)
+        async def call(payload: bytes) -> Response:
+            return await _follow(session, "/v1/completions", payload, _openai_total, clock)
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
 @asynccontextmanager
@@ -74,17 +74,17 @@ async def embeddings(task: Task, model: str, port: int, clock: Clock) -> AsyncIt
     async with _session(port) as session:
 
         def encode(request: Request) -> bytes:
-            question = {"model": "model", "input": [request.text], "encoding_format": "base64"}
-            return msgspec.json.encode(question)
+            payload = {"model": "model", "input": [request.text], "encoding_format": "base64"}
+            return msgspec.json.encode(payload)
 
-        async def ask(question: bytes) -> Answer:
-            async with session.post("/v1/embeddings", data=question) as reply:
+        async def call(payload: bytes) -> Response:
+            async with session.post("/v1/embeddings", data=payload) as reply:
                 body = msgspec.json.decode(await _good(reply).read())
             if not body["data"][0]["embedding"]:
-                raise NotUnderstoodError("no vector came")
-            return Answer()
+                raise MalformedReplyError("no vector came")
+            return Response()
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
 _PAD_TO = 32
@@ -100,23 +100,23 @@ async def triton(task: Task, model: str, port: int, clock: Clock) -> AsyncIterat
         def encode(request: Request) -> bytes:
             ids = [_CLS, *request.ids, _SEP]
             padded = ids + [0] * (-len(ids) % _PAD_TO)
-            question = {
+            payload = {
                 "inputs": [
                     {"name": "ids", "datatype": "INT64", "shape": [1, len(padded)], "data": padded}
                 ],
                 "outputs": [{"name": "vector", "parameters": {"binary_data": True}}],
             }
-            return msgspec.json.encode(question)
+            return msgspec.json.encode(payload)
 
-        async def ask(question: bytes) -> Answer:
-            async with session.post("/v2/models/model/infer", data=question) as reply:
+        async def call(payload: bytes) -> Response:
+            async with session.post("/v2/models/model/infer", data=payload) as reply:
                 body = await _good(reply).read()
                 vector = len(body) - int(reply.headers["Inference-Header-Content-Length"])
             if vector != 4 * _HIDDEN:
-                raise NotUnderstoodError(f"{vector} bytes of a vector came")
-            return Answer()
+                raise MalformedReplyError(f"{vector} bytes of a vector came")
+            return Response()
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
 _CLS, _SEP, _HIDDEN = 101, 102, 384  # of MiniLM
@@ -153,15 +153,15 @@ _NUM_LAST = 3
 async def _follow(
     session: aiohttp.ClientSession,
     path: str,
-    question: bytes,
+    payload: bytes,
     total_of: Callable[[dict[str, Any]], int | None],
     clock: Clock,
-) -> Answer:
+) -> Response:
     """Counts server-sent events, a token each; one of the last tells how many there were."""
     arrivals: list[TokenArrival] = []
     last: list[bytes] = []
     unfinished = b""
-    async with session.post(path, data=question) as reply:
+    async with session.post(path, data=payload) as reply:
         async for chunk in _good(reply).content.iter_any():
             *events, unfinished = (unfinished + chunk).split(_EVENT_END)
             if events:
@@ -172,12 +172,12 @@ async def _follow(
         if data.startswith(b"{"):
             total = total_of(msgspec.json.decode(data))
             if total is not None:
-                return Answer(arrivals=fitted(arrivals, total))
+                return Response(arrivals=fit_to_total(arrivals, total))
     tail = b" ".join(last).decode(errors="replace")
-    raise NotUnderstoodError(f"the stream ended without its last event: {tail}")
+    raise MalformedReplyError(f"the stream ended without its last event: {tail}")
 
 
-def fitted(arrivals: list[TokenArrival], total: int) -> tuple[TokenArrival, ...]:
+def fit_to_total(arrivals: list[TokenArrival], total: int) -> tuple[TokenArrival, ...]:
     """``total`` tokens: the last events have none, and what had no event came with the last."""
     left = total
     found: list[TokenArrival] = []

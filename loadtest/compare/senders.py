@@ -12,10 +12,10 @@ import aiohttp
 import grpc.aio
 
 from loadtest.compare import grpc_senders, http_senders
-from loadtest.compare.errors import NotUnderstoodError
+from loadtest.compare.errors import MalformedReplyError
 from loadtest.compare.http_senders import Sender
 from loadtest.compare.servers import Protocol
-from loadtest.driver import Answer, Clock
+from loadtest.driver import Clock, Response
 from loadtest.tasks import Task
 
 
@@ -34,12 +34,12 @@ async def connect(
     }[protocol]
     async with maker(task, model, port, clock) as sender:
 
-        async def safe(question: bytes) -> Answer:
+        async def safe(message: bytes) -> Response:
             try:
-                return await sender.ask(question)
+                return await sender.call(message)
             except grpc.aio.AioRpcError as error:
-                return Answer(status=f"{error.code().name}: {error.details()}"[:200])
-            except (aiohttp.ClientError, TimeoutError, NotUnderstoodError, LookupError) as error:
-                return Answer(status=f"{type(error).__name__}: {error}"[:200])
+                return Response(status=f"{error.code().name}: {error.details()}"[:200])
+            except (aiohttp.ClientError, TimeoutError, MalformedReplyError, LookupError) as error:
+                return Response(status=f"{type(error).__name__}: {error}"[:200])
 
-        yield replace(sender, ask=safe)
+        yield replace(sender, call=safe)

@@ -5,29 +5,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from loadtest.compare import figures
-from loadtest.compare.contestants import Level
-from loadtest.compare.errors import BadAnswerError, WorkerError
-from loadtest.compare.figures import Measured
-from loadtest.compare.loads import FLOOD_FACTOR, STEADY_PART, Load, Pace, Requests
-from loadtest.compare.runs import Metric, Ran, Timing, metrics
+from loadtest.compare import measurements
+from loadtest.compare.candidates import Level
+from loadtest.compare.errors import InvalidResultError, WorkerError
+from loadtest.compare.loads import FLOOD_FACTOR, STEADY_SHARE, ArrivalProcess, Load, Requests
+from loadtest.compare.measurements import Measurement
+from loadtest.compare.server_metrics import Metric, RunResult, RunTiming, metrics
 from loadtest.compare.server_runner import ServerRunner
-from loadtest.compare.timetable import Timetable
+from loadtest.compare.time_budget import TimeBudget
 
 WARMUP_SECONDS = 1.0
-TRIAL_PART = 0.5
+TRIAL_SHARE = 0.5
 """Of the duration: how long each layout is tried, which also warms it up."""
 
 NOTICEABLE_CORES = 0.1
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def load_seconds(load: Load, layouts: Sequence[int], rounds: int, duration_seconds: float) -> float:
     """About how long a load takes. ``layouts``: of each server."""
-    once = WARMUP_SECONDS + 1.5 * load.seconds_to_answer
+    once = WARMUP_SECONDS + 1.5 * load.seconds_per_response
     measured = len(layouts) * rounds * (once + load.run_seconds(duration_seconds))
-    return measured + sum(layouts) * (once + TRIAL_PART * duration_seconds)
+    return measured + sum(layouts) * (once + TRIAL_SHARE * duration_seconds)
 
 
 class ServerComparison:
@@ -47,8 +47,8 @@ class ServerComparison:
         requests_of: Callable[[Load, int], Requests],
         rounds: int,
         duration_seconds: float,
-        timetable: Timetable,
-        say: Say,
+        time_budget: TimeBudget,
+        log: Log,
     ) -> None:
         self._ours = ours
         self._peers = peers
@@ -56,8 +56,8 @@ class ServerComparison:
         self._requests_of = requests_of
         self._rounds = rounds
         self._duration_seconds = duration_seconds
-        self._timetable = timetable
-        self._say = say
+        self._time_budget = time_budget
+        self._log = log
         self._best_peer_rate: float | None = None
         self._seeds = iter(range(1_000_000))
 
@@ -71,14 +71,14 @@ class ServerComparison:
         trials = self._try_layouts(load, reasons)
         rate = self._rate(load, trials)
         layouts = {name: best for name, (best, _) in trials.items()}
-        rounds: dict[str, list[Ran]] = {runner.name: [] for runner in self._runners}
+        rounds: dict[str, list[RunResult]] = {runner.name: [] for runner in self._runners}
         seconds = 0.0
         for number in range(self._rounds):
-            if number and not self._timetable.has_time(seconds, until):
+            if number and not self._time_budget.has_time(seconds, until):
                 break
-            begun = self._timetable.now()
+            begun = self._time_budget.now()
             self._round(number, load, layouts, rate, rounds, reasons)
-            seconds = self._timetable.now() - begun
+            seconds = self._time_budget.now() - begun
             yield self._rows(load, rate, rounds, trials, reasons)
         for runner in self._runners:
             runner.forget(load.clients)
@@ -88,7 +88,7 @@ class ServerComparison:
         self,
         load: Load,
         rate: float | None,
-        rounds: Mapping[str, Sequence[Ran]],
+        rounds: Mapping[str, Sequence[RunResult]],
         trials: Mapping[str, tuple[str, float]],
         reasons: Mapping[str, str],
     ) -> list[dict[str, Any]]:
@@ -108,10 +108,12 @@ class ServerComparison:
                     "precision": precision,
                     "clients": load.clients,
                     "metric": name,
-                    "requests_per_second_sent": rate if load.pace == Pace.STEADY else None,
+                    "requests_per_second_sent": rate
+                    if load.arrival_process == ArrivalProcess.STEADY
+                    else None,
                 }
                 own = measured.pop(mine.name)
-                found.append(figures.row(about, own, measured, None))
+                found.append(measurements.row(about, own, measured, None))
         return found
 
     def close(self) -> None:
@@ -120,28 +122,32 @@ class ServerComparison:
 
     def _try_layouts(self, load: Load, reasons: dict[str, str]) -> dict[str, tuple[str, float]]:
         """By name, the layout that answers most requests a second, and how many."""
-        timing = Timing(
+        timing = RunTiming(
             warmup_seconds=WARMUP_SECONDS,
-            duration_seconds=TRIAL_PART * self._duration_seconds,
+            duration_seconds=TRIAL_SHARE * self._duration_seconds,
         )
         best: dict[str, tuple[str, float]] = {}
         requests = self._requests_of(load, next(self._seeds))
         for runner in self._runners:
             layouts = runner.layouts
-            if load.pace == Pace.CLOSED and len(layouts) == 1 and runner.is_warm(layouts[0], load):
+            if (
+                load.arrival_process == ArrivalProcess.CLOSED
+                and len(layouts) == 1
+                and runner.is_warm(layouts[0], load)
+            ):
                 best[runner.name] = (layouts[0], 0.0)
                 continue
             for layout in layouts:
                 try:
                     # A closed loop, whatever the pace: it finds out what can be done.
                     found = runner.run(layout, load, requests, None, timing)
-                except (WorkerError, BadAnswerError) as error:
-                    self._say(f"{runner.name} {layout}: {error}")
+                except (WorkerError, InvalidResultError) as error:
+                    self._log(f"{runner.name} {layout}: {error}")
                     reasons[runner.name] = str(error)
                     continue
                 self._tell(load, f"{runner.name} {layout}".rstrip(), "tried", found)
-                if runner.name not in best or found.answers_per_second > best[runner.name][1]:
-                    best[runner.name] = (layout, found.answers_per_second)
+                if runner.name not in best or found.responses_per_second > best[runner.name][1]:
+                    best[runner.name] = (layout, found.responses_per_second)
             if runner.name in best:
                 reasons.pop(runner.name, None)
             else:
@@ -150,13 +156,13 @@ class ServerComparison:
 
     def _rate(self, load: Load, trials: Mapping[str, tuple[str, float]]) -> float | None:
         """Requests per second to send, in an open loop."""
-        if load.pace == Pace.CLOSED or not trials:
+        if load.arrival_process == ArrivalProcess.CLOSED or not trials:
             return None
-        if load.pace == Pace.FLOOD:
+        if load.arrival_process == ArrivalProcess.FLOOD:
             return FLOOD_FACTOR * max(rate for _, rate in trials.values()) or None
         peers = [trials[runner.name][1] for runner in self._peers if runner.name in trials]
         capacity = self._best_peer_rate or max(peers or [rate for _, rate in trials.values()])
-        return STEADY_PART * capacity or None
+        return STEADY_SHARE * capacity or None
 
     def _round(
         self,
@@ -164,13 +170,13 @@ class ServerComparison:
         load: Load,
         layouts: Mapping[str, str],
         rate: float | None,
-        rounds: Mapping[str, list[Ran]],
+        rounds: Mapping[str, list[RunResult]],
         reasons: dict[str, str],
     ) -> None:
         """Everybody once, each round beginning with another."""
         # The same requests for everybody; none of them was sent before.
         requests = self._requests_of(load, next(self._seeds))
-        timing = Timing(
+        timing = RunTiming(
             warmup_seconds=WARMUP_SECONDS,
             duration_seconds=load.run_seconds(self._duration_seconds),
         )
@@ -182,24 +188,24 @@ class ServerComparison:
                 found = runner.run(layouts[runner.name], load, requests, rate, timing)
                 rounds[runner.name].append(found)
                 self._tell(load, runner.name, f"round {number + 1}", found)
-            except (WorkerError, BadAnswerError) as error:
-                self._say(f"{runner.name}: {error}")
+            except (WorkerError, InvalidResultError) as error:
+                self._log(f"{runner.name}: {error}")
                 reasons[runner.name] = str(error)
 
-    def _tell(self, load: Load, name: str, what: str, found: Ran) -> None:
+    def _tell(self, load: Load, name: str, what: str, found: RunResult) -> None:
         told = {metric: of(found) for metric, of in metrics(load).items()}
         values = ", ".join(f"{value or 0:.4g} {metric}" for metric, value in told.items())
         disturbed = ""
         if found.other_cores > NOTICEABLE_CORES:
             disturbed = f"; others had {found.other_cores:.1f} cores"
-        self._say(f"{load.label}, {load.clients} clients, {what}: {name}: {values}{disturbed}")
+        self._log(f"{load.label}, {load.clients} clients, {what}: {name}: {values}{disturbed}")
 
     def _note_best_peer(
-        self, rounds: Mapping[str, Sequence[Ran]], reasons: Mapping[str, str]
+        self, rounds: Mapping[str, Sequence[RunResult]], reasons: Mapping[str, str]
     ) -> None:
         """What the steady load that follows is sent at."""
         rates = [
-            median(one.answers_per_second for one in rounds[runner.name])
+            median(one.responses_per_second for one in rounds[runner.name])
             for runner in self._peers
             if runner.name not in reasons
         ]
@@ -208,17 +214,17 @@ class ServerComparison:
 
 def _measured(
     metric: Metric,
-    runs: Sequence[Ran],
+    runs: Sequence[RunResult],
     trials: Mapping[str, tuple[str, float]],
     name: str,
     reasons: Mapping[str, str],
-) -> Measured:
+) -> Measurement:
     if name in reasons:
-        return Measured(reason=reasons[name])
+        return Measurement(reason=reasons[name])
     values = [metric(run) for run in runs]
     if any(value is None or value <= 0 for value in values):
-        return Measured(reason="nothing was answered within the duration: measure for longer")
-    return Measured(
+        return Measurement(reason="nothing was answered within the duration: measure for longer")
+    return Measurement(
         rates=tuple(value for value in values if value is not None),
         layout=trials[name][0],
         extra={

@@ -10,14 +10,14 @@ import grpc
 import uvloop
 
 from loadtest import arrivals, driver
-from loadtest.compare.contestants import ROOT
-from loadtest.compare.cpu import Used
-from loadtest.compare.errors import BadAnswerError, WorkerError
-from loadtest.compare.loads import Load, Pace, Requests
+from loadtest.compare.candidates import ROOT
+from loadtest.compare.cpu_times import CpuTimes
+from loadtest.compare.errors import InvalidResultError, WorkerError
+from loadtest.compare.loads import ArrivalProcess, Load, Requests
 from loadtest.compare.process import ProcessGroup
-from loadtest.compare.runs import Ran, Timing, answers_per_second
 from loadtest.compare.senders import connect
-from loadtest.compare.servers import Server, ServerPlaces
+from loadtest.compare.server_metrics import RunResult, RunTiming, responses_per_second
+from loadtest.compare.servers import Paths, ServerCandidate
 from loadtest.statistics import OK, Sample, summarise
 from loadtest.tasks import Task
 
@@ -37,21 +37,21 @@ class ServerRunner:
 
     def __init__(
         self,
-        server: Server,
+        server: ServerCandidate,
         task: Task,
-        places: ServerPlaces,
+        paths: Paths,
         logs: Path,
         threads: int,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self.name = server.name
         self.reasons: dict[str, str] = {}
         self._server = server
         self._task = task
-        self._places = places
+        self._paths = paths
         self._logs = logs
         self._threads = threads
-        self._say = say
+        self._log = log
         self._warm: set[tuple[str, int]] = set()
         self._rates: dict[tuple[str, Load], float] = {}
         self._running: dict[tuple[str, int], tuple[ProcessGroup, int]] = {}
@@ -71,9 +71,9 @@ class ServerRunner:
         return self._key(layout, load.clients) in self._warm
 
     def run(
-        self, layout: str, load: Load, requests: Requests, rate: float | None, timing: Timing
-    ) -> Ran:
-        """Raises ``WorkerError`` or ``BadAnswerError``. ``rate``: of an open loop, per second."""
+        self, layout: str, load: Load, requests: Requests, rate: float | None, timing: RunTiming
+    ) -> RunResult:
+        """Raises ``WorkerError`` or ``InvalidResultError``. ``rate``: of an open loop, per second."""
         group, port = self._process(layout, load.clients)
         expected = rate or self._rates.get((layout, load), 0.0)
         whole = timing.warmup_seconds + timing.duration_seconds
@@ -81,11 +81,11 @@ class ServerRunner:
         group.resume()
         try:
             ran = uvloop.run(self._drive(group.pid, port, load, requests, rate, timing))
-            self._rates[layout, load] = ran.answers_per_second
+            self._rates[layout, load] = ran.responses_per_second
             self._warm.add(self._key(layout, load.clients))
-        except BadAnswerError as error:
+        except InvalidResultError as error:
             if not group.is_alive:
-                raise WorkerError(self._lost(layout, group.last_words())) from error
+                raise WorkerError(self._mark_failed(layout, group.exit_reason())) from error
             raise
         finally:
             if group.is_alive:
@@ -97,13 +97,13 @@ class ServerRunner:
         if not self._server.compiles:
             return True
         for layout in self.layouts:
-            done = self._places.environments / "cache" / f"{self.name}-{self._task}-{layout}"
+            done = self._paths.environments / "cache" / f"{self.name}-{self._task}-{layout}"
             if done.exists():
                 continue
             try:
                 self._process(layout, 1, COMPILE_SECONDS)
             except WorkerError as error:
-                self._say(f"{self.name} {layout}: {error}")
+                self._log(f"{self.name} {layout}: {error}")
                 continue
             done.parent.mkdir(parents=True, exist_ok=True)
             done.touch()
@@ -121,33 +121,33 @@ class ServerRunner:
         groups = [self._running.pop(key)[0] for key in keys]
         self._warm -= set(keys)
         for group in groups:
-            group.ask_to_end()
+            group.terminate()
         for group in groups:
             group.wait_and_kill(_END_SECONDS)
 
     def _key(self, layout: str, clients: int) -> tuple[str, int]:
-        return (layout, clients if self._server.is_for_clients else 0)
+        return (layout, clients if self._server.depends_on_clients else 0)
 
     def _process(
         self, layout: str, clients: int, start_seconds: float = START_SECONDS
     ) -> tuple[ProcessGroup, int]:
         key = self._key(layout, clients)
         if key not in self._running:
-            self._say(f"starting {self.name} {layout}".rstrip())
+            self._log(f"starting {self.name} {layout}".rstrip())
             self._running[key] = self._start(layout, clients, start_seconds)
         return self._running[key]
 
     def _start(self, layout: str, clients: int, start_seconds: float) -> tuple[ProcessGroup, int]:
         port = _free_port()
-        log = self._logs / f"server-{self.name}-{layout or 'only'}.log".replace(" ", "-")
+        log_path = self._logs / f"server-{self.name}-{layout or 'only'}.log".replace(" ", "-")
         try:
-            command = self._server.filled(
-                layout, port=port, clients=clients, threads=self._threads, places=self._places
+            command = self._server.format_command(
+                layout, port=port, clients=clients, threads=self._threads, paths=self._paths
             )
-            variables = self._server.environment_variables(self._threads, self._places.environments)
-            group = ProcessGroup(command, variables, log, ROOT, talks=False)
+            variables = self._server.environment_variables(self._threads, self._paths.environments)
+            group = ProcessGroup(command, variables, log_path, ROOT, with_pipes=False)
         except (LookupError, WorkerError) as error:
-            raise WorkerError(self._lost(layout, str(error))) from error
+            raise WorkerError(self._mark_failed(layout, str(error))) from error
         try:
             reason = self._wait(group, port, start_seconds)
         except BaseException:
@@ -155,10 +155,10 @@ class ServerRunner:
             raise
         if reason:
             group.kill()
-            raise WorkerError(self._lost(layout, reason))
+            raise WorkerError(self._mark_failed(layout, reason))
         return group, port
 
-    def _lost(self, layout: str, reason: str) -> str:
+    def _mark_failed(self, layout: str, reason: str) -> str:
         self.reasons[layout] = reason
         for key in [key for key in self._running if key[0] == layout]:
             self._running.pop(key)[0].kill()
@@ -169,7 +169,7 @@ class ServerRunner:
         end = time.monotonic() + start_seconds
         while time.monotonic() < end:
             if not group.is_alive:
-                return f"does not start: {group.last_words()}"
+                return f"does not start: {group.exit_reason()}"
             if _serves(port, self._server.health):
                 return ""
             time.sleep(_POLL_SECONDS)
@@ -182,8 +182,8 @@ class ServerRunner:
         load: Load,
         requests: Requests,
         rate: float | None,
-        timing: Timing,
-    ) -> Ran:
+        timing: RunTiming,
+    ) -> RunResult:
         clock = driver.MonotonicClock()
         window = driver.Window(
             warmup_seconds=timing.warmup_seconds, duration_seconds=timing.duration_seconds
@@ -193,19 +193,19 @@ class ServerRunner:
         async with connect(
             self._server.protocol, self._task, self._server.model_name, port, clock
         ) as sender:
-            questions = [sender.encode(request) for request in requests.prepared]
+            payloads = [sender.encode(request) for request in requests.prepared]
 
-            async def send(number: int) -> driver.Answer:
+            async def send(number: int) -> driver.Response:
                 request = requests[number]
-                is_made = number < len(questions)
-                answer = await sender.ask(questions[number] if is_made else sender.encode(request))
+                is_made = number < len(payloads)
+                answer = await sender.call(payloads[number] if is_made else sender.encode(request))
                 num_tokens = sum(arrival.num_tokens for arrival in answer.arrivals)
                 if answer.status == OK and num_tokens != request.num_new_tokens:
                     wrong.append(f"{num_tokens} tokens came of {request.num_new_tokens}")
                 return answer
 
-            before = Used.now(group)
-            if load.pace == Pace.CLOSED or rate is None:
+            before = CpuTimes.now(group)
+            if load.arrival_process == ArrivalProcess.CLOSED or rate is None:
                 await driver.closed_loop(
                     send, samples.append, clock, window, concurrency=load.clients
                 )
@@ -217,20 +217,22 @@ class ServerRunner:
                     clock,
                     window,
                     due_seconds=arrivals.poisson(rate, whole, seed=load.clients),
-                    most_in_flight=load.clients if load.pace == Pace.FLOOD else None,
+                    max_in_flight=load.clients
+                    if load.arrival_process == ArrivalProcess.FLOOD
+                    else None,
                 )
-            after = Used.now(group)
+            after = CpuTimes.now(group)
         failures = [sample.status for sample in samples if sample.status != OK] + wrong
         if failures:
-            raise BadAnswerError(f"{len(failures)} of {len(samples)} requests: {failures[0]}")
+            raise InvalidResultError(f"{len(failures)} of {len(samples)} requests: {failures[0]}")
         summary = summarise(
             samples,
             start_seconds=window.start_seconds,
             duration_seconds=window.duration_seconds,
         )
-        return Ran(
+        return RunResult(
             summary=summary,
-            answers_per_second=answers_per_second(samples, window),
+            responses_per_second=responses_per_second(samples, window),
             client_cores=after.client_cores(before),
             other_cores=after.other_cores(before),
         )

@@ -16,7 +16,7 @@ _REASON_CHARACTERS = 300
 
 
 class Worker:
-    """Speaks the lines of ``loadtest/peers/lines.py`` with a process group of its own.
+    """Speaks the lines of ``loadtest/peers/json_lines.py`` with a process group of its own.
 
     Between questions the group is stopped (SIGSTOP): threads that spin after a run, and
     whatever else goes on there, take nothing from the contestant that is being measured.
@@ -28,9 +28,9 @@ class Worker:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path
+        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path, folder: Path
     ) -> None:
-        self._group = ProcessGroup(command, environment, log, folder, talks=True)
+        self._group = ProcessGroup(command, environment, log_path, folder, with_pipes=True)
         self._process = self._group.process
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -44,12 +44,12 @@ class Worker:
     def is_alive(self) -> bool:
         return self._group.is_alive
 
-    def ask(self, question: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    def call(self, message: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
         """The answer. Raises :class:`WorkerError`; after one in vain, ``is_alive`` may be false."""
         assert self._process.stdin is not None
         self._group.resume()
         try:
-            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
             line = self._lines.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -59,7 +59,7 @@ class Worker:
             line = None
         if line is None:
             self._process.wait()
-            raise WorkerError(self._group.last_words())
+            raise WorkerError(self._group.exit_reason())
         self._group.pause()
         try:
             answer: dict[str, Any] = json.loads(line)

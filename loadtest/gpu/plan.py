@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from loadtest.gpu.sizes import CHECKED, MEASURED, Family, Size
+from loadtest.gpu.model_sizes import BENCHMARK_SIZES, CHECK_SIZES, Family, ModelSize
 
 
-class Extent(StrEnum):
+class PlanSize(StrEnum):
     TINY = "tiny"  # does all of it run?
     FULL = "full"
 
@@ -18,17 +18,17 @@ class Check:
     """One path of the kernels, held to fp32 PyTorch.
 
     ``config``: fields of the server's configuration that choose the path. ``tolerance``: of a
-    token's log-probability; of an encoder, of one less a vector's cosine. ``is_told``: whether
+    token's log-probability; of an encoder, of one less a vector's cosine. ``with_logprobs``: whether
     the engine tells log-probabilities, for which the host needs whole logits.
     """
 
     label: str
-    size: Size
+    size: ModelSize
     precision: str
     tolerance: float
     kv_cache: str = "float"
     config: Mapping[str, Any] = field(default_factory=dict)
-    is_told: bool = True
+    with_logprobs: bool = True
 
     @property
     def name(self) -> str:
@@ -38,10 +38,10 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
+class Benchmark:
     """One model in one precision, at some batch sizes; ``config`` as of a check."""
 
-    size: Size
+    size: ModelSize
     precision: str
     batches: tuple[int, ...]
     num_tokens: int  # of a prompt, source or text
@@ -88,7 +88,7 @@ class CacheStep:
 class Plan:
     device: str
     checks: tuple[Check, ...]
-    speeds: tuple[Speed, ...]
+    benchmarks: tuple[Benchmark, ...]
     caches: tuple[CacheStep, ...]
 
 
@@ -102,13 +102,13 @@ CHUNKED = {"max_step_tokens": 16}
 
 # Paths that options of the server turn on: a version without one says so. A CPU can be treated as
 # a device whose memory the host does not reach; a GPU always is one.
-APART = {"has_device_memory": True}
+DEVICE_MEMORY = {"has_device_memory": True}
 SAMPLED = "sampling on the device"
 PADDED = "padded steps in a device's memory"
 OPTIONS: dict[str, Mapping[str, Any]] = {
-    PADDED: {**APART, "cuda_graphs": True},
-    "plain steps in a device's memory": {**APART, "cuda_graphs": False},
-    SAMPLED: {**APART, "sampling": "device"},
+    PADDED: {**DEVICE_MEMORY, "cuda_graphs": True},
+    "plain steps in a device's memory": {**DEVICE_MEMORY, "cuda_graphs": False},
+    SAMPLED: {**DEVICE_MEMORY, "sampling": "device"},
 }
 _OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
     "prefill and decode": {},
@@ -117,32 +117,32 @@ _OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
 }
 
 
-def make_plan(device: str, extent: Extent) -> Plan:
+def make_plan(device: str, extent: PlanSize) -> Plan:
     """On a CPU the first precision is fp32, which no attention on CUDA computes in."""
     is_cuda = device.startswith("cuda")
     first = "fp16" if is_cuda else "fp32"
-    if extent == Extent.TINY:
+    if extent == PlanSize.TINY:
         return Plan(
             device=device,
             checks=_checks((first, "int8"), (first,), first),
-            speeds=tuple(_speed(size, first, (1, 4), 16, 8, 2) for size in CHECKED),
+            benchmarks=tuple(_benchmark(size, first, (1, 4), 16, 8, 2) for size in CHECK_SIZES),
             caches=(CacheStep(batch=3, num_cached=300, capacity=512),),
         )
     precisions = ("fp16", "bf16", "int8", "int4") if is_cuda else ("fp32", "int8", "int4")
     batches = (1, 4, 16, 32, 64, 128, 256)
-    speeds = [
-        _speed(size, first, batches, 512 if size.family == Family.ENCODER else 128, 64, 3)
-        for size in MEASURED
+    benchmarks = [
+        _benchmark(size, first, batches, 512 if size.family == Family.ENCODER else 128, 64, 3)
+        for size in BENCHMARK_SIZES
     ]
-    large = next(size for size in MEASURED if size.name == "llama-1.1b")
-    some = _speed(large, first, (1, 32, 256), 128, 64, 3)
-    speeds += [replace(some, precision=precision) for precision in ("int8", "int4")]
-    speeds.append(replace(some, kv_cache="int8"))
+    large = next(size for size in BENCHMARK_SIZES if size.name == "llama-1.1b")
+    some = _benchmark(large, first, (1, 32, 256), 128, 64, 3)
+    benchmarks += [replace(some, precision=precision) for precision in ("int8", "int4")]
+    benchmarks.append(replace(some, kv_cache="int8"))
     if is_cuda:
         plain = {"cuda_graphs": False}
-        speeds.append(replace(some, label="without CUDA graphs", config=plain))
+        benchmarks.append(replace(some, label="without CUDA graphs", config=plain))
     # The 1.1 billion first: what the others are compared with, and what takes longest to make.
-    speeds.sort(key=lambda speed: speed.size is not large)
+    benchmarks.sort(key=lambda benchmark: benchmark.size is not large)
     caches = [
         CacheStep(batch=batch, num_cached=num_cached, capacity=2048)
         for batch in (1, 32, 128)
@@ -151,20 +151,20 @@ def make_plan(device: str, extent: Extent) -> Plan:
     return Plan(
         device=device,
         checks=_checks(precisions, precisions, first),
-        speeds=tuple(speeds),
+        benchmarks=tuple(benchmarks),
         caches=tuple(caches),
     )
 
 
-def _speed(
-    size: Size,
+def _benchmark(
+    size: ModelSize,
     precision: str,
     batches: tuple[int, ...],
     num_tokens: int,
     num_new_tokens: int,
     rounds: int,
-) -> Speed:
-    return Speed(
+) -> Benchmark:
+    return Benchmark(
         size=size,
         precision=precision,
         batches=batches,
@@ -176,7 +176,7 @@ def _speed(
 
 def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) -> tuple[Check, ...]:
     """All paths of a decoder in ``first``, and in each precision those that its weights touch."""
-    llama_size, bart_size, bert_size = CHECKED
+    llama_size, bart_size, bert_size = CHECK_SIZES
     found: list[Check] = []
     for precision in precisions:
         tolerance = TOLERANCES[precision]
@@ -199,9 +199,9 @@ def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) ->
         )
         found += [cross, encoder]
         if precision == first:
-            found.append(_with(cross, "cross-attention in a device's memory", APART))
+            found.append(_with(cross, "cross-attention in a device's memory", DEVICE_MEMORY))
     return tuple(found)
 
 
 def _with(check: Check, label: str, config: Mapping[str, Any], **changes: Any) -> Check:
-    return replace(check, label=label, config=config, is_told=label != SAMPLED, **changes)
+    return replace(check, label=label, config=config, with_logprobs=label != SAMPLED, **changes)

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 PAGE_TOKENS = 256  # a multiple of this is what flash attention's pages are
 _WARM_UP = 5

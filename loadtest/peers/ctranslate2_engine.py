@@ -15,7 +15,7 @@ import ctranslate2
 import numpy as np
 from ctranslate2.converters import TransformersConverter
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _COMPUTE = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 _MAX_ENCODED_TOKENS = 4096

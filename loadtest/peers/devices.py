@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from loadtest.peers.lines import Message
+from loadtest.peers.json_lines import Message
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

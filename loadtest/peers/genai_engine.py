@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime_genai as og
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Peer:

@@ -6,7 +6,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 MAX_ROWS = 32
 ROW_TOKENS = 640

@@ -1,6 +1,6 @@
 """Models with random weights, as folders that ``transformers`` reads and we export.
 
-A peer in the sense of ``loadtest/peers/lines.py``: ``{"op": "make", "family", "config", "out"}``
+A peer in the sense of ``loadtest/peers/json_lines.py``: ``{"op": "make", "family", "config", "out"}``
 writes the folder ``out``, whole or not at all. ``config`` holds fields of the family's
 configuration.
 """
@@ -21,7 +21,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _FAMILIES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),

@@ -7,7 +7,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from loadtest.peers.devices import device_of, dtype_of, seconds_of
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 BATCH = 32  # what its ``encode`` takes at a time
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _PACKAGES = (
     "onnxruntime", "onnxruntime-gpu", "torch", "transformers", "sentence-transformers",

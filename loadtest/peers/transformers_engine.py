@@ -8,7 +8,7 @@ import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from loadtest.peers.devices import device_of, model_of, wait
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Peer:

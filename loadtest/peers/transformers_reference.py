@@ -4,7 +4,7 @@
 that came after it; ``start``, which begins a target (null: the prompt goes on); ``suppressed``,
 tokens that are never generated. Answered by ``logprobs`` of ``tokens``, and the ``best``
 log-probability that any token had in their places. ``{"op": "vectors"}`` as
-``loadtest/peers/lines.py`` says: the mean of a text's tokens, normalised.
+``loadtest/peers/json_lines.py`` says: the mean of a text's tokens, normalised.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from loadtest.peers.devices import device_of
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Reference:

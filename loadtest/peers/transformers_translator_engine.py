@@ -7,7 +7,7 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM
 
 from loadtest.peers.devices import device_of, model_of, seconds_of
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Peer:

@@ -19,7 +19,7 @@ import typer
 from tokenizers import Tokenizer
 
 from client.aio import AsyncClient
-from loadtest.compare.contestants import ROOT, engine_command
+from loadtest.compare.candidates import ROOT, engine_command
 from loadtest.compare.worker import Worker
 from loadtest.machine import machine
 from loadtest.prompts import LengthRange, Prompts, read_lines
@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, bundle: Path, threads: int) -> None:
         self._worker = Worker(engine_command(), {}, ROOT / "build" / "bulk-engine.log", ROOT)
-        self._worker.ask(
+        self._worker.call(
             {"op": "load", "model": str(bundle), "threads": threads, "task": "embed"}, _RUN_SECONDS
         )
         self._tokenizer = Tokenizer.from_file(str(bundle / TOKENIZER_FILE))
@@ -57,7 +57,7 @@ class Engine:
         seconds = 0.0
         for start in range(0, len(rows), _ENGINE_TEXTS):
             message = {"op": "run", "inputs": rows[start : start + _ENGINE_TEXTS]}
-            answer = self._worker.ask({**message, "max_new_tokens": 0}, _RUN_SECONDS)
+            answer = self._worker.call({**message, "max_new_tokens": 0}, _RUN_SECONDS)
             seconds += answer["seconds"]
         return len(rows) / seconds
 

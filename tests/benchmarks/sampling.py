@@ -55,7 +55,7 @@ def main(
         for way, options in WAYS.items():
             for num_rows in ROWS:
                 given = logits[:num_rows]
-                asks = [_ask(index, options, float(rng.random())) for index in range(num_rows)]
+                asks = [_call(index, options, float(rng.random())) for index in range(num_rows)]
                 on_host, by_graph = _seconds(
                     rounds,
                     partial(_on_the_host, given, asks),
@@ -78,7 +78,7 @@ def main(
         out.write_text(json.dumps({**report, "results": results}, indent=1) + "\n")
 
 
-def _ask(index: int, options: Sampling, uniform: float) -> Ask:
+def _call(index: int, options: Sampling, uniform: float) -> Ask:
     row = Sequence.first_of(index, GenerationJob((1,), 1, sampling=options))
     return Ask(index, row, uniform)
 
@@ -90,8 +90,8 @@ def _on_the_host(logits: sampling.Floats, asks: list[Ask]) -> list[int | None]:
         return best
     # The engine's rows are copied before they are adjusted.
     return [
-        sampling.sample(row.copy(), options, ask.uniform)
-        for row, ask in zip(logits, asks, strict=True)
+        sampling.sample(row.copy(), options, call.uniform)
+        for row, call in zip(logits, asks, strict=True)
     ]
 
 

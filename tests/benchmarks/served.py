@@ -22,7 +22,7 @@ import uvloop
 
 from client.aio import AsyncClient
 from loadtest import driver
-from loadtest.compare.contestants import ROOT, engine_command
+from loadtest.compare.candidates import ROOT, engine_command
 from loadtest.compare.worker import Worker
 from loadtest.machine import machine
 from loadtest.statistics import OK, Sample, summarise
@@ -57,7 +57,7 @@ async def _served(
     window.start_seconds = WARMUP_SECONDS
     samples: list[Sample] = []
 
-    async def send(number: int) -> driver.Answer:
+    async def send(number: int) -> driver.Response:
         stream = client.generate_stream(
             model,
             token_inputs=[prompts[number]],
@@ -104,7 +104,7 @@ async def _measure(
             # Enough for any engine: none waits for another prompt.
             prompts = _prompts(int(clients * (4 + seconds)), PROMPT_TOKENS, seed)
             found["served"].append(await _served(client, model, prompts, clients, seconds))
-            question = {
+            message = {
                 "op": "clients",
                 "clients": clients,
                 "inputs": prompts,
@@ -112,7 +112,7 @@ async def _measure(
                 "warmup_seconds": WARMUP_SECONDS,
                 "seconds": seconds,
             }
-            answer = await asyncio.to_thread(worker.ask, question, _LOAD_SECONDS)
+            answer = await asyncio.to_thread(worker.call, message, _LOAD_SECONDS)
             found["bare"].append(answer["num_tokens"] / answer["seconds"])
         for seed in range(10 * rounds):
             found["reuse"].append(await _reuse(client, model, 1000 + 2 * seed))
@@ -134,8 +134,8 @@ def main(
     manifest = read_manifest(directory)
     worker = Worker(engine_command(), {}, ROOT / "build" / "served-engine.log", ROOT)
     try:
-        question = {"op": "load", "model": str(directory), "threads": threads, "max_length": 2048}
-        worker.ask(question, _LOAD_SECONDS)
+        message = {"op": "load", "model": str(directory), "threads": threads, "max_length": 2048}
+        worker.call(message, _LOAD_SECONDS)
         with server_process(bundle.parent, "--threads", str(threads)) as server:
             found = uvloop.run(
                 _measure(server.target, manifest.name, worker, clients, seconds, rounds)

@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _SPEED = {"slow": 1.0, "fast": 0.25}
 

@@ -15,7 +15,7 @@ class Family(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class ModelSize:
     """``config``: fields of the Hugging Face configuration.
 
     ``decoder`` counts parameters that every generated token meets, its output matrix included;
@@ -34,10 +34,10 @@ class Size:
 
 def llama(
     name: str, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int
-) -> Size:
+) -> ModelSize:
     """Heads are ``hidden / heads`` wide; the output matrix is not tied."""
     kv_size = 2 * hidden // heads * kv_heads
-    return Size(
+    return ModelSize(
         name=name,
         family=Family.DECODER,
         config={
@@ -56,14 +56,14 @@ def llama(
     )
 
 
-def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> Size:
+def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> ModelSize:
     """As many layers on each side: the Transformer of Vaswani et al. 2017, by BART's names."""
     sides: dict[str, Any] = {}
     for side in ("encoder", "decoder"):
         sides |= {f"{side}_layers": layers, f"{side}_attention_heads": heads}
         sides |= {f"{side}_ffn_dim": inner}
     feed_forward = 2 * hidden * inner
-    return Size(
+    return ModelSize(
         name=name,
         family=Family.ENCODER_DECODER,
         config={
@@ -83,9 +83,9 @@ def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary
     )
 
 
-def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 30522) -> Size:
+def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 30522) -> ModelSize:
     """Four times as wide inside."""
-    return Size(
+    return ModelSize(
         name=name,
         family=Family.ENCODER,
         config={
@@ -100,19 +100,19 @@ def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 3052
     )
 
 
-def _with(size: Size, **fields: float) -> Size:
+def _with(size: ModelSize, **fields: float) -> ModelSize:
     return replace(size, config={**size.config, **fields})
 
 
 # Small, of shapes that the fast kernels take: heads of 64, four of them to one of keys. Where the
 # trainings of BART and BERT begin, attention hardly changes what comes out, so weights are larger.
 _LARGE = 0.09
-CHECKED = (
+CHECK_SIZES = (
     llama("llama-check", 256, 512, 2, 4, 1, 512),
     _with(bart("bart-check", 128, 256, 2, 2, 512), init_std=_LARGE),
     _with(bert("bert-check", 128, 2, 2, 512), initializer_range=_LARGE),
 )
-MEASURED = (
+BENCHMARK_SIZES = (
     llama("llama-135m", 576, 1536, 30, 9, 3, 49152),
     llama("llama-1.1b", 2048, 5632, 22, 32, 4, 32000),
     bart("transformer-base", 512, 2048, 6, 8, 32000),
@@ -120,4 +120,4 @@ MEASURED = (
     bert("bert-base", 768, 12, 12),
     bert("bert-large", 1024, 24, 16),
 )
-SIZES = {size.name: size for size in (*CHECKED, *MEASURED)}
+SIZES = {size.name: size for size in (*CHECK_SIZES, *BENCHMARK_SIZES)}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.compare.figures import min_cosine
+from loadtest.compare.measurements import min_cosine
 
 
 def compare_logprobs(

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadtest import driver
-from loadtest.compare.loads import Load, Pace
+from loadtest.compare.loads import ArrivalProcess, Load
 from loadtest.statistics import OK, Sample, Summary
 from loadtest.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
+class RunTiming:
     """Of one run, in seconds."""
 
     warmup_seconds: float
@@ -18,21 +18,21 @@ class Timing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ran:
+class RunResult:
     """One run.
 
-    ``answers_per_second``: each answer spread evenly over the time that it took, so that answers
+    ``responses_per_second``: each answer spread evenly over the time that it took, so that answers
     that come together in batches do not make the rate one of batches. ``client_cores`` and
     ``other_cores``: how many cores the clients took, and whoever else has no part in this.
     """
 
     summary: Summary
-    answers_per_second: float
+    responses_per_second: float
     client_cores: float
     other_cores: float
 
 
-def answers_per_second(samples: Sequence[Sample], window: driver.Window) -> float:
+def responses_per_second(samples: Sequence[Sample], window: driver.Window) -> float:
     """Of each answer, the part of the time since it was asked that lies in the window."""
     parts = 0.0
     for sample in samples:
@@ -43,24 +43,24 @@ def answers_per_second(samples: Sequence[Sample], window: driver.Window) -> floa
     return parts / window.duration_seconds
 
 
-Metric = Callable[[Ran], float | None]
+Metric = Callable[[RunResult], float | None]
 
 
 def _inverse(name: str, percentile: str) -> Metric:
     """More is better, so of seconds it is one over them."""
 
-    def metric(ran: Ran) -> float | None:
+    def metric(ran: RunResult) -> float | None:
         seconds: float | None = getattr(getattr(ran.summary, f"{name}_seconds"), percentile)
         return 1.0 / seconds if seconds else None
 
     return metric
 
 
-def _tokens_per_second(ran: Ran) -> float:
+def _tokens_per_second(ran: RunResult) -> float:
     """Of answers that come whole, those of the mean answer."""
     summary = ran.summary
     done = summary.requests - sum(summary.errors.values())
-    return ran.answers_per_second * summary.output_tokens / done if done else 0.0
+    return ran.responses_per_second * summary.output_tokens / done if done else 0.0
 
 
 def metrics(load: Load) -> dict[str, Metric]:
@@ -68,7 +68,7 @@ def metrics(load: Load) -> dict[str, Metric]:
     rates: dict[Task, dict[str, Metric]] = {
         Task.GENERATE: {"tokens/s": lambda ran: ran.summary.output_tokens_per_second},
         Task.TRANSLATE: {"tokens/s": _tokens_per_second},
-        Task.EMBED: {"requests/s": lambda ran: ran.answers_per_second},
+        Task.EMBED: {"requests/s": lambda ran: ran.responses_per_second},
     }
     latencies = {
         "1 / seconds to answer, p50": _inverse("latency", "p50"),
@@ -78,7 +78,7 @@ def metrics(load: Load) -> dict[str, Metric]:
         latencies["1 / seconds to first token, p50"] = _inverse("first_token", "p50")
     throughput = rates[load.task]
     return {
-        Pace.CLOSED: {**throughput, **latencies},
-        Pace.FLOOD: throughput,
-        Pace.STEADY: latencies,
-    }[load.pace]
+        ArrivalProcess.CLOSED: {**throughput, **latencies},
+        ArrivalProcess.FLOOD: throughput,
+        ArrivalProcess.STEADY: latencies,
+    }[load.arrival_process]

@@ -8,7 +8,7 @@ class OutOfTimeError(Exception):
     """The budget is spent."""
 
 
-class Budget:
+class Deadline:
     """Seconds from now on.
 
     Args:
@@ -18,7 +18,7 @@ class Budget:
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._end = clock, clock() + seconds
 
-    def left(self) -> float:
+    def remaining_seconds(self) -> float:
         """Seconds. Raises :class:`OutOfTimeError` where there are none."""
         seconds = self._end - self._clock()
         if seconds <= 0:

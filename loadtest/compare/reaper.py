@@ -1,6 +1,6 @@
 """Ends process groups whose starter is gone, however it ended.
 
-``python -m loadtest.compare.guard`` reads ``+ID`` and ``-ID`` of groups, a line each; at the end of
+``python -m loadtest.compare.reaper`` reads ``+ID`` and ``-ID`` of groups, a line each; at the end of
 its input, which comes with the end of whoever writes, it kills those that are left.
 """
 
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Iterable
 
 
-class Guard:
+class Reaper:
     """A process that outlives this one until the groups that are watched are gone."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadtest.compare.guard"],
+            [sys.executable, "-m", "loadtest.compare.reaper"],
             stdin=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -40,12 +40,12 @@ class Guard:
 
 
 @functools.cache
-def guard() -> Guard:
+def reaper() -> Reaper:
     """That of this process."""
-    return Guard()
+    return Reaper()
 
 
-def left_over(lines: Iterable[str]) -> set[int]:
+def orphaned_groups(lines: Iterable[str]) -> set[int]:
     """The groups that ``lines`` told of and did not take back."""
     groups: set[int] = set()
     for line in lines:
@@ -55,6 +55,6 @@ def left_over(lines: Iterable[str]) -> set[int]:
 
 
 if __name__ == "__main__":
-    for each in left_over(sys.stdin):
+    for each in orphaned_groups(sys.stdin):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(each, signal.SIGKILL)

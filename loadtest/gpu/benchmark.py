@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.compare.errors import BadAnswerError, WorkerError
+from loadtest.compare.errors import InvalidResultError, WorkerError
 from loadtest.compare.worker import Worker
-from loadtest.gpu.budget import Budget
-from loadtest.gpu.makers import Maker, worker
-from loadtest.gpu.plan import Speed
-from loadtest.gpu.roofline import best_rate
-from loadtest.gpu.sizes import Family
-from loadtest.gpu.state import Report
+from loadtest.gpu.deadline import Deadline
+from loadtest.gpu.model_builder import ModelBuilder, worker
+from loadtest.gpu.model_sizes import Family
+from loadtest.gpu.plan import Benchmark
+from loadtest.gpu.report import Report
+from loadtest.gpu.roofline import roofline_rate
 
 OURS = "triune"
 _FIRST_ID = 5
@@ -35,35 +35,35 @@ _TASKS = {
 
 @dataclass(frozen=True)
 class _Setting:
-    maker: Maker
+    builder: ModelBuilder
     root: Path
     device: str
     threads: int
-    budget: Budget
+    deadline: Deadline
 
 
-def run_speed(
-    speed: Speed,
+def run_benchmark(
+    benchmark: Benchmark,
     report: Report,
-    maker: Maker,
+    builder: ModelBuilder,
     root: Path,
     device: str,
     threads: int,
-    budget: Budget,
+    deadline: Deadline,
 ) -> None:
     """Measures the batch sizes that the report lacks; each is written as soon as it is known."""
-    found = report.speed(speed.name)
-    wanted = [batch for batch in speed.batches if str(batch) not in found["rows"]]
+    found = report.benchmark(benchmark.name)
+    wanted = [batch for batch in benchmark.batches if str(batch) not in found["rows"]]
     if not wanted or "reason" in found:
         return
-    setting = _Setting(maker, root, device, threads, budget)
+    setting = _Setting(builder, root, device, threads, deadline)
     workers: dict[str, Worker] = {}
     try:
-        _load_all(speed, setting, found, workers)
+        _load_all(benchmark, setting, found, workers)
         if OURS not in workers:
             return
         for batch in wanted:
-            found["rows"][str(batch)] = _measure(speed, batch, workers, setting, report)
+            found["rows"][str(batch)] = _measure(benchmark, batch, workers, setting, report)
             report.save()
     finally:
         for each in workers.values():
@@ -72,49 +72,53 @@ def run_speed(
 
 
 def _load_all(
-    speed: Speed, setting: _Setting, found: dict[str, Any], workers: dict[str, Worker]
+    benchmark: Benchmark, setting: _Setting, found: dict[str, Any], workers: dict[str, Worker]
 ) -> None:
     """Adds those that run to ``workers``, which the caller ends; ``found`` gets reasons."""
-    starts: dict[str, Callable[[], Worker]] = {OURS: lambda: _load_ours(speed, setting)}
-    for name in PEERS[speed.size.family]:
-        starts[name] = lambda name=name: _load_peer(name, speed, setting)  # type: ignore[misc]
+    starts: dict[str, Callable[[], Worker]] = {OURS: lambda: _load_ours(benchmark, setting)}
+    for name in PEERS[benchmark.size.family]:
+        starts[name] = lambda name=name: _load_peer(name, benchmark, setting)  # type: ignore[misc]
     for name, start in starts.items():
         try:
             workers[name] = start()
         except WorkerError as error:
-            setting.budget.left()  # what was ended by the clock is no reason
+            setting.deadline.remaining_seconds()  # what was ended by the clock is no reason
             if name == OURS:
                 found["reason"] = str(error)
                 break
             found["reasons"][name] = str(error)
-    setting.maker.close()
+    setting.builder.close()
 
 
-def _load_ours(speed: Speed, setting: _Setting) -> Worker:
-    bundle = setting.maker.bundle(speed.size, speed.precision, speed.kv_cache)
-    question = {
+def _load_ours(benchmark: Benchmark, setting: _Setting) -> Worker:
+    bundle = setting.builder.bundle(benchmark.size, benchmark.precision, benchmark.kv_cache)
+    message = {
         "model": str(bundle),
         "lanes": None if setting.device == "cpu" else 1,
-        "slots": max(speed.batches),
-        "max_length": min(1024, speed.num_tokens + speed.num_new_tokens + 1),
-        "config": {"max_step_tokens": 8192, "max_padded_tokens": 1 << 15, **speed.config},
+        "slots": max(benchmark.batches),
+        "max_length": min(1024, benchmark.num_tokens + benchmark.num_new_tokens + 1),
+        "config": {"max_step_tokens": 8192, "max_padded_tokens": 1 << 15, **benchmark.config},
     }
-    return _loaded("server.bench", question, speed, setting)
+    return _loaded("server.bench", message, benchmark, setting)
 
 
-def _load_peer(name: str, speed: Speed, setting: _Setting) -> Worker:
-    maker = setting.maker
-    model = maker.converted(speed.size) if name == _CONVERTED else maker.model(speed.size)
-    question = {"model": str(model), "precision": speed.precision}
-    return _loaded(f"loadtest.peers.{name}", question, speed, setting)
+def _load_peer(name: str, benchmark: Benchmark, setting: _Setting) -> Worker:
+    builder = setting.builder
+    model = (
+        builder.converted(benchmark.size) if name == _CONVERTED else builder.model(benchmark.size)
+    )
+    message = {"model": str(model), "precision": benchmark.precision}
+    return _loaded(f"loadtest.peers.{name}", message, benchmark, setting)
 
 
-def _loaded(module: str, question: Mapping[str, Any], speed: Speed, setting: _Setting) -> Worker:
+def _loaded(
+    module: str, message: Mapping[str, Any], benchmark: Benchmark, setting: _Setting
+) -> Worker:
     started = worker(module, setting.root)
-    task, _ = _TASKS[speed.size.family]
+    task, _ = _TASKS[benchmark.size.family]
     common = {"op": "load", "task": task, "device": setting.device, "threads": setting.threads}
     try:
-        started.ask({**common, **question}, setting.budget.left())
+        started.call({**common, **message}, setting.deadline.remaining_seconds())
     except BaseException:
         started.close()
         raise
@@ -122,20 +126,24 @@ def _loaded(module: str, question: Mapping[str, Any], speed: Speed, setting: _Se
 
 
 def _measure(
-    speed: Speed, batch: int, workers: Mapping[str, Worker], setting: _Setting, report: Report
+    benchmark: Benchmark,
+    batch: int,
+    workers: Mapping[str, Worker],
+    setting: _Setting,
+    report: Report,
 ) -> dict[str, Any]:
     """Everybody in turn, round by round; the first round of each is not counted."""
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
     reasons: dict[str, str] = {}
-    for number in range(speed.rounds + 1):
-        question = _question(speed, batch, number)
+    for number in range(benchmark.rounds + 1):
+        message = _message(benchmark, batch, number)
         for name, each in workers.items():
             if name in reasons:
                 continue
             try:
-                answer = each.ask(question, setting.budget.left())
+                answer = each.call(message, setting.deadline.remaining_seconds())
             except WorkerError as error:
-                setting.budget.left()
+                setting.deadline.remaining_seconds()
                 reasons[name] = str(error)
                 continue
             if number:
@@ -144,10 +152,10 @@ def _measure(
     for name, of_one in answers.items():
         try:
             if name not in reasons:
-                rates[name] = [rate_of(speed, batch, answer) for answer in of_one]
-        except BadAnswerError as error:
+                rates[name] = [rate_of(benchmark, batch, answer) for answer in of_one]
+        except InvalidResultError as error:
             reasons[name] = str(error)
-    best = best_rate(speed, batch, setting.device, report.about("ceilings"))
+    best = roofline_rate(benchmark, batch, setting.device, report.get("ceilings"))
     return row(rates, reasons, answers, best)
 
 
@@ -181,41 +189,41 @@ def step_seconds(answer: Mapping[str, Any]) -> float:
     return float(np.median(np.concatenate([np.diff(row) for row in answer["arrivals"]])))
 
 
-def rate_of(speed: Speed, batch: int, answer: Mapping[str, Any]) -> float:
+def rate_of(benchmark: Benchmark, batch: int, answer: Mapping[str, Any]) -> float:
     """Tokens per second: of a decoder, after every row has its first; else of the whole run.
 
     Raises:
         BadAnswerError: tokens are missing.
     """
-    is_encoder = speed.size.family == Family.ENCODER
-    wanted = batch * (speed.num_tokens if is_encoder else speed.num_new_tokens)
+    is_encoder = benchmark.size.family == Family.ENCODER
+    wanted = batch * (benchmark.num_tokens if is_encoder else benchmark.num_new_tokens)
     arrivals = answer.get("arrivals")
     if arrivals is None:
         if answer["num_tokens"] != wanted:
-            raise BadAnswerError(f"{answer['num_tokens']} tokens came of {wanted}")
+            raise InvalidResultError(f"{answer['num_tokens']} tokens came of {wanted}")
         return float(wanted / answer["seconds"])
     found = sum(map(len, arrivals))
     if found != wanted:
-        raise BadAnswerError(f"{found} tokens came of {wanted}")
+        raise InvalidResultError(f"{found} tokens came of {wanted}")
     begin, end = max(row[0] for row in arrivals), max(row[-1] for row in arrivals)
-    if speed.size.family != Family.DECODER:
+    if benchmark.size.family != Family.DECODER:
         return float(wanted / end)
     if end <= begin:
-        raise BadAnswerError("the rows never ran together")
+        raise InvalidResultError("the rows never ran together")
     return float(sum(begin < moment for row in arrivals for moment in row) / (end - begin))
 
 
-def _question(speed: Speed, batch: int, number: int) -> dict[str, Any]:
+def _message(benchmark: Benchmark, batch: int, number: int) -> dict[str, Any]:
     """New random ids every round: nothing is in the cache already."""
-    task, kind = _TASKS[speed.size.family]
+    task, kind = _TASKS[benchmark.size.family]
     random = np.random.default_rng((number, batch))
-    shape = (batch, speed.num_tokens)
-    inputs = random.integers(_FIRST_ID, speed.size.config["vocab_size"], shape).tolist()
+    shape = (batch, benchmark.num_tokens)
+    inputs = random.integers(_FIRST_ID, benchmark.size.config["vocab_size"], shape).tolist()
     return {
         "op": "run",
         "task": task,
         "kind": kind,
         "inputs": inputs,
-        "max_new_tokens": speed.num_new_tokens,
+        "max_new_tokens": benchmark.num_new_tokens,
         "beams": 1,
     }

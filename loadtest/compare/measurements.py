@@ -7,42 +7,42 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.compare.errors import BadAnswerError
-from loadtest.compare.works import Kind, Work
+from loadtest.compare.errors import InvalidResultError
+from loadtest.compare.workloads import Workload, WorkloadKind
 
 Rates = Sequence[float]
 
 
-def rate(work: Work, answer: Mapping[str, Any]) -> float:
+def rate(workload: Workload, answer: Mapping[str, Any]) -> float:
     """Tokens per second of one run.
 
     Of a decode: the tokens that came after every row had its first and while every row went
     on, over that time. Of a prefill: prompt tokens until the last first token. Else whatever
-    tokens ``work`` counts, over the whole run.
+    tokens ``workload`` counts, over the whole run.
 
     Raises:
         BadAnswerError: tokens are missing.
     """
-    wanted = work.num_outputs or sum(work.lengths)
+    wanted = workload.num_outputs or sum(workload.lengths)
     arrivals: list[list[float]] | None = answer.get("arrivals")
     if arrivals is None:
         if answer["num_tokens"] != wanted:
-            raise BadAnswerError(f"{answer['num_tokens']} tokens came of {wanted}")
+            raise InvalidResultError(f"{answer['num_tokens']} tokens came of {wanted}")
         return float(wanted / answer["seconds"])
     found = sum(map(len, arrivals))
-    if len(arrivals) != work.batch or found != wanted:
-        raise BadAnswerError(f"{found} tokens came of {wanted}")
-    if work.kind == Kind.DECODE:
+    if len(arrivals) != workload.batch or found != wanted:
+        raise InvalidResultError(f"{found} tokens came of {wanted}")
+    if workload.kind == WorkloadKind.DECODE:
         return _steady_rate(arrivals)
-    last = max(row[0] if work.kind == Kind.PREFILL else row[-1] for row in arrivals)
-    return (sum(work.lengths) if work.kind == Kind.PREFILL else wanted) / last
+    last = max(row[0] if workload.kind == WorkloadKind.PREFILL else row[-1] for row in arrivals)
+    return (sum(workload.lengths) if workload.kind == WorkloadKind.PREFILL else wanted) / last
 
 
 def _steady_rate(arrivals: list[list[float]]) -> float:
     begin, end = max(row[0] for row in arrivals), min(row[-1] for row in arrivals)
     count = sum(begin < moment <= end for row in arrivals for moment in row)
     if end <= begin or not count:
-        raise BadAnswerError("the rows never ran together")
+        raise InvalidResultError("the rows never ran together")
     return count / (end - begin)
 
 
@@ -54,7 +54,7 @@ def min_cosine(vectors: Sequence[Sequence[float]], exact: Sequence[Sequence[floa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurement:
     """One contestant's rates on one work, a round each; or why there are none."""
 
     rates: tuple[float, ...] = ()
@@ -69,7 +69,10 @@ class Measured:
 
 
 def row(
-    about: Mapping[str, Any], ours: Measured, peers: Mapping[str, Measured], floor: float | None
+    about: Mapping[str, Any],
+    ours: Measurement,
+    peers: Mapping[str, Measurement],
+    floor: float | None,
 ) -> dict[str, Any]:
     """A row of the report.
 

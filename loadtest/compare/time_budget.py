@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 Clock = Callable[[], float]
 
 
-class Timetable:
+class TimeBudget:
     """Shares out what is left of a time, by what each item costs.
 
     An item that takes less leaves its time to those that follow.
@@ -29,7 +29,7 @@ class Timetable:
         self._left = list(itertools.accumulate(reversed(costs)))
 
     @property
-    def is_over(self) -> bool:
+    def is_spent(self) -> bool:
         return self._clock() >= self._end
 
     def begin(self) -> float:
@@ -45,7 +45,7 @@ class Timetable:
         """Seconds of the clock."""
         return self._clock()
 
-    def stamp(self) -> str:
+    def progress(self) -> str:
         """How far it is: ``1:05 of 9:30``."""
         passed = _minutes(self._clock() - self._started)
         if math.isinf(self._end):

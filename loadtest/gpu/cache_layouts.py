@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.compare.errors import WorkerError
-from loadtest.gpu.budget import Budget
-from loadtest.gpu.makers import worker
+from loadtest.gpu.deadline import Deadline
+from loadtest.gpu.model_builder import worker
 from loadtest.gpu.plan import CacheStep
-from loadtest.gpu.state import Report
+from loadtest.gpu.report import Report
 
 SLOTS, PAGED = "slots", "paged"
 ROUNDS = 30
@@ -16,10 +16,10 @@ TOLERANCE = 0.005
 
 
 def run_caches(
-    steps: tuple[CacheStep, ...], report: Report, root: Path, device: str, budget: Budget
+    steps: tuple[CacheStep, ...], report: Report, root: Path, device: str, deadline: Deadline
 ) -> None:
     """Measures the steps that the report lacks: ``ratio`` is how many times as fast pages are."""
-    found: dict[str, Any] = report.about("caches") or {}
+    found: dict[str, Any] = report.get("caches") or {}
     wanted = [step for step in steps if step.name not in found]
     if not wanted:
         return
@@ -27,19 +27,23 @@ def run_caches(
     try:
         for step in wanted:
             found[step.name] = _compared(
-                {cache: _ask(program, step, cache, device, budget) for cache in (SLOTS, PAGED)}
+                {cache: _call(program, step, cache, device, deadline) for cache in (SLOTS, PAGED)}
             )
-            report.tell("caches", found)
+            report.set("caches", found)
     finally:
         program.close()
 
 
-def _ask(program: Any, step: CacheStep, cache: str, device: str, budget: Budget) -> dict[str, Any]:
-    question = {"op": "attend", "device": device, "cache": cache, "rounds": ROUNDS}
+def _call(
+    program: Any, step: CacheStep, cache: str, device: str, deadline: Deadline
+) -> dict[str, Any]:
+    message = {"op": "attend", "device": device, "cache": cache, "rounds": ROUNDS}
     try:
-        answer: dict[str, Any] = program.ask({**question, **step.fields}, budget.left())
+        answer: dict[str, Any] = program.call(
+            {**message, **step.fields}, deadline.remaining_seconds()
+        )
     except WorkerError as error:
-        budget.left()  # what was ended by the clock is no reason
+        deadline.remaining_seconds()  # what was ended by the clock is no reason
         return {"reason": str(error)}
     return {**answer, "passed": answer["max_error"] <= TOLERANCE}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.compare.command import _ended_by_signals
-from loadtest.compare.contestants import ROOT
-from loadtest.compare.guard import left_over
+from loadtest.compare.candidates import ROOT
+from loadtest.compare.command import _terminated_by_signals
+from loadtest.compare.reaper import orphaned_groups
 from loadtest.compare.report import Report
-from loadtest.compare.timetable import Timetable
+from loadtest.compare.time_budget import TimeBudget
 
 # Starts a group with a child that stands still, tells both their numbers, and waits to be killed.
 STARTER = """
@@ -55,12 +55,12 @@ def test_nobody_outlives_a_comparison_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_groups_that_ended_are_not_killed_again() -> None:
-    assert left_over(["+12\n", "+13\n", "-12\n", "+14\n"]) == {13, 14}
+    assert orphaned_groups(["+12\n", "+13\n", "-12\n", "+14\n"]) == {13, 14}
 
 
 def test_a_request_to_end_is_an_exception() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as raised, _ended_by_signals():
+    with pytest.raises(SystemExit) as raised, _terminated_by_signals():
         signal.raise_signal(signal.SIGTERM)
     assert raised.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
@@ -68,24 +68,24 @@ def test_a_request_to_end_is_an_exception() -> None:
 
 def test_time_is_shared_by_cost() -> None:
     now = 100.0
-    timetable = Timetable(60.0, (1, 2, 3), lambda: now)
-    assert timetable.begin() == 110.0
+    time_budget = TimeBudget(60.0, (1, 2, 3), lambda: now)
+    assert time_budget.begin() == 110.0
     now = 106.0  # it took less: the others have more
-    assert timetable.begin() == pytest.approx(106 + 54 * 2 / 5)
-    assert timetable.has_time(20.0, until=127.6)
-    assert not timetable.has_time(22.0, until=127.6)
-    assert timetable.begin() == 160.0
-    assert not timetable.is_over
+    assert time_budget.begin() == pytest.approx(106 + 54 * 2 / 5)
+    assert time_budget.has_time(20.0, until=127.6)
+    assert not time_budget.has_time(22.0, until=127.6)
+    assert time_budget.begin() == 160.0
+    assert not time_budget.is_spent
     now = 160.0
-    assert timetable.is_over
-    assert timetable.stamp() == "1:00 of 1:00"
+    assert time_budget.is_spent
+    assert time_budget.progress() == "1:00 of 1:00"
 
 
 def test_without_a_budget_there_is_always_time() -> None:
-    timetable = Timetable(None, (1,), lambda: 5.0)
-    assert timetable.has_time(1e9, timetable.begin())
-    assert not timetable.is_over
-    assert timetable.stamp() == "0:00"
+    time_budget = TimeBudget(None, (1,), lambda: 5.0)
+    assert time_budget.has_time(1e9, time_budget.begin())
+    assert not time_budget.is_spent
+    assert time_budget.progress() == "0:00"
 
 
 def test_rows_of_a_round_replace_those_of_the_one_before(tmp_path: Path) -> None:

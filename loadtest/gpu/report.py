@@ -25,11 +25,11 @@ class Report:
         if not device.startswith("cuda"):
             self._all["note"] = NOT_MEASURED
 
-    def about(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         """What was found of the machine; None: nothing yet."""
         return self._all.get(key)
 
-    def tell(self, key: str, found: Any) -> None:
+    def set(self, key: str, found: Any) -> None:
         """Writes down what is no check and no speed."""
         self._all[key] = found
         self._write()
@@ -42,7 +42,7 @@ class Report:
         self._all["checks"][name] = dict(found)
         self._write()
 
-    def speed(self, name: str) -> dict[str, Any]:
+    def benchmark(self, name: str) -> dict[str, Any]:
         """Rows by batch, and ``peers`` that cannot run, by reason."""
         found: dict[str, Any] = self._all["speed"].setdefault(name, {"rows": {}, "reasons": {}})
         return found
@@ -55,7 +55,7 @@ class Report:
         """Those that ran and did not pass."""
         caches = {
             f"{name}, {cache}": found
-            for name, row in (self.about("caches") or {}).items()
+            for name, row in (self.get("caches") or {}).items()
             for cache, found in row.items()
             if isinstance(found, dict)
         }
