@@ -1,4 +1,4 @@
-"""What one request of each task is, and what a client sees of its answer."""
+"""Builds and sends the requests of each task, and reads what a client measures of responses."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from loadtest.prompts import LengthRange, Prompts
 from loadtest.statistics import TokenArrival
 
 UNFINISHED = "UNFINISHED"
-"""The status of a stream that ended well for gRPC, but without its last piece."""
+"""Status of a stream that ended with OK, but without a last piece."""
 
 
 class Task(StrEnum):
@@ -27,8 +27,8 @@ class Task(StrEnum):
     SCORE = "score"
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """What a model must be able to do, as ``GetModel`` says it: one of these."""
+    def model_tasks(self) -> tuple[str, ...]:
+        """Tasks of ``Model.tasks``, one of which a model must support."""
         if self is Task.SCORE:
             return ("generate", "translate")
         return (self.value.replace("-", "_"),)
@@ -36,21 +36,21 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What a task's requests are like, unless the caller says otherwise."""
+    """Default options of a task's requests."""
 
     lengths: LengthRange
-    """In tokens."""
+    """Prompt lengths in tokens."""
     max_new_tokens: int | None
     ignore_eos: bool
 
 
 def _encoder_defaults(shortest: int, longest: int) -> Defaults:
-    """Of a task that generates nothing."""
+    """Defaults of a task that generates nothing."""
     return Defaults(lengths=LengthRange(shortest, longest), max_new_tokens=None, ignore_eos=False)
 
 
-# A trained decoder may end at once on a prompt that was cut: past the end, every request
-# costs the same. A translation ends when its source is translated.
+# A trained decoder may stop at once after a prompt that was cut. Ignoring end-of-sequence makes
+# requests comparable. A translation ends when its source is translated.
 DEFAULTS = {
     Task.GENERATE: Defaults(lengths=LengthRange(8, 128), max_new_tokens=64, ignore_eos=True),
     Task.TRANSLATE: Defaults(lengths=LengthRange(5, 80), max_new_tokens=128, ignore_eos=False),
@@ -63,13 +63,13 @@ DEFAULTS = {
     Task.SCORE: _encoder_defaults(8, 64),
 }
 NUM_DOCUMENTS = 8
-"""Of a request to rerank."""
+"""Documents of a rerank request."""
 _QUESTION_WORDS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestSpec:
-    """One text a request, all with the same options."""
+    """One text per request, all with the same options."""
 
     task: Task
     model: str
@@ -77,11 +77,11 @@ class RequestSpec:
     max_new_tokens: int | None
     ignore_eos: bool
     mask_token: str = ""
-    """Of a model that fills masks."""
+    """Only for fill-mask."""
 
 
 def sender(client: AsyncClient, spec: RequestSpec, clock: Clock) -> Send:
-    """Sends the workload's requests with ``client``; times are of ``clock``."""
+    """Returns a function that sends the requests of ``spec``; times are those of ``clock``."""
     options = types.GenerationOptions(
         max_new_tokens=spec.max_new_tokens,
         ignore_eos=spec.ignore_eos,
@@ -100,14 +100,14 @@ def sender(client: AsyncClient, spec: RequestSpec, clock: Clock) -> Send:
     }
     call = calls.get(spec.task)
 
-    async def ask(number: int) -> Response:
+    async def call_task(number: int) -> Response:
         if call is not None:
             return await call(spec.prompts.text(number))
         return Response(input_tokens=(await _call_unary(client, spec, number)).input_tokens)
 
     async def send(number: int) -> Response:
         try:
-            return await ask(number)
+            return await call_task(number)
         except TriuneError as error:
             return Response(status=error.code.name, retry_delay_seconds=error.retry_delay_seconds)
 
@@ -115,8 +115,9 @@ def sender(client: AsyncClient, spec: RequestSpec, clock: Clock) -> Send:
 
 
 async def _call_unary(client: AsyncClient, spec: RequestSpec, number: int) -> types.Usage:
-    """A request that is answered at once. Where it takes several texts, they are those of other
-    numbers, which no request has as its own.
+    """Sends a unary request and returns its usage.
+
+    Further texts of a request have numbers from ``_OTHER_PROMPTS`` on, which are no requests.
     """
     task, model, prompts = spec.task, spec.model, spec.prompts
     text = prompts.text(number)
@@ -152,8 +153,10 @@ def masked(text: str, mask: str) -> str:
 
 
 async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Response:
-    """Follows a stream. Its last piece tells how many tokens there were in all: one that
-    has no text, as the end of sequence, may have no id.
+    """Reads a stream to its end and records when tokens arrive.
+
+    The last piece has the total number of tokens: tokens without text, such as end-of-sequence,
+    may have no id in any piece.
     """
     arrivals: list[TokenArrival] = []
     num_tokens = 0

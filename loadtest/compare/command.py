@@ -82,7 +82,9 @@ def prepare_all(comparison: Comparison) -> bool:
     servers = _select(SERVER_PEERS[comparison.task], comparison) if is_server else []
     engines = [] if is_server else _select(_engine_peers(comparison), comparison)
     steps = build_steps(comparison.task, comparison.level, comparison.root)
-    needed = [each.environment for each in (*steps, *servers, *engines)]
+    needed = [step.environment for step in steps]
+    needed += [server.environment for server in servers]
+    needed += [engine.environment for engine in engines]
     environments = {each.name: each for each in needed if each is not None}
     succeeded = prepare(list(environments.values()), steps, comparison.root, _log)
     with _sigterm_as_exception():

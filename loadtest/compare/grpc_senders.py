@@ -1,4 +1,4 @@
-"""Servers that are asked by gRPC: ours, and CTranslate2 behind grpc.aio."""
+"""Senders for gRPC servers: ours, and CTranslate2 behind grpc.aio."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ TRANSLATE_METHOD = "/peer.Translator/Translate"
 
 @asynccontextmanager
 async def triune(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """Of an answer only the message is made, no value of the client's."""
+    """Our own server. Responses are parsed, but not converted to the client's types."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stream: Any = channel.unary_stream(
             _METHOD.format("GenerateStream"),
@@ -49,28 +49,28 @@ async def triune(task: Task, model: str, port: int, clock: Clock) -> AsyncIterat
 
         async def translate(payload: bytes) -> Response:
             reply: wire.TranslateResponse = await translation(payload, timeout=TIMEOUT_SECONDS)
-            return _whole(reply.usage.output_tokens, clock)
+            return _unary_response(reply.usage.output_tokens, clock)
 
         async def embed(payload: bytes) -> Response:
             reply: encoding_pb2.EmbedResponse = await embedding(payload, timeout=TIMEOUT_SECONDS)
             if not reply.outputs[0].packed:
-                raise MalformedReplyError("no vector came")
+                raise MalformedReplyError("the response has no vector")
             return Response()
 
         call = {Task.GENERATE: generate, Task.TRANSLATE: translate, Task.EMBED: embed}[task]
-        yield Sender(partial(_encoded, task, model), call)
+        yield Sender(partial(_encode, task, model), call)
 
 
-def _encoded(task: Task, model: str, request: Request) -> bytes:
-    """Messages as the client makes them."""
+def _encode(task: Task, model: str, request: Request) -> bytes:
+    """The request as our client builds it."""
     if task == Task.EMBED:
         return encoder_requests.embed(model, request.text, {}).SerializeToString()
     options = types.GenerationOptions(max_new_tokens=request.num_new_tokens, ignore_eos=True)
     if request.beams > 1:
         options["beam_size"] = request.beams
     if task == Task.TRANSLATE:
-        payload = requests.translate(wire.TranslateRequest, model, request.text, "", "", options)
-        return payload.SerializeToString()
+        message = requests.translate(wire.TranslateRequest, model, request.text, "", "", options)
+        return message.SerializeToString()
     options["token_ids"] = True
     return requests.generate(
         wire.GenerateStreamRequest,
@@ -83,27 +83,27 @@ def _encoded(task: Task, model: str, request: Request) -> bytes:
 
 
 @asynccontextmanager
-async def lines(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """JSON by gRPC: ``loadtest/peers/ctranslate2_server.py``."""
+async def json_grpc(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """JSON over gRPC: ``loadtest/peers/ctranslate2_server.py``."""
     del task, model
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_unary(TRANSLATE_METHOD)
+        method: Any = channel.unary_unary(TRANSLATE_METHOD)
 
         def encode(request: Request) -> bytes:
-            payload = {
+            body = {
                 "text": request.text,
                 "max_new_tokens": request.num_new_tokens,
                 "beams": request.beams,
             }
-            return msgspec.json.encode(payload)
+            return msgspec.json.encode(body)
 
         async def call(payload: bytes) -> Response:
-            reply: Any = await call(payload, timeout=TIMEOUT_SECONDS)
-            return _whole(msgspec.json.decode(reply)["num_tokens"], clock)
+            reply: Any = await method(payload, timeout=TIMEOUT_SECONDS)
+            return _unary_response(msgspec.json.decode(reply)["num_tokens"], clock)
 
         yield Sender(encode, call)
 
 
-def _whole(num_tokens: int, clock: Clock) -> Response:
-    """An answer that comes all at once."""
+def _unary_response(num_tokens: int, clock: Clock) -> Response:
+    """The response of a call that returns all tokens at once."""
     return Response(arrivals=(TokenArrival(clock.now(), num_tokens),))

@@ -1,4 +1,4 @@
-"""The models that are compared, ours and those of the peers: which command makes each."""
+"""How the compared models, ours and the peers', are built: one command for each."""
 
 import importlib.util
 import sys
@@ -18,20 +18,20 @@ from loadtest.tasks import Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildStep:
-    """A command that makes ``out``."""
+    """A command that creates ``out``."""
 
     out: Path
     command: tuple[str, ...]
     environment: Environment | None = None
-    """What the command runs in; ``None``: ours."""
+    """The environment that the command runs in; ``None`` is our own."""
 
 
 def build_steps(task: Task, level: Level, root: Path) -> list[BuildStep]:
-    """What ``task`` needs below ``root``, in the order in which one needs another."""
+    """The steps for ``task`` below ``root``, in order of dependence."""
     models, peers = root / "compare", root / "peers"
 
     def export(source: str, precision: str, module: str = "export") -> BuildStep:
-        """The command line of the export, or of a script that has the same options."""
+        """Runs the export, or a script with the same options."""
         out = bundles_folder(models) / precision / source
         named = (source,) if module == "export" else ()
         options = ("--out", str(out), "--precision", precision)
@@ -84,7 +84,7 @@ def build_steps(task: Task, level: Level, root: Path) -> list[BuildStep]:
 
 
 def _packaged(module: str, path: str) -> Path:
-    """Of the packages of ``requirements-models.txt``: their code is not imported."""
+    """A path in a package of ``requirements-models.txt``, without importing the package."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         return Path(f"{module}-is-not-installed") / path

@@ -1,4 +1,4 @@
-"""A process with children of its own, which runs only while it is wanted."""
+"""A process and its children, which can be paused."""
 
 import contextlib
 import os
@@ -14,15 +14,18 @@ _REASON_CHARACTERS = 300
 
 
 class ProcessGroup:
-    """A command in a process group of its own. While it is paused, no thread of it runs.
+    """A command in a process group of its own. While it is paused, none of its threads run.
 
-    The group does not outlive this process.
+    The group is killed at the latest when this process ends.
 
     Args:
-        command: one that cannot be started raises ``WorkerError``.
-        environment: added to our own.
-        log: where its standard error goes; its output too, if ``with_pipes`` is false.
-        talks: whether its input and output are pipes.
+        environment: environment variables to add to our own.
+        log_path: file of its standard error, and of its output if ``with_pipes`` is false.
+        folder: working directory.
+        with_pipes: whether its standard input and output are pipes.
+
+    Raises:
+        WorkerError: the command cannot be started.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class ProcessGroup:
 
     @property
     def pid(self) -> int:
-        """Of the process, and of its group."""
+        """Id of the process and of its group."""
         return self.process.pid
 
     @property
@@ -69,7 +72,7 @@ class ProcessGroup:
         self._signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Does not wait."""
+        """Sends SIGTERM; does not wait."""
         self.resume()
         self._signal(signal.SIGTERM)
 
@@ -84,7 +87,7 @@ class ProcessGroup:
         self._reaper.forget(self.pid)
 
     def exit_reason(self) -> str:
-        """Why it ended, as well as its log tells."""
+        """Its exit status and the last line of its log."""
         lines = self._log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = lines[-1].strip()[:_REASON_CHARACTERS] if lines else "no message"
         return f"ended with status {self.process.returncode}: {last}"

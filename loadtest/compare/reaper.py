@@ -1,7 +1,7 @@
-"""Ends process groups whose starter is gone, however it ended.
+"""Kills process groups whose parent has ended, even if it was killed.
 
-``python -m loadtest.compare.reaper`` reads ``+ID`` and ``-ID`` of groups, a line each; at the end of
-its input, which comes with the end of whoever writes, it kills those that are left.
+``python -m loadtest.compare.reaper`` reads a line ``+ID`` for each group that starts and ``-ID``
+for each that ends. Its input ends when its parent does; then it kills the groups that are left.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 
 class Reaper:
-    """A process that outlives this one until the groups that are watched are gone."""
+    """A process that kills the watched groups when this process ends."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -25,14 +25,14 @@ class Reaper:
         )
 
     def watch(self, group: int) -> None:
-        """``group`` is killed when this process ends."""
-        self._tell(f"+{group}")
+        """Adds ``group`` to the groups to kill."""
+        self._send(f"+{group}")
 
     def forget(self, group: int) -> None:
-        """``group`` is gone: its number may become another's."""
-        self._tell(f"-{group}")
+        """Removes ``group``, which has ended: its id may be reused."""
+        self._send(f"-{group}")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{line}\n")
@@ -41,16 +41,16 @@ class Reaper:
 
 @functools.cache
 def reaper() -> Reaper:
-    """That of this process."""
+    """The reaper of this process."""
     return Reaper()
 
 
 def orphaned_groups(lines: Iterable[str]) -> set[int]:
-    """The groups that ``lines`` told of and did not take back."""
+    """Ids of the groups that started and did not end, according to ``lines``."""
     groups: set[int] = set()
     for line in lines:
-        change = groups.add if line.startswith("+") else groups.discard
-        change(int(line[1:]))
+        update = groups.add if line.startswith("+") else groups.discard
+        update(int(line[1:]))
     return groups
 
 

@@ -1,7 +1,7 @@
-"""How each kind of server is asked: one connection, any number of requests at once.
+"""The sender for each protocol: one connection, any number of concurrent requests.
 
-Clients share the cores with what they measure, so all of them do as little as they can: of a
-stream they count what comes, and read no more than its end.
+Clients share the cores with the server that they measure, so senders do as little as possible:
+they count the events of a stream and parse only its end.
 """
 
 from collections.abc import AsyncIterator
@@ -23,10 +23,10 @@ from loadtest.tasks import Task
 async def connect(
     protocol: Protocol, task: Task, model: str, port: int, clock: Clock
 ) -> AsyncIterator[Sender]:
-    """Asks the server on ``port``, and never raises for a request that failed."""
+    """A sender for the server on ``port``. A failed request has a status and raises nothing."""
     maker = {
         Protocol.TRIUNE: grpc_senders.triune,
-        Protocol.LINES: grpc_senders.lines,
+        Protocol.JSON_GRPC: grpc_senders.json_grpc,
         Protocol.LLAMA: http_senders.llama,
         Protocol.COMPLETIONS: http_senders.completions,
         Protocol.EMBEDDINGS: http_senders.embeddings,

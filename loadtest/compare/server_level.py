@@ -1,4 +1,4 @@
-"""Servers side by side, their clients on the same cores."""
+"""Compares servers, with their clients on the same cores."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from loadtest.compare.time_budget import TimeBudget
 
 WARMUP_SECONDS = 1.0
 TRIAL_SHARE = 0.5
-"""Of the duration: how long each layout is tried, which also warms it up."""
+"""Duration of the trial of a layout, which also warms it up, relative to that of a run."""
 
 NOTICEABLE_CORES = 0.1
 
@@ -24,18 +24,22 @@ Log = Callable[[str], None]
 
 
 def load_seconds(load: Load, layouts: Sequence[int], rounds: int, duration_seconds: float) -> float:
-    """About how long a load takes. ``layouts``: of each server."""
+    """Approximate duration of all runs of a load.
+
+    Args:
+        layouts: number of layouts of each server.
+    """
     once = WARMUP_SECONDS + 1.5 * load.seconds_per_response
     measured = len(layouts) * rounds * (once + load.run_seconds(duration_seconds))
     return measured + sum(layouts) * (once + TRIAL_SHARE * duration_seconds)
 
 
 class ServerComparison:
-    """Measures loads, one after the other.
+    """Runs loads against our servers and the peers', one load after the other.
 
     Args:
-        ours: by precision.
-        requests_of: a load's requests for a seed.
+        ours: our server by precision.
+        requests_of: returns a load's requests for a seed.
         rounds: of each load, at most.
         duration_seconds: of a run, at least (``Load.run_seconds``).
     """
@@ -62,10 +66,11 @@ class ServerComparison:
         self._seeds = iter(range(1_000_000))
 
     def rounds(self, load: Load, until: float = math.inf) -> Iterator[list[dict[str, Any]]]:
-        """After each round, a row for each precision of ours and each metric.
+        """Yields after each round the rows so far: one for each of our precisions and metrics.
 
-        ``until``: by the timetable's clock; no round begins that would not end by then, but for
-        the first.
+        Args:
+            until: a time of the budget's clock. The first round always runs; a later one only if
+                it is expected to end by then.
         """
         reasons: dict[str, str] = {}
         trials = self._try_layouts(load, reasons)
@@ -76,12 +81,12 @@ class ServerComparison:
         for number in range(self._rounds):
             if number and not self._time_budget.has_time(seconds, until):
                 break
-            begun = self._time_budget.now()
+            started = self._time_budget.now()
             self._round(number, load, layouts, rate, rounds, reasons)
-            seconds = self._time_budget.now() - begun
+            seconds = self._time_budget.now() - started
             yield self._rows(load, rate, rounds, trials, reasons)
         for runner in self._runners:
-            runner.forget(load.clients)
+            runner.stop_for(load.clients)
         self._note_best_peer(rounds, reasons)
 
     def _rows(
@@ -121,7 +126,7 @@ class ServerComparison:
             runner.close()
 
     def _try_layouts(self, load: Load, reasons: dict[str, str]) -> dict[str, tuple[str, float]]:
-        """By name, the layout that answers most requests a second, and how many."""
+        """By server, the layout with the most responses per second, and that rate."""
         timing = RunTiming(
             warmup_seconds=WARMUP_SECONDS,
             duration_seconds=TRIAL_SHARE * self._duration_seconds,
@@ -139,13 +144,13 @@ class ServerComparison:
                 continue
             for layout in layouts:
                 try:
-                    # A closed loop, whatever the pace: it finds out what can be done.
+                    # Always a closed loop: it measures the capacity.
                     found = runner.run(layout, load, requests, None, timing)
                 except (WorkerError, InvalidResultError) as error:
                     self._log(f"{runner.name} {layout}: {error}")
                     reasons[runner.name] = str(error)
                     continue
-                self._tell(load, f"{runner.name} {layout}".rstrip(), "tried", found)
+                self._log_result(load, f"{runner.name} {layout}".rstrip(), "trial", found)
                 if runner.name not in best or found.responses_per_second > best[runner.name][1]:
                     best[runner.name] = (layout, found.responses_per_second)
             if runner.name in best:
@@ -155,7 +160,7 @@ class ServerComparison:
         return best
 
     def _rate(self, load: Load, trials: Mapping[str, tuple[str, float]]) -> float | None:
-        """Requests per second to send, in an open loop."""
+        """Requests per second of an open loop; ``None`` for a closed loop."""
         if load.arrival_process == ArrivalProcess.CLOSED or not trials:
             return None
         if load.arrival_process == ArrivalProcess.FLOOD:
@@ -173,8 +178,8 @@ class ServerComparison:
         rounds: Mapping[str, list[RunResult]],
         reasons: dict[str, str],
     ) -> None:
-        """Everybody once, each round beginning with another."""
-        # The same requests for everybody; none of them was sent before.
+        """Runs each server once; each round starts with another one."""
+        # All servers get the same requests, which are new in each round.
         requests = self._requests_of(load, next(self._seeds))
         timing = RunTiming(
             warmup_seconds=WARMUP_SECONDS,
@@ -187,23 +192,25 @@ class ServerComparison:
             try:
                 found = runner.run(layouts[runner.name], load, requests, rate, timing)
                 rounds[runner.name].append(found)
-                self._tell(load, runner.name, f"round {number + 1}", found)
+                self._log_result(load, runner.name, f"round {number + 1}", found)
             except (WorkerError, InvalidResultError) as error:
                 self._log(f"{runner.name}: {error}")
                 reasons[runner.name] = str(error)
 
-    def _tell(self, load: Load, name: str, what: str, found: RunResult) -> None:
-        told = {metric: of(found) for metric, of in metrics(load).items()}
-        values = ", ".join(f"{value or 0:.4g} {metric}" for metric, value in told.items())
+    def _log_result(self, load: Load, name: str, phase: str, found: RunResult) -> None:
+        values_by_metric = {metric: of(found) for metric, of in metrics(load).items()}
+        values = ", ".join(
+            f"{value or 0:.4g} {metric}" for metric, value in values_by_metric.items()
+        )
         disturbed = ""
         if found.other_cores > NOTICEABLE_CORES:
-            disturbed = f"; others had {found.other_cores:.1f} cores"
-        self._log(f"{load.label}, {load.clients} clients, {what}: {name}: {values}{disturbed}")
+            disturbed = f"; other processes used {found.other_cores:.1f} cores"
+        self._log(f"{load.label}, {load.clients} clients, {phase}: {name}: {values}{disturbed}")
 
     def _note_best_peer(
         self, rounds: Mapping[str, Sequence[RunResult]], reasons: Mapping[str, str]
     ) -> None:
-        """What the steady load that follows is sent at."""
+        """Keeps the best peer's rate, from which the following steady load derives its own."""
         rates = [
             median(one.responses_per_second for one in rounds[runner.name])
             for runner in self._peers
@@ -223,7 +230,7 @@ def _measured(
         return Measurement(reason=reasons[name])
     values = [metric(run) for run in runs]
     if any(value is None or value <= 0 for value in values):
-        return Measurement(reason="nothing was answered within the duration: measure for longer")
+        return Measurement(reason="no response arrived within the duration: use a longer one")
     return Measurement(
         rates=tuple(value for value in values if value is not None),
         layout=trials[name][0],

@@ -1,4 +1,4 @@
-"""Runs of a load against a server: what is known of one, and the figures that it gives. Pure."""
+"""The result of running a load against a server, and the metrics of a result. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from loadtest.tasks import Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTiming:
-    """Of one run, in seconds."""
+    """Durations of one run."""
 
     warmup_seconds: float
     duration_seconds: float
@@ -19,11 +19,11 @@ class RunTiming:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """One run.
+    """The result of one run.
 
-    ``responses_per_second``: each answer spread evenly over the time that it took, so that answers
-    that come together in batches do not make the rate one of batches. ``client_cores`` and
-    ``other_cores``: how many cores the clients took, and whoever else has no part in this.
+    ``responses_per_second``: each response counts evenly over the time it took, so that batches
+    of responses at the window's edges do not distort the rate. ``client_cores``: cores that the
+    clients used. ``other_cores``: cores used by neither clients nor server.
     """
 
     summary: Summary
@@ -33,21 +33,21 @@ class RunResult:
 
 
 def responses_per_second(samples: Sequence[Sample], window: driver.Window) -> float:
-    """Of each answer, the part of the time since it was asked that lies in the window."""
-    parts = 0.0
+    """Sums, over responses, the share of their duration that lies in the window."""
+    shares = 0.0
     for sample in samples:
         begin = max(sample.sent_seconds, window.start_seconds)
         end = min(sample.finished_seconds, window.end_seconds)
         if sample.status == OK and end > begin:
-            parts += (end - begin) / (sample.finished_seconds - sample.sent_seconds)
-    return parts / window.duration_seconds
+            shares += (end - begin) / (sample.finished_seconds - sample.sent_seconds)
+    return shares / window.duration_seconds
 
 
 Metric = Callable[[RunResult], float | None]
 
 
 def _inverse(name: str, percentile: str) -> Metric:
-    """More is better, so of seconds it is one over them."""
+    """One over a latency, so that more is better in all metrics."""
 
     def metric(ran: RunResult) -> float | None:
         seconds: float | None = getattr(getattr(ran.summary, f"{name}_seconds"), percentile)
@@ -57,14 +57,14 @@ def _inverse(name: str, percentile: str) -> Metric:
 
 
 def _tokens_per_second(ran: RunResult) -> float:
-    """Of answers that come whole, those of the mean answer."""
+    """For unary responses: the mean number of tokens times the rate of responses."""
     summary = ran.summary
     done = summary.requests - sum(summary.errors.values())
     return ran.responses_per_second * summary.output_tokens / done if done else 0.0
 
 
 def metrics(load: Load) -> dict[str, Metric]:
-    """What of a run goes into the report. More than can be answered has no fair latency."""
+    """The metrics of a load. Latency under overload depends on the queue: it is left out."""
     rates: dict[Task, dict[str, Metric]] = {
         Task.GENERATE: {"tokens/s": lambda ran: ran.summary.output_tokens_per_second},
         Task.TRANSLATE: {"tokens/s": _tokens_per_second},

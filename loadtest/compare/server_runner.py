@@ -1,10 +1,9 @@
-"""A server that is measured: a process for each layout, and runs of loads against it."""
+"""Runs loads against a server, with a process for each of its layouts."""
 
 import socket
 import time
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import grpc
 import uvloop
@@ -14,10 +13,11 @@ from loadtest.compare.candidates import ROOT
 from loadtest.compare.cpu_times import CpuTimes
 from loadtest.compare.errors import InvalidResultError, WorkerError
 from loadtest.compare.loads import ArrivalProcess, Load, Requests
+from loadtest.compare.paths import Paths
 from loadtest.compare.process import ProcessGroup
 from loadtest.compare.senders import connect
 from loadtest.compare.server_metrics import RunResult, RunTiming, responses_per_second
-from loadtest.compare.servers import Paths, ServerCandidate
+from loadtest.compare.servers import ServerCandidate
 from loadtest.statistics import OK, Sample, summarise
 from loadtest.tasks import Task
 
@@ -25,14 +25,14 @@ START_SECONDS = 240.0
 COMPILE_SECONDS = 900.0
 _POLL_SECONDS = 0.2
 _END_SECONDS = 5.0
-_SPARE = 1.3
-"""So many more requests are made before a run than the last one took."""
+_SPARE_FACTOR = 1.3
+"""Requests to build before a run, relative to the number that the last run sent."""
 
 
 class ServerRunner:
-    """A server in all its layouts; ``reason`` says why, if none of them is left.
+    """A server in all its layouts. ``reason`` says why no layout is left.
 
-    Processes are started when they are first wanted, and paused while they are not asked.
+    Processes are started when they are first needed, and paused between runs.
     """
 
     def __init__(
@@ -40,7 +40,6 @@ class ServerRunner:
         server: ServerCandidate,
         task: Task,
         paths: Paths,
-        logs: Path,
         threads: int,
         log: Callable[[str], None],
     ) -> None:
@@ -49,7 +48,6 @@ class ServerRunner:
         self._server = server
         self._task = task
         self._paths = paths
-        self._logs = logs
         self._threads = threads
         self._log = log
         self._warm: set[tuple[str, int]] = set()
@@ -58,30 +56,38 @@ class ServerRunner:
 
     @property
     def layouts(self) -> list[str]:
-        """Those that did not fail."""
+        """The layouts that did not fail."""
         return [name for name in self._server.layouts if name not in self.reasons]
 
     @property
     def reason(self) -> str:
-        """Empty while there is a layout that runs."""
+        """Why no layout is left; empty if there is one."""
         return "" if self.layouts else next(iter(self.reasons.values()))
 
     def is_warm(self, layout: str, load: Load) -> bool:
-        """Whether what would answer did so before."""
+        """Whether the process for ``load`` has served a run before."""
         return self._key(layout, load.clients) in self._warm
 
     def run(
         self, layout: str, load: Load, requests: Requests, rate: float | None, timing: RunTiming
     ) -> RunResult:
-        """Raises ``WorkerError`` or ``InvalidResultError``. ``rate``: of an open loop, per second."""
-        group, port = self._process(layout, load.clients)
+        """Runs ``load`` once.
+
+        Args:
+            rate: requests per second of an open loop; ``None`` is a closed loop.
+
+        Raises:
+            WorkerError: the server cannot be started, or has ended.
+            InvalidResultError: requests failed, or tokens are missing.
+        """
+        group, port = self._running_process(layout, load.clients)
         expected = rate or self._rates.get((layout, load), 0.0)
         whole = timing.warmup_seconds + timing.duration_seconds
-        requests.prepare(load.clients + int(_SPARE * whole * expected))
+        requests.prepare(load.clients + int(_SPARE_FACTOR * whole * expected))
         group.resume()
         try:
-            ran = uvloop.run(self._drive(group.pid, port, load, requests, rate, timing))
-            self._rates[layout, load] = ran.responses_per_second
+            result = uvloop.run(self._drive(group.pid, port, load, requests, rate, timing))
+            self._rates[layout, load] = result.responses_per_second
             self._warm.add(self._key(layout, load.clients))
         except InvalidResultError as error:
             if not group.is_alive:
@@ -90,10 +96,13 @@ class ServerRunner:
         finally:
             if group.is_alive:
                 group.pause()
-        return ran
+        return result
 
     def compile(self) -> bool:
-        """Starts each layout once, if that makes what later starts find. Whether all served."""
+        """Starts each layout once, if the server compiles at its first start.
+
+        Returns whether all layouts became ready.
+        """
         if not self._server.compiles:
             return True
         for layout in self.layouts:
@@ -101,7 +110,7 @@ class ServerRunner:
             if done.exists():
                 continue
             try:
-                self._process(layout, 1, COMPILE_SECONDS)
+                self._running_process(layout, 1, COMPILE_SECONDS)
             except WorkerError as error:
                 self._log(f"{self.name} {layout}: {error}")
                 continue
@@ -110,14 +119,14 @@ class ServerRunner:
             self.close()
         return not self.reasons
 
-    def forget(self, clients: int) -> None:
-        """Ends the processes that were started for so many clients alone."""
-        self._end([key for key in self._running if key[1] == clients])
+    def stop_for(self, clients: int) -> None:
+        """Ends the processes that were started for this number of clients."""
+        self._stop([key for key in self._running if key[1] == clients])
 
     def close(self) -> None:
-        self._end(list(self._running))
+        self._stop(list(self._running))
 
-    def _end(self, keys: list[tuple[str, int]]) -> None:
+    def _stop(self, keys: list[tuple[str, int]]) -> None:
         groups = [self._running.pop(key)[0] for key in keys]
         self._warm -= set(keys)
         for group in groups:
@@ -128,7 +137,7 @@ class ServerRunner:
     def _key(self, layout: str, clients: int) -> tuple[str, int]:
         return (layout, clients if self._server.depends_on_clients else 0)
 
-    def _process(
+    def _running_process(
         self, layout: str, clients: int, start_seconds: float = START_SECONDS
     ) -> tuple[ProcessGroup, int]:
         key = self._key(layout, clients)
@@ -139,7 +148,7 @@ class ServerRunner:
 
     def _start(self, layout: str, clients: int, start_seconds: float) -> tuple[ProcessGroup, int]:
         port = _free_port()
-        log_path = self._logs / f"server-{self.name}-{layout or 'only'}.log".replace(" ", "-")
+        log_path = self._paths.logs / f"server-{self.name}-{layout or 'only'}.log".replace(" ", "-")
         try:
             command = self._server.format_command(
                 layout, port=port, clients=clients, threads=self._threads, paths=self._paths
@@ -149,7 +158,7 @@ class ServerRunner:
         except (LookupError, WorkerError) as error:
             raise WorkerError(self._mark_failed(layout, str(error))) from error
         try:
-            reason = self._wait(group, port, start_seconds)
+            reason = self._wait_until_ready(group, port, start_seconds)
         except BaseException:
             group.kill()
             raise
@@ -164,16 +173,16 @@ class ServerRunner:
             self._running.pop(key)[0].kill()
         return reason
 
-    def _wait(self, group: ProcessGroup, port: int, start_seconds: float) -> str:
-        """Until it serves. Returns why it does not, or nothing."""
+    def _wait_until_ready(self, group: ProcessGroup, port: int, start_seconds: float) -> str:
+        """Returns why the server does not become ready, or an empty string."""
         end = time.monotonic() + start_seconds
         while time.monotonic() < end:
             if not group.is_alive:
                 return f"does not start: {group.exit_reason()}"
-            if _serves(port, self._server.health):
+            if _is_ready(port, self._server.health):
                 return ""
             time.sleep(_POLL_SECONDS)
-        return f"does not serve within {start_seconds:g} s"
+        return f"is not ready after {start_seconds:g} s"
 
     async def _drive(
         self,
@@ -189,7 +198,7 @@ class ServerRunner:
             warmup_seconds=timing.warmup_seconds, duration_seconds=timing.duration_seconds
         )
         samples: list[Sample] = []
-        wrong: list[str] = []
+        incomplete: list[str] = []
         async with connect(
             self._server.protocol, self._task, self._server.model_name, port, clock
         ) as sender:
@@ -197,12 +206,14 @@ class ServerRunner:
 
             async def send(number: int) -> driver.Response:
                 request = requests[number]
-                is_made = number < len(payloads)
-                answer = await sender.call(payloads[number] if is_made else sender.encode(request))
-                num_tokens = sum(arrival.num_tokens for arrival in answer.arrivals)
-                if answer.status == OK and num_tokens != request.num_new_tokens:
-                    wrong.append(f"{num_tokens} tokens came of {request.num_new_tokens}")
-                return answer
+                is_encoded = number < len(payloads)
+                response = await sender.call(
+                    payloads[number] if is_encoded else sender.encode(request)
+                )
+                num_tokens = sum(arrival.num_tokens for arrival in response.arrivals)
+                if response.status == OK and num_tokens != request.num_new_tokens:
+                    incomplete.append(f"got {num_tokens} of {request.num_new_tokens} tokens")
+                return response
 
             before = CpuTimes.now(group)
             if load.arrival_process == ArrivalProcess.CLOSED or rate is None:
@@ -222,9 +233,11 @@ class ServerRunner:
                     else None,
                 )
             after = CpuTimes.now(group)
-        failures = [sample.status for sample in samples if sample.status != OK] + wrong
+        failures = [sample.status for sample in samples if sample.status != OK] + incomplete
         if failures:
-            raise InvalidResultError(f"{len(failures)} of {len(samples)} requests: {failures[0]}")
+            raise InvalidResultError(
+                f"{len(failures)} of {len(samples)} requests failed: {failures[0]}"
+            )
         summary = summarise(
             samples,
             start_seconds=window.start_seconds,
@@ -244,7 +257,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _serves(port: int, health: str) -> bool:
+def _is_ready(port: int, health: str) -> bool:
     if not health:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             try:
@@ -255,5 +268,5 @@ def _serves(port: int, health: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{health}", timeout=5) as reply:
             return bool(reply.status == 200)
-    except OSError:  # of which urllib's errors are
+    except OSError:  # includes urllib's errors
         return False

@@ -23,6 +23,7 @@ from loadtest.compare.environments import (
     Environment,
     require,
 )
+from loadtest.compare.paths import Paths
 from loadtest.machine import cpu_flags
 from loadtest.tasks import Task
 
@@ -69,7 +70,7 @@ class ServerCandidate:
     compiles: bool = False
 
     def format_command(
-        self, layout: str, *, port: int, clients: int, threads: int, paths: "ServerPlaces"
+        self, layout: str, *, port: int, clients: int, threads: int, paths: Paths
     ) -> list[str]:
         """The command with its placeholders filled in.
 

@@ -1,4 +1,4 @@
-"""What is measured: works, their inputs, and the sizes of the models that do them."""
+"""Workloads of engines, their inputs, and the sizes of the models that run them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,22 +12,22 @@ from loadtest.tasks import Task
 
 
 class WorkloadKind(StrEnum):
-    """What of a run counts."""
+    """Which tokens of a run count."""
 
-    DECODE = "decode"  # tokens after every row has its first
-    PREFILL = "prefill"  # prompt tokens until the first new one
+    DECODE = "decode"  # output tokens while all sequences decode
+    PREFILL = "prefill"  # prompt tokens until the first output token
     TRANSLATE = "translate"  # output tokens, encoder and decoder together
     EMBED = "embed"  # input tokens
-    MIXED = "mixed"  # output tokens of rows that come and go
+    MIXED = "mixed"  # output tokens of sequences that start and end at different times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSize:
-    """Of a model: parameters that multiply every token, read or written, and bytes.
+    """Numbers of parameters by how often they are used.
 
-    ``encoder`` counts what an encoder-decoder computes once per source token, ``decoder`` what
-    is computed per target token without the output matrix, which is ``head``. Token and
-    position embeddings are looked up and do not count.
+    ``encoder``: once per source token (or per token of an encoder). ``decoder``: once per target
+    token, without the output projection, which is ``head``. Token and position embeddings are
+    looked up and do not count. ``cache_values_per_token``: elements of the key/value cache.
     """
 
     encoder: int = 0
@@ -35,7 +35,7 @@ class ModelSize:
     head: int = 0
     cache_values_per_token: int = 0
     first_id: int
-    """Token ids below are special."""
+    """Lower token ids are special."""
     vocabulary: int
 
 
@@ -55,7 +55,7 @@ MODEL_SIZES = {
         head=512 * 32000,
         cache_values_per_token=6 * 2 * 512,
         first_id=10,
-        vocabulary=31999,  # the last is padding, which CTranslate2's vocabulary has not
+        vocabulary=31999,  # the last is padding, which CTranslate2's vocabulary lacks
     ),
     # 6 layers of 384.
     Task.EMBED: ModelSize(encoder=6 * 12 * 384 * 384, first_id=2000, vocabulary=30522),
@@ -64,7 +64,7 @@ MODEL_SIZES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """``lengths``: tokens of each row of the batch."""
+    """A batch of sequences. ``lengths``: input tokens of each sequence."""
 
     task: Task
     kind: WorkloadKind
@@ -74,11 +74,11 @@ class Workload:
     num_new_tokens: int = 0
     beams: int = 1
     new_tokens: tuple[int, ...] = ()
-    """Of each row, where they differ."""
+    """Output tokens of each sequence, if they differ; else ``num_new_tokens`` applies."""
 
     @property
     def num_outputs(self) -> int:
-        """New tokens of all rows."""
+        """Output tokens of all sequences."""
         return sum(self.new_tokens) or self.batch * self.num_new_tokens
 
     @property
@@ -86,7 +86,7 @@ class Workload:
         return len(self.lengths)
 
     def message(self, seed: int) -> dict[str, Any]:
-        """The question to a worker. Random ids: two prompts never share a beginning."""
+        """The ``run`` message to a worker. Ids are random, so that prompts share no prefix."""
         sizes = MODEL_SIZES[self.task]
         random = np.random.default_rng((seed, self.batch, sum(self.lengths), self.beams))
         rows = [random.integers(sizes.first_id, sizes.vocabulary, n).tolist() for n in self.lengths]
@@ -119,7 +119,7 @@ def _generate(precision: str) -> list[Workload]:
             num_new_tokens=new,
         )
 
-    # Rows join one by one while earlier ones decode: large batches need more steps in common.
+    # Sequences join one by one while earlier ones decode: large batches need more common steps.
     return [
         workload(
             WorkloadKind.DECODE, "decode, 128 cached", (CACHED_TOKENS,) * batch, 96 + batch // 2
@@ -159,18 +159,18 @@ def _embed(precision: str) -> list[Workload]:
     ]
 
 
-MIXED_ROWS = {Task.GENERATE: 128, Task.TRANSLATE: 512}
-"""More than run at once, so that rows come as well as go."""
+MIXED_SEQUENCES = {Task.GENERATE: 128, Task.TRANSLATE: 512}
+"""Sequences of a mixed workload: more than run at once, so that they start at different times."""
 
 
 def _mixed(task: Task, precision: str) -> list[Workload]:
-    """As many outputs are short as are long, by their logarithm."""
-    random, count = np.random.default_rng(1), MIXED_ROWS[task]
+    """Output lengths are log-uniform."""
+    random, count = np.random.default_rng(1), MIXED_SEQUENCES[task]
     if task == Task.GENERATE:
         lengths = random.integers(8, 129, count)
-        new = _even_by_logarithm(random, 8, 129, count)
+        new = _log_uniform(random, 8, 129, count)
     else:
-        lengths = new = _even_by_logarithm(random, 5, 81, count)
+        lengths = new = _log_uniform(random, 5, 81, count)
     return [
         Workload(
             task=task,
@@ -183,10 +183,10 @@ def _mixed(task: Task, precision: str) -> list[Workload]:
     ]
 
 
-def _even_by_logarithm(
+def _log_uniform(
     random: np.random.Generator, low: int, high: int, count: int
 ) -> npt.NDArray[np.int64]:
-    return np.exp(random.uniform(np.log_path(low), np.log_path(high), count)).astype(int)
+    return np.exp(random.uniform(np.log(low), np.log(high), count)).astype(int)
 
 
 _WORKLOADS = {Task.GENERATE: _generate, Task.TRANSLATE: _translate, Task.EMBED: _embed}
@@ -208,7 +208,7 @@ PRECISIONS: dict[Level, dict[Task, tuple[str, ...]]] = {
 def workloads(
     task: Task, precision: str, level: Level = Level.ENGINE, *, quick: bool = False
 ) -> list[Workload]:
-    """All works of a task. ``quick``: batches of at most 8, to see that everything runs."""
+    """All workloads of a task. ``quick``: batches of at most 8, to show that everything works."""
     if level == Level.STATIC:
         return _mixed(task, precision)
     chosen = _WORKLOADS[task](precision)

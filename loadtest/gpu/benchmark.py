@@ -1,4 +1,4 @@
-"""Throughput and latency of one model beside its peers, at some batch sizes."""
+"""Throughput and latency of one model and its peers at several batch sizes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from loadtest.gpu.roofline import roofline_rate
 OURS = "triune"
 _FIRST_ID = 5
 _CONVERTED = "ctranslate2_engine"
-# Programs in loadtest/peers.
+# Modules of loadtest/peers.
 PEERS = {
     Family.DECODER: ("transformers_engine", _CONVERTED),
     Family.ENCODER_DECODER: ("transformers_translator_engine", _CONVERTED),
@@ -51,7 +51,7 @@ def run_benchmark(
     threads: int,
     deadline: Deadline,
 ) -> None:
-    """Measures the batch sizes that the report lacks; each is written as soon as it is known."""
+    """Measures the batch sizes that the report lacks, and writes each to the report at once."""
     found = report.benchmark(benchmark.name)
     wanted = [batch for batch in benchmark.batches if str(batch) not in found["rows"]]
     if not wanted or "reason" in found:
@@ -59,7 +59,7 @@ def run_benchmark(
     setting = _Setting(builder, root, device, threads, deadline)
     workers: dict[str, Worker] = {}
     try:
-        _load_all(benchmark, setting, found, workers)
+        _start_all(benchmark, setting, found, workers)
         if OURS not in workers:
             return
         for batch in wanted:
@@ -71,18 +71,21 @@ def run_benchmark(
         report.save()
 
 
-def _load_all(
+def _start_all(
     benchmark: Benchmark, setting: _Setting, found: dict[str, Any], workers: dict[str, Worker]
 ) -> None:
-    """Adds those that run to ``workers``, which the caller ends; ``found`` gets reasons."""
-    starts: dict[str, Callable[[], Worker]] = {OURS: lambda: _load_ours(benchmark, setting)}
+    """Adds the engines that start to ``workers``, and reasons of the others to ``found``.
+
+    The caller ends the workers.
+    """
+    starts: dict[str, Callable[[], Worker]] = {OURS: lambda: _start_ours(benchmark, setting)}
     for name in PEERS[benchmark.size.family]:
-        starts[name] = lambda name=name: _load_peer(name, benchmark, setting)  # type: ignore[misc]
+        starts[name] = lambda name=name: _start_peer(name, benchmark, setting)  # type: ignore[misc]
     for name, start in starts.items():
         try:
             workers[name] = start()
         except WorkerError as error:
-            setting.deadline.remaining_seconds()  # what was ended by the clock is no reason
+            setting.deadline.remaining_seconds()  # raises if the deadline caused the error
             if name == OURS:
                 found["reason"] = str(error)
                 break
@@ -90,7 +93,7 @@ def _load_all(
     setting.builder.close()
 
 
-def _load_ours(benchmark: Benchmark, setting: _Setting) -> Worker:
+def _start_ours(benchmark: Benchmark, setting: _Setting) -> Worker:
     bundle = setting.builder.bundle(benchmark.size, benchmark.precision, benchmark.kv_cache)
     message = {
         "model": str(bundle),
@@ -99,19 +102,19 @@ def _load_ours(benchmark: Benchmark, setting: _Setting) -> Worker:
         "max_length": min(1024, benchmark.num_tokens + benchmark.num_new_tokens + 1),
         "config": {"max_step_tokens": 8192, "max_padded_tokens": 1 << 15, **benchmark.config},
     }
-    return _loaded("server.bench", message, benchmark, setting)
+    return _start("server.bench", message, benchmark, setting)
 
 
-def _load_peer(name: str, benchmark: Benchmark, setting: _Setting) -> Worker:
+def _start_peer(name: str, benchmark: Benchmark, setting: _Setting) -> Worker:
     builder = setting.builder
     model = (
         builder.converted(benchmark.size) if name == _CONVERTED else builder.model(benchmark.size)
     )
     message = {"model": str(model), "precision": benchmark.precision}
-    return _loaded(f"loadtest.peers.{name}", message, benchmark, setting)
+    return _start(f"loadtest.peers.{name}", message, benchmark, setting)
 
 
-def _loaded(
+def _start(
     module: str, message: Mapping[str, Any], benchmark: Benchmark, setting: _Setting
 ) -> Worker:
     started = worker(module, setting.root)
@@ -132,7 +135,7 @@ def _measure(
     setting: _Setting,
     report: Report,
 ) -> dict[str, Any]:
-    """Everybody in turn, round by round; the first round of each is not counted."""
+    """Runs the engines in turn, round by round. The first round is a warm-up."""
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
     reasons: dict[str, str] = {}
     for number in range(benchmark.rounds + 1):
@@ -141,80 +144,80 @@ def _measure(
             if name in reasons:
                 continue
             try:
-                answer = each.call(message, setting.deadline.remaining_seconds())
+                reply = each.call(message, setting.deadline.remaining_seconds())
             except WorkerError as error:
                 setting.deadline.remaining_seconds()
                 reasons[name] = str(error)
                 continue
             if number:
-                answers[name].append(answer)
+                answers[name].append(reply)
     rates: dict[str, list[float]] = {}
     for name, of_one in answers.items():
         try:
             if name not in reasons:
-                rates[name] = [rate_of(benchmark, batch, answer) for answer in of_one]
+                rates[name] = [rate_of(benchmark, batch, reply) for reply in of_one]
         except InvalidResultError as error:
             reasons[name] = str(error)
-    best = roofline_rate(benchmark, batch, setting.device, report.get("ceilings"))
-    return row(rates, reasons, answers, best)
+    roofline = roofline_rate(benchmark, batch, setting.device, report.get("ceilings"))
+    return row(rates, reasons, answers, roofline)
 
 
 def row(
     rates: Mapping[str, list[float]],
     reasons: Mapping[str, str],
     answers: Mapping[str, list[dict[str, Any]]],
-    best: float,
+    roofline: float,
 ) -> dict[str, Any]:
-    """Tokens per second and the time between two tokens, medians of the rounds."""
+    """A row of the report: medians over the rounds."""
     found: dict[str, Any] = {
         "tokens_per_second": {name: median(each) for name, each in rates.items()},
         "spread": {name: [min(each), max(each)] for name, each in rates.items()},
         "reasons": dict(reasons),
-        "best_possible": best,
+        "best_possible": roofline,
     }
-    steps = [step_seconds(answer) for answer in answers.get(OURS, []) if "arrivals" in answer]
+    steps = [step_seconds(reply) for reply in answers.get(OURS, []) if "arrivals" in reply]
     if steps:
         found["step_seconds"] = median(steps)
     if OURS in rates:
         ours = median(rates[OURS])
-        found["part_of_best_possible"] = ours / best
+        found["part_of_best_possible"] = ours / roofline
         found["ratio_to"] = {
             name: ours / median(each) for name, each in rates.items() if name != OURS
         }
     return found
 
 
-def step_seconds(answer: Mapping[str, Any]) -> float:
-    """The median time between two tokens of a row."""
-    return float(np.median(np.concatenate([np.diff(row) for row in answer["arrivals"]])))
+def step_seconds(reply: Mapping[str, Any]) -> float:
+    """The median time between two tokens of a sequence."""
+    return float(np.median(np.concatenate([np.diff(row) for row in reply["arrivals"]])))
 
 
-def rate_of(benchmark: Benchmark, batch: int, answer: Mapping[str, Any]) -> float:
-    """Tokens per second: of a decoder, after every row has its first; else of the whole run.
+def rate_of(benchmark: Benchmark, batch: int, reply: Mapping[str, Any]) -> float:
+    """Tokens per second: of a decoder after each sequence has its first token, else of the run.
 
     Raises:
-        BadAnswerError: tokens are missing.
+        InvalidResultError: tokens are missing.
     """
     is_encoder = benchmark.size.family == Family.ENCODER
     wanted = batch * (benchmark.num_tokens if is_encoder else benchmark.num_new_tokens)
-    arrivals = answer.get("arrivals")
+    arrivals = reply.get("arrivals")
     if arrivals is None:
-        if answer["num_tokens"] != wanted:
-            raise InvalidResultError(f"{answer['num_tokens']} tokens came of {wanted}")
-        return float(wanted / answer["seconds"])
+        if reply["num_tokens"] != wanted:
+            raise InvalidResultError(f"got {reply['num_tokens']} of {wanted} tokens")
+        return float(wanted / reply["seconds"])
     found = sum(map(len, arrivals))
     if found != wanted:
-        raise InvalidResultError(f"{found} tokens came of {wanted}")
+        raise InvalidResultError(f"got {found} of {wanted} tokens")
     begin, end = max(row[0] for row in arrivals), max(row[-1] for row in arrivals)
     if benchmark.size.family != Family.DECODER:
         return float(wanted / end)
     if end <= begin:
-        raise InvalidResultError("the rows never ran together")
+        raise InvalidResultError("the sequences never decoded together")
     return float(sum(begin < moment for row in arrivals for moment in row) / (end - begin))
 
 
 def _message(benchmark: Benchmark, batch: int, number: int) -> dict[str, Any]:
-    """New random ids every round: nothing is in the cache already."""
+    """The ``run`` message. Ids are random and new in each round: nothing is cached already."""
     task, kind = _TASKS[benchmark.size.family]
     random = np.random.default_rng((number, batch))
     shape = (batch, benchmark.num_tokens)

@@ -1,4 +1,4 @@
-"""A slot for each row beside pages: what a paged cache would cost or save in attention itself."""
+"""Compares attention over cache slots with attention over pages (PagedAttention)."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from loadtest.gpu.report import Report
 SLOTS, PAGED = "slots", "paged"
 ROUNDS = 30
 TOLERANCE = 0.005
-"""Of an output, a mean of numbers about 1, in 16 bits."""
+"""Absolute, of an output: a weighted mean of normally distributed values, in 16 bits."""
 
 
 def run_caches(
     steps: tuple[CacheStep, ...], report: Report, root: Path, device: str, deadline: Deadline
 ) -> None:
-    """Measures the steps that the report lacks: ``ratio`` is how many times as fast pages are."""
+    """Measures the steps that the report lacks. ``ratio``: speed of pages relative to slots."""
     found: dict[str, Any] = report.get("caches") or {}
     wanted = [step for step in steps if step.name not in found]
     if not wanted:
@@ -26,7 +26,7 @@ def run_caches(
     program = worker("loadtest.peers.attention_caches", root)
     try:
         for step in wanted:
-            found[step.name] = _compared(
+            found[step.name] = _with_ratio(
                 {cache: _call(program, step, cache, device, deadline) for cache in (SLOTS, PAGED)}
             )
             report.set("caches", found)
@@ -39,16 +39,16 @@ def _call(
 ) -> dict[str, Any]:
     message = {"op": "attend", "device": device, "cache": cache, "rounds": ROUNDS}
     try:
-        answer: dict[str, Any] = program.call(
+        reply: dict[str, Any] = program.call(
             {**message, **step.fields}, deadline.remaining_seconds()
         )
     except WorkerError as error:
-        deadline.remaining_seconds()  # what was ended by the clock is no reason
+        deadline.remaining_seconds()  # raises if the deadline caused the error
         return {"reason": str(error)}
-    return {**answer, "passed": answer["max_error"] <= TOLERANCE}
+    return {**reply, "passed": reply["max_error"] <= TOLERANCE}
 
 
-def _compared(row: dict[str, Any]) -> dict[str, Any]:
+def _with_ratio(row: dict[str, Any]) -> dict[str, Any]:
     if all("seconds" in each for each in row.values()):
         row["ratio"] = row[SLOTS]["seconds"] / row[PAGED]["seconds"]
     return row

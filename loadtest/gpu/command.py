@@ -1,4 +1,4 @@
-"""``loadtest gpu``: what runs, in which order, and what is said of it."""
+"""``loadtest gpu``: runs the plan and prints the report."""
 
 import os
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from loadtest.gpu.report import NOT_MEASURED, Report
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """``only``: parts of the names of what is to run; all if empty."""
+    """Arguments of the command. ``only``: parts of names to select by; empty selects all."""
 
     device: str
-    extent: PlanSize
+    sizes: PlanSize
     budget_seconds: float
     out: Path
     root: Path
@@ -31,38 +31,38 @@ class Request:
 
 
 def run_gpu(request: Request, console: Console) -> bool:
-    """Runs what the report lacks. Whether the device was there and no check failed.
+    """Runs what the report lacks. Returns whether the device exists and no check failed.
 
-    What the time is not enough for is left for the next run with the same report.
+    What does not fit into the time budget is left for the next run with the same report.
     """
     deadline = Deadline(request.budget_seconds)
     report = Report(request.out, request.device)
-    if not _describe(request, report, deadline, console):
+    if not _measure_machine(request, report, deadline, console):
         return False
     builder = ModelBuilder(request.root, request.device, deadline)
     checker = ParityChecker(builder, request.root, request.device, deadline)
-    plan = make_plan(request.device, request.extent)
-    is_wanted = _filter(request.only)
+    plan = make_plan(request.device, request.sizes)
+    is_selected = _filter(request.only)
     threads = len(os.sched_getaffinity(0))
     try:
-        checks = [check for check in plan.checks if is_wanted(check.name)]
+        checks = [check for check in plan.checks if is_selected(check.name)]
         checker.run(checks, report)
         checker.close()
-        caches = tuple(step for step in plan.caches if is_wanted(f"caches, {step.name}"))
+        caches = tuple(step for step in plan.caches if is_selected(f"caches, {step.name}"))
         run_caches(caches, report, request.root, request.device, deadline)
         for benchmark in plan.benchmarks:
-            if is_wanted(benchmark.name):
+            if is_selected(benchmark.name):
                 run_benchmark(
                     benchmark, report, builder, request.root, request.device, threads, deadline
                 )
         report.set("finished", True)
     except OutOfTimeError:
         report.set("finished", False)
-        console.print("out of time: run it again with the same --out to go on", highlight=False)
+        console.print("out of time: run again with the same --out to continue", highlight=False)
     finally:
         checker.close()
         builder.close()
-    _show(report, console)
+    _print(report, console)
     return not report.failed_checks
 
 
@@ -70,33 +70,35 @@ def _filter(only: tuple[str, ...]) -> Callable[[str], bool]:
     return lambda name: not only or any(each in name for each in only)
 
 
-def _describe(request: Request, report: Report, deadline: Deadline, console: Console) -> bool:
-    """The machine and its ceilings, measured in this run unless the report has them."""
+def _measure_machine(
+    request: Request, report: Report, deadline: Deadline, console: Console
+) -> bool:
+    """Adds the machine and its peak rates to the report. Returns whether the device exists."""
     if not request.device.startswith("cuda"):
         console.print(NOT_MEASURED, highlight=False)
     if report.get("ceilings") is not None:
         return True
-    asked = worker("loadtest.peers.torch_machine", request.root)
+    machine = worker("loadtest.peers.torch_machine", request.root)
     try:
         device = {"device": request.device}
         report.set(
-            "machine", asked.call({"op": "describe", **device}, deadline.remaining_seconds())
+            "machine", machine.call({"op": "describe", **device}, deadline.remaining_seconds())
         )
         report.set(
-            "ceilings", asked.call({"op": "ceilings", **device}, deadline.remaining_seconds())
+            "ceilings", machine.call({"op": "ceilings", **device}, deadline.remaining_seconds())
         )
     except WorkerError as error:
         report.set("reason", str(error))
         console.print(f"not measured: {error}", style="red", highlight=False)
         return False
     finally:
-        asked.close()
+        machine.close()
     report.set("reason", None)
     return True
 
 
-def _show_caches(report: Report, console: Console) -> None:
-    table = Table("attention", "slots, ms", "pages, ms", "pages are faster by")
+def _print_caches(report: Report, console: Console) -> None:
+    table = Table("attention", "slots, ms", "pages, ms", "speed of pages / slots")
     for name, row in (report.get("caches") or {}).items():
         times = [
             f"{1e3 * each['seconds']:.3f}{'' if each['passed'] else ', WRONG'}"
@@ -108,7 +110,7 @@ def _show_caches(report: Report, console: Console) -> None:
     console.print(table)
 
 
-def _show(report: Report, console: Console) -> None:
+def _print(report: Report, console: Console) -> None:
     table = Table("check", "passed", "error or reason")
     for name, found in report.get("checks").items():
         error = found.get("max_logprob_error")
@@ -117,20 +119,20 @@ def _show(report: Report, console: Console) -> None:
         passed = {True: "yes", False: "NO", None: "-"}[found["passed"]]
         table.add_row(name, passed, found.get("reason", f"{error:.2g}"))
     console.print(table)
-    _show_caches(report, console)
-    table = Table("model", "batch", "tokens/s", "of the best possible", "times the peers")
+    _print_caches(report, console)
+    table = Table("model", "batch", "tokens/s", "of roofline", "x peers")
     for name, found in report.get("speed").items():
         for batch, row in found["rows"].items():
             ours = row["tokens_per_second"].get(OURS)
             ratios = {each: f"{ratio:.2f}" for each, ratio in row.get("ratio_to", {}).items()}
-            told = ", ".join(f"{each} {ratio}" for each, ratio in ratios.items())
+            ratios_text = ", ".join(f"{each} {ratio}" for each, ratio in ratios.items())
             part = row.get("part_of_best_possible")
             table.add_row(
                 name,
                 batch,
                 "-" if ours is None else f"{ours:,.0f}",
                 "-" if part is None else f"{part:.0%}",
-                told,
+                ratios_text,
             )
         if "reason" in found:
             table.add_row(name, "-", found["reason"], "-", "-")

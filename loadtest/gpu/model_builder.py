@@ -1,4 +1,4 @@
-"""The models and bundles that are measured, made where they are missing, by processes."""
+"""Builds the models and bundles that are missing, in processes of their own."""
 
 import sys
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ FOLDER = Path(__file__).resolve().parents[2]
 
 
 def worker(module: str, root: Path) -> Worker:
-    """``python -m module`` of this installation."""
+    """Starts ``python -m module`` with this interpreter."""
     log_path = root / "logs" / f"{module.rpartition('.')[2]}.log"
     return Worker([sys.executable, "-m", module], {}, log_path, FOLDER)
 
 
 class ModelBuilder:
-    """Keeps what it made below ``root``, which a later run finds there.
+    """Builds below ``root``; existing results are reused.
 
     Args:
-        device: that bundles are made for.
+        device: target of the bundles.
     """
 
     def __init__(self, root: Path, device: str, deadline: Deadline) -> None:
@@ -31,7 +31,7 @@ class ModelBuilder:
         self._workers: dict[str, Worker] = {}
 
     def model(self, size: ModelSize) -> Path:
-        """A folder that ``transformers`` reads."""
+        """A model with random weights, as a folder for ``transformers``."""
         path = self._root / "models" / size.name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class ModelBuilder:
         return out / "1"
 
     def converted(self, size: ModelSize) -> Path:
-        """The same for CTranslate2. Raises ``WorkerError`` where it is not installed."""
+        """The same model for CTranslate2. Raises ``WorkerError`` if that is not installed."""
         source = self.model(size)
         out = self._root / "ctranslate2" / size.name
         if not out.exists():
@@ -60,7 +60,7 @@ class ModelBuilder:
         return out
 
     def close(self) -> None:
-        """Ends the processes that made them: what they hold is in nobody's way."""
+        """Ends the building processes, which frees their memory."""
         for each in self._workers.values():
             each.close()
         self._workers = {}

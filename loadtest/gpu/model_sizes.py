@@ -1,4 +1,4 @@
-"""The models of ``loadtest gpu``: their configurations, and how many parameters do what."""
+"""The models of ``loadtest gpu``: configurations and numbers of parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,11 +16,14 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """``config``: fields of the Hugging Face configuration.
+    """A model's size.
 
-    ``decoder`` counts parameters that every generated token meets, its output matrix included;
-    ``encoder`` those that every token of a source or a text meets. ``cache_values``: what one
-    token keeps in the cache, and ``cross_values`` what one token of the source does.
+    Args:
+        config: fields of the Hugging Face configuration.
+        encoder: parameters that are used per token of a source or text.
+        decoder: parameters that are used per output token, output projection included.
+        cache_values: elements of the self-attention cache per token.
+        cross_values: elements of the cross-attention cache per source token.
     """
 
     name: str
@@ -35,7 +38,7 @@ class ModelSize:
 def llama(
     name: str, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int
 ) -> ModelSize:
-    """Heads are ``hidden / heads`` wide; the output matrix is not tied."""
+    """A Llama with heads of size ``hidden / heads`` and an untied output projection."""
     kv_size = 2 * hidden // heads * kv_heads
     return ModelSize(
         name=name,
@@ -57,7 +60,7 @@ def llama(
 
 
 def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> ModelSize:
-    """As many layers on each side: the Transformer of Vaswani et al. 2017, by BART's names."""
+    """The Transformer of Vaswani et al. 2017 in BART's configuration; ``layers`` on each side."""
     sides: dict[str, Any] = {}
     for side in ("encoder", "decoder"):
         sides |= {f"{side}_layers": layers, f"{side}_attention_heads": heads}
@@ -75,7 +78,7 @@ def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary
             "decoder_start_token_id": 2,
             **sides,
         },
-        # Keys and values of the cross-attention are made once for each token of the source.
+        # Keys and values of cross-attention are computed once per source token.
         encoder=layers * (6 * hidden**2 + feed_forward),
         decoder=layers * (6 * hidden**2 + feed_forward) + hidden * vocabulary,
         cache_values=layers * 2 * hidden,
@@ -84,7 +87,7 @@ def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary
 
 
 def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 30522) -> ModelSize:
-    """Four times as wide inside."""
+    """A BERT; its feed-forward layer is four times ``hidden``."""
     return ModelSize(
         name=name,
         family=Family.ENCODER,
@@ -104,8 +107,8 @@ def _with(size: ModelSize, **fields: float) -> ModelSize:
     return replace(size, config={**size.config, **fields})
 
 
-# Small, of shapes that the fast kernels take: heads of 64, four of them to one of keys. Where the
-# trainings of BART and BERT begin, attention hardly changes what comes out, so weights are larger.
+# Small, but with shapes of the fast kernels: heads of 64, four query heads per key/value head. With
+# the usual initial weights of BART and BERT, attention hardly affects the output: these are larger.
 _LARGE = 0.09
 CHECK_SIZES = (
     llama("llama-check", 256, 512, 2, 4, 1, 512),

@@ -1,4 +1,4 @@
-"""Each path of the kernels against fp32 PyTorch, through the engine that the server has."""
+"""Checks each kernel path, run by the server's engine, against fp32 PyTorch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ from loadtest.gpu.parity import compare_logprobs, compare_vectors
 from loadtest.gpu.plan import Check
 from loadtest.gpu.report import Report
 
-# Ragged, some longer than a chunk.
+# Of prompts: ragged, some longer than a prefill chunk.
 LENGTHS = (5, 37, 1, 64, 18, 50, 2, 33)
 NUM_NEW_TOKENS = 12
 MANIFEST_FILE = "bundle.json"
-FIRST_ID = 5  # ids below are special
+FIRST_ID = 5  # lower ids are special
 
 
 class ParityChecker:
-    """Holds what the engine says to the reference, one process for all checks.
+    """Compares the engine with the reference, which is one process for all checks.
 
     Args:
-        root: of models, bundles and logs.
-        device: of both sides.
+        root: folder of models, bundles and logs.
+        device: of the engine and of the reference.
     """
 
     def __init__(self, builder: ModelBuilder, root: Path, device: str, deadline: Deadline) -> None:
@@ -38,18 +38,18 @@ class ParityChecker:
         self._model: Path | None = None
 
     def run(self, checks: Sequence[Check], report: Report) -> None:
-        """Runs those that the report lacks."""
+        """Runs the checks that the report lacks."""
         for check in checks:
             if report.check(check.name) is None:
                 try:
                     found = self._run(check)
                 except WorkerError as error:
-                    self._deadline.remaining_seconds()  # what was ended by the clock is no finding
+                    self._deadline.remaining_seconds()  # raises if the deadline caused the error
                     found = {"passed": None, "reason": str(error)}
                 report.add_check(check.name, found)
 
     def close(self) -> None:
-        """Ends the reference."""
+        """Ends the reference's process."""
         if self._reference is not None:
             self._reference.close()
         self._reference = None

@@ -1,4 +1,4 @@
-"""What ``loadtest gpu`` does, in which order. Pure."""
+"""The checks and benchmarks of ``loadtest gpu``, in order. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,17 +9,19 @@ from loadtest.gpu.model_sizes import BENCHMARK_SIZES, CHECK_SIZES, Family, Model
 
 
 class PlanSize(StrEnum):
-    TINY = "tiny"  # does all of it run?
+    TINY = "tiny"  # only shows that everything works
     FULL = "full"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One path of the kernels, held to fp32 PyTorch.
+    """One kernel path, compared with fp32 PyTorch.
 
-    ``config``: fields of the server's configuration that choose the path. ``tolerance``: of a
-    token's log-probability; of an encoder, of one less a vector's cosine. ``with_logprobs``: whether
-    the engine tells log-probabilities, for which the host needs whole logits.
+    Args:
+        config: fields of ``ServerConfig`` that select the path.
+        tolerance: of a token's log-probability; for an encoder, of one minus the cosine.
+        with_logprobs: whether the engine returns log-probabilities, which needs the logits on
+            the host.
     """
 
     label: str
@@ -32,19 +34,19 @@ class Check:
 
     @property
     def name(self) -> str:
-        """As the report has it."""
+        """The name in the report."""
         kv_cache = "" if self.kv_cache == "float" else f", {self.kv_cache} cache"
         return f"{self.label}, {self.precision}{kv_cache}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One model in one precision, at some batch sizes; ``config`` as of a check."""
+    """One model in one precision at several batch sizes; ``config`` as for a check."""
 
     size: ModelSize
     precision: str
     batches: tuple[int, ...]
-    num_tokens: int  # of a prompt, source or text
+    num_tokens: int  # of each prompt, source or text
     num_new_tokens: int
     rounds: int
     kv_cache: str = "float"
@@ -53,7 +55,7 @@ class Benchmark:
 
     @property
     def name(self) -> str:
-        """As the report has it."""
+        """The name in the report."""
         kv_cache = "" if self.kv_cache == "float" else f", {self.kv_cache} cache"
         label = f", {self.label}" if self.label else ""
         return f"{self.size.name}, {self.precision}{kv_cache}{label}"
@@ -61,9 +63,9 @@ class Benchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStep:
-    """One decode step of attention alone, of the 1.1 billion Llama's heads unless said otherwise.
+    """One decode step of attention alone; by default with the heads of the 1.1B Llama.
 
-    ``num_cached`` of ``capacity`` tokens of each row are there.
+    The cache of each sequence holds ``num_cached`` of ``capacity`` tokens.
     """
 
     batch: int
@@ -75,12 +77,12 @@ class CacheStep:
 
     @property
     def name(self) -> str:
-        """As the report has it."""
+        """The name in the report."""
         return f"{self.batch} rows, {self.num_cached} of {self.capacity} tokens"
 
     @property
     def fields(self) -> dict[str, int]:
-        """As ``loadtest/peers/attention_caches.py`` wants them."""
+        """The fields of the message to ``loadtest/peers/attention_caches.py``."""
         return asdict(self)
 
 
@@ -92,16 +94,16 @@ class Plan:
     caches: tuple[CacheStep, ...]
 
 
-# Of a log-probability, with random weights; and of one less the cosine of an encoder's vectors.
+# Of log-probabilities, with random weights; and of one minus the cosine of an encoder's vectors.
 TOLERANCES = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.15, "int8": 0.1, "int4": 0.8}
 _COSINES = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 0.002, "int4": 0.03}
 _CACHE_TOLERANCE = 0.1
-# A prompt is longer than this, so that it is read in pieces over what is cached.
+# Less than most prompts, so that they are prefilled in chunks.
 CHUNKED = {"max_step_tokens": 16}
 
 
-# Paths that options of the server turn on: a version without one says so. A CPU can be treated as
-# a device whose memory the host does not reach; a GPU always is one.
+# Paths that need a server option; a version without the option reports so. A CPU can be treated
+# as a device with its own memory, as a GPU always is.
 DEVICE_MEMORY = {"has_device_memory": True}
 SAMPLED = "sampling on the device"
 PADDED = "padded steps in a device's memory"
@@ -117,11 +119,14 @@ _OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
 }
 
 
-def make_plan(device: str, extent: PlanSize) -> Plan:
-    """On a CPU the first precision is fp32, which no attention on CUDA computes in."""
+def make_plan(device: str, sizes: PlanSize) -> Plan:
+    """The plan for a device. Precisions start with fp32 on CPU, with fp16 on CUDA.
+
+    CUDA has no fp32 attention kernel.
+    """
     is_cuda = device.startswith("cuda")
     first = "fp16" if is_cuda else "fp32"
-    if extent == PlanSize.TINY:
+    if sizes == PlanSize.TINY:
         return Plan(
             device=device,
             checks=_checks((first, "int8"), (first,), first),
@@ -141,7 +146,7 @@ def make_plan(device: str, extent: PlanSize) -> Plan:
     if is_cuda:
         plain = {"cuda_graphs": False}
         benchmarks.append(replace(some, label="without CUDA graphs", config=plain))
-    # The 1.1 billion first: what the others are compared with, and what takes longest to make.
+    # The 1.1B model first: it is the baseline, and takes longest to build.
     benchmarks.sort(key=lambda benchmark: benchmark.size is not large)
     caches = [
         CacheStep(batch=batch, num_cached=num_cached, capacity=2048)
@@ -175,7 +180,7 @@ def _benchmark(
 
 
 def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) -> tuple[Check, ...]:
-    """All paths of a decoder in ``first``, and in each precision those that its weights touch."""
+    """All decoder paths in ``first``; in other precisions the paths that depend on the weights."""
     llama_size, bart_size, bert_size = CHECK_SIZES
     found: list[Check] = []
     for precision in precisions:

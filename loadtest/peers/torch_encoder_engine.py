@@ -1,4 +1,4 @@
-"""A BERT of ``transformers`` on PyTorch, all texts in one padded batch, ordered in none."""
+"""A BERT of ``transformers`` on PyTorch: all texts in one padded batch, unsorted."""
 
 from typing import Any
 
