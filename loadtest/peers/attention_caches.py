@@ -57,7 +57,7 @@ class Step:
         return self.numbers(3, *shape)[rows], self.numbers(4, *shape)[rows]
 
     def expected(self, dtype: Any) -> Any:
-        """Attention in fp64 over inputs rounded to ``dtype``: ``[rows, heads, size]`` of the first rows."""
+        """Attention of the first rows in fp64, inputs as ``dtype``: ``[rows, heads, H]``."""
         rows = min(self.batch, _CHECKED_ROWS)
         query, key, value = (_rounded(each[:rows], dtype) for each in self.new())
         keys, values = (_rounded(each[:rows], dtype) for each in self.cached())
@@ -92,8 +92,8 @@ def attend(message: Message) -> Message:
     held = {}
     for name, array in inputs.items():
         stored = array.astype(dtype) if array.dtype == np.float32 else array
-        position = ("cpu", 0) if name in on_host else (device, int(index or 0))
-        held[name] = ort.OrtValue.ortvalue_from_numpy(stored, *position)
+        location = ("cpu", 0) if name in on_host else (device, int(index or 0))
+        held[name] = ort.OrtValue.ortvalue_from_numpy(stored, *location)
         binding.bind_ortvalue_input(name, held[name])
     for output, source in aliases.items():
         binding.bind_ortvalue_output(output, held[source])

@@ -124,7 +124,7 @@ class Peer:
         return {"vectors": self._vectors(message["inputs"]).tolist()}
 
     def _vectors(self, inputs: list[list[int]]) -> Any:
-        """Normalized mean vectors, ``[N, H]``. Batches are sorted by length, a thread per worker."""
+        """Normalized mean vectors, ``[N, H]``, in batches by length with a thread per worker."""
         order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
         batches: list[list[int]] = []
         largest = max(1, _MAX_ENCODED_TOKENS // max(map(len, inputs)))

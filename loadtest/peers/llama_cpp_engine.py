@@ -69,7 +69,7 @@ class Peer:
         for start in range(0, len(tokens), BATCH_TOKENS):
             part = tokens[start : start + BATCH_TOKENS]
             last = start + len(part) == len(tokens)
-            entries = [(index, token, start + position) for position, token in enumerate(part)]
+            entries = [(index, token, start + offset) for offset, token in enumerate(part)]
             found = self._decode(entries, [len(entries) - 1] if last else [])
             chosen = found[0] if found else chosen
         return chosen
@@ -78,20 +78,20 @@ class Peer:
         return self._decode(entries, list(range(len(entries))))
 
     def _decode(self, entries: list[tuple[int, int, int]], wanted: list[int]) -> list[int]:
-        """Decodes ``entries`` (sequence, token, position). Returns greedy tokens after ``wanted``."""
+        """Decodes ``entries`` (sequence, token, position). Returns greedy tokens at ``wanted``."""
         batch, with_logits = self._batch, set(wanted)
         batch.n_tokens = len(entries)
-        for position, (sequence, token, position) in enumerate(entries):
-            batch.token[position], batch.pos[position] = token, position
-            batch.n_seq_id[position], batch.seq_id[position][0] = 1, sequence
-            batch.logits[position] = position in with_logits
+        for index, (sequence, token, position) in enumerate(entries):
+            batch.token[index], batch.pos[index] = token, position
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, sequence
+            batch.logits[index] = index in with_logits
         status = llama_cpp.llama_decode(self._context, batch)
         if status:
             raise RuntimeError(f"llama_decode returned {status}")
-        return [self._argmax(position) for position in wanted]
+        return [self._argmax(index) for index in wanted]
 
-    def _argmax(self, position: int) -> int:
-        logits = llama_cpp.llama_get_logits_ith(self._context, position)
+    def _argmax(self, index: int) -> int:
+        logits = llama_cpp.llama_get_logits_ith(self._context, index)
         return int(np.ctypeslib.as_array(logits, (self._vocabulary,)).argmax())
 
     def _truncate(self, index: int, length: int) -> None:

@@ -1,10 +1,10 @@
-"""What the server adds to its engine, and what a shared prefix saves: one JSON file.
+"""The overhead of the server over its engine, and the gain of the prefix cache: one JSON file.
 
     python -m tests.benchmarks.served --bundle bundles/smollm2 --json build/served.json
 
-Streaming clients of a server against as many of the engine without gRPC, a process of its own that
-is paused while it is not asked; both sides take turns. Then prompts that begin as another did:
-their first token against that of the other.
+Streaming clients of a server are compared with as many of the engine without gRPC, which runs in a
+process of its own and is paused between calls; both sides take turns. Then the time to first token
+of prompts that share a prefix with an earlier one is compared with that of the earlier one.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ NEW_TOKENS = 64
 PREFIX_TOKENS = 500
 OWN_TOKENS = 8
 WARMUP_SECONDS = 10.0
-"""Until all prompts of the beginning are read, and rows are in all phases."""
+"""Until the first prompts are prefilled and sequences are in all phases."""
 _LOAD_SECONDS = 120.0
 _FIRST_ID, _NUM_IDS = 1000, 48_000
 
@@ -51,7 +51,7 @@ def _prompts(count: int, size: int, seed: int) -> list[list[int]]:
 async def _served(
     client: AsyncClient, model: str, prompts: Sequence[list[int]], clients: int, seconds: float
 ) -> float:
-    """Tokens per second of so many streams."""
+    """Tokens per second of ``clients`` concurrent streams."""
     clock = driver.MonotonicClock()
     window = driver.Window(warmup_seconds=WARMUP_SECONDS, duration_seconds=seconds)
     window.start_seconds = WARMUP_SECONDS
@@ -88,7 +88,7 @@ async def _first_token_seconds(client: AsyncClient, model: str, prompt: list[int
 
 
 async def _reuse(client: AsyncClient, model: str, seed: int) -> float:
-    """How many times sooner the second of two prompts with a prefix in common begins."""
+    """Time to first token of a prompt, relative to a later one with the same prefix."""
     prefix = _prompts(1, PREFIX_TOKENS, seed)[0]
     first, second = (prefix + own for own in _prompts(2, OWN_TOKENS, seed + 1))
     cold = await _first_token_seconds(client, model, first)
@@ -101,7 +101,7 @@ async def _measure(
     found: dict[str, list[float]] = {"served": [], "bare": [], "reuse": []}
     async with AsyncClient(target) as client:
         for seed in range(rounds):
-            # Enough for any engine: none waits for another prompt.
+            # More prompts than any engine finishes.
             prompts = _prompts(int(clients * (4 + seconds)), PROMPT_TOKENS, seed)
             found["served"].append(await _served(client, model, prompts, clients, seconds))
             message = {

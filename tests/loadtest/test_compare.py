@@ -1,4 +1,4 @@
-"""The comparison with peers, with real processes in their place."""
+"""The comparison with peers; real processes take their place."""
 
 import dataclasses
 import json
@@ -20,12 +20,14 @@ from loadtest.compare.candidates import (
     Candidate,
     engine_command,
 )
-from loadtest.compare.engine_runner import EngineRunner, Paths
+from loadtest.compare.engine_level import measure
+from loadtest.compare.engine_runner import EngineRunner
 from loadtest.compare.environments import FAILURE_SUFFIX, Environment
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.measurements import Measurement
 from loadtest.compare.models import BuildStep
-from loadtest.compare.prepare import _install, _make
+from loadtest.compare.paths import Paths
+from loadtest.compare.prepare import _build, _install
 from loadtest.compare.report import Report, print_table
 from loadtest.compare.time_budget import TimeBudget
 from loadtest.compare.worker import Worker
@@ -48,7 +50,6 @@ def paths(tmp_path: Path) -> Paths:
         environments=tmp_path / "peers",
         models=tmp_path / "models",
         logs=tmp_path / "logs",
-        threads=2,
     )
 
 
@@ -58,7 +59,7 @@ def _toy(name: str, paths: Paths, **more) -> Candidate:
 
 
 def _runners(paths: Paths, *candidates: Candidate) -> list[EngineRunner]:
-    return [EngineRunner(one, Task.GENERATE, "fp32", paths) for one in candidates]
+    return [EngineRunner(each, Task.GENERATE, "fp32", paths, threads=2) for each in candidates]
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     assert not process.is_alive
 
 
-def test_a_worker_stands_still_between_questions(worker: Worker) -> None:
+def test_a_worker_is_stopped_between_calls(worker: Worker) -> None:
     assert worker.call({"op": "load", "model": "fast"}, 30) == {"version": "1.2"}
     stopped = os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
     assert stopped is not None
@@ -79,26 +80,26 @@ def test_a_worker_stands_still_between_questions(worker: Worker) -> None:
     assert measurements.rate(WORKLOAD, answer) == pytest.approx(2 / 0.25)
 
 
-def test_an_error_is_a_reason_and_not_the_end(worker: Worker) -> None:
+def test_a_worker_survives_an_error(worker: Worker) -> None:
     with pytest.raises(WorkerError, match="RuntimeError: this model is not for me"):
         worker.call({"op": "load", "model": "refuses"}, 30)
     assert worker.call({"op": "load", "model": "slow"}, 30) == {"version": "1.2"}
 
 
-def test_a_death_tells_the_last_words(worker: Worker) -> None:
+def test_a_worker_that_ends_reports_its_last_line(worker: Worker) -> None:
     worker.call({"op": "load", "model": "dies"}, 30)
     with pytest.raises(WorkerError, match="ended with status 3: out of luck"):
         worker.call(WORKLOAD.message(0), 30)
 
 
-def test_no_answer_is_a_reason(worker: Worker) -> None:
+def test_a_worker_that_does_not_reply_is_killed(worker: Worker) -> None:
     worker.call({"op": "load", "model": "hangs"}, 30)
-    with pytest.raises(WorkerError, match=r"no answer within 0\.1 s"):
+    with pytest.raises(WorkerError, match=r"no reply within 0\.1 s"):
         worker.call(WORKLOAD.message(0), 0.1)
     assert not worker.is_alive
 
 
-def test_whoever_fails_has_a_reason_and_the_others_go_on(paths: Paths) -> None:
+def test_a_candidate_that_fails_has_a_reason_and_the_others_continue(paths: Paths) -> None:
     elsewhere = Environment(name="elsewhere", requirements=())
     (paths.environments / "broken").mkdir(parents=True)
     (paths.environments / f"broken{FAILURE_SUFFIX}").write_text("does not install: no wheel\n")
@@ -115,11 +116,9 @@ def test_whoever_fails_has_a_reason_and_the_others_go_on(paths: Paths) -> None:
         Candidate(name="broken", module="x", models={"fp32": "fast"}, environment=broken),
         Candidate(name="no module", module="none.at.all", models={"fp32": "fast"}),
     )
-    said: list[str] = []
-    found = engine_level.engine_level(
-        WORKLOAD, runners, 3, TimeBudget(None, ()), math.inf, said.append
-    )
-    again = engine_level.engine_level(WORKLOAD, runners, 3, TimeBudget(None, ()), 0.0, said.append)
+    logged: list[str] = []
+    found = measure(WORKLOAD, runners, 3, TimeBudget(None, ()), math.inf, logged.append)
+    again = measure(WORKLOAD, runners, 3, TimeBudget(None, ()), 0.0, logged.append)
     for runner in runners:
         runner.close()
     assert found["fast"] == Measurement(rates=(8.0,) * 3, layout="two")
@@ -127,7 +126,7 @@ def test_whoever_fails_has_a_reason_and_the_others_go_on(paths: Paths) -> None:
     reasons = {name: one.reason for name, one in found.items() if one.reason}
     assert "does not load: RuntimeError: this model is not for me" in reasons["refuses"]
     assert "out of luck" in reasons["dies"]
-    assert reasons["short"] == "6 tokens came of 8"
+    assert reasons["short"] == "got 6 of 8 tokens"
     assert reasons["absent"] == "models/absent is missing: run the comparison with --prepare"
     assert reasons["int8 only"] == "has no fp32"
     assert "--prepare" in reasons["new"]
@@ -137,26 +136,26 @@ def test_whoever_fails_has_a_reason_and_the_others_go_on(paths: Paths) -> None:
     assert again["dies"].reason.startswith("died in decode, batch 2")
 
 
-def test_installation_and_models_leave_their_reasons(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_failed_installations_and_builds_write_their_reasons(tmp_path: Path) -> None:
+    logged: list[str] = []
     environment = Environment(name="impossible", requirements=())
     (tmp_path / "impossible").touch()
-    assert not _install(environment, tmp_path, said.append)
+    assert not _install(environment, tmp_path, logged.append)
     failure = (tmp_path / f"impossible{FAILURE_SUFFIX}").read_text()
     assert failure.startswith("does not install: ")
     failing = BuildStep(
         out=tmp_path / "model", command=(sys.executable, "-c", "raise OSError('full')")
     )
-    assert not _make(failing, said.append)
+    assert not _build(failing, logged.append)
     assert "OSError: full" in (tmp_path / f"model{FAILURE_SUFFIX}").read_text()
     program = f"open({str(tmp_path / 'model')!r}, 'w')"
-    assert _make(
-        BuildStep(out=tmp_path / "model", command=(sys.executable, "-c", program)), said.append
+    assert _build(
+        BuildStep(out=tmp_path / "model", command=(sys.executable, "-c", program)), logged.append
     )
     assert not (tmp_path / f"model{FAILURE_SUFFIX}").exists()
 
 
-def test_the_report_is_whole_after_every_row(
+def test_the_report_is_complete_after_every_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     about = {"task": "generate", "work": "w", "precision": "int8", "batch": 1, "metric": "tokens/s"}
@@ -172,7 +171,7 @@ def test_the_report_is_whole_after_every_row(
     assert document["machine"]["cores"] >= 1
     assert first["ours"] == 2.0
     assert first["peers"] == {"a": 2.0, "b": "does not install: why"}
-    # Round by round 2, 1 and 0.5.
+    # The ratios of the rounds are 2, 1 and 0.5.
     assert first["ratio_to_best_peer"] == 1.0
     assert first["ratio_spread"] == [0.5, 2.0]
     assert first["spread"] == {"ours": [2.0, 2.0], "a": [1.0, 4.0]}
@@ -183,7 +182,7 @@ def test_the_report_is_whole_after_every_row(
     assert "generate int8 b: does not install: why" in capsys.readouterr().out
 
 
-def test_our_engine_speaks_the_lines(tiny_bundles: Path, tmp_path: Path) -> None:
+def test_our_engine_speaks_the_protocol_of_peers(tiny_bundles: Path, tmp_path: Path) -> None:
     worker = Worker(engine_command(), {}, tmp_path / "log", ROOT)
     try:
         with pytest.raises(WorkerError, match="nothing is loaded"):
@@ -206,7 +205,7 @@ def test_our_engine_speaks_the_lines(tiny_bundles: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_static_batches_end_before_the_next_begins(
+def test_a_static_batch_ends_before_the_next_starts(
     padded: bool, tiny_bundles: Path, tmp_path: Path
 ) -> None:
     worker = Worker(engine_command(), {}, tmp_path / "log", ROOT)
@@ -218,7 +217,7 @@ def test_static_batches_end_before_the_next_begins(
         answer = worker.call({"op": "run", "inputs": inputs, "max_new_tokens": new}, 60)
         arrivals = answer["arrivals"]
         assert [len(row) for row in arrivals] == new
-        # The second batch begins when the first has ended, the longest of whose rows is its end.
+        # The second batch starts when the longest sequence of the first has ended.
         assert min(arrivals[2][0], arrivals[3][0]) > max(arrivals[0][-1], arrivals[1][-1])
     finally:
         worker.close()
@@ -238,7 +237,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "no peer for embed: nobody; there are " in ran.stderr
 
 
-def test_servers_without_models_say_what_to_do(tmp_path: Path) -> None:
+def test_missing_models_are_reported_with_what_to_do(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest", "compare", "--task", "embed", "--level", "server"]
     ran = subprocess.run(
         [*command, "--root", str(tmp_path), "--json", str(tmp_path / "out.json")],
@@ -254,7 +253,7 @@ def test_servers_without_models_say_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", COMPARED)
-def test_peers_are_pinned_and_works_are_named_once(task: Task) -> None:
+def test_peers_are_pinned_and_workloads_are_unique(task: Task) -> None:
     for peer in ENGINE_PEERS[task]:
         assert peer.environment is not None
         assert all("==" in requirement for requirement in peer.environment.requirements)

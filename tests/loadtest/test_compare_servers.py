@@ -1,4 +1,4 @@
-"""Servers side by side: our own and a toy that speaks as peers do, as real processes."""
+"""Comparison of servers: ours and a toy with the protocols of peers, as real processes."""
 
 import dataclasses
 import json
@@ -16,10 +16,11 @@ from loadtest.compare.cpu_times import CpuTimes
 from loadtest.compare.errors import InvalidResultError, WorkerError
 from loadtest.compare.http_senders import fit_to_total
 from loadtest.compare.loads import ArrivalProcess, Load, Requests, loads
+from loadtest.compare.paths import Paths
 from loadtest.compare.server_level import ServerComparison, load_seconds
 from loadtest.compare.server_metrics import RunTiming, metrics, responses_per_second
 from loadtest.compare.server_runner import ServerRunner
-from loadtest.compare.servers import SERVER_PEERS, Paths, Protocol, ServerCandidate, our_server
+from loadtest.compare.servers import SERVER_PEERS, Protocol, ServerCandidate, our_server
 from loadtest.compare.time_budget import TimeBudget
 from loadtest.prompts import LengthRange
 from loadtest.statistics import OK, Sample, TokenArrival
@@ -39,7 +40,7 @@ LOAD = Load(
 
 @pytest.fixture
 def paths(tiny_bundles: Path, tmp_path: Path) -> Paths:
-    return Paths(environments=tmp_path / "peers", models=tiny_bundles)
+    return Paths(environments=tmp_path / "peers", models=tiny_bundles, logs=tmp_path / "logs")
 
 
 def _toy(kind: str, protocol: Protocol = Protocol.LLAMA, **more) -> ServerCandidate:
@@ -63,11 +64,11 @@ def _requests(paths: Paths, load: Load, seed: int) -> Requests:
 
 
 @pytest.fixture
-def runner_of(paths: Paths, tmp_path: Path) -> Iterator:
+def runner_of(paths: Paths) -> Iterator:
     running: list[ServerRunner] = []
 
     def make(server: ServerCandidate, task: Task = Task.GENERATE) -> ServerRunner:
-        running.append(ServerRunner(server, task, paths, tmp_path / "logs", 1, print))
+        running.append(ServerRunner(server, task, paths, 1, print))
         return running[-1]
 
     yield make
@@ -75,7 +76,7 @@ def runner_of(paths: Paths, tmp_path: Path) -> Iterator:
         one.close()
 
 
-def test_everybody_is_asked_the_same(paths: Paths) -> None:
+def test_requests_are_reproducible(paths: Paths) -> None:
     first, second, other = (_requests(paths, LOAD, seed) for seed in (1, 1, 2))
     assert [first[number] for number in range(20)] == [second[number] for number in range(20)]
     assert first[0] != other[0]
@@ -123,14 +124,14 @@ def test_a_translation_through_our_server(paths: Paths, runner_of) -> None:
     assert 3 <= summary.output_tokens / summary.requests <= 5
 
 
-def test_tokens_that_are_missing_are_a_reason(paths: Paths, runner_of) -> None:
+def test_missing_tokens_are_an_error(paths: Paths, runner_of) -> None:
     runner = runner_of(_toy("short"))
-    with pytest.raises(InvalidResultError, match="tokens came of"):
+    with pytest.raises(InvalidResultError, match=r"got \d of \d tokens"):
         runner.run("", LOAD, _requests(paths, LOAD, 0), None, TIMING)
     assert not runner.reason
 
 
-def test_a_server_that_ends_is_out(paths: Paths, runner_of) -> None:
+def test_a_layout_whose_server_ends_is_dropped(paths: Paths, runner_of) -> None:
     runner = runner_of(_toy("dead"))
     with pytest.raises(WorkerError, match="no such model"):
         runner.run("", LOAD, _requests(paths, LOAD, 0), None, TIMING)
@@ -139,15 +140,16 @@ def test_a_server_that_ends_is_out(paths: Paths, runner_of) -> None:
 
 
 @pytest.mark.parametrize(
-    "pace", [ArrivalProcess.CLOSED, pytest.param(ArrivalProcess.FLOOD, marks=pytest.mark.heavy)]
+    "arrival_process",
+    [ArrivalProcess.CLOSED, pytest.param(ArrivalProcess.FLOOD, marks=pytest.mark.heavy)],
 )
-def test_rows_of_ours_and_of_peers(
+def test_rows_of_our_server_and_its_peers(
     arrival_process: ArrivalProcess, paths: Paths, runner_of
 ) -> None:
     load = dataclasses.replace(LOAD, arrival_process=arrival_process)
     good = _toy("good", layouts={"one": (), "two": ()})
     ours, peers = runner_of(_ours("tiny-decoder")), [runner_of(good), runner_of(_toy("dead"))]
-    said: list[str] = []
+    logged: list[str] = []
     compared = ServerComparison(
         {"fp32": ours},
         peers,
@@ -155,12 +157,12 @@ def test_rows_of_ours_and_of_peers(
         2,
         0.3,
         TimeBudget(None, ()),
-        said.append,
+        logged.append,
     )
     with closing(compared):
         first, rows = compared.rounds(load)
     assert {row["rounds"] for row in first} == {1}
-    assert any("round 2" in line and "good" in line for line in said)
+    assert any("round 2" in line and "good" in line for line in logged)
     assert [row["metric"] for row in rows] == list(metrics(load))
     for row in rows:
         assert json.loads(json.dumps(row)) == row
@@ -173,7 +175,7 @@ def test_rows_of_ours_and_of_peers(
         assert row["client_cores"].keys() == {"ours", "good"}
 
 
-def test_a_comparison_without_time_ends_after_a_round(paths: Paths, runner_of) -> None:
+def test_a_comparison_without_time_runs_one_round(paths: Paths, runner_of) -> None:
     compared = ServerComparison(
         {"fp32": runner_of(_toy("good"))},
         [],
@@ -187,7 +189,7 @@ def test_a_comparison_without_time_ends_after_a_round(paths: Paths, runner_of) -
         assert len(list(compared.rounds(LOAD, until=0.0))) == 1
 
 
-def test_only_what_compiles_is_started_in_advance(paths: Paths, runner_of) -> None:
+def test_only_servers_that_compile_are_started_in_advance(paths: Paths, runner_of) -> None:
     compiled = paths.environments / "cache" / "good-generate-"
     assert runner_of(_toy("good")).compile()
     assert not compiled.exists()
@@ -196,7 +198,7 @@ def test_only_what_compiles_is_started_in_advance(paths: Paths, runner_of) -> No
     assert not runner_of(_toy("dead", compiles=True)).compile()
 
 
-def test_an_answer_counts_for_the_part_that_lies_in_the_window() -> None:
+def test_a_response_counts_by_its_share_in_the_window() -> None:
     def sample(sent: float, finished: float, status: str = OK) -> Sample:
         return Sample(due_seconds=sent, sent_seconds=sent, finished_seconds=finished, status=status)
 
@@ -212,7 +214,7 @@ def test_an_answer_counts_for_the_part_that_lies_in_the_window() -> None:
     assert responses_per_second(samples, window) == pytest.approx(1.75 / 2)
 
 
-def test_the_processor_time_of_a_group_is_not_that_of_others() -> None:
+def test_cpu_time_of_a_group_is_not_that_of_others() -> None:
     before, after = CpuTimes(10.0, 1.0, 2.0, 20.0), CpuTimes(12.0, 1.5, 4.0, 23.0)
     assert after.client_cores(before) == 0.25
     assert after.other_cores(before) == 0.25
@@ -225,7 +227,7 @@ def test_the_processor_time_of_a_group_is_not_that_of_others() -> None:
     ("events", "total", "wanted"),
     [
         ((2, 2), 4, (2, 2)),
-        ((1, 1, 2), 2, (1, 1)),  # the last two only say that it ended
+        ((1, 1, 2), 2, (1, 1)),  # the last two only signal the end
         ((1, 1), 5, (1, 4)),  # several tokens in one event
         ((), 3, ()),
     ],
@@ -236,7 +238,7 @@ def test_events_become_tokens(events: tuple, total: int, wanted: tuple) -> None:
 
 
 @pytest.mark.parametrize("task", COMPARED)
-def test_loads_are_named_once_and_cost_what_they_say(task: Task) -> None:
+def test_loads_are_unique_and_cost_more_with_more_rounds(task: Task) -> None:
     chosen = loads(task)
     assert len({(load.label, load.clients) for load in chosen}) == len(chosen)
     assert {load.clients for load in chosen if load.arrival_process == ArrivalProcess.CLOSED} >= {1}
@@ -247,7 +249,7 @@ def test_loads_are_named_once_and_cost_what_they_say(task: Task) -> None:
 
 
 @pytest.mark.parametrize("task", COMPARED)
-def test_the_slowest_answer_twice_in_a_run(task: Task) -> None:
+def test_a_run_lasts_for_two_responses_of_the_slowest(task: Task) -> None:
     for load in loads(task):
         assert load.run_seconds(0.1) >= 2 * load.seconds_per_response
         assert load.run_seconds(60.0) == 60.0
@@ -262,6 +264,6 @@ def test_peers_are_pinned(task: Task) -> None:
         assert all("==" in requirement for requirement in server.environment.requirements)
 
 
-def test_what_cannot_be_filled_in_is_a_reason(paths: Paths) -> None:
+def test_a_missing_model_is_an_error(paths: Paths) -> None:
     with pytest.raises(LookupError, match="--prepare"):
         SERVER_PEERS[Task.GENERATE][0].format_command("", port=1, clients=1, threads=1, paths=paths)

@@ -1,4 +1,4 @@
-"""Who sends when, on a clock that only the test moves."""
+"""When the loops send, on a clock that only the test moves."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from loadtest.statistics import Sample
 
 
 class ManualClock:
-    """Jumps to whatever moment is slept for; ``send`` may move it too."""
+    """Jumps to the time of each sleep; ``send`` may move it too."""
 
     def __init__(self) -> None:
         self.at_seconds = 0.0
@@ -24,7 +24,7 @@ def _window(duration: float, warmup: float = 0.0) -> Window:
     return Window(warmup_seconds=warmup, duration_seconds=duration)
 
 
-async def test_a_closed_loop_sends_when_it_has_its_answer_until_the_end() -> None:
+async def test_a_closed_loop_sends_after_each_response_until_the_end() -> None:
     clock = ManualClock()
     samples: list[Sample] = []
 
@@ -38,7 +38,7 @@ async def test_a_closed_loop_sends_when_it_has_its_answer_until_the_end() -> Non
     assert samples[-1].finished_seconds == 3.0
 
 
-async def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None:
+async def test_a_closed_loop_has_one_request_in_flight_per_client() -> None:
     clock = ManualClock()
     samples: list[Sample] = []
     in_flight: list[int] = []
@@ -57,7 +57,7 @@ async def test_a_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None
     assert len(samples) == 4
 
 
-async def test_the_window_of_a_closed_loop_waits_for_the_first_answer() -> None:
+async def test_the_window_of_a_closed_loop_waits_for_the_first_response() -> None:
     clock = ManualClock()
     samples: list[Sample] = []
     window = _window(1.0, warmup=2.0)
@@ -118,7 +118,7 @@ async def test_a_closed_loop_pauses_after_a_failure() -> None:
     assert [sample.due_seconds for sample in samples] == [0.0, pause, pause + 2.0]
 
 
-async def test_an_open_loop_does_not_wait_for_answers() -> None:
+async def test_an_open_loop_does_not_wait_for_responses() -> None:
     clock = ManualClock()
     samples: list[Sample] = []
     sent: list[int] = []
@@ -138,7 +138,7 @@ async def test_an_open_loop_does_not_wait_for_answers() -> None:
     assert sorted(sample.due_seconds for sample in samples) == due
 
 
-async def test_an_open_loop_counts_the_wait_for_a_place_as_latency() -> None:
+async def test_an_open_loop_counts_waiting_below_its_limit_as_latency() -> None:
     clock = ManualClock()
     samples: list[Sample] = []
 

@@ -1,4 +1,4 @@
-"""A peer that does what the name of its model says: a real process for tests of the harness."""
+"""A peer whose behaviour is the name of its model: a real process for tests."""
 
 import sys
 import time
