@@ -212,7 +212,7 @@ class ServerComparison:
     ) -> None:
         """Keeps the best peer's rate, from which the following steady load derives its own."""
         rates = [
-            median(one.responses_per_second for one in rounds[runner.name])
+            median(result.responses_per_second for result in rounds[runner.name])
             for runner in self._peers
             if runner.name not in reasons
         ]

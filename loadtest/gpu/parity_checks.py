@@ -63,20 +63,23 @@ class ParityChecker:
             "inputs": _inputs(check.size),
             "max_new_tokens": 0 if is_encoder else NUM_NEW_TOKENS,
         }
-        ours = self._ask_engine(bundle, check, message)
+        ours = self._call_engine(bundle, check, message)
         manifest = json.loads((bundle / MANIFEST_FILE).read_text(encoding="utf-8"))
-        told = {
+        theirs_message = {
+            **message,
+            "op": "vectors" if is_encoder else "logprobs",
             "start": check.size.config.get("decoder_start_token_id"),
             "suppressed": manifest["special_tokens"].get("suppressed", []),
             "tokens": ours.get("tokens"),
         }
-        asked = {**message, **told, "op": "vectors" if is_encoder else "logprobs"}
-        theirs = self._ask_reference(self._builder.model(check.size), asked)
+        theirs = self._call_reference(self._builder.model(check.size), theirs_message)
         if is_encoder:
             return compare_vectors(ours["vectors"], theirs["vectors"], check.tolerance)
         return compare_logprobs(ours, theirs, check.tolerance)
 
-    def _ask_engine(self, bundle: Path, check: Check, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _call_engine(
+        self, bundle: Path, check: Check, message: Mapping[str, Any]
+    ) -> dict[str, Any]:
         load = {
             "op": "load",
             "model": str(bundle),
@@ -94,7 +97,7 @@ class ParityChecker:
         finally:
             engine.close()
 
-    def _ask_reference(self, model: Path, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _call_reference(self, model: Path, message: Mapping[str, Any]) -> dict[str, Any]:
         if self._reference is None or not self._reference.is_alive:
             module = "loadtest.peers.transformers_reference"
             self._reference, self._model = worker(module, self._root), None
