@@ -1,6 +1,6 @@
 """Mixtures of experts in fewer bits: ``MoE`` becomes ``QMoE``.
 
-docs/decisions/0016-experts-in-few-bits.md has what was measured.
+docs/decisions/0020-mixtures-of-experts.md has what was measured.
 """
 
 from collections.abc import Sequence

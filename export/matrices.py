@@ -1,8 +1,8 @@
 """Constant matrices in fewer bits, and the operators that multiply with them.
 
 Activations are quantised row by row while the graph runs, so that a row's result does not
-depend on the rows it is batched with. docs/decisions/0006-int8-by-rows.md and
-0011-int4-by-blocks.md have what was measured.
+depend on the rows it is batched with. docs/decisions/0006-int8.md and
+0011-int4.md have what was measured.
 """
 
 from dataclasses import dataclass

@@ -49,7 +49,7 @@ class Recipe:
 _ROWS, _BLOCKS_8, _BLOCKS_4 = MatrixForm.ROW_INT8, MatrixForm.BLOCK_INT8, MatrixForm.BLOCK_INT4
 _HALF, _BRAIN = Dtype.FLOAT16, Dtype.BFLOAT16
 
-# docs/decisions/0010 to 0012 have what was measured. On CUDA attention has no fp32 kernel, and
+# docs/decisions/0006 to 0011 have what was measured. On CUDA attention has no fp32 kernel, and
 # MatMulInteger no kernel for unsigned bytes: weights are blocks there, everything else fp16.
 RECIPES: dict[tuple[Precision, Device], Recipe] = {
     (Precision.FP32, Device.CPU): Recipe(min_cosine=0.95),

@@ -2,7 +2,7 @@
 
 The queries of a block of ``window - 1`` tokens see nothing outside their own block and the two
 beside it (Beltagy et al. 2020, section 3.1), so each block is an attention of its own, over
-three blocks of keys. docs/decisions/0030-windows-both-ways.md has what was measured.
+three blocks of keys. docs/decisions/0021-attention-shapes.md has what was measured.
 """
 
 import torch

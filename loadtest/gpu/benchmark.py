@@ -100,7 +100,7 @@ def _start_ours(benchmark: Benchmark, setting: _Setting) -> Worker:
         "lanes": None if setting.device == "cpu" else 1,
         "slots": max(benchmark.batches),
         "max_length": min(1024, benchmark.num_tokens + benchmark.num_new_tokens + 1),
-        "config": {"max_step_tokens": 8192, "max_padded_tokens": 1 << 15, **benchmark.config},
+        "config": {"max_batched_tokens": 8192, "max_padded_tokens": 1 << 15, **benchmark.config},
     }
     return _start("server.bench", message, benchmark, setting)
 

@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.machine import machine
-from server.backend.ort import OrtBackend
-from server.engine import sampling
-from server.engine.choice_graph import Shape
-from server.engine.choosing import Ask, Chooser
-from server.engine.logits import HostLogits
-from server.engine.options import Sampling
-from server.engine.sequence import GenerationJob, Sequence
+from server.engine.decoding import sampling
+from server.engine.decoding.logits import HostLogits
+from server.engine.decoding.options import Sampling
+from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
+from server.engine.gpu.sampler_graph import Shape
+from server.engine.requests.sequence import DecodingSequence, GenerationJob
+from server.runtime.ort.backend import OrtBackend
 
 VOCABULARY = 49_152
 ROWS = (1, 8, 32)
@@ -47,7 +47,7 @@ def main(
 ) -> None:
     """Measures sampling on the host and by graphs."""
     table = Table("logits", "sampling", "rows", "host ms", "graph ms", "left to the host")
-    chooser = Chooser(OrtBackend("cpu", threads).load_model, Shape(VOCABULARY))
+    sampler = DeviceSampler(OrtBackend("cpu", threads).load_model, Shape(VOCABULARY))
     results = []
     for steepness, scale in STEEPNESS.items():
         rng = np.random.default_rng(1)
@@ -55,14 +55,17 @@ def main(
         for method, options in METHODS.items():
             for num_rows in ROWS:
                 given = logits[:num_rows]
-                asks = [_call(index, options, float(rng.random())) for index in range(num_rows)]
+                requests = [
+                    _sample_request(index, options, float(rng.random()))
+                    for index in range(num_rows)
+                ]
                 on_host, by_graph = _seconds(
                     rounds,
-                    partial(_on_the_host, given, asks),
-                    partial(chooser.choose, HostLogits(given), asks),
+                    partial(_on_the_host, given, requests),
+                    partial(sampler.choose, HostLogits(given), requests),
                 )
-                found = chooser.choose(HostLogits(given), asks)
-                for token, expected in zip(found, _on_the_host(given, asks), strict=True):
+                found = sampler.choose(HostLogits(given), requests)
+                for token, expected in zip(found, _on_the_host(given, requests), strict=True):
                     assert token in (None, expected)
                 left = found.count(None)
                 row = {"logits": steepness, "sampling": method, "rows": num_rows}
@@ -78,20 +81,20 @@ def main(
         out.write_text(json.dumps({**report, "results": results}, indent=1) + "\n")
 
 
-def _call(index: int, options: Sampling, uniform: float) -> Ask:
-    row = Sequence.first_of(index, GenerationJob((1,), 1, sampling=options))
-    return Ask(index, row, uniform)
+def _sample_request(index: int, options: Sampling, uniform: float) -> SampleRequest:
+    row = DecodingSequence.first_of(index, GenerationJob((1,), 1, sampling=options))
+    return SampleRequest(index, row, uniform)
 
 
-def _on_the_host(logits: sampling.Floats, asks: list[Ask]) -> list[int | None]:
+def _on_the_host(logits: sampling.Floats, requests: list[SampleRequest]) -> list[int | None]:
     best = sampling.greedy(logits)
-    options = asks[0].row.job.sampling
+    options = requests[0].row.job.sampling
     if options.is_greedy:
         return best
     # The engine copies the logits before it edits them.
     return [
-        sampling.sample(row.copy(), options, call.uniform)
-        for row, call in zip(logits, asks, strict=True)
+        sampling.sample(row.copy(), options, request.uniform)
+        for row, request in zip(logits, requests, strict=True)
     ]
 
 
