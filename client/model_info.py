@@ -28,11 +28,11 @@ class Parity:
     greedy_tokens_equal: int
     min_cosine: float
     perplexity: float
-    """Of the served graph over ``evaluation_tokens``; 0 for a model that generates no text."""
+    """The served graph's, over ``evaluation_tokens``; 0 for a model that generates no text."""
     fp32_perplexity: float
     evaluation_tokens: int
     float_cache_perplexity: float
-    """Of the served graph with a float cache, if its cache is int8; else 0."""
+    """The served graph's with a float cache, if its own cache is int8; else 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -124,7 +124,7 @@ class Text(Hypothesis):
     """The output for one input: the best hypothesis, and all hypotheses."""
 
     usage: Usage
-    """Of all hypotheses together."""
+    """The sum over all hypotheses."""
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     """One for each prompt token except the first; empty unless ``prompt_logprobs`` was set."""
     hypotheses: tuple[Hypothesis, ...] = ()

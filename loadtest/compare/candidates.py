@@ -31,7 +31,7 @@ COMPARED = (Task.GENERATE, Task.TRANSLATE, Task.EMBED)
 
 
 class Level(StrEnum):
-    """What is compared: engines, servers as their clients see them, or batching policies."""
+    """The level of a comparison: engines, servers with clients, or batching policies."""
 
     ENGINE = "engine"
     SERVER = "server"

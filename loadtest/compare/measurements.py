@@ -1,4 +1,4 @@
-"""From replies to rates, and from rates to rows of the report. Pure."""
+"""Computes rates from replies, and rows of the report from rates. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

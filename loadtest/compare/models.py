@@ -1,4 +1,4 @@
-"""How the compared models, ours and the peers', are built: one command for each."""
+"""Build steps of the compared models, ours and the peers': one command for each."""
 
 import importlib.util
 import sys

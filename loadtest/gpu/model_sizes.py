@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Family(StrEnum):
-    """As ``loadtest/peers/random_models.py`` names them."""
+    """Model families, by their names in ``loadtest/peers/random_models.py``."""
 
     DECODER = "llama"
     ENCODER_DECODER = "bart"

@@ -94,7 +94,7 @@ def test_open_slots_and_unexpected_statuses_are_faults() -> None:
     assert verdict(good, statuses={"CANCELLED": 3}).faults == ("no call succeeded",)
 
 
-def test_a_slope_is_robust_and_its_interval_holds_it() -> None:
+def test_a_slope_is_robust_and_inside_its_interval() -> None:
     times = [float(hour) for hour in range(30)]
     values = [3 * time + (1000 if time in (4, 17) else 0) for time in times]
     slope = theil_sen(times, values)
