@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 import uvloop
 
-from server.config import BATCHED_TOKENS, PADDED_TOKENS, SamplingPlace, ServerConfig, TlsFiles
+from server.config import BATCHED_TOKENS, PADDED_TOKENS, SamplingLocation, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
 from server.runtime.devices import parse_device, parse_devices
 
 log = logging.getLogger("server")
 
-# More lanes than this make each batch too small.
+# More lanes would make the batch of each too small.
 MAX_LANES = 4
 
 
@@ -65,11 +65,11 @@ def main(
         bool, typer.Option(help="Keep the cache in device memory, even on a CPU.", hidden=True)
     ] = False,
     sampling: Annotated[
-        SamplingPlace,
+        SamplingLocation,
         typer.Option(
             help="Where tokens are sampled. auto: on the GPU if there is one, else on the host."
         ),
-    ] = SamplingPlace.AUTO,
+    ] = SamplingLocation.AUTO,
     cuda_graphs: Annotated[
         bool,
         typer.Option(
@@ -159,11 +159,11 @@ def main(
         stall_seconds=stall_seconds,
         grace_seconds=grace,
     )
-    # The server has its own threads for tokenization.
+    # The server runs the tokenizer in threads of its own.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         check_installation(device)
-        # Imported late: without ONNX Runtime, the message of check_installation is the better one.
+        # Imported after check_installation, whose message is clearer than an ImportError.
         from server.app import serve  # noqa: PLC0415
 
         status = uvloop.run(serve(config))

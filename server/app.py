@@ -1,4 +1,4 @@
-"""The server as a whole: load, serve, drain."""
+"""Startup and shutdown of the server: load the models, serve, drain."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from server.service.context import ServiceContext
 from server.service.service import Service
-from server.service.threads import Threads
+from server.service.threads import BoundedExecutor
 from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -33,16 +33,17 @@ _TOKENIZER_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers. Ports are the real ones if 0 was asked for.
+    """A running server. If a configured port is 0, the attributes have the port chosen.
 
-    ``admin_port``: ``None`` if there is no such listener. ``dead`` is set when a lane dies.
+    ``admin_port``: ``None`` without an admin listener. ``engine_failure`` gets the exception that
+    ended a lane's thread.
     """
 
     port: int
     metrics_port: int
     admin_port: int | None
     catalog: Catalog
-    dead: "asyncio.Future[BaseException]"
+    engine_failure: "asyncio.Future[BaseException]"
 
     @property
     def registry(self) -> Registry:
@@ -52,25 +53,25 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
-    """Serves until the block ends; then drains: accepted calls finish.
+    """Serves until the block ends, then drains: new calls are refused, accepted calls finish.
 
     Raises:
-        StartupError: the device or an address cannot be used, or no bundle can be served and
-            none could be loaded later.
+        StartupError: a device or an address cannot be used; or no bundle can be served, and
+            neither ``watch_seconds`` nor ``admin`` could load one later.
     """
     frontend = GrpcFrontend(config)
     busy = BusyLanes()
     backends = make_backends(config, busy)
     metrics = Metrics()
-    dead: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    engine_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
-    async def announce(registry: Registry) -> None:
+    async def publish_models(registry: Registry) -> None:
         await frontend.set_models(registry.names)
 
     async with AsyncExitStack() as stack:
-        engine = build_engine(config, metrics, busy, dead.set_result)
+        engine = build_engine(config, metrics, busy, engine_failure.set_result)
         stack.callback(engine.stop)
-        catalog = Catalog(config, backends, engine, metrics, announce)
+        catalog = Catalog(config, backends, engine, metrics, publish_models)
         stack.callback(catalog.close)
         watch = _watch(config, catalog)
         await catalog.load_all()
@@ -79,7 +80,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         tokenizing = stack.enter_context(
             ThreadPoolExecutor(max_workers=_TOKENIZER_THREADS, thread_name_prefix="tokenize")
         )
-        threads = Threads(tokenizing, config.max_tokenizing)
+        threads = BoundedExecutor(tokenizing, config.max_tokenizing)
         context = ServiceContext(config, catalog, engine, metrics, threads)
         stack.push_async_callback(frontend.drain)
         await frontend.start(Service(context))
@@ -90,8 +91,12 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
             stack.callback(task.cancel)
         await frontend.set_serving()
         stack.push_async_callback(frontend.set_not_serving)
-        dead.add_done_callback(lambda _: asyncio.ensure_future(frontend.set_not_serving()))
-        yield RunningServer(frontend.port, metrics_server.port, frontend.admin_port, catalog, dead)
+        engine_failure.add_done_callback(
+            lambda _: asyncio.ensure_future(frontend.set_not_serving())
+        )
+        yield RunningServer(
+            frontend.port, metrics_server.port, frontend.admin_port, catalog, engine_failure
+        )
 
 
 def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
@@ -103,13 +108,13 @@ def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
 def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     """One backend per device.
 
-    On the CPU, a lane that runs alone uses all threads, and lanes side by side share them. On any
-    other device, every run has the same number of threads.
+    On a CPU, a single active lane uses all threads, and several active lanes divide them. On
+    other devices, every run has the same number of threads.
 
     Raises:
         StartupError: a device is unknown, or this installation cannot use it.
     """
-    threads_per_lane = max(1, config.num_threads // config.num_all_lanes)
+    threads_per_lane = max(1, config.num_threads // config.num_lanes_total)
 
     def make(device: str, num_threads: int) -> OrtBackend:
         return OrtBackend(
@@ -123,7 +128,9 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
         return tuple(make(device, threads_per_lane) for device in config.devices)
     per_lane, all_cores = make("cpu", threads_per_lane), make("cpu", config.num_threads)
     return (
-        ThreadSwitchingBackend(per_lane, all_cores, lambda: busy.is_one, config.max_paired_bytes),
+        ThreadSwitchingBackend(
+            per_lane, all_cores, lambda: busy.is_one, config.max_duplicated_bytes
+        ),
     )
 
 
@@ -149,13 +156,13 @@ async def serve(config: ServerConfig) -> int:
             running.metrics_port,
             "no port" if running.admin_port is None else f"port {running.admin_port}",
         )
-        running.dead.add_done_callback(lambda _: stop.set())
-        # What is loaded by now stays. If the collector scanned it again, every stream would wait
-        # for 36 ms.
+        running.engine_failure.add_done_callback(lambda _: stop.set())
+        # Exempts the loaded models from garbage collection: a full collection would pause every
+        # stream for 36 ms.
         gc.collect()
         gc.freeze()
         await stop.wait()
-        return 1 if running.dead.done() else 0
+        return 1 if running.engine_failure.done() else 0
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

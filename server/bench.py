@@ -1,10 +1,10 @@
-"""The engine without gRPC, as a process: ``python -m server.bench``.
+"""Runs the engine without gRPC as a benchmark process: ``python -m server.bench``.
 
-It reads a JSON object a line and answers with one, as the peers of ``python -m loadtest compare``
-do (see ``loadtest/peers/json_lines.py``). What it drives is the engine that the server
-has: lanes, scheduling and all, from submission to the updates of each token.
+It reads one JSON request per line and writes one JSON response per line, the protocol of the peers
+of ``python -m loadtest compare`` (``loadtest/peers/json_lines.py``). It runs the server's engine,
+including lanes and scheduling, from the submission of jobs to the update of each token.
 
-``{"op": "ceilings"}`` measures what no model can exceed on this machine.
+``{"op": "ceilings"}`` measures the hardware limits of the machine.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class Result:
-    """The tokens of a row, their token_times and what was told of them; the vector of a text."""
+    """The output for one row: tokens, their times in seconds and log-probabilities; or a vector."""
 
     tokens: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Result:
     vector: list[float] = field(default_factory=list)
 
 
-TOLD = LogprobOptions(top_logprobs=0)
+WITH_LOGPROBS = LogprobOptions(top_logprobs=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Static:
-    """Batches that are formed once and run to their end; ``num_rows`` 0: none, rows come and go.
+class StaticBatching:
+    """Static batching: batches of ``num_rows`` rows run to their end; 0: continuous batching.
 
-    ``padded``: rows run on to the longest of their batch, as where a batch is one array.
+    ``padded``: every row generates as many tokens as the longest row of its batch.
     """
 
     num_rows: int = 0
@@ -68,17 +68,19 @@ class Static:
 
 
 class Bench:
-    """Answers the questions, one at a time. Lives on one event loop."""
+    """Handles the requests, one at a time, on one event loop."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._model: Model | None = None
-        self._static = Static()
+        self._static = StaticBatching()
 
     async def load(self, message: Message) -> Message:
-        """Fields: ``model`` (a bundle's folder), ``threads``; optional ``device``, ``lanes``,
-        ``slots``, ``max_length``, ``static`` and ``padded``: see :class:`Static`. ``config`` has
-        other fields of :class:`server.config.ServerConfig`, by name.
+        """Loads a model.
+
+        Fields: ``model`` (a bundle's folder), ``threads``; optionally ``device``, ``lanes``,
+        ``slots``, ``max_length``, ``static`` and ``padded`` (:class:`StaticBatching`), and
+        ``config`` with other fields of :class:`server.config.ServerConfig`, by name.
         """
         options = message.get("config", {})
         if unknown := options.keys() - {each.name for each in fields(ServerConfig)}:
@@ -100,18 +102,18 @@ class Bench:
                 **options,
             },
         )
-        self._static = Static(message.get("static", 0), message.get("padded", False))
+        self._static = StaticBatching(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
         (backend,) = make_backends(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
-        self._engine = build_engine(config, Unobserved(), busy, _die)
+        self._engine = build_engine(config, Unobserved(), busy, _exit_on_engine_failure)
         workers = make_workers(self._model, config, Unobserved())
         self._engine.add(self._model.key, workers, capacity_of(self._model, config))
         await self._engine.prepared(self._model.key)
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:
-        """Runs the inputs. Answers with when tokens came; of texts, with the end alone."""
+        """Runs the inputs. Returns the arrival time of each token; for encoders, the duration."""
         started = clock()
         results = await self._batches(message)
         seconds = clock() - started
@@ -121,27 +123,27 @@ class Bench:
         return {"arrivals": arrivals}
 
     async def clients(self, message: Message) -> Message:
-        """As many ``clients``, each with its next input when the one before has ended.
+        """Closed loop: each of ``clients`` submits its next input when the previous one ends.
 
-        Answers with the tokens that came in ``seconds``, after ``warmup_seconds``; what has begun
-        by then is cancelled. Inputs are taken in order, and must be enough.
+        Returns the number of tokens that arrived within ``seconds`` after ``warmup_seconds``, and
+        cancels the remaining jobs. Inputs are used in order; there must be enough of them.
         """
         waiting = iter(_rows(message))
         begin = clock() + message["warmup_seconds"]
         end = begin + message["seconds"]
         results: list[Result] = []
-        tickets: dict[int, JobHandle] = {}
+        handles: dict[int, JobHandle] = {}
 
         async def client(number: int) -> None:
             while clock() < end:
-                (tickets[number],) = self._submit([next(waiting)], message, NO_LOGPROBS)
+                (handles[number],) = self._submit([next(waiting)], message, NO_LOGPROBS)
                 results.append(Result())
-                await _follow(tickets[number], results[-1])
+                await _follow(handles[number], results[-1])
 
         tasks = [asyncio.create_task(client(number)) for number in range(message["clients"])]
         await asyncio.wait(tasks, timeout=end - clock())
         assert self._engine is not None
-        self._engine.cancel(tickets.values())
+        self._engine.cancel(handles.values())
         await asyncio.gather(*tasks, return_exceptions=True)
         count = sum(begin <= moment < end for result in results for moment in result.token_times)
         return {"num_tokens": count, "seconds": message["seconds"]}
@@ -151,8 +153,8 @@ class Bench:
         return {"vectors": [result.vector for result in results]}
 
     async def tokens(self, message: Message) -> Message:
-        """Greedy tokens after each input; with ``is_told``, the logarithm of each's probability."""
-        logprob_options = TOLD if message["is_told"] else NO_LOGPROBS
+        """Greedy tokens after each input; with ``is_told``, also their log-probabilities."""
+        logprob_options = WITH_LOGPROBS if message["is_told"] else NO_LOGPROBS
         results = await self._results(_rows(message), message, logprob_options)
         return {
             "tokens": [result.tokens for result in results],
@@ -167,7 +169,7 @@ class Bench:
             self._engine.stop()
 
     async def _batches(self, message: Message) -> list[Result]:
-        """All rows at once; with static batches, each when the one before has ended."""
+        """Runs all rows at once, or one static batch after the other."""
         rows = _rows(message)
         size = self._static.num_rows or len(rows)
         results: list[Result] = []
@@ -184,8 +186,8 @@ class Bench:
     async def _results(
         self, rows: list[Row], message: Message, logprob_options: LogprobOptions = NO_LOGPROBS
     ) -> list[Result]:
-        tickets = self._submit(rows, message, logprob_options)
-        return await asyncio.gather(*(_follow(ticket, Result()) for ticket in tickets))
+        handles = self._submit(rows, message, logprob_options)
+        return await asyncio.gather(*(_follow(handle, Result()) for handle in handles))
 
     def _submit(
         self, rows: list[Row], message: Message, logprob_options: LogprobOptions
@@ -201,7 +203,7 @@ class Bench:
         assert self._model is not None
         start = self._model.manifest.special_tokens.decoder_start
         search = None if beams == 1 else Beams(beams)
-        # No end of sequence: the work is as long as was asked for.
+        # Without end-of-sequence tokens, so every row generates num_new_tokens.
         if start is None:
             return GenerationJob(
                 row.ids, row.num_new_tokens, beams=search, logprob_options=logprob_options
@@ -222,18 +224,18 @@ def _rows(message: Message) -> list[Row]:
     return [Row(tuple(ids), number) for ids, number in zip(inputs, numbers, strict=True)]
 
 
-def _die(error: BaseException) -> None:
-    print(f"the engine died: {error}", file=sys.stderr)
+def _exit_on_engine_failure(error: BaseException) -> None:
+    print(f"the engine failed: {error}", file=sys.stderr)
     os._exit(1)
 
 
-async def _follow(ticket: JobHandle, result: Result) -> Result:
-    """All that came of one job, in ``result`` as it comes."""
+async def _follow(handle: JobHandle, result: Result) -> Result:
+    """Adds the updates of one job to ``result`` as they arrive."""
     while True:
-        update = await ticket.next()
+        update = await handle.next()
         result.tokens += update.tokens
         result.token_times += [clock()] * len(update.tokens)
-        result.logprobs += [told.logprob for told in update.logprobs]
+        result.logprobs += [entry.logprob for entry in update.logprobs]
         if update.vector is not None:
             result.vector = update.vector.tolist()
         if update.completion is not None and not update.completion.is_success:
@@ -244,8 +246,8 @@ async def _follow(ticket: JobHandle, result: Result) -> Result:
             return result
 
 
-async def serve(questions: TextIO, answers: TextIO) -> None:
-    """Answers until the input ends; what a question asks in vain is an answer too."""
+async def serve(requests: TextIO, responses: TextIO) -> None:
+    """Handles requests until the input ends. A failed request gets a response with ``error``."""
     bench = Bench()
     handlers: dict[str, Callable[[Message], Awaitable[Message]]] = {
         "load": bench.load,
@@ -255,13 +257,13 @@ async def serve(questions: TextIO, answers: TextIO) -> None:
         "tokens": bench.tokens,
         "ceilings": bench.ceilings,
     }
-    while line := await asyncio.to_thread(questions.readline):
+    while line := await asyncio.to_thread(requests.readline):
         try:
             message = json.loads(line)
-            answer = await handlers[message["op"]](message)
+            response = await handlers[message["op"]](message)
         except (BundleError, StartupError, KeyError, ValueError, RuntimeError) as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=answers, flush=True)
+            response = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(response), file=responses, flush=True)
     bench.close()
 
 

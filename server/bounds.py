@@ -1,4 +1,4 @@
-"""Bounds of numeric options, declared where an option is and checked in one place."""
+"""Bounds of numeric options: declared beside the dataclass field, checked in one place."""
 
 import math
 from dataclasses import dataclass, field, fields
@@ -11,30 +11,30 @@ _KEY = "bounds"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Inclusive bounds. ``is_open``: the lower one itself is excluded."""
+    """Inclusive bounds. ``excludes_low``: ``low`` itself is out of bounds."""
 
     low: float
     high: float
-    is_open: bool = False
+    excludes_low: bool = False
 
     def check(self, name: str, value: float) -> None:
-        """Raises ``InvalidArgumentError`` for a value outside, NaN included."""
+        """Raises ``InvalidArgumentError`` if ``value`` is out of bounds or NaN."""
         if math.isnan(value) or not self.low <= value <= self.high:
             raise InvalidArgumentError(name, f"{value} is not in {self.low} … {self.high}")
-        if self.is_open and value == self.low:
+        if self.excludes_low and value == self.low:
             raise InvalidArgumentError(name, f"{value} is not in ({self.low:g}, {self.high}]")
 
 
-def bounded(default: Any, low: float, high: float, *, is_open: bool = False) -> Any:
-    """A dataclass field that :func:`check_bounds` checks. ``None`` as a value means not set."""
-    return field(default=default, metadata={_KEY: Bounds(low, high, is_open)})
+def bounded(default: Any, low: float, high: float, *, excludes_low: bool = False) -> Any:
+    """A dataclass field that :func:`check_bounds` checks. A value of ``None`` is not checked."""
+    return field(default=default, metadata={_KEY: Bounds(low, high, excludes_low)})
 
 
 def check_bounds(options: Any) -> None:
     """Checks every bounded field of a dataclass.
 
     Raises:
-        InvalidArgumentError: names the first field whose value is outside.
+        InvalidArgumentError: names the first field that is out of bounds.
     """
     for option in fields(options):
         bounds: Bounds | None = option.metadata.get(_KEY)

@@ -1,4 +1,4 @@
-"""What a machine can do at best: bytes read and products summed in a second."""
+"""The hardware limits of a roofline model: memory bandwidth and matmul throughput."""
 
 import tempfile
 import threading
@@ -23,17 +23,17 @@ _MATRICES = {
 
 
 def measure_ceilings(num_threads: int) -> dict[str, Any]:
-    """The best of some repetitions, on ``num_threads`` cores.
+    """Measures both limits with ``num_threads`` threads; the best of several repetitions counts.
 
     Returns:
-        ``bytes_per_second`` of memory read in order, far more than the caches hold, and
-        ``operations_per_second`` by precision: multiplications and additions of a product of
-        two large square matrices in ONNX Runtime, as its int8 kernels and fp32 kernels do it.
+        ``bytes_per_second``: sequential reads of arrays much larger than the caches.
+        ``operations_per_second``, by precision: multiplications plus additions of ONNX Runtime's
+        fp32 and int8 matmul of two square matrices.
     """
     return {
         "bytes_per_second": _bandwidth(num_threads),
         "operations_per_second": {
-            precision: _matrix_rate(precision, num_threads) for precision in _MATRICES
+            precision: _matmul_rate(precision, num_threads) for precision in _MATRICES
         },
     }
 
@@ -42,7 +42,7 @@ def _bandwidth(num_threads: int) -> float:
     arrays = [np.ones(_READ_BYTES // 4, np.float32) for _ in range(num_threads)]
 
     def read_all() -> None:
-        # numpy leaves the interpreter's lock while it sums.
+        # NumPy releases the GIL while it reads the array.
         threads = [threading.Thread(target=array.max) for array in arrays]
         for thread in threads:
             thread.start()
@@ -52,7 +52,7 @@ def _bandwidth(num_threads: int) -> float:
     return num_threads * _READ_BYTES / _best_seconds(read_all)
 
 
-def _matrix_rate(precision: str, num_threads: int) -> float:
+def _matmul_rate(precision: str, num_threads: int) -> float:
     left, right, operator, in_type, out_type = _MATRICES[precision]
     shape = (_SIZE, _SIZE)
     random = np.random.default_rng(0)

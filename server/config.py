@@ -1,4 +1,4 @@
-"""The server's configuration: frozen, parsed once by ``server.__main__``."""
+"""The server's configuration: immutable, parsed once by ``server.__main__``."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,10 +19,10 @@ class TlsFiles:
     client_ca: Path | None = None
 
 
-class SamplingPlace(StrEnum):
+class SamplingLocation(StrEnum):
     """Where tokens are sampled.
 
-    ``AUTO``: on the device on a GPU, on the host on a CPU, where that is faster (0085).
+    ``AUTO``: on the device for GPUs, on the host for CPUs (docs/decisions/0085-sampling.md).
     """
 
     AUTO = "auto"
@@ -35,26 +35,28 @@ class ServerConfig:
     """Lengths in tokens, times in seconds.
 
     Devices: each of ``devices`` has a replica of every model and ``num_lanes`` lanes.
-    ``has_device_memory`` treats a CPU as a device whose memory the host cannot reach. With
+    ``has_device_memory`` treats a CPU as a device with separate memory, for tests. With
     ``cuda_graphs``, decode steps on a GPU are padded to a few sizes, recorded when a model is
     loaded, and replayed.
 
-    Threads: ``num_threads`` serve a lane that runs alone; lanes side by side share them. At most
-    ``max_paired_bytes`` of a graph's weights are held twice for that
-    (:mod:`server.runtime.thread_switching`). Up to ``single_lane_max_sequences`` sequences run on
-    one lane together.
+    Threads: the intra-op threads (``num_threads``) run one active lane, or are divided among
+    several. Each graph therefore has two sessions, unless the weights that they do not share exceed
+    ``max_duplicated_bytes`` (:mod:`server.runtime.thread_switching`). Up to
+    ``single_lane_max_sequences`` sequences share one lane.
 
     Listeners: ``admin`` is the address for loading and unloading models; ``None`` opens none.
-    Without ``tls`` nothing is encrypted, without ``tokens`` nobody needs one; the admin address
-    uses ``admin_tokens`` if given. A connection has at most ``max_streams`` concurrent calls and
-    closes after ``max_connection_seconds`` (``None``: never) plus the grace period.
-    ``watch_seconds``: between two checks for new bundles; ``None`` checks once.
+    Without ``tls``, connections are not encrypted. ``tokens`` and ``admin_tokens`` are files of
+    bearer tokens; without ``tokens``, calls need none. The admin address uses ``admin_tokens`` if
+    set, else ``tokens``. A connection has at most ``max_streams`` concurrent calls and closes
+    after ``max_connection_seconds`` (``None``: never) plus the grace period. ``watch_seconds`` is
+    the interval of checks for new bundles; ``None`` checks only at startup.
 
-    Admission, per model: ``max_queue`` and ``max_queue_tokens`` bound the waiting sequences,
-    ``max_queued_texts`` and ``max_queued_text_tokens`` an encoder's texts, ``max_tokenizing`` the
-    requests that wait for tokenization. A client may use ``client_tokens_per_second`` (``None``:
-    no limit), and ``client_burst_tokens`` (``None``: one minute's worth) at once. A stream ends
-    when its client does not read it for ``stall_seconds``.
+    Admission, per model: ``max_queue`` and ``max_queue_tokens`` limit the waiting sequences,
+    ``max_queued_texts`` and ``max_queued_text_tokens`` the waiting texts of an encoder. All models
+    together: ``max_tokenizing`` limits the requests that wait for tokenization. Per client:
+    ``client_tokens_per_second`` is the rate (``None``: no limit), ``client_burst_tokens`` the
+    burst (``None``: one minute of the rate). A stream ends when its client does not read it for
+    ``stall_seconds``.
     """
 
     bundles: Path
@@ -69,11 +71,11 @@ class ServerConfig:
     max_connection_seconds: float | None = None
     devices: tuple[str, ...] = ("cpu",)
     has_device_memory: bool = False
-    sampling: SamplingPlace = SamplingPlace.AUTO
+    sampling: SamplingLocation = SamplingLocation.AUTO
     cuda_graphs: bool = True
     num_lanes: int = 1
     num_threads: int = 1
-    max_paired_bytes: int = 1 << 29
+    max_duplicated_bytes: int = 1 << 29
     single_lane_max_sequences: int = 8
     num_slots: int = 32
     max_length: int = 2048
@@ -92,35 +94,35 @@ class ServerConfig:
 
     @property
     def has_buckets(self) -> bool:
-        """Whether decode runs are padded to a few sizes, and recorded if the device can.
+        """Whether decode runs are padded to a few sizes, and recorded where CUDA graphs exist.
 
-        A session that records accepts runs from one thread only.
+        A session that records CUDA graphs accepts runs from one thread only.
         """
-        return self.cuda_graphs and self._is_apart and self.num_lanes == 1
+        return self.cuda_graphs and self._has_separate_memory and self.num_lanes == 1
 
     @property
     def samples_on_device(self) -> bool:
-        """Whether tokens are sampled by graphs on the device, where that is possible."""
-        if self.sampling == SamplingPlace.AUTO:
-            return self._is_apart
-        return self.sampling == SamplingPlace.DEVICE
+        """Whether sampling runs on the device, for the requests that it supports."""
+        if self.sampling == SamplingLocation.AUTO:
+            return self._has_separate_memory
+        return self.sampling == SamplingLocation.DEVICE
 
     @property
-    def keeps_logits(self) -> bool:
+    def keeps_logits_on_device(self) -> bool:
         """Whether logits stay on the device until the host needs them."""
-        return self.samples_on_device and self._is_apart
+        return self.samples_on_device and self._has_separate_memory
 
     @property
-    def _is_apart(self) -> bool:
-        """Whether the host cannot reach the devices' memory."""
+    def _has_separate_memory(self) -> bool:
+        """Whether host code cannot access the devices' memory."""
         return self.has_device_memory or self.devices[0].startswith("cuda")
 
     @property
-    def num_all_lanes(self) -> int:
+    def num_lanes_total(self) -> int:
         """Lanes of all devices together."""
         return len(self.devices) * self.num_lanes
 
     @property
-    def tokens_of_admin(self) -> Path | None:
+    def admin_token_file(self) -> Path | None:
         """The token file for the admin address."""
         return self.admin_tokens or self.tokens

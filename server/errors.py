@@ -1,6 +1,6 @@
-"""The closed set of errors that a caller can receive.
+"""The closed set of errors that a client can receive.
 
-Each has a code of ``google.rpc.Code``, which every protocol's front end maps to its own statuses.
+Each has a code of ``google.rpc.Code``, which front ends map to the statuses of their protocol.
 """
 
 from enum import StrEnum
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 
 class Code(StrEnum):
-    """How a call ended: names of ``google.rpc.Code``, also the ``status`` label of metrics."""
+    """The status of a call: names of ``google.rpc.Code``, and the ``status`` label of metrics."""
 
     OK = "OK"
     CANCELLED = "CANCELLED"
@@ -23,13 +23,13 @@ class Code(StrEnum):
 
 
 class ServeError(Exception):
-    """A request that fails. ``str(error)`` is sent to the client: no paths, no internals."""
+    """A failed request. ``str(error)`` is sent to the client: no file paths, no internals."""
 
     code: ClassVar[Code] = Code.INTERNAL
 
 
 class InvalidArgumentError(ServeError):
-    """A bad value in a request.
+    """An invalid value in a request.
 
     Attributes:
         field: its path in the service's request, such as ``inputs[2]`` or ``top_p``. Front ends
@@ -46,20 +46,20 @@ class InvalidArgumentError(ServeError):
 
 
 class Resource(StrEnum):
-    """What a request takes from the engine."""
+    """A resource of the engine that requests use."""
 
     SEQUENCES = "sequences"
     TOKENS = "tokens"
 
 
 class RequestTooLargeError(ServeError):
-    """A request that the engine could never accept. Front ends name the field to blame.
+    """A request that exceeds the engine's capacity even when idle. Front ends name the field.
 
     Attributes:
-        limit: the most that one request may ask for.
-        asked: what this request asks for, in the same unit.
-        resource: what ``limit`` counts.
-        counts_new_tokens: whether ``asked`` includes tokens to generate.
+        limit: the most that one request may use, in units of ``resource``.
+        asked: what this request needs, in the same unit.
+        resource: the unit of ``limit`` and ``asked``.
+        counts_new_tokens: whether ``asked`` includes ``max_new_tokens``.
     """
 
     code = Code.INVALID_ARGUMENT
@@ -105,26 +105,26 @@ class UnauthenticatedError(ServeError):
     code = Code.UNAUTHENTICATED
 
     def __init__(self) -> None:
-        super().__init__("a valid bearer token is needed")
+        super().__init__("a valid bearer token is required")
 
 
 class Limit(StrEnum):
-    """The limit that was reached: a stable word for programs."""
+    """The limit that was reached: a stable, machine-readable name."""
 
     QUEUE_ROWS = "queue_rows"
     QUEUE_TOKENS = "queue_tokens"
     CLIENT_TOKENS = "client_tokens"  # per second
     THREADS = "threads"  # too many requests wait to be tokenized
-    DEADLINE = "deadline"  # the queue is longer than the caller waits
-    SLOW_READER = "slow_reader"  # the caller does not read its stream
+    DEADLINE = "deadline"  # the estimated wait exceeds the request's deadline
+    SLOW_READER = "slow_reader"  # the client does not read its stream
 
 
 RETRY_SECONDS = 1.0
-"""When another try is worth it, if nothing better is known."""
+"""The suggested retry delay if the server cannot estimate one."""
 
 
 class OverloadedError(ServeError):
-    """No room now. Worth another try after ``retry_seconds``."""
+    """The server is over capacity. The client may retry after ``retry_seconds``."""
 
     code = Code.RESOURCE_EXHAUSTED
 
@@ -138,7 +138,7 @@ class DeadlineError(ServeError):
     code = Code.DEADLINE_EXCEEDED
 
     def __init__(self) -> None:
-        super().__init__("the deadline passed before the request was done")
+        super().__init__("the deadline passed before the request was completed")
 
 
 class ShuttingDownError(ServeError):
@@ -149,7 +149,7 @@ class ShuttingDownError(ServeError):
 
 
 class EngineStoppedError(ServeError):
-    """The engine died, or stopped before the request was done. Another server may do it."""
+    """The engine stopped before the request was completed. Another server may complete it."""
 
     code = Code.UNAVAILABLE
 
@@ -158,7 +158,7 @@ class EngineStoppedError(ServeError):
 
 
 class InternalError(ServeError):
-    """A fault of the server. The cause is in the log."""
+    """An error of the server. The server's log has the cause."""
 
     code = Code.INTERNAL
 
@@ -167,4 +167,4 @@ class InternalError(ServeError):
 
 
 class StartupError(Exception):
-    """The server cannot start as configured: a message for the operator."""
+    """The server cannot start as configured. The message is for the operator."""

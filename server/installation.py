@@ -1,7 +1,7 @@
-"""Whether what is installed can do what is asked, said before ONNX Runtime is imported.
+"""Checks, before ONNX Runtime is imported, that the installation supports the requested device.
 
-ONNX Runtime for CPUs and for GPUs are two packages that hold one module, so neither comes without
-its extra, and where both were installed, the one that came last is in place.
+The packages ``onnxruntime`` and ``onnxruntime-gpu`` contain the same module. Each is an extra of
+this project; if both are installed, the files of the last one are used.
 """
 
 import ctypes
@@ -14,29 +14,29 @@ from server.errors import StartupError
 
 CPU, GPU = "onnxruntime", "onnxruntime-gpu"
 MODULE = "onnxruntime"
-# Part of the driver, and of no package.
+# Part of NVIDIA's driver; no Python package contains it.
 DRIVER = "libcuda.so.1"
 
 
 def check_installation(device: str) -> None:
-    """Refuses a device that this installation or this machine cannot have.
+    """Rejects a device that the installed packages or this machine do not support.
 
     Args:
-        device: as on the command line.
+        device: the value of ``--device``.
 
     Raises:
-        StartupError: says what to install.
+        StartupError: the message says what to install.
     """
-    found = {name for name in (CPU, GPU) if _is_in_place(name)}
-    reason = what_is_missing(device, found)
+    found = {name for name in (CPU, GPU) if _provides_module(name)}
+    reason = missing_requirement(device, found)
     if reason is None and device.startswith("cuda"):
-        reason = _why_no_driver()
+        reason = _driver_problem()
     if reason is not None:
-        raise StartupError(f"device {device!r} was asked for, but {reason}")
+        raise StartupError(f"device {device!r} cannot be used: {reason}")
 
 
-def what_is_missing(device: str, installed: Set[str]) -> str | None:
-    """What keeps ``device`` from being used where these packages are installed."""
+def missing_requirement(device: str, installed: Set[str]) -> str | None:
+    """What ``device`` lacks, given the installed packages; ``None`` if it can be used."""
     if not installed:
         return (
             "no ONNX Runtime is installed: in this project's folder, `pip install '.[cpu]'` for a "
@@ -50,13 +50,13 @@ def what_is_missing(device: str, installed: Set[str]) -> str | None:
             f"`pip uninstall {CPU}`, then `pip install '.[gpu]'` in this project's folder"
         )
     return (
-        f"{CPU} and {GPU} are both installed, and hold the same files: "
+        f"{CPU} and {GPU} are both installed and contain the same files: "
         f"`pip uninstall {CPU} {GPU}`, then `pip install '.[gpu]'` in this project's folder"
     )
 
 
-def _is_in_place(name: str) -> bool:
-    """Whether package ``name`` put its files where the module is imported from."""
+def _provides_module(name: str) -> bool:
+    """Whether the module is imported from the files of package ``name``."""
     module = importlib.util.find_spec(MODULE)
     if module is None or module.origin is None:
         return False
@@ -67,7 +67,8 @@ def _is_in_place(name: str) -> bool:
     return Path(str(place)).resolve() == Path(module.origin).resolve().parent
 
 
-def _why_no_driver() -> str | None:
+def _driver_problem() -> str | None:
+    """Why the NVIDIA driver cannot be used; ``None`` if it works and finds a GPU."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:

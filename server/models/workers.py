@@ -34,7 +34,7 @@ def build_engine(
 ) -> Engine:
     """Starts an engine without models. It is to know them by ``Model.key``."""
     return Engine(
-        num_lanes=config.num_all_lanes,
+        num_lanes=config.num_lanes_total,
         num_devices=len(config.devices),
         observer=observer,
         busy=busy,
@@ -74,7 +74,7 @@ def make_worker(
         graphs.get(ATTEND),
         replica.memory,
         Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        bind_take(replica.load_model, shape) if config.keeps_logits else None,
+        bind_take(replica.load_model, shape) if config.keeps_logits_on_device else None,
     )
     step = Limits(config.num_slots, config.max_batched_tokens)
     chooser = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
@@ -84,10 +84,10 @@ def make_worker(
 def capacity_of(model: Model, config: ServerConfig) -> AdmissionLimits:
     """What is accepted at a time: what runs, and what may wait."""
     if model.manifest.kind == Kind.ENCODER:
-        num_tokens = config.max_padded_tokens * config.num_all_lanes
+        num_tokens = config.max_padded_tokens * config.num_lanes_total
         most = Cost(config.max_queued_texts, config.max_queued_text_tokens)
         return AdmissionLimits(most, Cost(num_tokens, num_tokens))
-    num_slots = config.num_slots * config.num_all_lanes
+    num_slots = config.num_slots * config.num_lanes_total
     # A row's source counts as well as its target.
     parallel = Cost(num_slots, 2 * num_slots * model.max_length)
     return AdmissionLimits(parallel + Cost(config.max_queue, config.max_queue_tokens), parallel)

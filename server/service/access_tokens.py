@@ -1,4 +1,4 @@
-"""Bearer tokens (RFC 6750): which are valid, and whose they are."""
+"""Valid bearer tokens (RFC 6750) and the names of their owners."""
 
 import hashlib
 import hmac
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from server.errors import StartupError
-from server.file_changes import FileChanges
+from server.watched_files import WatchedFiles
 
 log = logging.getLogger(__name__)
 
@@ -18,26 +18,26 @@ _SCHEME = re.compile(r"bearer +(?P<token>\S+) *", re.IGNORECASE)
 class AccessTokens:
     """The tokens of a file, one per line: ``TOKEN`` or ``NAME:TOKEN``; ``#`` starts a comment.
 
-    The file is read again when it changes. A file that cannot be read, or has a bad line, changes
-    nothing; an empty file lets nobody in. Several lines may have the same name, so that a token
-    can be replaced. A token without a name is named after its hash.
+    The file is reloaded when it changes. If it cannot be read or has an invalid line, the previous
+    tokens stay valid; an empty file rejects every call. Several lines may have the same name, so
+    that tokens can be rotated. A token without a name is named by its hash.
 
     Raises:
-        StartupError: the file cannot be read at first.
+        StartupError: the file cannot be read at startup.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._changes = FileChanges(path)
+        self._watched = WatchedFiles(path)
         try:
             self._names = _parse(path)
         except (OSError, ValueError) as error:
             raise StartupError(f"tokens: {error}") from error
 
     def name_of(self, header: str) -> str | None:
-        """Whose token an ``Authorization`` header holds; ``None`` if it is not valid.
+        """The owner of the token in an ``Authorization`` header; ``None`` if it is not valid.
 
-        All tokens are compared, each in constant time, so that the time reveals nothing.
+        All tokens are compared, each in constant time, to prevent timing attacks.
         """
         self._refresh()
         match = _SCHEME.fullmatch(header)
@@ -49,18 +49,18 @@ class AccessTokens:
         return found
 
     def _refresh(self) -> None:
-        if not self._changes.since_last_look():
+        if not self._watched.have_changed():
             return
         try:
             self._names = _parse(self._path)
         except (OSError, ValueError) as error:
-            log.error("keeping the tokens read before: %s", error)
+            log.error("keeping the previous tokens: %s", error)
         else:
-            log.info("read %d tokens", len(self._names))
+            log.info("reloaded %d tokens", len(self._names))
 
 
 def _parse(path: Path) -> dict[bytes, str]:
-    """Names by token. Raises ``ValueError`` with the number of a bad line, never its content."""
+    """Names by token. ``ValueError`` has the number of an invalid line, never its content."""
     names = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = line.strip()

@@ -1,4 +1,4 @@
-"""Answer: the parts of a text that answer a question (extractive question answering)."""
+"""Answer: extractive question answering, which finds the answer as a span of the context."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from server.service.encoder_call import EncoderCall, Truncation, truncation_of, 
 from server.service.encoder_options import LengthOptions, check_integer, length_limit
 from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
-from server.text.answers import Span, find_answers
+from server.text.answers import ScoredSpan, find_answers
 from server.text.windows import LongInput
 
 DEFAULT_MAX_ANSWER_TOKENS = 15
@@ -27,10 +27,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest(ModelRequest):
-    """Questions, and how many answers are wanted.
+    """Questions with their contexts, and the answers to return.
 
-    ``top_k``: the most answers per question. ``max_answer_tokens``: the longest answer; ``None``:
-    :data:`DEFAULT_MAX_ANSWER_TOKENS`. ``allow_no_answer``: an empty span may be among the answers.
+    ``top_k``: maximum number of answers per question. ``max_answer_tokens``: length of the longest
+    answer; ``None``: :data:`DEFAULT_MAX_ANSWER_TOKENS`. ``allow_no_answer``: the answers may
+    include an empty span.
     """
 
     questions: tuple[Question, ...] = ()
@@ -44,7 +45,7 @@ class AnswerRequest(ModelRequest):
 class AnswerSpan:
     """``text`` is the context from ``start`` to ``end``, in characters; empty for no answer.
 
-    ``score``: the probability of its start times that of its end.
+    ``score``: the probability of the start times the probability of the end.
     """
 
     text: str
@@ -76,8 +77,8 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
     """Answers each question from its context.
 
     Raises:
-        ServeError: an input or option is bad, or the model is unknown, does not answer questions,
-            or is full.
+        ServeError: an input or option is invalid, the model is unknown or does not answer
+            questions, or its queue is full.
     """
     call = EncoderCall.open(request, Task.ANSWER, context, caller)
     model, max_bytes = call.model, context.config.max_input_bytes
@@ -93,7 +94,7 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
     )
     outputs = await call.run(call.jobs(tokenized))
 
-    def find_all() -> list[list[Span]]:
+    def find_all() -> list[list[ScoredSpan]]:
         return [
             find_answers(
                 text,

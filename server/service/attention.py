@@ -1,4 +1,4 @@
-"""Attention weights of a generated text: it is run through the model again, with weights out."""
+"""Attention weights of a generated text, from a second, prefill-only run of the model."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from server.service.usage import completion_of
 from server.text.alignment import target_spans
 
 Floats = npt.NDArray[np.float32]
-MAX_WEIGHTS = 8 << 20  # of a response, in float32
+MAX_WEIGHTS = 8 << 20  # per response; 4 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class AttentionPlan:
 
 
 def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionPlan | None:
-    """The weights that a request asks for, if any. Raises ``InvalidArgumentError``."""
+    """The weights that a request asks for; ``None`` for none. Raises ``InvalidArgumentError``."""
     if options is None:
         return None
     name = model.manifest.name
@@ -43,12 +43,12 @@ def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionP
     shapes = {} if graph is None else {output.name: output.shape for output in graph.outputs}
     kinds = [kind for kind in AttentionKind if kind in shapes]
     if not kinds:
-        raise InvalidArgumentError("attention", f"{name!r} has no graph that computes it")
+        raise InvalidArgumentError("attention", f"{name!r} has no graph that returns it")
     kind = options.kind or kinds[0]
     if kind not in shapes:
-        raise InvalidArgumentError("attention.kind", f"{name!r} has {kinds[0]} alone")
+        raise InvalidArgumentError("attention.kind", f"{name!r} has only {kinds[0]}")
     if options.alignments and kind != AttentionKind.CROSS:
-        raise InvalidArgumentError("attention.alignments", "are those of cross-attention")
+        raise InvalidArgumentError("attention.alignments", "require cross-attention")
     _, num_layers, num_heads, *_ = shapes[kind]
     layers = _selected("layers", options.layers, int(num_layers))
     heads = _selected("heads", options.heads, int(num_heads))
@@ -57,7 +57,7 @@ def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionP
 
 
 def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> None:
-    """Raises ``InvalidArgumentError`` for more weights than a response may hold."""
+    """Raises ``InvalidArgumentError`` for more than :data:`MAX_WEIGHTS` weights."""
     num_weights = 0
     for job in jobs:
         length = len(job.prompt) + job.max_new_tokens
@@ -66,8 +66,8 @@ def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> 
     if num_weights > MAX_WEIGHTS:
         raise InvalidArgumentError(
             "attention",
-            f"could be {num_weights} weights, at most {MAX_WEIGHTS}: choose layers and heads, or "
-            f"their average, and bound max_new_tokens",
+            f"could be {num_weights} weights, at most {MAX_WEIGHTS}: select layers and heads, or "
+            f"average, and limit max_new_tokens",
         )
 
 
@@ -89,20 +89,21 @@ async def read_attention(
     token_ids: tuple[int, ...],
     source_text: str,
 ) -> Attention:
-    """Runs a finished text through the model again.
+    """Runs a finished output through the model again and returns its attention weights.
 
     Args:
-        engine: that runs ``model``.
+        engine: the engine that runs ``model``.
+        model: the model that generated the output.
         plan: the weights to compute.
-        job: that generated the text.
-        num_start_tokens: of the job's prompt, before the text.
-        token_ids: of the text, with the token that ended it.
-        source_text: as the caller wrote it.
+        job: the job that generated the output.
+        num_start_tokens: number of tokens of the job's prompt before the output.
+        token_ids: tokens of the output, including the end-of-sequence token.
+        source_text: the untokenized source, for alignments.
 
     Raises:
         ServeError: the run failed.
     """
-    # A token is chosen after the one before it is read.
+    # The model predicts a token at the position of the token before it.
     first = num_start_tokens - 1
     rerun = GenerationJob(
         prompt=(*job.prompt[:num_start_tokens], *token_ids[:-1]),
@@ -119,7 +120,7 @@ async def read_attention(
         engine.cancel(handles)
     completion_of(update)
     if update.attention is None:
-        raise InternalError("the attention could not be read")
+        raise InternalError("the model returned no attention weights")
     is_cross = plan.selection.kind == AttentionKind.CROSS
     source = rerun.source if is_cross else rerun.prompt
     return Attention(
@@ -146,7 +147,9 @@ def _matrices(selection: AttentionSelection, weights: Floats) -> tuple[Attention
 def _alignments(
     model: Model, weights: Floats, target: tuple[int, ...], source_text: str
 ) -> tuple[Alignment, ...]:
-    """Each target token with the source token that it attends to most, special ones aside."""
+    """Aligns each target token with the source token that it attends to most, without special
+    tokens.
+    """
     offsets = model.tokenizer.offsets(source_text)
     inside = [index for index, span in enumerate(offsets) if span is not None]
     if not inside:

@@ -1,11 +1,11 @@
-"""The client behind a call, whichever protocol it came by."""
+"""The client that made a call, independent of the protocol."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """``client`` names whose limits apply; ``deadline`` is in seconds of ``time.monotonic``."""
+    """``client``: identity for per-client limits. ``deadline``: seconds of ``time.monotonic``."""
 
     client: str
     deadline: float | None

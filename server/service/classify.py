@@ -1,4 +1,4 @@
-"""Classify: labels of texts, or of pairs of texts."""
+"""Classify: maps texts, or pairs of texts, to labels with scores."""
 
 from dataclasses import dataclass, field
 
@@ -34,8 +34,8 @@ class TextPair:
 class ClassifyRequest(ModelRequest):
     """Either ``inputs`` or ``pairs``.
 
-    ``top_k``: return only the k best labels; ``None``: all. ``score_function``: from logits to
-    scores; ``None``: the one that the model was trained with.
+    ``top_k``: return the k best labels; ``None``: all. ``score_function``: from logits to scores;
+    ``None``: the function that the model was trained with.
     """
 
     inputs: tuple[str, ...] = ()
@@ -78,8 +78,8 @@ async def classify(
     """Classifies each text, or each pair.
 
     Raises:
-        ServeError: an input or option is bad, or the model is unknown, does not classify, or is
-            full.
+        ServeError: an input or option is invalid, the model is unknown or does not classify, or
+            its queue is full.
     """
     call = EncoderCall.open(request, Task.CLASSIFY, context, caller)
     model = call.model
@@ -112,7 +112,7 @@ async def _tokenize(
         validation.check_texts(request.inputs, max_bytes)
         return await call.tokenize(request.inputs, limit)
     if request.inputs:
-        raise InvalidArgumentError("pairs", "exactly one of inputs and pairs is needed")
+        raise InvalidArgumentError("pairs", "exactly one of inputs and pairs is required")
     first = [pair.text for pair in request.pairs]
     second = [pair.text_pair for pair in request.pairs]
     validation.check_texts(first, max_bytes, "pairs", ".text")

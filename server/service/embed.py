@@ -1,4 +1,4 @@
-"""Embed: texts to vectors."""
+"""Embed: maps texts to vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,12 +29,12 @@ MIN_NORM = 1e-12  # the eps of torch.nn.functional.normalize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest(ModelRequest):
-    """Texts, and which vectors of them are wanted.
+    """Texts to embed, and the properties of their vectors.
 
-    ``dimensions``: keep only the first (Kusupati et al. 2022, Matryoshka). ``normalize``: to
-    length 1; ``None``: as the model does. ``prompt`` precedes each text; ``prompt_name`` picks one
-    of the model's prompts instead; if neither is set, the model's default prompt is used.
-    ``token_embeddings``: return the vector of each token too; not with windows.
+    ``dimensions``: truncate vectors to this size (Matryoshka, Kusupati et al. 2022).
+    ``normalize``: to length 1; ``None``: the model's default. ``prompt`` is prepended to each text;
+    ``prompt_name`` selects one of the model's prompts instead; without both, the model's default
+    prompt is used. ``token_embeddings``: also return the vector of each token; not with windows.
     """
 
     inputs: tuple[str, ...] = ()
@@ -82,16 +82,17 @@ class EmbedResult:
 async def embed(
     request: EmbedRequest, context: ServiceContext, caller: Caller, *, is_bulk: bool = False
 ) -> EmbedResult:
-    """Embeds each text. A text in several windows gets the mean of their vectors, by tokens.
+    """Embeds each text. With several windows, the vector is their mean, weighted by tokens.
 
     Args:
         request: the texts and options.
-        context: of the server.
-        caller: of the request.
+        context: the server's components.
+        caller: the client and its deadline.
         is_bulk: whether other requests may overtake this one.
 
     Raises:
-        ServeError: an input or option is bad, or the model is unknown, does not embed, or is full.
+        ServeError: an input or option is invalid, the model is unknown or does not embed, or its
+            queue is full.
     """
     call = EncoderCall.open(request, Task.EMBED, context, caller, is_bulk=is_bulk)
     model, wants_tokens = call.model, request.token_embeddings
@@ -169,7 +170,7 @@ def _prompt(request: EmbedRequest, embedding: bundle.Embedding | None) -> str:
     if request.prompt is None:
         return named_prompt(embedding, request.prompt_name, "prompt_name")
     if request.prompt_name is not None:
-        raise InvalidArgumentError("prompt_name", "prompt is given as well")
+        raise InvalidArgumentError("prompt_name", "cannot be combined with prompt")
     return request.prompt
 
 
@@ -200,7 +201,7 @@ def _mean_vector(text: TokenizedText, outputs: Sequence[EncoderOutput]) -> Float
 def _token_embeddings(text: TokenizedText, vectors: Floats | None, model: Model) -> TokenEmbeddings:
     if vectors is None:
         raise InvalidArgumentError(
-            "token_embeddings", "the model's bundle has none: export it again"
+            "token_embeddings", "the model's bundle does not return them: export it again"
         )
     window = text.windows[0]
     offsets = [(0, 0)] * len(window.token_ids)

@@ -1,4 +1,4 @@
-"""EmbedStream: any number of Embed requests as one bulk job, with flow control."""
+"""EmbedStream: any number of Embed requests in one call, with flow control."""
 
 import asyncio
 from collections import deque
@@ -11,17 +11,18 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.embed import EmbedRequest, EmbedResult, embed
 
-# Per stream, in progress at a time. Many texts include some of similar length, which pad little.
+# In progress at a time, per stream. Among many texts are some of similar length, whose batches need
+# little padding.
 MAX_STREAM_TEXTS = 512
 MAX_STREAM_REQUESTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class BulkItem:
-    """One request of a stream. ``id`` is the caller's and is returned with the result.
+    """One request of a stream. ``id`` is chosen by the client and returned with the result.
 
     ``request`` is an error if the front end could not decode the item. The stream ends with this
-    error after the results of earlier items.
+    error, after the results of earlier items.
     """
 
     id: int
@@ -39,11 +40,11 @@ async def embed_stream(
 
     Args:
         items: the requests.
-        context: of the server.
-        caller: of the stream.
+        context: the server's components.
+        caller: the client and its deadline.
 
     Raises:
-        ServeError: of the first item that failed.
+        ServeError: the error of the first item that failed.
     """
     bulk = _Bulk(context, caller)
     next_item = _next(items)
@@ -71,7 +72,7 @@ async def embed_stream(
 
 
 class _Bulk:
-    """The items in progress. ``tasks`` embed them, in the order of the stream."""
+    """The items in progress: one task each, in the order of the stream."""
 
     def __init__(self, context: ServiceContext, caller: Caller) -> None:
         self.tasks: deque[asyncio.Task[tuple[int, EmbedResult]]] = deque()
@@ -89,13 +90,13 @@ class _Bulk:
         self.tasks.append(asyncio.create_task(self._embed(item)))
 
     def pop(self) -> tuple[int, EmbedResult]:
-        """The first item's id and result; it is done. Raises its ``ServeError`` if it failed."""
+        """Removes the first item, whose task is done. Returns its id and result, or raises."""
         id_, result = self.tasks.popleft().result()
         self._num_texts -= len(result.outputs)
         return id_, result
 
     async def _embed(self, item: BulkItem) -> tuple[int, EmbedResult]:
-        """Waits while the engine's queue is full: a bulk job is not urgent."""
+        """Embeds one item. Waits and retries while the engine's queue is full."""
         request = item.request
         if isinstance(request, ServeError):
             raise request

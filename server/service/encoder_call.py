@@ -1,4 +1,4 @@
-"""The steps that all calls to encoders share: look up the model, tokenize, run, account."""
+"""The steps that all encoder calls share: look up the model, tokenize, run, count."""
 
 import itertools
 import time
@@ -23,8 +23,8 @@ from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window
 class Truncation:
     """How an input was shortened or split.
 
-    ``truncated_tokens`` of the text were dropped. ``windows``: the model runs that read the text;
-    1 if it fits into one.
+    ``truncated_tokens``: tokens of the text that were dropped. ``windows``: windows that the text
+    was split into; 1 if it fits into one.
     """
 
     truncated_tokens: int
@@ -41,10 +41,10 @@ class EncoderOutput:
 
 @dataclass(slots=True)
 class EncoderCall:
-    """One request to an encoder, from its arrival to its result. One coroutine owns it.
+    """The state of one encoder call, from arrival to result. One coroutine owns it.
 
-    ``is_bulk``: other requests may overtake its texts. ``started``: seconds of
-    ``time.monotonic``.
+    ``is_bulk``: other requests may overtake its texts. ``started``: arrival of the call, in
+    seconds of ``time.monotonic``.
     """
 
     model: Model
@@ -70,7 +70,7 @@ class EncoderCall:
 
         Raises:
             ModelNotFoundError: no such model is served.
-            InvalidArgumentError: the model does not do this task.
+            InvalidArgumentError: the model does not support the task.
         """
         model = context.registry.get(request.model, request.version)
         validation.check_task(model, task)
@@ -88,21 +88,21 @@ class EncoderCall:
         """Tokenizes texts, or pairs of texts. The engine's capacity is checked first.
 
         Args:
-            texts: alone, or the first of each pair.
-            limit: the longest text, and what happens to longer ones.
+            texts: single texts, or the first text of each pair.
+            limit: the length limit, and how longer texts are handled.
             pairs: the second text of each pair; as many as ``texts``.
-            with_offsets: whether offsets and word ids of the tokens are needed.
-            path: the request field of a text, with ``{}`` for its index.
+            with_offsets: whether to return offsets and word ids of the tokens.
+            path: the request field of a text, with ``{}`` for its index, for errors.
 
         Raises:
             InvalidArgumentError: a text is too long for ``limit`` or has no tokens; names its path.
-            ServeError: the engine has no room, or the deadline passed.
+            ServeError: the queue is full, or the deadline passed.
         """
         started = time.monotonic()
         tokenizer = self.model.tokenizer
         self.context.engine.check(self.model.key, len(texts), is_bulk=self.is_bulk)
         try:
-            tokenized = await self.context.tokenized(
+            tokenized = await self.context.run_tokenizer(
                 itertools.chain(texts, pairs or ()),
                 lambda: tokenizer.tokenize_windows(texts, pairs, limit, with_offsets=with_offsets),
                 self.caller,
@@ -116,13 +116,13 @@ class EncoderCall:
         return tokenized
 
     async def run(self, jobs: Sequence[Sequence[EncodingJob]]) -> list[list[EncoderOutput]]:
-        """Runs the jobs of each input. If one fails or the caller leaves, the rest are cancelled.
+        """Runs the jobs of each input. If one fails or the caller cancels, cancels the others.
 
         Returns:
-            The outputs in the order of ``jobs``, grouped alike.
+            The outputs in the order and grouping of ``jobs``.
 
         Raises:
-            ServeError: of the first job that failed.
+            ServeError: the first failure of any job.
         """
         engine = self.context.engine
         handles = engine.submit(
@@ -140,7 +140,7 @@ class EncoderCall:
     def job(
         self, window: Window, *, logit_positions: tuple[int, ...] = (), wants_tokens: bool = False
     ) -> EncodingJob:
-        """The job that encodes one window; for the arguments see :class:`EncodingJob`."""
+        """The job that encodes one window. :class:`EncodingJob` describes the arguments."""
         return EncodingJob(
             token_ids=window.token_ids,
             segment_ids=window.segment_ids,
@@ -155,7 +155,7 @@ class EncoderCall:
         return [[self.job(window) for window in text.windows] for text in tokenized]
 
     def finish(self) -> tuple[Usage, Timing]:
-        """Usage and timing of the whole call; also counted in the metrics. Call it once."""
+        """Usage and timing of the whole call. Also reports them to the metrics: call it once."""
         metrics, name = self.context.metrics, self.model.manifest.name
         for done in self._completions:
             metrics.on_phases(name, done.queue_seconds, done.prefill_seconds, done.decode_seconds)

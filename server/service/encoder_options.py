@@ -1,4 +1,4 @@
-"""Options that several calls to encoders share, and their checks."""
+"""Options that several encoder calls share, and their validation."""
 
 import math
 from collections.abc import Callable
@@ -18,9 +18,9 @@ MAX_INTEGER = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthOptions:
-    """How long inputs are read. ``None`` means: what the call or the model does by default.
+    """How inputs over the length limit are handled. ``None``: the default of the call or model.
 
-    ``long_input``: what happens to longer texts. ``max_tokens``: read at once, special tokens
+    ``long_input``: error, truncation or windows. ``max_tokens``: per model run, special tokens
     included. ``stride``: tokens that neighbouring windows share.
     """
 
@@ -34,21 +34,21 @@ def length_limit(
 ) -> LengthLimit:
     """The limits for one call.
 
-    Texts up to ``max_tokens`` (default: what the model takes) are read whole. Longer texts are
-    truncated to, or read in windows of, the length that the model was trained on.
+    Texts of up to ``max_tokens`` (default: the model's limit) are encoded whole. Longer texts are
+    truncated to, or split into windows of, the length that the model was trained on.
 
     Args:
-        options: of the request.
-        model: that reads the texts.
-        default: what happens to long inputs if the request does not say.
-        windows: whether this call can read windows.
+        options: the request's options.
+        model: the model that encodes the texts.
+        default: how long inputs are handled if the request does not specify it.
+        windows: whether this call supports windows.
 
     Raises:
-        InvalidArgumentError: names the option that is out of range or not available.
+        InvalidArgumentError: names the option that is out of range or not supported.
     """
     long_input = options.long_input or default
     if long_input == LongInput.WINDOWS and not windows:
-        raise InvalidArgumentError("long_input", "this call does not read in windows")
+        raise InvalidArgumentError("long_input", "this call does not support windows")
     longest = model.max_length
     check_integer("max_tokens", options.max_tokens, high=longest)
     check_integer("stride", options.stride, low=0, high=longest)
@@ -63,19 +63,19 @@ def length_limit(
 
 
 def check_integer(field: str, value: int | None, *, low: int = 1, high: int = MAX_INTEGER) -> None:
-    """Raises ``InvalidArgumentError`` for a value outside ``low … high``; ``None`` is not set."""
+    """Raises ``InvalidArgumentError`` if ``value`` is not ``None`` and not in ``low … high``."""
     if value is not None and not low <= value <= high:
         raise InvalidArgumentError(field, f"{value} is not in {low} … {high}")
 
 
 def check_fraction(field: str, value: float) -> None:
-    """Raises ``InvalidArgumentError`` for a value outside 0 … 1, NaN included."""
+    """Raises ``InvalidArgumentError`` if ``value`` is not in 0 … 1, or is NaN."""
     if math.isnan(value) or not 0 <= value <= 1:
         raise InvalidArgumentError(field, f"{value} is not in 0 … 1")
 
 
 def softmax(logits: Floats) -> Floats:
-    """Over the last axis."""
+    """Softmax over the last axis."""
     weights: Floats = np.exp(logits - logits.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     return weights
@@ -93,6 +93,6 @@ _SCORES: dict[ScoreFunction, Callable[[Floats], Floats]] = {
 }
 
 
-def score_function(asked: ScoreFunction | None, model: Model) -> Callable[[Floats], Floats]:
-    """The function that the request asks for, or the one that the model was trained with."""
-    return _SCORES[asked or model.manifest.score_function or ScoreFunction.SOFTMAX]
+def score_function(requested: ScoreFunction | None, model: Model) -> Callable[[Floats], Floats]:
+    """The requested function, or by default the one that the model was trained with."""
+    return _SCORES[requested or model.manifest.score_function or ScoreFunction.SOFTMAX]

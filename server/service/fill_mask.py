@@ -1,4 +1,4 @@
-"""FillMask: the likeliest words for the masks of texts."""
+"""FillMask: predicts words for the masks in texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ MAX_TARGETS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillMaskRequest(ModelRequest):
-    """Texts with one mask or more each, written as the model's mask token.
+    """Texts with at least one mask each, written as the model's mask token.
 
-    ``top_k``: candidates per mask; ``None``: :data:`DEFAULT_TOP_K`. ``targets``: consider only
-    these words, each a single token of the model; if empty, the whole vocabulary.
+    ``top_k``: candidates per mask; ``None``: :data:`DEFAULT_TOP_K`. ``targets``: the words to
+    consider, each a single token of the model; empty for the whole vocabulary.
     """
 
     inputs: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class FillMaskRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class MaskCandidate:
-    """A token for a mask, as text. ``score``: its probability in the whole vocabulary."""
+    """A token for a mask, as text. ``score``: its probability over the whole vocabulary."""
 
     text: str
     token_id: int
@@ -80,7 +80,7 @@ class FillMaskResult:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Which candidates are returned. ``targets``: token ids; empty for the whole vocabulary."""
+    """The candidates to return. ``targets``: token ids; empty for the whole vocabulary."""
 
     top_k: int
     targets: tuple[int, ...]
@@ -89,10 +89,11 @@ class _Selection:
 async def fill_mask(
     request: FillMaskRequest, context: ServiceContext, caller: Caller
 ) -> FillMaskResult:
-    """Finds words for each mask.
+    """Predicts words for each mask.
 
     Raises:
-        ServeError: an input or option is bad, or the model is unknown, has no masks, or is full.
+        ServeError: an input or option is invalid, the model is unknown or does not fill masks, or
+            its queue is full.
     """
     call = EncoderCall.open(request, Task.FILL_MASK, context, caller)
     model = call.model
@@ -139,7 +140,7 @@ def _target_ids(words: Sequence[str], model: Model) -> tuple[int, ...]:
     for index, (id_, word) in enumerate(zip(ids, words, strict=True)):
         if id_ is None:
             raise InvalidArgumentError(
-                f"targets[{index}]", f"{word!r} is not one token of the model's"
+                f"targets[{index}]", f"{word!r} is not a single token of the model"
             )
     return tuple(dict.fromkeys(id_ for id_ in ids if id_ is not None))
 
@@ -151,9 +152,9 @@ def _mask_positions(index: int, text: TokenizedText, model: Model) -> tuple[int,
     own = range(window.text_start, window.text_start + window.num_text_tokens)
     positions = tuple(position for position in own if window.token_ids[position] == mask)
     if not positions:
-        where = "no mask in what was read of it" if text.num_truncated_tokens else "no mask"
+        where = "no mask left after truncation" if text.num_truncated_tokens else "no mask"
         raise InvalidArgumentError(
-            f"inputs[{index}]", f"has {where}: write {model.mask_token} for a word to find"
+            f"inputs[{index}]", f"has {where}: write {model.mask_token} for the word to predict"
         )
     return positions
 

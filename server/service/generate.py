@@ -1,4 +1,4 @@
-"""Generate: continues prompts with a decoder, or answers texts with an encoder-decoder."""
+"""Generate: continues prompts with a decoder, or maps texts to texts (encoder-decoder)."""
 
 import time
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
 async def prepare_generate(
     request: GenerateRequest, context: ServiceContext, caller: Caller
 ) -> PreparedRequest:
-    """Checks and tokenizes a request.
+    """Validates and tokenizes a request.
 
     Raises:
-        ServeError: an option or input is bad, the model is unknown, or has no room now.
+        ServeError: an option or input is invalid, the model is unknown, or its queue is full.
     """
     started = time.monotonic()
     template = await job_template(
@@ -60,12 +60,12 @@ async def prepare_generate(
 async def _prompts(
     request: GenerateRequest, model: Model, context: ServiceContext, caller: Caller
 ) -> tuple[str, Sequence[tuple[int, ...]]]:
-    """The one input field that is set, and the token ids of its prompts."""
+    """The name of the input field that is set, and the token ids of its prompts."""
     given = [name for name in _INPUT_FIELDS if getattr(request, name)]
     if len(given) != 1:
         raise InvalidArgumentError(
             given[1] if given else "inputs",
-            "exactly one of inputs, token_inputs and messages is needed",
+            "exactly one of inputs, token_inputs and messages is required",
         )
     if request.token_inputs:
         size = model.manifest.dimensions.vocabulary_size
@@ -74,7 +74,7 @@ async def _prompts(
     max_bytes = context.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
-        return "inputs", await context.tokenized(
+        return "inputs", await context.run_tokenizer(
             request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
         )
     template = model.chat_template

@@ -1,6 +1,6 @@
-"""Options of Generate and Translate: frozen values, and the checks that need no model.
+"""Options of Generate and Translate, and their validation.
 
-Options that the engine takes as they are, such as the temperature, are in
+Options that the engine uses unchanged, such as the temperature, are in
 :mod:`server.engine.decoding.options`. Every error names the option that it rejects.
 """
 
@@ -29,7 +29,7 @@ MAX_ENTRIES = 1024  # of a list of tokens or words
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARACTERS = 256
 MAX_INTEGER = 2**31 - 1
-# Below it the likeliest token has all of the probability, and float32 no room for the rest.
+# Below it, the softmax in float32 gives the most likely token all of the probability.
 MIN_TEMPERATURE = 1e-5
 MAX_LOGIT_BIAS = 100.0
 PRIORITIES = Bounds(-100, 100)
@@ -37,11 +37,11 @@ PRIORITIES = Bounds(-100, 100)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingOptions:
-    """How sequences are searched for and restricted.
+    """Search options and constraints on the output.
 
-    ``num_hypotheses``: outputs per input. ``target_prefix``: what the output begins with, one
-    text for all inputs or one each. ``alternatives``: one output for each of the likeliest first
-    tokens. ``bad_words``: texts that never appear.
+    ``num_hypotheses``: outputs per input. ``target_prefix``: the text that the output begins with,
+    one for all inputs or one per input. ``alternatives``: one output for each of the most likely
+    first tokens. ``bad_words``: texts that never appear.
     """
 
     beam_size: int = bounded(1, 1, MAX_BEAMS)
@@ -58,24 +58,24 @@ class DecodingOptions:
 class StoppingOptions:
     """When a sequence ends, besides the end-of-sequence token.
 
-    ``max_seconds`` counts from the arrival of the call; then the output ends with what there is.
-    ``stop_before_deadline`` does the same shortly before the call's deadline.
+    ``max_seconds`` after the arrival of the call, the partial output is returned.
+    ``stop_before_deadline`` returns it shortly before the call's deadline.
     """
 
     max_new_tokens: int | None = bounded(None, 1, MAX_INTEGER)
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
-    max_seconds: float | None = bounded(None, 0.0, MAX_SECONDS, is_open=True)
+    max_seconds: float | None = bounded(None, 0.0, MAX_SECONDS, excludes_low=True)
     stop_before_deadline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOptions:
-    """Which attention weights the response contains. No layers or heads means all of them.
+    """The attention weights to return. Empty ``layers`` or ``heads``: all.
 
-    ``kind``: the first that the model has, of cross and self, if not given. ``average``: one
-    matrix, the mean. ``alignments``: which part of the source each part of the text came from.
+    ``kind``: ``None`` for cross-attention if the model has it, else self-attention. ``average``:
+    one matrix, the mean. ``alignments``: also align the spans of source and output.
     """
 
     kind: AttentionKind | None = None
@@ -87,7 +87,7 @@ class AttentionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseOptions:
-    """What a response contains besides the text."""
+    """The optional contents of a response."""
 
     token_ids: bool = False
     logprobs: bool = False
@@ -98,7 +98,7 @@ class ResponseOptions:
 
 
 def checked_sampling(sampling: Sampling) -> Sampling:
-    """The same, with temperatures too low for float32 made greedy."""
+    """Validates ``sampling``. Temperatures below :data:`MIN_TEMPERATURE` become greedy."""
     check_bounds(sampling)
     if sampling.temperature < MIN_TEMPERATURE:
         return replace(sampling, temperature=0.0)
@@ -106,7 +106,7 @@ def checked_sampling(sampling: Sampling) -> Sampling:
 
 
 def checked_logits_options(options: LogitsOptions, vocabulary_size: int) -> LogitsOptions:
-    """The same, once its numbers and token ids are known to be in range."""
+    """Validates the numbers and token ids of ``options``, and returns it."""
     check_bounds(options)
     bias = dict(options.logit_bias)
     check_token_ids("logit_bias", list(bias), vocabulary_size)
@@ -119,28 +119,26 @@ def checked_logits_options(options: LogitsOptions, vocabulary_size: int) -> Logi
 
 
 def beams_of(sampling: Sampling, decoding: DecodingOptions) -> Beams | None:
-    """The beam search that the request asks for, if any."""
+    """The beam search of a request; ``None`` without one."""
     check_bounds(decoding)
     if decoding.beam_size == 1:
         return None
     if not sampling.is_greedy:
-        raise InvalidArgumentError(
-            "beam_size", "beam search does not sample: leave out temperature"
-        )
+        raise InvalidArgumentError("beam_size", "beam search does not sample: unset temperature")
     if decoding.alternatives:
-        raise InvalidArgumentError("alternatives", "contradicts beam_size: choose one of the two")
+        raise InvalidArgumentError("alternatives", "cannot be combined with beam_size")
     return Beams(decoding.beam_size, decoding.length_penalty, decoding.early_stopping)
 
 
 def num_outputs_of(
     sampling: Sampling, beams: Beams | None, decoding: DecodingOptions, max_sequences: int
 ) -> int:
-    """Outputs per input. Together they may run as at most ``max_sequences`` sequences."""
+    """Outputs per input. The sequences that they need are at most ``max_sequences``."""
     count = decoding.num_hypotheses
     field = "num_hypotheses"
     if beams is not None:
         if count > beams.size:
-            raise InvalidArgumentError(field, f"{count} of {beams.size} beams")
+            raise InvalidArgumentError(field, f"{count} is more than beam_size {beams.size}")
         num_sequences, field = beams.size, "beam_size"
     else:
         num_sequences = count
@@ -152,13 +150,13 @@ def num_outputs_of(
             )
     if num_sequences > max_sequences:
         raise InvalidArgumentError(
-            field, f"{num_sequences} given, this server has {max_sequences} slots"
+            field, f"{num_sequences} is more than the {max_sequences} slots of this server"
         )
     return count
 
 
 def logprob_options(response: ResponseOptions, beams: Beams | None) -> LogprobOptions:
-    """Which log-probabilities the engine reports."""
+    """The log-probabilities that the engine must return."""
     check_bounds(response)
     top = response.top_logprobs
     if top and beams is not None:
@@ -172,7 +170,7 @@ def logprob_options(response: ResponseOptions, beams: Beams | None) -> LogprobOp
 
 
 def check_stopping(stopping: StoppingOptions, min_new_tokens: int) -> None:
-    """Rejects numbers out of range, contradictions, and stop strings that are empty or too long."""
+    """Rejects values out of range, contradictions, and empty or too long stop strings."""
     check_bounds(stopping)
     longest = stopping.max_new_tokens
     if longest is not None and min_new_tokens > longest:
@@ -194,43 +192,44 @@ def check_stopping(stopping: StoppingOptions, min_new_tokens: int) -> None:
 def end_tokens(
     stopping: StoppingOptions, eos: Sequence[int], vocabulary_size: int
 ) -> frozenset[int]:
-    """The tokens that end a sequence; ``eos`` are the model's."""
+    """The tokens that end a sequence. ``eos``: the model's end-of-sequence tokens."""
     check_token_ids("stop_token_ids", stopping.stop_token_ids, vocabulary_size)
     ids = stopping.stop_token_ids
     return frozenset(ids if stopping.ignore_eos else (*eos, *ids))
 
 
 def target_prefixes(decoding: DecodingOptions, num_inputs: int) -> list[str]:
-    """One per input; empty where none is given."""
+    """The target prefix of each input; empty if none is given."""
     given = list(decoding.target_prefix)
     if len(given) <= 1:
         return (given or [""]) * num_inputs
     if len(given) != num_inputs:
         raise InvalidArgumentError(
-            "target_prefix", f"{len(given)} given for {num_inputs} inputs: one, or as many"
+            "target_prefix",
+            f"{len(given)} given for {num_inputs} inputs, not one or one each",
         )
     return given
 
 
 def checked_grammar(decoding: DecodingOptions, stopping: StoppingOptions) -> Grammar | None:
-    """The grammar that the request asks for, if any; not compiled yet."""
+    """The validated grammar of a request, not compiled yet; ``None`` without one."""
     grammar = decoding.grammar
     if grammar is None:
         return None
     if stopping.ignore_eos:
         raise InvalidArgumentError(
-            "ignore_eos", "contradicts grammar, which says where a text ends"
+            "ignore_eos", "cannot be combined with grammar, which determines the end of the output"
         )
     field = f"grammar.{grammar.kind}"
     if grammar.num_bytes > MAX_GRAMMAR_BYTES:
         raise InvalidArgumentError(field, f"has more than {MAX_GRAMMAR_BYTES} bytes")
     if grammar.kind == GrammarKind.CHOICES and not (grammar.choices and all(grammar.choices)):
-        raise InvalidArgumentError(field, "needs at least one text, and none empty")
+        raise InvalidArgumentError(field, "needs at least one text; none may be empty")
     return grammar
 
 
 def check_bad_words(words: Sequence[str]) -> None:
-    """Rejects too many words, and empty ones."""
+    """Rejects empty words, and more than :data:`MAX_ENTRIES`."""
     if len(words) > MAX_ENTRIES:
         raise InvalidArgumentError("bad_words", f"{len(words)} given, at most {MAX_ENTRIES}")
     for index, word in enumerate(words):
@@ -244,7 +243,7 @@ def check_priority(value: int) -> None:
 
 
 def check_token_ids(field: str, ids: Sequence[int], vocabulary_size: int) -> None:
-    """Rejects too many ids, and ids outside the vocabulary."""
+    """Rejects ids outside the vocabulary, and more than :data:`MAX_ENTRIES`."""
     if len(ids) > MAX_ENTRIES:
         raise InvalidArgumentError(field, f"{len(ids)} given, at most {MAX_ENTRIES}")
     for id_ in ids:

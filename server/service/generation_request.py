@@ -1,4 +1,4 @@
-"""Requests to generate text, and the results: chunks of a stream or whole outputs."""
+"""Requests of Generate and Translate, and their results: stream chunks or whole outputs."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,7 +20,7 @@ from server.text.chat import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest(ModelRequest):
-    """What Generate and Translate have in common. A higher ``priority`` is served earlier."""
+    """The fields that Generate and Translate share. A higher ``priority`` is served earlier."""
 
     inputs: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
@@ -41,7 +41,7 @@ class GenerateRequest(GenerationRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslateRequest(GenerationRequest):
-    """Languages by the model's own names; empty for its default."""
+    """Languages by the names in the model's manifest; empty for the default."""
 
     source_language: str = ""
     target_language: str = ""
@@ -53,7 +53,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # the end-of-sequence token
     LENGTH = "length"
     STOP_STRING = "stop_string"
-    DEADLINE = "deadline"  # the request's time limit; the output is what there was
+    DEADLINE = "deadline"  # the request's time limit; the output is partial
     CANCELLED = "cancelled"
 
 
@@ -61,7 +61,7 @@ class FinishReason(StrEnum):
 class ScoredToken:
     """A token, its spelling in the vocabulary, and its natural log-probability.
 
-    ``top``: the likeliest tokens in its place, likeliest first, if the request asks for them.
+    ``top``: the likeliest tokens in its place, likeliest first, if requested.
     """
 
     token_id: int
@@ -72,7 +72,7 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True)
 class AttentionMatrix:
-    """Weights ``[target tokens, source tokens]`` of one head; layer and head -1 for a mean."""
+    """``weights``: ``[target tokens, source tokens]`` of a head. Layer and head: -1 for a mean."""
 
     layer: int
     head: int
@@ -81,7 +81,7 @@ class AttentionMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """A part of the text and the part of the source it attended to most, in characters."""
+    """A span of the output and the source span that it attends to most, in characters."""
 
     source_start: int
     source_end: int
@@ -91,7 +91,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Attention weights of one output. Tokens as the vocabulary spells them."""
+    """Attention weights of one output. Tokens are spelled as in the vocabulary."""
 
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
@@ -101,9 +101,9 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How an output ended. ``prompt_logprobs`` and ``attention`` come with the first hypothesis.
+    """The end of an output. Only the first hypothesis has ``prompt_logprobs`` and ``attention``.
 
-    ``score``: a beam search's, the summed log-probability after the length penalty.
+    ``score``: with beam search, the summed log-probability after the length penalty.
     """
 
     reason: FinishReason
@@ -117,9 +117,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """The next part of hypothesis ``hypothesis`` of input ``index``; ``finish`` on its last.
+    """The next part of hypothesis ``hypothesis`` of input ``index``; the last one has ``finish``.
 
-    ``token_ids`` only if the request asks for them; ``logprobs`` are those of generated tokens.
+    ``token_ids``: empty unless requested. ``logprobs``: of the generated tokens, if requested.
     """
 
     model: str
@@ -133,7 +133,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One text for an input."""
+    """One of the output texts for an input."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -143,9 +143,9 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedOutput:
-    """The texts for one input, best first, and what they used together.
+    """The hypotheses for one input, best first, and their total usage.
 
-    ``has_several``: whether the request asks for more than one; a search may find fewer.
+    ``has_several``: whether the request asks for several hypotheses; a search may find fewer.
     """
 
     hypotheses: tuple[Hypothesis, ...]

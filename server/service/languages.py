@@ -1,4 +1,4 @@
-"""Languages of a multilingual encoder-decoder, which sources and targets name by a token."""
+"""Language tokens of multilingual encoder-decoders."""
 
 from model.bundle import Manifest
 from server.errors import InvalidArgumentError
@@ -10,22 +10,22 @@ def target_start(model: Model, language: str = "") -> tuple[int, ...]:
 
     Args:
         model: an encoder-decoder.
-        language: to translate to; empty for the model's default, if it has one.
+        language: the target language; empty for the model's default, if it has one.
 
     Raises:
-        InvalidArgumentError: the model does not know the language, or needs one.
+        InvalidArgumentError: the model does not support the language, or requires one.
     """
     manifest, special = model.manifest, model.manifest.special_tokens
     start = special.decoder_start
     if start is None:
-        raise InvalidArgumentError("model", "its bundle names no decoder_start token")
+        raise InvalidArgumentError("model", "its bundle has no decoder_start token")
     known = manifest.languages.values()
     token = special.forced_first
     if language:
         token = _token(manifest, "target_language", language, manifest.target_language)
     elif token is None and known and start not in known:
         raise InvalidArgumentError(
-            "target_language", f"{manifest.name!r} needs one of {', '.join(manifest.languages)}"
+            "target_language", f"{manifest.name!r} requires one of {', '.join(manifest.languages)}"
         )
     if token is None:
         return (start,)
@@ -33,10 +33,10 @@ def target_start(model: Model, language: str = "") -> tuple[int, ...]:
 
 
 def with_source_language(model: Model, language: str, source: tuple[int, ...]) -> tuple[int, ...]:
-    """``source`` with the token of ``language`` in place of the tokenizer's, at either end.
+    """Replaces the language token at the start or end of ``source`` by that of ``language``.
 
     Raises:
-        InvalidArgumentError: the model does not know the language.
+        InvalidArgumentError: the model does not support the language.
     """
     if not language:
         return source
@@ -51,12 +51,12 @@ def with_source_language(model: Model, language: str, source: tuple[int, ...]) -
 
 
 def _token(manifest: Manifest, field: str, language: str, own: str | None) -> int | None:
-    """The token of ``language``; None for the one language of a model that has no choice."""
+    """The token of ``language``; ``None`` for ``own``, the only language of a model."""
     if language in manifest.languages:
         return manifest.languages[language]
     if language == own:
         return None
-    names = ", ".join(manifest.languages) or own or "one language, which its bundle does not name"
+    names = ", ".join(manifest.languages) or own or "its one language has no name in the bundle"
     raise InvalidArgumentError(
-        field, f"{language!r} is not one that {manifest.name!r} knows: {names}"
+        field, f"{language!r} is not a language of {manifest.name!r}: {names}"
     )

@@ -1,4 +1,4 @@
-"""What is known of each model: for listings, and after a load."""
+"""Descriptions of models: for ListModels, GetModel and LoadModel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from server.models.registry import State as State  # noqa: PLC0414
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One version of a model; if it is not served, only the fields up to ``failure``.
+    """One version of a model. If it is not loaded, only the fields up to ``failure`` are set.
 
     ``slots``: per lane; 0 for an encoder. ``cache_bytes_per_token``: of the key-value cache.
-    ``max_length``: what this server accepts, in tokens.
+    ``max_length``: the longest sequence on this server, in tokens.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingInfo:
-    """How a model embeds. ``truncations``: the sizes that a vector may be cut to."""
+    """Properties of a model's vectors. ``truncations``: sizes that they may be truncated to."""
 
     size: int
     is_normalized: bool

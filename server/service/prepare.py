@@ -1,4 +1,4 @@
-"""Requests to jobs: what Generate and Translate share before anything runs."""
+"""Turns requests of Generate and Translate into engine jobs."""
 
 import math
 import time
@@ -23,9 +23,9 @@ from server.text.grammar import GrammarError
 
 @dataclass(frozen=True, slots=True)
 class ForcedPrefix:
-    """What an output begins with before anything is generated: ``echo``, then forced tokens.
+    """The start of an output: the echoed input, then the tokens of the target prefix.
 
-    ``source_text``: the input of an encoder-decoder, as the caller wrote it.
+    ``source_text``: the untokenized input.
     """
 
     echo: str = ""
@@ -35,9 +35,9 @@ class ForcedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A checked request: one job per input, how its text begins, and what is reported.
+    """A validated request: one job and one prefix per input, and the options of the response.
 
-    ``started`` is when the call arrived, in seconds of ``time.monotonic``.
+    ``started``: arrival of the call, in seconds of ``time.monotonic``.
     """
 
     model: Model
@@ -52,14 +52,14 @@ class PreparedRequest:
     tokenize_seconds: float
 
     @property
-    def wants_tokens(self) -> bool:
-        """Whether a chunk without text, but with tokens, is worth sending."""
+    def sends_tokens_without_text(self) -> bool:
+        """Whether chunks are sent that have tokens but no text."""
         return self.wants_token_ids or self.wants_logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """What all jobs of one request share."""
+    """The fields that all jobs of one request share."""
 
     model: Model
     sampling: Sampling
@@ -82,7 +82,7 @@ class JobTemplate:
         max_new_tokens: int,
         source: tuple[int, ...] = (),
     ) -> GenerationJob:
-        """The job of input ``index``. Each output has a seed of its own, counted from the first."""
+        """The job of input ``index``. Output ``i`` of the request uses seed ``seed + i``."""
         seed = self.sampling.seed
         own_seed = None if seed is None else seed + index * self.num_outputs
         return GenerationJob(
@@ -111,12 +111,12 @@ async def job_template(
     caller: Caller,
     started: float,
 ) -> JobTemplate:
-    """Checks the model and all options of a request, and compiles its grammar.
+    """Validates the model and all options of a request, and compiles its grammar.
 
     Raises:
-        InvalidArgumentError: names the option.
+        InvalidArgumentError: names the invalid option.
         ModelNotFoundError: no such model is served.
-        OverloadedError: the model has no room for the request now.
+        OverloadedError: the model's queue is full.
     """
     model = context.registry.get(request.model, request.version)
     validation.check_task(model, task)
@@ -154,11 +154,11 @@ def target_jobs(
     start: tuple[int, ...],
     prefixes: Sequence[tuple[int, ...]],
 ) -> list[GenerationJob]:
-    """Jobs of an encoder-decoder, whose targets begin with ``start`` and the caller's prefixes."""
+    """Jobs of an encoder-decoder. Each target begins with ``start``, then the target prefix."""
     model = template.model
     if request.response.echo:
         raise InvalidArgumentError("echo", "is not available with an encoder-decoder")
-    # Without the caller's bound, a multiple of the source's length.
+    # The default of max_new_tokens is a multiple of the source's length.
     factor = model.manifest.max_length_factor or math.inf
     jobs = []
     for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
@@ -177,11 +177,11 @@ async def target_prefix_ids(
     context: ServiceContext,
     caller: Caller,
 ) -> list[tuple[int, ...]]:
-    """Token ids that each output begins with."""
+    """Token ids of each input's target prefix."""
     texts = checks.target_prefixes(request.decoding, num_inputs)
     if not any(texts):
         return [()] * num_inputs
-    return await context.tokenized(
+    return await context.run_tokenizer(
         texts, lambda: model.tokenizer.encode(texts, special_tokens=False), caller
     )
 
@@ -195,7 +195,7 @@ def prepared(
     started: float,
     echoes: Sequence[str] = (),
 ) -> PreparedRequest:
-    """The request with its jobs. ``echoes``: what each output repeats of its input."""
+    """Combines the request with its jobs. ``echoes``: the input texts to repeat, if requested."""
     texts = request.inputs or ("",) * len(jobs)
     attention = plan_attention(request.response.attention, model)
     if attention is not None:
@@ -222,7 +222,7 @@ def prepared(
 async def _bad_word_ids(
     request: GenerationRequest, model: Model, context: ServiceContext, caller: Caller
 ) -> tuple[tuple[int, ...], ...]:
-    """Each bad word as it is tokenized alone and after a space."""
+    """Token ids of each bad word, without and with a leading space."""
     words = request.decoding.bad_words
     checks.check_bad_words(words)
     if not words:

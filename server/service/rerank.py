@@ -1,4 +1,4 @@
-"""Rerank: documents in the order of their relevance to a query."""
+"""Rerank: sorts documents by relevance to a query."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,8 +26,8 @@ from server.text.windows import LengthLimit, LongInput, TokenizedText
 class RerankRequest(ModelRequest):
     """A query and the documents to rank.
 
-    ``top_n``: return only the n best documents; ``None``: all. ``score_function``: for
-    cross-encoders; ``None``: the one that the model was trained with. ``query_prompt_name`` and
+    ``top_n``: return the n best documents; ``None``: all. ``score_function``: for cross-encoders;
+    ``None``: the function that the model was trained with. ``query_prompt_name`` and
     ``document_prompt_name``: for embedding models; ``None``: the model's default prompt.
     """
 
@@ -43,9 +43,9 @@ class RerankRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class RankedDocument:
-    """Document ``index`` of the request. ``document``: its text, if the request asks for it.
+    """Document ``index`` of the request. ``document``: its text, if requested, else empty.
 
-    ``score``: of the cross-encoder, or the cosine similarity to the query.
+    ``score``: the cross-encoder's score, or the cosine similarity to the query.
     """
 
     index: int
@@ -66,7 +66,7 @@ class RerankResult:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """Each document as tokens, and its score, in the order of the request."""
+    """The tokenized documents and their scores, in the order of the request."""
 
     tokenized: Sequence[TokenizedText]
     scores: Sequence[float]
@@ -78,7 +78,8 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
     A document in several windows gets the score of its best window (Dai and Callan 2019).
 
     Raises:
-        ServeError: an input or option is bad, or the model is unknown, does not rank, or is full.
+        ServeError: an input or option is invalid, the model is unknown or does not rank, or its
+            queue is full.
     """
     call = EncoderCall.open(request, Task.RERANK, context, caller)
     max_bytes = context.config.max_input_bytes

@@ -1,4 +1,4 @@
-"""Score: how likely given texts are. Prompts are prefilled; nothing is generated."""
+"""Score: log-probabilities of given texts, by prefill without generation."""
 
 import time
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ _TASKS = (Task.TRANSLATE, Task.GENERATE)
 
 @dataclass(frozen=True, slots=True)
 class ScoreInput:
-    """``target`` is scored after ``context``: a prompt, or the source of a translation."""
+    """``context``: a prompt, or the source of a translation. ``target``: the text to score."""
 
     context: str
     target: str
@@ -34,7 +34,7 @@ class ScoreInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest(ModelRequest):
-    """``response``: only ``logprobs`` and ``top_logprobs`` count."""
+    """``response``: only ``logprobs`` and ``top_logprobs`` apply."""
 
     inputs: tuple[ScoreInput, ...] = ()
     response: ResponseOptions = field(default_factory=ResponseOptions)
@@ -65,7 +65,7 @@ class ScoreResult:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """One input as tokens. The last ``num_targets`` of ``prompt`` are the target's."""
+    """One tokenized input. The last ``num_targets`` tokens of ``prompt`` are the target."""
 
     prompt: tuple[int, ...]
     num_targets: int
@@ -76,12 +76,13 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
     """Scores each target.
 
     Raises:
-        ServeError: an input or option is bad, or the model is an encoder, unknown, or full.
+        ServeError: an input or option is invalid, the model is unknown or an encoder, or its queue
+            is full.
     """
     started = time.monotonic()
     model = context.registry.get(request.model, request.version)
     if not any(task in model.manifest.tasks for task in _TASKS):
-        raise InvalidArgumentError("model", f"{request.model!r} is an encoder: it has no Score")
+        raise InvalidArgumentError("model", f"{request.model!r} is an encoder, without Score")
     max_bytes = context.config.max_input_bytes
     rows = await context.in_thread(lambda: _tokenized(request, model, max_bytes), caller)
     check_bounds(request.response)
@@ -141,7 +142,7 @@ def _output(
 
 
 def _tokenized(request: ScoreRequest, model: Model, max_bytes: int) -> list[_Tokens]:
-    """Every input as token ids. Raises ``InvalidArgumentError``."""
+    """Validates and tokenizes the inputs. Raises ``InvalidArgumentError``."""
     if not request.inputs:
         raise InvalidArgumentError("inputs", "at least one is needed")
     rows = []
@@ -159,7 +160,7 @@ def _tokenized(request: ScoreRequest, model: Model, max_bytes: int) -> list[_Tok
         if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
             raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
         if row.num_targets < 1:
-            raise InvalidArgumentError(f"{path}.target", "has no token that could be scored")
+            raise InvalidArgumentError(f"{path}.target", "has no token to score")
         rows.append(row)
     return rows
 
@@ -167,18 +168,18 @@ def _tokenized(request: ScoreRequest, model: Model, max_bytes: int) -> list[_Tok
 def _check_no_languages(request: ScoreRequest) -> None:
     for name in ("source_language", "target_language"):
         if getattr(request, name):
-            raise InvalidArgumentError(name, "is of encoder-decoders")
+            raise InvalidArgumentError(name, "applies to encoder-decoders only")
 
 
 def _continuation(model: Model, pair: ScoreInput) -> _Tokens:
-    """Context and target tokenized in one piece, as one text."""
+    """Tokenizes context and target together, as one text."""
     tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target)
     return _Tokens(tokens, len(tokens) - max(num_before, 1))
 
 
 def _translation(model: Model, pair: ScoreInput, path: str, request: ScoreRequest) -> _Tokens:
     if not pair.context.strip():
-        raise InvalidArgumentError(f"{path}.context", "is empty: it is the source")
+        raise InvalidArgumentError(f"{path}.context", "is empty: an encoder-decoder needs a source")
     (source,) = model.tokenizer.encode([pair.context])
     (target,) = model.tokenizer.encode([pair.target], special_tokens=False)
     scored = (*target, *model.manifest.special_tokens.eos[:1])

@@ -1,4 +1,4 @@
-"""The service: what every front end calls, whatever its protocol."""
+"""The service layer's interface, which the front ends of all protocols call."""
 
 import asyncio
 import logging
@@ -40,14 +40,14 @@ from server.service.translate import prepare_translate
 
 log = logging.getLogger(__name__)
 
-# The label of calls that name no model served here: label values stay bounded.
+# Metric label of calls whose model is not served: it keeps the number of label values bounded.
 UNKNOWN_MODEL = "unknown"
 
 
 class Service:
-    """Answers requests. Every method raises ``ServeError``, whose fields have neutral names.
+    """Handles requests. Every method raises ``ServeError``, whose field names are the service's.
 
-    A front end decodes a request, calls one method within :meth:`counted`, and encodes the
+    A front end decodes a request, calls one method within :meth:`track_call`, and encodes the
     result.
     """
 
@@ -56,23 +56,24 @@ class Service:
 
     @property
     def stall_seconds(self) -> float:
-        """After so long without reading, a stream's client is given up."""
+        """A stream ends when its client does not read for this many seconds."""
         return self._context.config.stall_seconds
 
     @asynccontextmanager
-    async def counted(self, method: str, model: str = "") -> AsyncIterator[None]:
-        """Around a call: counts it by its outcome, and keeps its model loaded until it ends.
+    async def track_call(self, method: str, model: str = "") -> AsyncIterator[None]:
+        """Wraps a call: counts it by status in the metrics, and keeps its model loaded.
 
         Args:
             method: the call's name, a metric label.
-            model: that the request names; empty for calls that use none.
+            model: the model that the request names; empty for calls that use none.
 
         Raises:
-            ServeError: as raised inside; anything else is logged and becomes ``InternalError``.
+            ServeError: as raised in the block. Other exceptions are logged and become
+                ``InternalError``.
         """
         catalog = self._context.catalog
         started = time.monotonic()
-        code = Code.CANCELLED  # what remains if the call is abandoned
+        code = Code.CANCELLED  # unless it completes or raises
         try:
             with catalog.calls.of(model):
                 yield
@@ -90,26 +91,26 @@ class Service:
             self._context.metrics.on_request(label, method, code, seconds)
 
     async def generate(self, request: GenerateRequest, caller: Caller) -> GenerationResult:
-        """Continues prompts, or answers texts; returns whole outputs."""
+        """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder."""
         prepared = await prepare_generate(request, self._context, caller)
         return await collect(prepared, self._context)
 
     async def generate_stream(
         self, request: GenerateRequest, caller: Caller
     ) -> AsyncGenerator[TextChunk, None]:
-        """The same, as a stream of chunks."""
+        """The same, but streams text as it is generated."""
         prepared = await prepare_generate(request, self._context, caller)
         return stream(prepared, self._context)
 
     async def translate(self, request: TranslateRequest, caller: Caller) -> GenerationResult:
-        """Translates texts; returns whole outputs."""
+        """Translates texts with an encoder-decoder."""
         prepared = await prepare_translate(request, self._context, caller)
         return await collect(prepared, self._context)
 
     async def translate_stream(
         self, request: TranslateRequest, caller: Caller
     ) -> AsyncGenerator[TextChunk, None]:
-        """The same, as a stream of chunks."""
+        """The same, but streams text as it is generated."""
         prepared = await prepare_translate(request, self._context, caller)
         return stream(prepared, self._context)
 
@@ -120,7 +121,7 @@ class Service:
     def embed_stream(
         self, items: AsyncIterator[BulkItem], caller: Caller
     ) -> AsyncGenerator[tuple[int, EmbedResult], None]:
-        """Maps any number of texts to vectors; answers come in the order of the items."""
+        """Maps any number of texts to vectors. Yields results in the order of the items."""
         return embed_items(items, self._context, caller)
 
     async def classify(self, request: ClassifyRequest, caller: Caller) -> ClassifyResult:
@@ -128,27 +129,27 @@ class Service:
         return await classify_texts(request, self._context, caller)
 
     async def tag(self, request: TagRequest, caller: Caller) -> TagResult:
-        """Finds the parts of texts that have labels."""
+        """Finds entities: labelled spans of texts."""
         return await tag_texts(request, self._context, caller)
 
     async def fill_mask(self, request: FillMaskRequest, caller: Caller) -> FillMaskResult:
-        """Finds words for the masks of texts."""
+        """Predicts words for the masks in texts."""
         return await fill_masks(request, self._context, caller)
 
     async def answer(self, request: AnswerRequest, caller: Caller) -> AnswerResult:
-        """Finds the parts of texts that answer questions."""
+        """Finds the spans of texts that answer questions."""
         return await answer_questions(request, self._context, caller)
 
     async def rerank(self, request: RerankRequest, caller: Caller) -> RerankResult:
-        """Sorts documents by how well they fit a query."""
+        """Sorts documents by relevance to a query."""
         return await rerank_documents(request, self._context, caller)
 
     async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
-        """Computes how likely given texts are."""
+        """Computes the log-probabilities of given texts."""
         return await score_texts(request, self._context, caller)
 
     async def tokenize(self, request: TokenizeRequest, caller: Caller) -> TokenizeResult:
-        """Splits texts as a model does."""
+        """Tokenizes texts with a model's tokenizer."""
         return await tokenize_texts(request, self._context, caller)
 
     def list_models(self) -> tuple[ModelInfo, ...]:
@@ -162,11 +163,11 @@ class Service:
         return model_info(entry, self._context.config)
 
     async def load_model(self, name: str, version: str = "") -> ModelInfo:
-        """Loads a model. It goes on if the caller leaves."""
+        """Loads or reloads a model. Continues if the caller cancels."""
         catalog = self._context.catalog
         model = await asyncio.shield(asyncio.ensure_future(catalog.load(name, version)))
         return self.get_model(name, model.manifest.version)
 
     async def unload_model(self, name: str, version: str = "") -> tuple[str, ...]:
-        """Unloads a version, or all of them; returns which."""
+        """Unloads one version, or all if ``version`` is empty; returns the unloaded versions."""
         return await self._context.catalog.unload(name, version)

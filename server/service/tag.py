@@ -1,4 +1,4 @@
-"""Tag: labelled parts of texts, such as names and places."""
+"""Tag: finds entities, labelled spans of texts such as names and places."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,10 +26,10 @@ DEFAULT_IGNORED_LABELS = ("O",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagRequest(ModelRequest):
-    """Texts, and which entities of them are wanted.
+    """Texts, and the entities to return.
 
-    ``ignored_labels`` mark no entities; if empty, :data:`DEFAULT_IGNORED_LABELS`. ``min_score``:
-    leave out entities with lower scores; 0 … 1.
+    ``ignored_labels``: labels to leave out; empty for :data:`DEFAULT_IGNORED_LABELS`.
+    ``min_score``: leave out entities with lower scores; 0 … 1.
     """
 
     inputs: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class TagRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class TextEntity:
-    """A labelled part of an input: ``text`` is the input from ``start`` to ``end``, in characters.
+    """A labelled span: ``text`` is the input from ``start`` to ``end``, in characters.
 
     ``score``: the mean probability of its tokens or words.
     """
@@ -76,7 +76,8 @@ async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> T
     """Finds the entities of each text.
 
     Raises:
-        ServeError: an input or option is bad, or the model is unknown, does not tag, or is full.
+        ServeError: an input or option is invalid, the model is unknown or does not tag, or its
+            queue is full.
     """
     call = EncoderCall.open(request, Task.TAG, context, caller)
     model = call.model
@@ -134,7 +135,7 @@ def _text_entities(
 def _labelled_tokens(
     tokenizer: Tokenizer, source: str, text: TokenizedText, outputs: Sequence[EncoderOutput]
 ) -> list[LabelledToken]:
-    """The tokens of ``source`` with their label probabilities, each from its best window."""
+    """Label probabilities of each token of ``source``, from the window with the most context."""
     starts = tokenizer.word_starts(source, text)
     tokens = []
     first_token = text.windows[0].first_token  # not 0 if the left of the text was truncated
@@ -146,7 +147,7 @@ def _labelled_tokens(
 
 
 def _without_spaces(text: str, start: int, end: int) -> tuple[int, int]:
-    """Excludes the spaces that some tokenizers count to the word after them."""
+    """The span without the leading and trailing spaces that some tokenizers include."""
     covered = text[start:end]
     if not covered.strip():
         return start, end

@@ -1,10 +1,9 @@
-"""From engine updates to text: chunks of a stream, or whole outputs."""
+"""Turns engine updates into text: chunks of a stream, or whole outputs."""
 
-import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from server.engine.decoding.sampling import TokenLogprob
@@ -24,6 +23,7 @@ from server.service.generation_request import (
     ScoredToken,
     TextChunk,
 )
+from server.service.merge_streams import merge
 from server.service.prepare import PreparedRequest
 from server.service.usage import Timing, Usage, failure_of
 from server.telemetry.metrics import Metrics
@@ -40,14 +40,14 @@ _FINISH_REASONS = {
 async def stream(
     prepared: PreparedRequest, context: ServiceContext, *, coalesce: bool = False
 ) -> AsyncGenerator[TextChunk, None]:
-    """Runs the jobs of a request and yields chunks as soon as their text is certain.
+    """Runs the jobs of a request and yields chunks as soon as their text is final.
 
-    Closing the generator early cancels what is unfinished.
+    Closing the generator early cancels unfinished jobs.
 
     Args:
         prepared: the request.
-        context: of the server.
-        coalesce: many tokens in one chunk, for callers that want whole outputs.
+        context: the server's components.
+        coalesce: whether a chunk may have many tokens, for callers that want whole outputs.
 
     Raises:
         ServeError: the first failure of any job.
@@ -62,7 +62,7 @@ async def stream(
         streams = [
             _chunks(prepared, index, handle, context) for index, handle in enumerate(handles)
         ]
-        merging = streams[0] if len(streams) == 1 else _merge(streams)
+        merging = streams[0] if len(streams) == 1 else merge(streams)
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:
                 yield chunk
@@ -96,7 +96,7 @@ async def collect(prepared: PreparedRequest, context: ServiceContext) -> Generat
 def scored_tokens(
     model: Model, token_ids: Sequence[int], values: Sequence[TokenLogprob]
 ) -> tuple[ScoredToken, ...]:
-    """Tokens with their spellings and log-probabilities; ``values`` holds one for each id."""
+    """Tokens as spelled in the vocabulary, with their log-probabilities: one value per id."""
     spellings = model.tokenizer.tokens(token_ids)
     return tuple(
         ScoredToken(
@@ -137,7 +137,7 @@ def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
 async def _chunks(
     prepared: PreparedRequest, index: int, handle: JobHandle, context: ServiceContext
 ) -> AsyncGenerator[TextChunk, None]:
-    """The outputs of one job, each up to its end or a stop string."""
+    """The chunks of one job's outputs. An output ends at its last token or a stop string."""
     outputs: dict[int, _OutputText] = {}
     while True:
         update = await handle.next()
@@ -175,7 +175,7 @@ async def _attention(
 
 
 class _OutputText:
-    """One output as its text grows."""
+    """The state of one output: incremental detokenization and stop strings."""
 
     def __init__(
         self, prepared: PreparedRequest, index: int, hypothesis: int, metrics: Metrics
@@ -185,7 +185,7 @@ class _OutputText:
         self._hypothesis = hypothesis
         self._metrics = metrics
         self._clock = _TokenClock(prepared, metrics)
-        self._text = prepared.model.tokenizer.stream()
+        self._text = prepared.model.tokenizer.detokenizer()
         self._stops = StopStrings(prepared.stop_strings)
         self._has_started = False
         self.token_ids: tuple[int, ...] = ()
@@ -196,7 +196,7 @@ class _OutputText:
         return self._stops.is_matched
 
     def push(self, update: JobUpdate) -> TextChunk | None:
-        """The next chunk, if there is anything to send. Raises ``ServeError``."""
+        """The chunk for an update; ``None`` if no text is final yet. Raises ``ServeError``."""
         prepared = self._prepared
         text, token_ids, logprobs = "", update.tokens, update.logprobs
         if self.is_stopped:
@@ -216,7 +216,7 @@ class _OutputText:
         if update.completion is not None:
             text += self._last_text(update.completion)
             finish = self._finish(update, update.completion)
-        elif not text and not (token_ids and prepared.wants_tokens):
+        elif not text and not (token_ids and prepared.sends_tokens_without_text):
             return None
         return TextChunk(
             prepared.model.manifest.name,
@@ -229,7 +229,7 @@ class _OutputText:
         )
 
     def _last_text(self, completion: Completion) -> str:
-        """What the end makes certain. Raises ``ServeError`` if the job failed."""
+        """The text held back until the end. Raises ``ServeError`` if the job failed."""
         if self.is_stopped:
             return ""
         failure = failure_of(completion)
@@ -240,7 +240,7 @@ class _OutputText:
     def _scored(
         self, token_ids: tuple[int, ...], logprobs: Sequence[TokenLogprob]
     ) -> tuple[ScoredToken, ...]:
-        """Of the generated ones among ``token_ids``, which come last."""
+        """Scores the generated tokens: the last ones of ``token_ids``, after the target prefix."""
         generated = token_ids[len(token_ids) - len(logprobs) :]
         return scored_tokens(self._prepared.model, generated, logprobs)
 
@@ -275,7 +275,7 @@ class _OutputText:
 
 
 class _TokenClock:
-    """Counts the tokens of one output and reports the time between them."""
+    """Counts the tokens of one output, and reports time to first token and between tokens."""
 
     def __init__(self, prepared: PreparedRequest, metrics: Metrics) -> None:
         self.num_tokens = 0
@@ -288,36 +288,3 @@ class _TokenClock:
         report(self._model, now - self._last)
         self.num_tokens += 1
         self._last = now
-
-
-async def _merge(streams: list[AsyncGenerator[TextChunk, None]]) -> AsyncGenerator[TextChunk, None]:
-    """Chunks of several outputs in the order they come."""
-    # A slow reader's updates wait in the job handles, which bound them.
-    room = asyncio.Semaphore(len(streams))
-    chunks: asyncio.Queue[TextChunk | None] = asyncio.Queue()
-
-    async def forward(source: AsyncIterator[TextChunk]) -> None:
-        try:
-            async for chunk in source:
-                await room.acquire()
-                chunks.put_nowait(chunk)
-        finally:
-            chunks.put_nowait(None)
-
-    tasks = [asyncio.create_task(forward(source)) for source in streams]
-    try:
-        num_open = len(tasks)
-        while num_open:
-            chunk = await chunks.get()
-            if chunk is not None:
-                yield chunk
-                room.release()
-                continue
-            num_open -= 1
-            for task in tasks:
-                if task.done():
-                    task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Threads for work that would block the event loop, mostly tokenization."""
+"""A bounded thread pool for work that would block the event loop, mostly tokenization."""
 
 import asyncio
 import time
@@ -17,12 +17,12 @@ def check_deadline(deadline: float | None) -> None:
         raise DeadlineError
 
 
-class Threads:
-    """A bounded queue in front of a thread pool. Only the event loop's thread calls it.
+class BoundedExecutor:
+    """A thread pool with a bounded queue. Only the event loop's thread may call it.
 
     Args:
-        executor: the threads.
-        max_waiting: the most calls that may wait or run at a time.
+        executor: the thread pool.
+        max_waiting: the maximum number of functions that wait or run.
     """
 
     def __init__(self, executor: Executor, max_waiting: int) -> None:
@@ -31,7 +31,7 @@ class Threads:
         self._num_waiting = 0
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Runs ``function`` and returns its result. A cancelled caller's function never starts."""
+        """Runs ``function`` and returns its result. Cancellation drops a function still waiting."""
         self._num_waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, function)
@@ -39,19 +39,19 @@ class Threads:
             self._num_waiting -= 1
 
     async def run_bounded(self, function: Callable[[], T], deadline: float | None) -> T:
-        """Runs ``function`` and returns its result, unless it is too late or too much waits.
+        """As :meth:`run`, but rejects ``function`` if the queue is full or the deadline passes.
 
         Args:
-            function: blocks. It never starts for a cancelled caller.
-            deadline: seconds of ``time.monotonic``; ``None`` is no deadline.
+            function: a blocking function.
+            deadline: in seconds of ``time.monotonic``; ``None`` for no deadline.
 
         Raises:
             DeadlineError: the deadline passed before the function started.
-            OverloadedError: ``max_waiting`` functions wait or run already.
+            OverloadedError: ``max_waiting`` functions wait or run.
         """
         if self._num_waiting >= self._max_waiting:
             raise OverloadedError(
-                "too many requests wait to be tokenized", RETRY_SECONDS, Limit.THREADS
+                "too many requests are waiting for tokenization", RETRY_SECONDS, Limit.THREADS
             )
 
         def run_if_in_time() -> T:

@@ -1,24 +1,26 @@
-"""When an output ends because of time: by the request's own limit, or before its deadline."""
+"""Time limits of an output: ``max_seconds`` and ``stop_before_deadline``."""
 
 from server.errors import InvalidArgumentError
 from server.service.generation_options import StoppingOptions
 
-# To send the answer, this share of the time left at arrival is kept ...
+# The time reserved for sending the response: a share of the time left at arrival,
 _MARGIN_SHARE = 0.1
-# ... within these bounds, in seconds.
+# within these bounds, in seconds.
 _MIN_MARGIN_SECONDS, _MAX_MARGIN_SECONDS = 0.02, 0.5
 
 
 def finish_by(stopping: StoppingOptions, started: float, deadline: float | None) -> float | None:
-    """When generation stops and returns the partial output, if the request limits its time.
+    """The time at which generation stops and returns the partial output; ``None`` without a limit.
+
+    All times are in seconds of ``time.monotonic``.
 
     Args:
-        stopping: of the request.
-        started: when the call arrived; like all times here, in seconds of ``time.monotonic``.
-        deadline: the call's.
+        stopping: the stopping options of the request.
+        started: arrival of the call.
+        deadline: deadline of the call.
 
     Raises:
-        InvalidArgumentError: there is no deadline to stop before.
+        InvalidArgumentError: ``stop_before_deadline`` is set, but the call has no deadline.
     """
     times = []
     if stopping.max_seconds is not None:

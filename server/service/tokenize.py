@@ -1,4 +1,4 @@
-"""Tokenize: splits texts as a model does."""
+"""Tokenize: token ids of texts."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from server.service.usage import Timing, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest(ModelRequest):
-    """``without_special_tokens``: leave out those that the model's calls add."""
+    """``without_special_tokens``: leave out the special tokens that the model's calls add."""
 
     inputs: tuple[str, ...] = ()
     without_special_tokens: bool = False
@@ -20,7 +20,7 @@ class TokenizeRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """One text: token ids, and their spellings in the vocabulary."""
+    """The token ids of one text, and the tokens as spelled in the vocabulary."""
 
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]
@@ -47,7 +47,7 @@ async def tokenize(
     started = time.monotonic()
     model = context.registry.get(request.model, request.version)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    rows = await context.tokenized(
+    rows = await context.run_tokenizer(
         request.inputs,
         lambda: model.tokenizer.encode(
             request.inputs, special_tokens=not request.without_special_tokens

@@ -20,10 +20,10 @@ from server.service.prepare import (
 async def prepare_translate(
     request: TranslateRequest, context: ServiceContext, caller: Caller
 ) -> PreparedRequest:
-    """Checks and tokenizes a request.
+    """Validates and tokenizes a request.
 
     Raises:
-        ServeError: an option or input is bad, the model is unknown, or has no room now.
+        ServeError: an option or input is invalid, the model is unknown, or its queue is full.
     """
     started = time.monotonic()
     template = await job_template(
@@ -31,7 +31,7 @@ async def prepare_translate(
     )
     model = template.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    sources = await context.tokenized(
+    sources = await context.run_tokenizer(
         request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
     )
     validation.check_lengths("inputs", sources, model.max_length)

@@ -1,4 +1,4 @@
-"""Usage and timing of a call, and what a job's completion means for its caller."""
+"""Usage and timing of a call, and the error for each failed job."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from server.errors import DeadlineError, InternalError, InvalidArgumentError, Se
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens read, generated, and read from the prefix cache instead of being computed."""
+    """Token counts. ``reused_tokens``: input tokens found in the prefix cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -30,7 +30,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of each phase of a call; of several inputs, the longest of each phase."""
+    """Durations of a call's phases; with several inputs, the longest of each phase."""
 
     queue_seconds: float = 0.0
     tokenize_seconds: float = 0.0
@@ -53,7 +53,7 @@ class Timing:
 
 
 def failure_of(completion: Completion) -> ServeError | None:
-    """The error that the caller gets; ``None`` if the output is usable."""
+    """The error of a failed job; ``None`` if the job succeeded or was cancelled."""
     match completion.outcome:
         case Outcome.FAILED:
             return InternalError(completion.failure)
@@ -66,7 +66,7 @@ def failure_of(completion: Completion) -> ServeError | None:
 
 
 def completion_of(update: JobUpdate) -> Completion:
-    """The completion of a job that sends one update. Raises ``ServeError`` if the job failed."""
+    """The completion of a job with a single update. Raises ``ServeError`` if the job failed."""
     if update.completion is None:
         raise InternalError
     failure = failure_of(update.completion)

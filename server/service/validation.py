@@ -1,4 +1,4 @@
-"""Checks of texts, tokens and messages. Each error names the field that it rejects."""
+"""Validates tasks, texts, tokens and messages. Errors name the invalid field."""
 
 from collections.abc import Sequence
 
@@ -20,14 +20,14 @@ _TASK_CALLS = {
 
 
 def check_task(model: Model, task: Task) -> None:
-    """Rejects a call that the model cannot answer."""
+    """Rejects a call for a task that the model does not support."""
     manifest = model.manifest
     if task not in manifest.tasks:
         calls = ", ".join(_TASK_CALLS[known] for known in manifest.tasks)
         raise InvalidArgumentError(
             "model",
             f"{manifest.name!r} does not answer {_TASK_CALLS[task]}; "
-            f"it is of kind {manifest.kind} and answers {calls}",
+            f"its kind is {manifest.kind}, it answers {calls}",
         )
 
 
@@ -39,7 +39,7 @@ def check_texts(
     The texts are ``field`` of the request, or ``member`` of each item of ``field``.
     """
     if not texts:
-        raise InvalidArgumentError(field, "at least one is needed")
+        raise InvalidArgumentError(field, "must not be empty")
     for index, text in enumerate(texts):
         check_text(text, max_bytes, f"{field}[{index}]{member}")
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics: the one file that imports prometheus_client."""
+"""Prometheus metrics. This is the only file that imports prometheus_client."""
 
 import functools
 import threading
@@ -18,7 +18,7 @@ ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
 class Metrics:
-    """All metrics of one server. Label values are bounded: models come from the registry."""
+    """All metrics of one server. The number of label values is bounded by the registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -83,7 +83,7 @@ class Metrics:
         self._cuda_graph_bytes.labels(*labels).set(load.cuda_graph_bytes)
 
     def forget(self, model: str) -> None:
-        """Drops the gauges of an unloaded model. Its counters stay."""
+        """Removes the gauges of an unloaded model. Its counters and histograms stay."""
         gauges = (
             *(self._running, self._waiting, self._slots, self._cached, self._capacity),
             *(self._cuda_graphs, self._cuda_graph_bytes),
@@ -115,13 +115,13 @@ class Metrics:
         self._inter_token(model).observe(seconds)
 
     def _count(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
-        """A cached lookup of the counter for label values: the lookup costs more than counting."""
+        """A counter by label values. The lookup is cached: it costs more than the increment."""
         return functools.cache(
             Counter(f"triune_{name}_total", documentation, labels, registry=self.registry).labels
         )
 
     def _seconds(self, name: str, documentation: str, *labels: str) -> Callable[..., Histogram]:
-        """As :meth:`_count`."""
+        """A histogram of durations by label values, cached as in :meth:`_count`."""
         return functools.cache(
             Histogram(
                 f"triune_{name}_seconds",

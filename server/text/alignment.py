@@ -1,4 +1,4 @@
-"""Character offsets of generated tokens in their text."""
+"""Character spans of generated tokens in the detokenized text."""
 
 from collections.abc import Sequence
 

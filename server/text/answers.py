@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ScoredSpan:
     """An answer: characters ``start`` to ``end`` of the context; both 0 for no answer."""
 
     score: float
@@ -27,20 +27,20 @@ def find_answers(
     top_k: int,
     max_answer_tokens: int,
     allow_no_answer: bool,
-) -> list[Span]:
+) -> list[ScoredSpan]:
     """The best spans over all windows, best first.
 
-    A span's score is the probability of its start times the probability of its end, both among
-    the context's tokens in the window and the first token, which means "no answer" (Devlin et al.
-    2018, section 4.3). Spans are extended to whole words. The score of "no answer" is its lowest
-    over all windows.
+    A span's score is the probability of its start times the probability of its end. Each is a
+    softmax over the context's tokens in the window and the first token, which stands for "no
+    answer" (Devlin et al. 2018, section 4.3). Spans are extended to whole words. The score of "no
+    answer" is its minimum over all windows.
 
     Args:
         text: question and context.
         logits: start and end logits of each window, ``[length, 2]``.
-        top_k: the most spans to return.
-        max_answer_tokens: the longest span.
-        allow_no_answer: whether "no answer" may be among the spans.
+        top_k: maximum number of spans.
+        max_answer_tokens: maximum length of a span.
+        allow_no_answer: whether the spans may include "no answer".
     """
     best: dict[tuple[int, int], float] = {}
     none_score = 1.0
@@ -54,9 +54,9 @@ def find_answers(
         for first, last, score in _best_pairs(start[1:], end[1:], max_answer_tokens, top_k):
             span = _whole_words(text, window.first_token + first, window.first_token + last)
             best[span] = max(score, best.get(span, 0.0))
-    spans = [Span(score, *characters) for characters, score in best.items()]
+    spans = [ScoredSpan(score, *characters) for characters, score in best.items()]
     if allow_no_answer:
-        spans.append(Span(none_score, 0, 0))
+        spans.append(ScoredSpan(none_score, 0, 0))
     return sorted(spans, key=lambda span: -span.score)[:top_k]
 
 
@@ -70,7 +70,7 @@ def _best_pairs(
     lasts = np.arange(size)[:, None] + np.arange(lengths)
     scores = np.where(lasts < size, start[:, None] * end[np.minimum(lasts, size - 1)], -1.0)
     flat = scores.ravel()
-    # More candidates than are returned: spans of the same words become one.
+    # More candidates than are returned, because spans of the same words are merged.
     count = min(len(flat), top_k * 4)
     order = np.argpartition(-flat, count - 1)[:count] if count else np.empty(0, np.int64)
     for index in order[np.argsort(-flat[order], kind="stable")]:

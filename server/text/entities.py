@@ -19,7 +19,7 @@ class Aggregation(StrEnum):
 
     ``NONE``: each token is an entity. ``SIMPLE``: neighbouring tokens with one label. ``FIRST``,
     ``AVERAGE`` and ``MAX``: the same with words; a word gets the label of its first token, of the
-    mean of its tokens' probabilities, or of its most certain token.
+    mean of its tokens' probabilities, or of its token with the highest probability.
     """
 
     NONE = "none"
@@ -71,14 +71,14 @@ def _mean_scores(word: Sequence[LabelledToken]) -> Scores:
     return mean
 
 
-def _surest_scores(word: Sequence[LabelledToken]) -> Scores:
+def _max_scores(word: Sequence[LabelledToken]) -> Scores:
     return max(word, key=lambda token: float(token.scores.max())).scores
 
 
 _WORD_SCORES: dict[Aggregation, Callable[[Sequence[LabelledToken]], Scores]] = {
     Aggregation.FIRST: _first_scores,
     Aggregation.AVERAGE: _mean_scores,
-    Aggregation.MAX: _surest_scores,
+    Aggregation.MAX: _max_scores,
 }
 
 
@@ -117,7 +117,7 @@ def find_entities(
 def _words(
     tokens: Sequence[LabelledToken], merge: Callable[[Sequence[LabelledToken]], Scores]
 ) -> list[LabelledToken]:
-    """Merges the tokens of each word; ``merge`` gives the word's probabilities."""
+    """Merges the tokens of each word. ``merge`` computes the word's label probabilities."""
     words: list[list[LabelledToken]] = []
     for token in tokens:
         if token.begins_word or not words:
@@ -137,14 +137,14 @@ def _has_ends(labels: Sequence[str]) -> bool:
 
 
 def _split(label: str, has_ends: bool) -> tuple[str, str]:
-    """Prefix and name. A label without a prefix continues an entity, as ``I-`` does."""
+    """The prefix and name of a label. A label without a prefix continues an entity, like ``I-``."""
     if label[:2] in ("B-", "I-") or (has_ends and label != "O"):
         return label[0], label[2:]
     return "I", label
 
 
 def _group(tokens: Sequence[_BestLabel], labels: Sequence[tuple[str, str]]) -> list[Entity]:
-    """Joins neighbours into entities; ``labels`` are split into prefix and name."""
+    """Joins neighbouring tokens into entities. ``labels``: prefix and name of each label."""
     groups: list[list[_BestLabel]] = []
     for token in tokens:
         prefix, name = labels[token.label]

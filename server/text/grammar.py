@@ -1,8 +1,8 @@
-"""Grammar-constrained decoding. No other file imports llguidance.
+"""Grammar-constrained decoding. This is the only file that imports llguidance.
 
 llguidance (https://github.com/guidance-ai/llguidance) computes which tokens may come next, for a
-JSON schema, a regular expression or a context-free grammar. docs/decisions/0007-grammars.md says
-why it was chosen.
+JSON schema, a regular expression or a context-free grammar. docs/decisions/0007-grammars.md
+compares it with alternatives.
 """
 
 import json
@@ -20,8 +20,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from server.engine.decoding.logits_processors import ConstraintError, Floats
-from server.text.deep_stack import on_deep_stack
-from server.text.spelling import drops_first_space, spelling
+from server.text.large_stack import run_with_large_stack
+from server.text.token_bytes import drops_first_space, token_bytes
 
 MAX_GRAMMAR_BYTES = 1 << 16
 CACHED_GRAMMARS = 64
@@ -39,7 +39,7 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an output must match: ``text`` in the language of ``kind``, or one of ``choices``."""
+    """A constraint on an output: it matches ``text``, or is one of ``choices``."""
 
     kind: GrammarKind
     text: str = ""
@@ -59,7 +59,7 @@ class GrammarCompiler:
     """Compiles grammars for one tokenizer and caches the latest. Thread-safe.
 
     Args:
-        path: of ``tokenizer.json``; read when the first grammar is compiled.
+        path: path of ``tokenizer.json``, which is read when the first grammar is compiled.
         vocabulary_size: length of the model's logits.
         eos: ids of the end-of-sequence tokens; without any, no grammar compiles.
     """
@@ -71,9 +71,9 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._drops_first_space = False
-        # The library recurses once per rule; 8 MiB of stack are too few for the largest grammar.
+        # The library recurses once per rule: the largest grammars overflow 8 MiB of stack.
         self._compiled = lru_cache(CACHED_GRAMMARS)(
-            lambda grammar: on_deep_stack(lambda: self._compile(grammar))
+            lambda grammar: run_with_large_stack(lambda: self._compile(grammar))
         )
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
@@ -96,7 +96,7 @@ class GrammarCompiler:
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
         constraint = GrammarConstraint(matcher, self._vocabulary_size)
-        try:  # a grammar that explodes exceeds the limits at the first token
+        try:  # a grammar that is too complex exceeds the limits at the first token
             constraint.fork().mask(np.zeros(self._vocabulary_size, np.float32))
         except ConstraintError as error:
             raise GrammarError(str(error)) from error
@@ -106,7 +106,7 @@ class GrammarCompiler:
         with self._lock:
             if self._tokenizer is None:
                 if not self._eos:
-                    raise GrammarError("this model has no token that ends an output")
+                    raise GrammarError("this model has no end-of-sequence token")
                 tokenizer = Tokenizer.from_file(str(self._path))
                 self._drops_first_space = drops_first_space(tokenizer)
                 try:
@@ -114,18 +114,18 @@ class GrammarCompiler:
                 except Exception as error:
                     # The library raises ValueError and RuntimeError, and wraps Rust's panics.
                     raise GrammarError(
-                        f"this model's tokenizer cannot be constrained: {_first_line(str(error))}"
+                        f"this model's tokenizer allows no grammar: {_first_line(str(error))}"
                     ) from error
             return self._tokenizer
 
     def _convert_tokenizer(self, tokenizer: Tokenizer) -> llguidance.LLTokenizer:
-        """From ``tokenizer.json`` if the library supports its decoder, else from the spellings."""
+        """From ``tokenizer.json`` if llguidance supports its decoder, else from the token bytes."""
         given: str | llguidance.TokenizerWrapper = self._path.read_text("utf-8")
         try:
             return llguidance.LLTokenizer(given, n_vocab=self._vocabulary_size, eos_token=self._eos)
         except ValueError:
-            spelled = _SpelledTokenizer(tokenizer, self._vocabulary_size, self._eos[0])
-            given = llguidance.TokenizerWrapper(spelled)
+            wrapped = _BytesTokenizer(tokenizer, self._vocabulary_size, self._eos[0])
+            given = llguidance.TokenizerWrapper(wrapped)
         return llguidance.LLTokenizer(given, eos_token=self._eos)
 
 
@@ -153,24 +153,24 @@ class GrammarConstraint:
         return GrammarConstraint(self._matcher.deep_copy(), self._bits.shape[1] * 32)
 
 
-class _SpelledTokenizer:
+class _BytesTokenizer:
     """A tokenizer with the attributes that ``llguidance.TokenizerWrapper`` reads."""
 
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int, eos: int) -> None:
-        found = spelling(tokenizer, vocabulary_size)
+        vocabulary = token_bytes(tokenizer, vocabulary_size)
         self.eos_token_id = eos
-        self.tokens = found.tokens
-        self.special_token_ids = found.unwritable
-        self._encode = found.encode
+        self.tokens = vocabulary.tokens
+        self.special_token_ids = vocabulary.without_text
+        self._encode = vocabulary.encode
 
     def __call__(self, text: bytes) -> list[int]:
         return self._encode(text)
 
 
 def _with_optional_space(source: str) -> str:
-    """The grammar with an optional first space, which the tokenizer drops when it decodes."""
+    """The grammar with an optional leading space, which the tokenizer drops when it decodes."""
     if source.lstrip().startswith("{"):
         (inner,) = json.loads(source)["grammars"]
     else:
@@ -180,7 +180,7 @@ def _with_optional_space(source: str) -> str:
 
 
 def _source(grammar: Grammar) -> str:
-    """The grammar in the library's format."""
+    """The grammar in llguidance's format."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             try:
@@ -188,12 +188,12 @@ def _source(grammar: Grammar) -> str:
             except ValueError as error:
                 raise GrammarError(f"is not JSON: {error}") from error
             if not isinstance(schema, dict | bool):
-                raise GrammarError("is not a JSON schema: an object is needed")
+                raise GrammarError("is not a JSON schema: it must be an object")
             return str(llguidance.LLMatcher.grammar_from_json_schema(grammar.text))
         case GrammarKind.REGEX:
             return str(llguidance.LLMatcher.grammar_from_regex(grammar.text))
         case GrammarKind.LARK:
-            if grammar.text.lstrip().startswith("{"):  # the library's format, not for callers
+            if grammar.text.lstrip().startswith("{"):  # llguidance's JSON format, not for clients
                 raise GrammarError("does not begin with a rule")
             return str(llguidance.LLMatcher.grammar_from_lark(grammar.text))
         case GrammarKind.CHOICES:

@@ -37,7 +37,7 @@ class Tokenizer:
     def encode_after(self, context: str, text: str) -> tuple[tuple[int, ...], int]:
         """Token ids of ``context + text``, and how many of them precede ``text``.
 
-        A token that spans the border belongs to ``text``.
+        A token that spans the boundary belongs to ``text``.
         """
         encoding = self._tokenizer.encode(context + text)
         inside = (
@@ -60,10 +60,10 @@ class Tokenizer:
         """Tokenizes texts, or pairs of texts, for an encoder.
 
         Args:
-            texts: alone, or the first of each pair.
+            texts: single texts, or the first text of each pair.
             pairs: the second text of each pair; as many as ``texts``.
-            limit: the longest text, and what happens to longer ones.
-            with_offsets: whether offsets and word ids are needed; otherwise they are empty.
+            limit: the length limit, and how longer texts are handled.
+            with_offsets: whether to return offsets and word ids; otherwise they are empty.
 
         Raises:
             TooLongError: a text exceeds the limit; ``index`` says which.
@@ -86,8 +86,8 @@ class Tokenizer:
     def word_starts(self, text: str, tokenized: TokenizedText) -> list[bool]:
         """Whether each token of ``tokenized`` begins a word of ``text``.
 
-        If the vocabulary marks tokens that continue a word (WordPiece), the tokenizer's words
-        count. Otherwise words are separated by white space.
+        If the vocabulary marks tokens that continue a word (WordPiece), the tokenizer defines the
+        words. Otherwise white space separates them.
         """
         if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
             words = tokenized.word_ids
@@ -136,12 +136,12 @@ class Tokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text.rstrip(_REPLACEMENT)
 
-    def stream(self) -> "TextStream":
+    def detokenizer(self) -> "StreamingDetokenizer":
         """A detokenizer for one sequence, from its first generated token."""
-        return TextStream(self, self._tokenizer)
+        return StreamingDetokenizer(self, self._tokenizer)
 
 
-class TextStream:
+class StreamingDetokenizer:
     """Streaming detokenizer. The pieces, joined, equal ``Tokenizer.decode`` of all ids."""
 
     def __init__(self, tokenizer: Tokenizer, library: HuggingFaceTokenizer) -> None:
@@ -164,7 +164,7 @@ class TextStream:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Excludes the leading space that many vocabularies count to a word; ``None`` if empty."""
+    """The span without the leading spaces that many tokenizers include; ``None`` if empty."""
     piece = text[start:end]
     start += len(piece) - len(piece.lstrip())
     return (start, end) if start < end else None

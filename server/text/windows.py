@@ -1,4 +1,4 @@
-"""Texts and pairs as token windows for an encoder: whole, truncated, or in overlapping windows."""
+"""Splits texts and pairs into token windows for an encoder: whole, truncated or overlapping."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 
 class LongInput(StrEnum):
-    """What happens to a text that is longer than the limit."""
+    """How a text over the length limit is handled."""
 
     ERROR = "error"
     TRUNCATE_RIGHT = "truncate_right"
@@ -19,11 +19,11 @@ class LongInput(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """The longest text, and what happens to longer ones. Tokens, special tokens included.
+    """The length limit, in tokens including special tokens, and how longer texts are handled.
 
     A text of up to ``max_whole_tokens`` is neither truncated nor split. A longer text is an error,
-    or truncated to, or split into windows of, ``max_tokens``. ``stride``: tokens that neighbouring
-    windows share; ``None``: a quarter of a window.
+    or is truncated to, or split into windows of, ``max_tokens``. ``stride``: tokens that
+    neighbouring windows share; ``None``: a quarter of a window.
     """
 
     long_input: LongInput
@@ -33,7 +33,7 @@ class LengthLimit:
 
 
 class TooLongError(Exception):
-    """A text that exceeds the limit, or windows without room for new tokens.
+    """A text over the length limit, or windows too small for new tokens.
 
     ``index``: the position of the text in its batch.
     """
@@ -66,8 +66,8 @@ class TokenizedText:
     """A text, or a pair of texts, split into windows.
 
     ``offsets``: start and end of each of the text's tokens, in characters. ``word_ids``: the number
-    of the word that each token belongs to. Both are empty if they were not asked for.
-    ``num_truncated_tokens`` are in no window.
+    of the word that each token belongs to. Both are empty if not requested.
+    ``num_truncated_tokens``: tokens of the text that are in no window.
     """
 
     windows: tuple[Window, ...]
@@ -77,7 +77,7 @@ class TokenizedText:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the model reads, special tokens and overlaps included."""
+        """Tokens in all windows, special tokens and overlaps included."""
         return sum(len(window.token_ids) for window in self.windows)
 
 
@@ -93,15 +93,15 @@ def tokenize_windows(
     """Splits ``text``, or ``text`` and ``pair``, into windows.
 
     Of a pair, windows split the second text and repeat the first. Truncation shortens the longer
-    text until both are equally long, then both alike.
+    text until both are equally long, then both equally.
 
     Args:
         tokenizer: without padding and truncation.
-        text: alone, or the first of a pair.
-        pair: the second of a pair.
+        text: a single text, or the first text of a pair.
+        pair: the second text of a pair.
         whole: the encoding of both, with special tokens.
-        limit: the longest text, and what happens to longer ones.
-        with_offsets: whether offsets and word ids are needed.
+        limit: the length limit, and how longer texts are handled.
+        with_offsets: whether to return offsets and word ids.
 
     Raises:
         TooLongError: the text is too long, or a window has no room for new tokens.
@@ -136,7 +136,7 @@ def _truncate_pair(
     room: int,
     limit: LengthLimit,
 ) -> TokenizedText:
-    """Truncates the longer text down to the shorter one; then both alike."""
+    """Truncates the longer text to the length of the shorter one, then both equally."""
     shorter = min(len(first.ids), len(second.ids))
     if 2 * shorter > room:
         shorter = room // 2
@@ -208,7 +208,7 @@ def _stride(room: int, limit: LengthLimit) -> int:
 
 def _window(encoding: Encoding, sequence: int, first_token: int) -> Window:
     """A window whose text is number ``sequence`` (0 or 1) of ``encoding``."""
-    # Without special tokens, or with nothing else, the library numbers all tokens 0.
+    # If there are no special tokens, or only special tokens, the library numbers all tokens 0.
     sequence_ids = encoding.sequence_ids
     num_text_tokens = sequence_ids.count(sequence)
     return Window(

@@ -25,7 +25,7 @@ from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
 from server.app import RunningServer, running_server
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
-from server.frontends.grpc.listeners import check_admin, credentials
+from server.frontends.grpc.listeners import check_admin_access, credentials
 from server.service.access_tokens import AccessTokens
 from tests.faults.record import record
 
@@ -297,15 +297,15 @@ def test_admin_is_not_for_everybody(address: str, tmp_path: Path) -> None:
     ]
     for options in open_:
         with pytest.raises(StartupError, match="is not a loopback address"):
-            check_admin(ServerConfig(bundles=tmp_path, admin=address, **options))
+            check_admin_access(ServerConfig(bundles=tmp_path, admin=address, **options))
     for options in closed:
         assert not refusal(ServerConfig(bundles=tmp_path, admin=address, **options))
 
 
 def refusal(config: ServerConfig) -> str:
-    """Why ``check_admin`` refuses; empty if it does not."""
+    """Why ``check_admin_access`` refuses; empty if it does not."""
     try:
-        check_admin(config)
+        check_admin_access(config)
     except StartupError as error:
         return str(error)
     return ""

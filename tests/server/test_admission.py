@@ -30,7 +30,7 @@ from server.errors import (
     ShuttingDownError,
 )
 from server.frontends.grpc.status import field_of
-from server.service.threads import Threads
+from server.service.threads import BoundedExecutor
 from tests.server.generating import bench, job
 
 ROOM = AdmissionLimits(most=Cost(6, 100), parallel=Cost(2, 80))
@@ -203,7 +203,7 @@ async def test_nothing_is_tokenized_for_those_who_left_or_are_too_late() -> None
     begun: list[str] = []
     free = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        threads = Threads(pool, max_waiting=3)
+        threads = BoundedExecutor(pool, max_waiting=3)
         loop = asyncio.get_running_loop()
         holds = loop.create_task(threads.run_bounded(free.wait, None))
         left = loop.create_task(threads.run_bounded(lambda: begun.append("left"), None))

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from model.bundle import ScoreFunction
 from protos.triune.v1 import encoding_pb2 as pb
 from server.errors import InvalidArgumentError
-from server.frontends.grpc.codec import read, wire_path
+from server.frontends.grpc.codec import decode, wire_path
 from server.service.answer import AnswerRequest, Question
 from server.service.classify import ClassifyRequest, TextPair
 from server.service.embed import EmbedRequest
@@ -172,7 +172,7 @@ def to_wire(kind: type[Message], request: Any) -> Message:
 
 @pytest.mark.parametrize(("kind", "request_"), REQUESTS, ids=NAMES)
 def test_every_field_of_a_request_arrives(kind: type[Message], request_: Any) -> None:
-    assert read(to_wire(kind, request_), type(request_)) == request_
+    assert decode(to_wire(kind, request_), type(request_)) == request_
     defaults = dict(leaves(type(request_)(model="")))
     unchanged = {name for name, value in leaves(request_) if value == defaults[name]}
     assert not unchanged, "each field of the example differs from its default"
@@ -186,7 +186,7 @@ def test_requests_have_the_fields_of_the_wire(kind: type[Message], request_: Any
 
 @pytest.mark.parametrize(("kind", "request_"), REQUESTS, ids=NAMES)
 def test_an_empty_message_is_a_request_of_defaults(kind: type[Message], request_: Any) -> None:
-    assert read(kind(), type(request_)) == type(request_)(model="")
+    assert decode(kind(), type(request_)) == type(request_)(model="")
 
 
 @pytest.mark.parametrize(("kind", "request_"), REQUESTS, ids=NAMES)
@@ -221,11 +221,12 @@ def test_every_value_of_an_enumeration_is_known(
     values = holder.DESCRIPTOR.fields_by_name[name].enum_type.values
     for value in values[1:]:
         setattr(holder, name, value.number)
-        member = dict(leaves(read(message, request_kind)))[name]
+        member = dict(leaves(decode(message, request_kind)))[name]
         assert value.name.endswith(f"_{member.name}")
     assert values[0].name.endswith("_UNSPECIFIED")
     assert len(values) - 1 == len(type(member).__members__)
     setattr(holder, name, 99)
     with pytest.raises(InvalidArgumentError) as caught:
-        read(message, request_kind)
-    assert (caught.value.field, caught.value.description) == (name, "99 is not one of its values")
+        decode(message, request_kind)
+    error = caught.value
+    assert (error.field, error.description) == (name, "99 is not a value of this enum")

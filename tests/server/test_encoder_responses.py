@@ -13,8 +13,8 @@ from server.frontends.grpc.codec import wire_path
 from server.frontends.grpc.embed_codec import (
     EmbedStreamCodec,
     EncodingFormat,
+    decode_encoding,
     embed_response,
-    read_encoding,
 )
 from server.frontends.grpc.encoder_codec import (
     answer_response,
@@ -88,13 +88,13 @@ def test_vectors_of_tokens_are_packed_in_every_format(encoding: EncodingFormat) 
 
 
 def test_an_unknown_encoding_is_refused() -> None:
-    assert read_encoding(pb.EmbedRequest()) == EncodingFormat.FLOAT
+    assert decode_encoding(pb.EmbedRequest()) == EncodingFormat.FLOAT
     for value in EncodingFormat:
         options = pb.EmbedOptions(encoding_format=value.value)
-        assert read_encoding(pb.EmbedRequest(options=options)) == value
+        assert decode_encoding(pb.EmbedRequest(options=options)) == value
     message = pb.EmbedRequest(options=pb.EmbedOptions(encoding_format=UNKNOWN))
     with pytest.raises(InvalidArgumentError) as caught:
-        read_encoding(message)
+        decode_encoding(message)
     assert wire_path(message, caught.value.field) == "options.encoding_format"
 
 

@@ -11,7 +11,7 @@ from protos.triune.v1 import inference_pb2 as pb
 from server.engine.decoding.options import EarlyStopping, LogitsOptions, Sampling
 from server.errors import InvalidArgumentError, OverloadedError, RequestTooLargeError, Resource
 from server.frontends.grpc import generation_codec
-from server.frontends.grpc.codec import read, wire_path
+from server.frontends.grpc.codec import decode, wire_path
 from server.frontends.grpc.status import message_of
 from server.service.generation_options import (
     AttentionOptions,
@@ -134,7 +134,7 @@ def test_every_field_of_generate_arrives(kind: Any) -> None:
         token_inputs=[pb.TokenIds(ids=[1, 2]), pb.TokenIds()],
         messages=[pb.ChatMessage(role="user", content="hi")],
     )
-    assert read(message, GenerateRequest) == GenerateRequest(
+    assert decode(message, GenerateRequest) == GenerateRequest(
         **EXPECTED, token_inputs=((1, 2), ()), messages=(ChatMessage("user", "hi"),)
     )
 
@@ -142,7 +142,7 @@ def test_every_field_of_generate_arrives(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [pb.TranslateRequest, pb.TranslateStreamRequest])
 def test_every_field_of_translate_arrives(kind: Any) -> None:
     message = kind(**OPTIONS, source_language="en", target_language="pt")
-    assert read(message, TranslateRequest) == TranslateRequest(
+    assert decode(message, TranslateRequest) == TranslateRequest(
         **EXPECTED, source_language="en", target_language="pt"
     )
 
@@ -157,7 +157,7 @@ def test_score_and_tokenize_arrive() -> None:
         source_language="en",
         target_language="pt",
     )
-    assert read(message, ScoreRequest) == ScoreRequest(
+    assert decode(message, ScoreRequest) == ScoreRequest(
         model="m",
         version="2",
         inputs=(ScoreInput("c", "t"),),
@@ -167,7 +167,7 @@ def test_score_and_tokenize_arrive() -> None:
         target_language="pt",
     )
     tokenize = pb.TokenizeRequest(model="m", inputs=["a"], without_special_tokens=True)
-    assert read(tokenize, TokenizeRequest) == TokenizeRequest(
+    assert decode(tokenize, TokenizeRequest) == TokenizeRequest(
         model="m", inputs=("a",), without_special_tokens=True
     )
 
@@ -206,18 +206,18 @@ def test_no_field_of_the_wire_is_forgotten(message: Any, kind: Any) -> None:
 
 
 def test_what_is_not_set_keeps_its_default() -> None:
-    assert read(pb.GenerateRequest(model="m"), GenerateRequest) == GenerateRequest(model="m")
+    assert decode(pb.GenerateRequest(model="m"), GenerateRequest) == GenerateRequest(model="m")
     empty = pb.GenerateRequest(model="m", decoding=pb.DecodingOptions(grammar=pb.Grammar()))
-    assert read(empty, GenerateRequest).decoding.grammar is None
+    assert decode(empty, GenerateRequest).decoding.grammar is None
 
 
 def test_a_number_that_an_enumeration_lacks_is_named() -> None:
     message = pb.GenerateRequest(decoding=pb.DecodingOptions(early_stopping=99))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError) as caught:
-        read(message, GenerateRequest)
+        decode(message, GenerateRequest)
     assert (caught.value.field, caught.value.description) == (
         "early_stopping",
-        "99 is not one of its values",
+        "99 is not a value of this enum",
     )
 
 

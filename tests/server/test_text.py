@@ -28,7 +28,7 @@ def bytes_tokenizer(tmp_path_factory) -> Tokenizer:
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_pieces_joined_are_the_text(bytes_tokenizer, text) -> None:
     text = text.rstrip("\ufffd")
-    stream = bytes_tokenizer.stream()
+    stream = bytes_tokenizer.detokenizer()
     pieces = [stream.push(id_) for id_ in bytes_tokenizer.encode([text])[0]]
     assert "".join(pieces) + stream.finish() == text
 
@@ -40,7 +40,7 @@ def test_pieces_joined_are_the_text(bytes_tokenizer, text) -> None:
 )
 def test_no_piece_has_a_broken_character(bytes_tokenizer, text, cut) -> None:
     ids = bytes_tokenizer.encode([text])[0][:cut]
-    stream = bytes_tokenizer.stream()
+    stream = bytes_tokenizer.detokenizer()
     joined = "".join(stream.push(id_) for id_ in ids) + stream.finish()
     assert "\ufffd" not in joined
     assert text.startswith(joined)

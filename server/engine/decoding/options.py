@@ -17,9 +17,9 @@ class Sampling:
 
     temperature: float = bounded(0.0, 0.0, 100.0)
     top_k: int = bounded(0, 0, 2**31 - 1)
-    top_p: float = bounded(1.0, 0.0, 1.0, is_open=True)  # Holtzman et al. 2020
+    top_p: float = bounded(1.0, 0.0, 1.0, excludes_low=True)  # Holtzman et al. 2020
     min_p: float = bounded(0.0, 0.0, 1.0)  # Nguyen et al. 2024
-    typical_p: float = bounded(1.0, 0.0, 1.0, is_open=True)  # Meister et al. 2023
+    typical_p: float = bounded(1.0, 0.0, 1.0, excludes_low=True)  # Meister et al. 2023
     seed: int | None = None
 
     @property

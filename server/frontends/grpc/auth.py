@@ -1,4 +1,4 @@
-"""Bearer tokens in gRPC: every call needs one, except health checks."""
+"""Bearer token authentication of every call except health checks."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,8 +15,8 @@ from server.service.access_tokens import AccessTokens
 _HEALTH = "/grpc.health.v1.Health/"
 
 
-class TokenCheck(grpc.aio.ServerInterceptor):
-    """Ends calls without a valid token before their request is read, unknown methods included."""
+class BearerTokenInterceptor(grpc.aio.ServerInterceptor):
+    """Rejects calls without a valid token before the method lookup and the request."""
 
     def __init__(self, tokens: AccessTokens) -> None:
         self._tokens = tokens

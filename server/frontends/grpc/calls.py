@@ -1,4 +1,4 @@
-"""Around every gRPC call: who calls, until when, and errors as statuses."""
+"""What all gRPC calls share: the caller's identity and deadline, errors as statuses."""
 
 import asyncio
 import time
@@ -14,12 +14,12 @@ from server.frontends.grpc.status import message_of, metadata_of, status_of
 from server.service.caller import Caller
 from server.service.service import Service
 
-# A call waits no longer than this for its status to be sent.
+# The longest wait for the status of a failed call to be sent.
 _ABORT_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def answering(
+async def rpc_scope(
     service: Service,
     method: str,
     request: Message,
@@ -27,21 +27,21 @@ async def answering(
     *,
     keeps_model: bool = True,
 ) -> AsyncIterator[None]:
-    """Around a call's body: counts it, and ends it with a status if it fails.
+    """Wraps the body of a call: counts it in the metrics, and maps ``ServeError`` to a status.
 
     Args:
-        service: that answers.
-        method: the call's name.
-        request: whose fields errors name.
-        context: of the call.
-        keeps_model: the model that the request names stays loaded until the call ends.
+        service: the service that handles the call.
+        method: the call's name, a metric label.
+        request: the request, whose field paths appear in errors.
+        context: the gRPC context of the call.
+        keeps_model: whether the model that the request names stays loaded until the call ends.
     """
     model = getattr(request, "model", "") if keeps_model else ""
     try:
-        async with service.counted(method, model):
+        async with service.track_call(method, model):
             yield
     except ServeError as error:
-        # The status of a stream that is not read waits behind what was sent before.
+        # If the client does not read its stream, the status waits behind earlier messages.
         with suppress(TimeoutError):
             async with asyncio.timeout(_ABORT_SECONDS):
                 await context.abort(
@@ -50,7 +50,7 @@ async def answering(
 
 
 def caller_of(context: Context) -> Caller:
-    """The client, and when it stops waiting."""
+    """The client's identity and the call's deadline."""
     remaining = context.time_remaining()
     deadline = None if remaining is None else time.monotonic() + remaining
     return Caller(identity_of(context), deadline)

@@ -1,8 +1,8 @@
-"""Protobuf requests to frozen requests, field by field, by name.
+"""Decodes protobuf messages into the service's requests, field by field, by name.
 
-A request of the service is a flat dataclass; on the wire its options are grouped in messages
-(``sampling.temperature``). Each field is looked up by its name, in the message itself and then in
-its groups, so a new option needs no line here.
+On the wire, options are grouped in nested messages (``sampling.temperature``). Each field of a
+request is looked up by its name, first in the message, then in its groups, so a new option needs
+no code here.
 """
 
 import re
@@ -20,34 +20,34 @@ from google.protobuf.message import Message
 from server.errors import InvalidArgumentError
 
 T = TypeVar("T")
-Read = Callable[[Any, str], Any]
-"""Reads a protobuf value that is set; the string is its field's path, for errors."""
+FieldDecoder = Callable[[Any, str], Any]
+"""Decodes the value of a field that is set. The string is the field's path, for errors."""
 
 
-def read(message: Message, kind: type[T], path: str = "") -> T:
-    """The request that ``message`` holds. A field that is not set keeps its default.
+def decode(message: Message, kind: type[T], path: str = "") -> T:
+    """Decodes ``message`` into a ``kind``. Fields that are not set keep their defaults.
 
     Args:
-        message: as it came.
-        kind: a frozen dataclass.
-        path: put before field names in errors, for messages inside a request.
+        message: the protobuf message.
+        kind: the request type, a frozen dataclass.
+        path: prefix of field names in errors, for messages nested in a request.
 
     Raises:
-        InvalidArgumentError: an enumeration has no such value.
+        InvalidArgumentError: an enum field has an unknown value.
     """
     given: dict[str, Any] = {}
     for field in _plan(message.DESCRIPTOR, typing.cast("typing.Hashable", kind)):
         if field.nested is not None:
-            given[field.name] = read(message, field.nested, path)
+            given[field.name] = decode(message, field.nested, path)
             continue
         holder = message if field.group is None else getattr(message, field.group)
         if field.is_set(holder):
-            given[field.name] = field.read(getattr(holder, field.name), path + field.name)
+            given[field.name] = field.decode(getattr(holder, field.name), path + field.name)
     return kind(**given)
 
 
 def wire_path(message: Message, path: str) -> str:
-    """Where a field of the service's request is on the wire: ``top_p`` → ``sampling.top_p``."""
+    """The path on the wire of a field of the request: ``top_p`` → ``sampling.top_p``."""
     found = re.match(r"\w+", path)
     if found is None:
         return path
@@ -57,15 +57,15 @@ def wire_path(message: Message, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """How one field of a request is read.
+    """How one field of a request is decoded.
 
-    ``nested``: a group of options, whose fields are looked up in the whole message.
+    ``nested``: the type of a group of options, whose fields are looked up in the whole message.
     """
 
     name: str
     group: str | None
     is_set: Callable[[Any], bool]
-    read: Read
+    decode: FieldDecoder
     nested: type | None = None
 
 
@@ -78,14 +78,14 @@ def _plan(descriptor: Any, kind: Any) -> tuple[_Field, ...]:
         found = _find(descriptor, field.name)
         if found is not None and not (is_dataclass(hint) and found[1].message_type is not None):
             group, source = found
-            plan.append(_Field(field.name, group, _is_set(source), _reader(source, hint)))
+            plan.append(_Field(field.name, group, _is_set(source), _decoder(source, hint)))
         elif isinstance(hint, type) and is_dataclass(hint):
             plan.append(_Field(field.name, None, lambda _: True, _as_is, hint))
     return tuple(plan)
 
 
 def _find(descriptor: Any, name: str) -> tuple[str | None, FieldDescriptor] | None:
-    """The group (``None``: the message itself) and the field of this name."""
+    """The field called ``name``, and the group that contains it (``None``: the message itself)."""
     own = descriptor.fields_by_name.get(name)
     if own is not None:
         return None, own
@@ -105,15 +105,15 @@ def _is_set(source: FieldDescriptor) -> Callable[[Any], bool]:
     return lambda _: True
 
 
-def _reader(source: FieldDescriptor, hint: Any) -> Read:
+def _decoder(source: FieldDescriptor, hint: Any) -> FieldDecoder:
     item = _item(hint)
     if source.enum_type is not None:
-        return _enum_reader(source.enum_type, item)
+        return _enum_decoder(source.enum_type, item)
     if source.message_type is None:
         return (lambda value, _: tuple(value)) if source.is_repeated else _as_is
     if source.message_type.GetOptions().map_entry:
         return lambda value, _: tuple(sorted(value.items()))
-    one = _message_reader(source.message_type, item)
+    one = _message_decoder(source.message_type, item)
     if source.is_repeated:
         return lambda value, name: tuple(one(entry, name) for entry in value)
     return one
@@ -124,7 +124,7 @@ def _as_is(value: Any, _: str) -> Any:
 
 
 def _item(hint: Any) -> Any:
-    """``X`` of ``X | None`` and of ``tuple[X, ...]``."""
+    """The item type: ``X`` of ``X | None`` and of ``tuple[X, ...]``."""
     if isinstance(hint, types.UnionType):
         (hint,) = [part for part in typing.get_args(hint) if part is not type(None)]
     elif typing.get_origin(hint) is tuple:
@@ -132,22 +132,22 @@ def _item(hint: Any) -> Any:
     return hint
 
 
-def _message_reader(descriptor: Descriptor, item: Any) -> Read:
-    if item in _SPECIAL:
-        return _SPECIAL[item]
+def _message_decoder(descriptor: Descriptor, item: Any) -> FieldDecoder:
+    if item in _REGISTERED:
+        return _REGISTERED[item]
     if is_dataclass(item):
-        return lambda value, name: read(value, typing.cast("type[Any]", item), f"{name}.")
-    # A list of numbers in a message of its own.
+        return lambda value, name: decode(value, typing.cast("type[Any]", item), f"{name}.")
+    # A message that only wraps a list of numbers, such as TokenIds.
     (inner,) = descriptor.fields
     return lambda value, _: tuple(getattr(value, inner.name))
 
 
-def _enum_reader(descriptor: EnumDescriptor, kind: type[Enum]) -> Read:
+def _enum_decoder(descriptor: EnumDescriptor, kind: type[Enum]) -> FieldDecoder:
     values = enum_values(descriptor, kind)
 
     def convert(number: int, name: str) -> Enum:
         if number not in values:
-            raise InvalidArgumentError(name, f"{number} is not one of its values")
+            raise InvalidArgumentError(name, f"{number} is not a value of this enum")
         return values[number]
 
     return convert
@@ -155,7 +155,7 @@ def _enum_reader(descriptor: EnumDescriptor, kind: type[Enum]) -> Read:
 
 @cache
 def enum_values(descriptor: EnumDescriptor, kind: type[Enum]) -> Mapping[int, Enum]:
-    """Wire numbers to members: ``EARLY_STOPPING_FIRST`` is ``EarlyStopping.FIRST``."""
+    """Members of ``kind`` by wire number: ``EARLY_STOPPING_FIRST`` is ``EarlyStopping.FIRST``."""
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", descriptor.name).upper() + "_"
     return {
         value.number: kind[value.name.removeprefix(prefix)]
@@ -164,9 +164,9 @@ def enum_values(descriptor: EnumDescriptor, kind: type[Enum]) -> Mapping[int, En
     }
 
 
-_SPECIAL: dict[Any, Read] = {}
+_REGISTERED: dict[Any, FieldDecoder] = {}
 
 
-def register(kind: type, reader: Read) -> None:
-    """Reads messages into ``kind`` by ``reader`` instead of by field names."""
-    _SPECIAL[kind] = reader
+def register(kind: type, decoder: FieldDecoder) -> None:
+    """Decodes messages into ``kind`` with ``decoder`` instead of by field names."""
+    _REGISTERED[kind] = decoder

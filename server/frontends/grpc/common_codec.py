@@ -5,7 +5,7 @@ from server.service.usage import Timing, Usage
 
 
 def usage(counted: Usage) -> common_pb2.Usage:
-    """Usage as protobuf."""
+    """Encodes token counts."""
     return common_pb2.Usage(
         input_tokens=counted.input_tokens,
         output_tokens=counted.output_tokens,
@@ -14,7 +14,7 @@ def usage(counted: Usage) -> common_pb2.Usage:
 
 
 def timing(measured: Timing) -> common_pb2.Timing:
-    """Timing as protobuf; seconds."""
+    """Encodes the durations of a call, in seconds."""
     return common_pb2.Timing(
         queue_seconds=measured.queue_seconds,
         tokenize_seconds=measured.tokenize_seconds,

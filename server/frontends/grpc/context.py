@@ -1,4 +1,4 @@
-"""The type of gRPC's call contexts."""
+"""The type of the context that gRPC passes to each handler."""
 
 from typing import Any
 

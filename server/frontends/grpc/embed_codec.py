@@ -1,4 +1,4 @@
-"""Embed and EmbedStream: vectors as floats or as bytes, and the messages of a stream."""
+"""Codec of Embed and EmbedStream: vectors as floats or as packed bytes."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -34,13 +34,13 @@ class _Encoding:
     encoding_format: EncodingFormat = EncodingFormat.FLOAT
 
 
-def read_encoding(message: pb.EmbedRequest) -> EncodingFormat:
-    """The encoding that ``message`` asks for.
+def decode_encoding(message: pb.EmbedRequest) -> EncodingFormat:
+    """The encoding format of the response that ``message`` requests.
 
     Raises:
-        InvalidArgumentError: the enumeration has no such value; names ``encoding_format``.
+        InvalidArgumentError: names ``encoding_format``: its value is unknown.
     """
-    return codec.read(message, _Encoding).encoding_format
+    return codec.decode(message, _Encoding).encoding_format
 
 
 def embed_response(result: EmbedResult, encoding: EncodingFormat) -> pb.EmbedResponse:
@@ -67,7 +67,7 @@ def embed_stream_response(
 
 
 class EmbedStreamCodec:
-    """The messages of one EmbedStream: an iterator over its requests, and its responses.
+    """Codec of one EmbedStream call: iterates over its requests, and encodes its responses.
 
     A message without model, options or length takes them from the messages before it.
 
@@ -88,14 +88,14 @@ class EmbedStreamCodec:
         return self
 
     async def __anext__(self) -> BulkItem:
-        """The next request, or the error of one that cannot be decoded."""
+        """The next request, or the error if it cannot be decoded."""
         message, self._first = self._first, None
         if message is None:
             message = await anext(self._messages)
         whole = self._completed(message)
         try:
-            encoding = read_encoding(whole)
-            request = codec.read(whole, EmbedRequest)
+            encoding = decode_encoding(whole)
+            request = codec.decode(whole, EmbedRequest)
         except ServeError as error:
             return BulkItem(message.id, error)
         self._encodings.append(encoding)

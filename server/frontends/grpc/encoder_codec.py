@@ -1,4 +1,4 @@
-"""Results of the calls to encoders as protobuf responses."""
+"""Encodes results of Classify, Tag, FillMask, Answer and Rerank."""
 
 from protos.triune.v1 import encoding_pb2 as pb
 from server.frontends.grpc.common_codec import timing, usage

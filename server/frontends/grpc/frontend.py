@@ -1,4 +1,4 @@
-"""The gRPC front end: its listeners, their services, and their health."""
+"""The gRPC front end: the listeners, their services, and health."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from protos.triune.v1 import (
 from server.config import ServerConfig
 from server.frontends.grpc.health import INFERENCE, MODELS, Health
 from server.frontends.grpc.inference import InferenceServicer
-from server.frontends.grpc.listeners import check_admin, make_server, open_port
+from server.frontends.grpc.listeners import check_admin_access, make_server, open_port
 from server.frontends.grpc.models import AdminServicer, ModelServicer
 from server.service.service import Service
 
@@ -33,14 +33,14 @@ class GrpcFrontend:
     """One listener for inference, and one for admin calls if the configuration has an address.
 
     Args:
-        config: of the server.
+        config: the server's.
 
     Raises:
-        StartupError: the admin address is open to the network without any check of who calls.
+        StartupError: the admin address is reachable from the network without authentication.
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        check_admin(config)
+        check_admin_access(config)
         self._config = config
         self._health = Health()
         self._listeners: list[grpc.aio.Server] = []
@@ -59,26 +59,26 @@ class GrpcFrontend:
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, main)
         if config.admin is not None:
             admin, self.admin_port = self._listener(
-                service, config.admin, config.tokens_of_admin, _ADMIN_SERVICES
+                service, config.admin, config.admin_token_file, _ADMIN_SERVICES
             )
             admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(service), admin)
         for listener in self._listeners:
             await listener.start()
 
     async def set_models(self, names: frozenset[str]) -> None:
-        """The names of the models served from now on, for health checks of single models."""
+        """Sets the served models, each of which has a health status of its own."""
         await self._health.set_models(names)
 
     async def set_serving(self) -> None:
-        """Health answers SERVING."""
-        await self._health.open()
+        """Sets the health status to SERVING."""
+        await self._health.set_serving()
 
     async def set_not_serving(self) -> None:
-        """Health answers NOT_SERVING from here on; watchers' calls end."""
-        await self._health.close()
+        """Sets the health status to NOT_SERVING and ends the calls that watch it."""
+        await self._health.set_not_serving()
 
     async def drain(self) -> None:
-        """Refuses new calls at once; cancels what is left after the grace period."""
+        """Refuses new calls at once, and cancels running calls after the grace period."""
         grace_seconds = self._config.grace_seconds
         await asyncio.gather(*(listener.stop(grace_seconds) for listener in self._listeners))
 

@@ -1,4 +1,4 @@
-"""Generate, Translate, Score and Tokenize: results to protobuf, and grammars from it."""
+"""Encodes results of Generate, Translate, Score and Tokenize; decodes grammars."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ codec.register(Grammar, _read_grammar)
 
 
 def generation_response(result: GenerationResult, kind: type[Response]) -> Response:
-    """All outputs of Generate or Translate."""
+    """The response to Generate or Translate; ``kind`` is its message type."""
     return kind(
         model=result.model,
         outputs=[_output(output) for output in result.outputs],
@@ -51,7 +51,7 @@ def generation_response(result: GenerationResult, kind: type[Response]) -> Respo
 
 
 def chunk_response(chunk: TextChunk, kind: type[ChunkResponse]) -> ChunkResponse:
-    """One chunk of GenerateStream or TranslateStream. Once a token: the hot path."""
+    """One message of GenerateStream or TranslateStream. Runs once per token: a hot path."""
     message = kind(
         model=chunk.model,
         index=chunk.index,
@@ -74,7 +74,7 @@ def chunk_response(chunk: TextChunk, kind: type[ChunkResponse]) -> ChunkResponse
 
 
 def score_response(result: ScoreResult) -> pb.ScoreResponse:
-    """The scores of all inputs."""
+    """The response to Score."""
     return pb.ScoreResponse(
         model=result.model,
         outputs=[
@@ -92,7 +92,7 @@ def score_response(result: ScoreResult) -> pb.ScoreResponse:
 
 
 def tokenize_response(result: TokenizeResult) -> pb.TokenizeResponse:
-    """The tokens of all inputs."""
+    """The response to Tokenize."""
     return pb.TokenizeResponse(
         model=result.model,
         outputs=[

@@ -23,21 +23,21 @@ class Health:
         self._announced: frozenset[str] = frozenset()
         self._latest: frozenset[str] = frozenset()
 
-    async def open(self) -> None:
-        """The server takes calls."""
+    async def set_serving(self) -> None:
+        """Sets the server and its services to SERVING."""
         for name in ("", INFERENCE, MODELS):
             await self._set(name, is_serving=True)
 
     async def set_models(self, names: frozenset[str]) -> None:
-        """The names of the models that are served. Of concurrent calls, the latest one counts."""
+        """Sets the models that are served. Of concurrent calls, the last one wins."""
         self._latest = names
         async with self._lock:
             for name in sorted(self._latest ^ self._announced):
                 await self._set(f"{INFERENCE}/{name}", is_serving=name in self._latest)
             self._announced = self._latest
 
-    async def close(self) -> None:
-        """Everything is NOT_SERVING from here on."""
+    async def set_not_serving(self) -> None:
+        """Sets everything to NOT_SERVING, for good."""
         await self.servicer.enter_graceful_shutdown()
 
     async def _set(self, service: str, *, is_serving: bool) -> None:

@@ -1,4 +1,4 @@
-"""``grpc.health.v1`` whose watchers do not delay a server that drains."""
+"""``grpc.health.v1`` that ends its Watch calls when the server drains."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ _MAX_SECONDS = 1.0
 class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
     """In a graceful shutdown, each watcher gets NOT_SERVING and its call ends.
 
-    The library's servicer leaves the call open until the watcher leaves, and the server waits.
+    The servicer of grpcio-health-checking leaves these calls open, which delays the shutdown.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
             await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
 
     async def enter_graceful_shutdown(self) -> None:
-        """Everything is NOT_SERVING; watchers get that, and their calls end."""
+        """Sets everything to NOT_SERVING, tells the watchers, and ends their calls."""
         self._draining.set()
         if self._calls:
             await asyncio.wait(self._calls, timeout=_MAX_SECONDS)

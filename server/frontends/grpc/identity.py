@@ -1,19 +1,19 @@
-"""Who calls: the name that limits per client count by."""
+"""The identity of a client, to which the limits per client apply."""
 
 from contextvars import ContextVar
 from urllib.parse import unquote
 
 from server.frontends.grpc.context import Context
 
-# Set by the token check, in the task that then runs the call.
+# Set by BearerTokenInterceptor, in the task that then runs the call.
 token_name: ContextVar[str | None] = ContextVar("token_name", default=None)
 
 
 def identity_of(context: Context) -> str:
-    """The caller: ``token:NAME``, else ``certificate:COMMON NAME``, else ``peer:ADDRESS``.
+    """``token:NAME``, else ``certificate:COMMON NAME``, else ``peer:ADDRESS``.
 
-    The certificate is the client's, verified; the address has no port, so all connections of one
-    machine are one caller. The prefixes keep callers from taking each other's names.
+    The certificate is the client's, verified. The address has no port, so all connections of one
+    machine are one client. The prefixes prevent one kind of identity from posing as another.
     """
     name = token_name.get()
     if name is not None:

@@ -1,4 +1,4 @@
-"""``InferenceService``: each call is decoded, answered by the service, and encoded."""
+"""``InferenceService``: decodes each request, calls the service, encodes the result."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -10,10 +10,10 @@ from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
 from server.frontends.grpc import encoder_codec as encoders
 from server.frontends.grpc import generation_codec as generation
-from server.frontends.grpc.calls import answering, caller_of
-from server.frontends.grpc.codec import read
+from server.frontends.grpc.calls import caller_of, rpc_scope
+from server.frontends.grpc.codec import decode
 from server.frontends.grpc.context import Context
-from server.frontends.grpc.embed_codec import EmbedStreamCodec, embed_response, read_encoding
+from server.frontends.grpc.embed_codec import EmbedStreamCodec, decode_encoding, embed_response
 from server.frontends.grpc.stream_writer import StreamWriter
 from server.service.answer import AnswerRequest
 from server.service.caller import Caller
@@ -33,7 +33,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """One method for each call of the protocol."""
+    """The handlers of ``InferenceService``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -70,9 +70,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         )
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        async with answering(self._service, "Embed", request, context):
-            encoding = read_encoding(request)
-            result = await self._service.embed(read(request, EmbedRequest), caller_of(context))
+        async with rpc_scope(self._service, "Embed", request, context):
+            encoding = decode_encoding(request)
+            result = await self._service.embed(decode(request, EmbedRequest), caller_of(context))
             return embed_response(result, encoding)
         raise AssertionError("a call that fails is aborted")
 
@@ -83,7 +83,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         first = await anext(requests, None)
         if first is None:
             return
-        async with answering(self._service, "EmbedStream", first, context):
+        async with rpc_scope(self._service, "EmbedStream", first, context):
             stream = EmbedStreamCodec(first, requests)
             answers = self._service.embed_stream(stream, caller_of(context))
             async with self._writer(context) as writer, aclosing(answers):
@@ -140,8 +140,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         answer: Callable[[Request, Caller], Awaitable[Result]],
         encode: Callable[[Result], Response],
     ) -> Response:
-        async with answering(self._service, method, message, context):
-            return encode(await answer(read(message, kind), caller_of(context)))
+        async with rpc_scope(self._service, method, message, context):
+            return encode(await answer(decode(message, kind), caller_of(context)))
         raise AssertionError("a call that fails is aborted")
 
     async def _stream(
@@ -153,8 +153,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         answer: Callable[[Request, Caller], Awaitable[AsyncGenerator[TextChunk, None]]],
         encode: Callable[[TextChunk], Message],
     ) -> None:
-        async with answering(self._service, method, message, context):
-            chunks = await answer(read(message, kind), caller_of(context))
+        async with rpc_scope(self._service, method, message, context):
+            chunks = await answer(decode(message, kind), caller_of(context))
             async with self._writer(context) as writer, aclosing(chunks):
                 async for chunk in chunks:
                     await writer.write(encode(chunk))

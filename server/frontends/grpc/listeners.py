@@ -11,10 +11,10 @@ import grpc.aio
 
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
-from server.file_changes import FileChanges
-from server.frontends.grpc.auth import TokenCheck
-from server.frontends.grpc.transport import LIMITS
+from server.frontends.grpc.auth import BearerTokenInterceptor
+from server.frontends.grpc.transport import CHANNEL_ARGUMENTS
 from server.service.access_tokens import AccessTokens
+from server.watched_files import WatchedFiles
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 def make_server(config: ServerConfig, tokens: Path | None) -> grpc.aio.Server:
     """A server without services. With ``tokens``, every call needs a token from that file."""
     options: list[tuple[str, int]] = [
-        *LIMITS,
+        *CHANNEL_ARGUMENTS,
         ("grpc.max_concurrent_streams", config.max_streams),
     ]
     if config.max_connection_seconds is not None:
         age, grace = config.max_connection_seconds, config.grace_seconds
         options.append(("grpc.max_connection_age_ms", round(age * 1000)))
         options.append(("grpc.max_connection_age_grace_ms", round(grace * 1000)))
-    checks = [] if tokens is None else [TokenCheck(AccessTokens(tokens))]
+    checks = [] if tokens is None else [BearerTokenInterceptor(AccessTokens(tokens))]
     return grpc.aio.server(options=options, interceptors=checks)
 
 
@@ -47,16 +47,16 @@ def open_port(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> in
         raise StartupError(f"cannot listen on {address}: {error}") from error
 
 
-def check_admin(config: ServerConfig) -> None:
-    """Raises ``StartupError`` if anybody on the network could load and unload models."""
+def check_admin_access(config: ServerConfig) -> None:
+    """Raises ``StartupError`` if unauthenticated network clients could load and unload models."""
     address = config.admin
-    is_guarded = config.tokens_of_admin is not None or (
+    is_guarded = config.admin_token_file is not None or (
         config.tls is not None and config.tls.client_ca is not None
     )
     if address is not None and not is_guarded and not _is_local(address):
         raise StartupError(
             f"admin address {address} is not a loopback address: "
-            "give --admin-tokens, --tokens or --tls-client-ca as well"
+            "it requires --admin-tokens, --tokens or --tls-client-ca"
         )
 
 
@@ -71,10 +71,10 @@ def _is_local(address: str) -> bool:
 
 
 def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Credentials that follow their files when they change. Raises ``StartupError``."""
+    """TLS credentials that are reloaded when their files change. Raises ``StartupError``."""
     certificates = _Certificates(tls)
     return grpc.dynamic_ssl_server_credentials(
-        # The stubs do not know that None means no change.
+        # The type stubs do not allow None, which means no change.
         certificates.first,
         certificates.newer,  # type: ignore[arg-type]
         tls.client_ca is not None,
@@ -82,19 +82,20 @@ def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
 
 
 class _Certificates:
-    """The certificate as its files are now; they are checked whenever a client connects.
+    """The current certificate. Its files are checked at each TLS handshake.
 
-    Files that cannot be used, such as a certificate without its new key, change nothing.
+    If changed files are invalid, for example a new certificate with the old key, the previous
+    certificate stays in use.
 
     Raises:
-        StartupError: the files cannot be used at first.
+        StartupError: the files are invalid at startup.
     """
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         paths = (files.certificate, files.key, files.client_ca)
-        self._changes = FileChanges(*(path for path in paths if path is not None))
-        # gRPC may ask from several threads.
+        self._watched = WatchedFiles(*(path for path in paths if path is not None))
+        # gRPC calls `newer` from several threads.
         self._lock = threading.Lock()
         try:
             self.first = self._read()
@@ -102,16 +103,16 @@ class _Certificates:
             raise StartupError(f"TLS certificate: {error}") from error
 
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """The certificate to use from now on, if it changed."""
+        """The new certificate; ``None`` if the files did not change or are invalid."""
         with self._lock:
-            if not self._changes.since_last_look():
+            if not self._watched.have_changed():
                 return None
             try:
                 read = self._read()
             except (OSError, ssl.SSLError) as error:
-                log.error("keeping the certificate read before: %s", error)
+                log.error("keeping the previous certificate: %s", error)
                 return None
-        log.info("read the new certificate")
+        log.info("reloaded the certificate")
         return read
 
     def _read(self) -> grpc.ServerCertificateConfiguration:

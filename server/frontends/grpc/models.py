@@ -1,10 +1,10 @@
-"""``ModelService`` and ``AdminService``: which models there are, and loading and unloading them."""
+"""``ModelService`` and ``AdminService``: list, describe, load and unload models."""
 
 from model.bundle import Parity
 from model.config import Kind
 from protos.triune.v1 import admin_pb2, admin_pb2_grpc, models_pb2_grpc
 from protos.triune.v1 import models_pb2 as pb
-from server.frontends.grpc.calls import answering
+from server.frontends.grpc.calls import rpc_scope
 from server.frontends.grpc.context import Context
 from server.service.model_info import EmbeddingInfo, ModelInfo, State
 from server.service.service import Service
@@ -14,7 +14,7 @@ _STATES = {state: pb.ModelState.Value(f"MODEL_STATE_{state.name}") for state in 
 
 
 class ModelServicer(models_pb2_grpc.ModelServiceServicer):
-    """Describes the models."""
+    """The handlers of ``ModelService``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -22,19 +22,19 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        async with answering(self._service, "ListModels", request, context):
+        async with rpc_scope(self._service, "ListModels", request, context):
             return pb.ListModelsResponse(
                 models=[model_message(info) for info in self._service.list_models()]
             )
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
-        async with answering(self._service, "GetModel", request, context):
+        async with rpc_scope(self._service, "GetModel", request, context):
             info = self._service.get_model(request.model, request.version)
             return pb.GetModelResponse(model=model_message(info))
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """Loads and unloads models while others are served."""
+    """The handlers of ``AdminService``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -42,21 +42,21 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def LoadModel(
         self, request: admin_pb2.LoadModelRequest, context: Context
     ) -> admin_pb2.LoadModelResponse:
-        # The call does not use the model that it replaces, so it must not keep it loaded.
-        async with answering(self._service, "LoadModel", request, context, keeps_model=False):
+        # This call does not use the model that it replaces, so it must not keep it loaded.
+        async with rpc_scope(self._service, "LoadModel", request, context, keeps_model=False):
             info = await self._service.load_model(request.model, request.version)
             return admin_pb2.LoadModelResponse(model=model_message(info))
 
     async def UnloadModel(
         self, request: admin_pb2.UnloadModelRequest, context: Context
     ) -> admin_pb2.UnloadModelResponse:
-        async with answering(self._service, "UnloadModel", request, context, keeps_model=False):
+        async with rpc_scope(self._service, "UnloadModel", request, context, keeps_model=False):
             versions = await self._service.unload_model(request.model, request.version)
             return admin_pb2.UnloadModelResponse(versions=versions)
 
 
 def model_message(info: ModelInfo) -> pb.Model:
-    """One version of a model."""
+    """Describes one version of a model as protobuf."""
     return pb.Model(
         name=info.name,
         version=info.version,

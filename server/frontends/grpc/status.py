@@ -17,12 +17,12 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
 
 def status_of(error: ServeError) -> grpc.StatusCode:
-    """The gRPC status of an error; its code has the same name."""
+    """The gRPC status code of an error."""
     return grpc.StatusCode[error.code.name]
 
 
 def message_of(error: ServeError, request: Message | None = None) -> str:
-    """The status message. It begins with the field to blame, if there is one."""
+    """The status message. It begins with the path of the invalid field, if there is one."""
     violation = _violation(error, request)
     return str(error) if violation is None else f"{violation.field}: {violation.description}"
 
@@ -30,11 +30,11 @@ def message_of(error: ServeError, request: Message | None = None) -> str:
 def metadata_of(
     error: ServeError, request: Message | None = None
 ) -> tuple[tuple[str, str | bytes], ...]:
-    """Trailing metadata: the rich status, and when to try again.
+    """Trailing metadata: the ``google.rpc.Status`` with details, and the retry delay.
 
     Args:
-        error: that ended the call.
-        request: whose fields the error names; ``None`` if none was read.
+        error: the error that ended the call.
+        request: the request whose field the error names; ``None`` if none was read.
     """
     status = status_pb2.Status(
         code=status_of(error).value[0],
@@ -62,7 +62,7 @@ def _details(error: ServeError, request: Message | None) -> Iterable[Message]:
 def _violation(
     error: ServeError, request: Message | None
 ) -> error_details_pb2.BadRequest.FieldViolation | None:
-    """The field to blame, by its path on the wire."""
+    """The invalid field, by its path on the wire; ``None`` if the error names none."""
     if isinstance(error, RequestTooLargeError):
         field, description = field_of(error), str(error)
     elif isinstance(error, InvalidArgumentError):
@@ -74,7 +74,7 @@ def _violation(
 
 
 def field_of(error: RequestTooLargeError) -> str:
-    """The field to blame for what an engine limit rejected."""
+    """The field of the service's request that exceeded a limit of the engine."""
     return "max_new_tokens" if error.counts_new_tokens else "inputs"
 
 

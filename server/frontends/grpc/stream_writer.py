@@ -1,4 +1,4 @@
-"""Writes a stream to a client that may not read it."""
+"""Writes response streams, and ends those that the client does not read."""
 
 import asyncio
 from types import TracebackType
@@ -11,15 +11,14 @@ from server.frontends.grpc.context import Context
 
 
 class StreamWriter:
-    """Writes one stream's messages. Use it with ``async with`` in the task that answers the call.
+    """Writes the messages of one stream. Use it with ``async with`` in the task of the call.
 
-    A write ends when the transport takes the message, which it does while the client reads or has
-    announced room. Later updates wait in the job's handle. A timer checks the current write every
-    ``stall_seconds``; a timeout for each write would add a tenth to the cost of a token.
+    A write ends when gRPC accepts the message: while HTTP/2 flow control has window left. Later
+    updates wait in the job's handle. One timer checks the current write every ``stall_seconds``; a
+    timeout per write would add 10 % to the cost of a token.
 
     Raises:
-        OverloadedError: at the end of the block, if the client made no room for
-            ``stall_seconds``.
+        OverloadedError: at the end of the block, if a write took longer than ``stall_seconds``.
     """
 
     def __init__(self, context: Context, stall_seconds: float) -> None:
@@ -27,7 +26,7 @@ class StreamWriter:
         self._stall_seconds = stall_seconds
         self._loop = asyncio.get_running_loop()
         self._timeout = asyncio.timeout(None)
-        self._write_started: float | None = None  # None: no write is under way
+        self._write_started: float | None = None  # None: no write in progress
         self._next_check: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""Transport limits of one connection: gRPC channel arguments, for every listener."""
+"""gRPC channel arguments of every listener: message sizes, metadata sizes, pings."""
 
-LIMITS: tuple[tuple[str, int], ...] = (
+CHANNEL_ARGUMENTS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -11,7 +11,7 @@ LIMITS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 3),
     ("grpc.keepalive_permit_without_calls", 1),
-    # A peer that vanished: its calls are cancelled and their slots freed.
+    # If the client does not answer pings, its calls are cancelled and their slots freed.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )

@@ -56,7 +56,7 @@ def _check_encoding(tokenizer: Tokenizer, first: str, second: str) -> None:
 
 
 def _check_decoding(tokenizer: Tokenizer, ids: list[int]) -> None:
-    stream = tokenizer.stream()
+    stream = tokenizer.detokenizer()
     text = "".join(stream.push(id_) for id_ in ids) + stream.finish()
     assert text.startswith(tokenizer.decode(ids)), "what was streamed is the text"
     assert len(tokenizer.tokens(ids)) == len(target_spans(tokenizer, ids)) == len(ids)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 _lock = threading.Lock()
 
 
-def on_deep_stack(function: Callable[[], T]) -> T:
+def run_with_large_stack(function: Callable[[], T]) -> T:
     """Runs ``function`` in a new thread with :data:`STACK_BYTES` of stack. Returns its result.
 
     Raises:
@@ -26,7 +26,7 @@ def on_deep_stack(function: Callable[[], T]) -> T:
         except BaseException as error:
             result.set_exception(error)
 
-    thread = threading.Thread(target=run, name="deep-stack", daemon=True)
+    thread = threading.Thread(target=run, name="large-stack", daemon=True)
     with _lock:  # stack_size applies to every thread that the process starts meanwhile
         before = threading.stack_size(STACK_BYTES)
         try:

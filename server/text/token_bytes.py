@@ -1,4 +1,4 @@
-"""The bytes that each token adds to a text, found with the tokenizer's own decoder."""
+"""The bytes that each token adds to a text, computed with the tokenizer's decoder."""
 
 import re
 from collections.abc import Callable
@@ -13,27 +13,27 @@ _CONTEXT = "a"  # some text for a token to follow
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
-    """The vocabulary as bytes.
+class TokenBytes:
+    """A vocabulary as bytes.
 
-    ``tokens[id]``: the bytes that ``id`` adds after other text. ``unwritable``: ids that add no
-    text of their own (special tokens, the unknown token, incomplete characters); their entry in
-    ``tokens`` is their name. ``encode``: tokenizes bytes that follow other text.
+    ``tokens[id]``: the bytes that ``id`` adds after other text. ``without_text``: ids that add no
+    text of their own (special tokens, the unknown token, incomplete characters); ``tokens`` has
+    their names instead. ``encode``: tokenizes bytes that follow other text.
     """
 
     tokens: tuple[bytes, ...]
-    unwritable: tuple[int, ...]
+    without_text: tuple[int, ...]
     encode: Callable[[bytes], list[int]]
 
 
-def spelling(tokenizer: Tokenizer, vocabulary_size: int) -> Spelling:
-    """The spelling of the first ``vocabulary_size`` ids."""
+def token_bytes(tokenizer: Tokenizer, vocabulary_size: int) -> TokenBytes:
+    """The bytes of the first ``vocabulary_size`` ids."""
     before = tokenizer.encode(_CONTEXT, add_special_tokens=False).ids
     start = len(tokenizer.decode(before))
     ids = range(min(vocabulary_size, tokenizer.get_vocab_size()))
     texts = tokenizer.decode_batch([[*before, id_] for id_ in ids])
     unknown = getattr(tokenizer.model, "unk_token", None)
-    tokens, unwritable = [], []
+    tokens, without_text = [], []
     for id_, text in zip(ids, texts, strict=True):
         name = tokenizer.id_to_token(id_) or ""
         added = text[start:]
@@ -44,17 +44,17 @@ def spelling(tokenizer: Tokenizer, vocabulary_size: int) -> Spelling:
             tokens.append(added.encode())
         else:
             tokens.append(name.encode())
-            unwritable.append(id_)
+            without_text.append(id_)
     for id_ in range(len(tokens), vocabulary_size):  # logits without a token (padding)
         tokens.append(f"<{id_}>".encode())
-        unwritable.append(id_)
+        without_text.append(id_)
 
     def encode(text: bytes) -> list[int]:
         """Runs the tokenizer's model only, which adds no space before the first word."""
         spelled = text.decode("utf-8", errors="ignore").replace(" ", SPACE)
         return [token.id for token in tokenizer.model.tokenize(spelled)]
 
-    return Spelling(tuple(tokens), tuple(unwritable), encode)
+    return TokenBytes(tuple(tokens), tuple(without_text), encode)
 
 
 def drops_first_space(tokenizer: Tokenizer) -> bool:
