@@ -60,8 +60,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """Unloads a model: new calls get NOT_FOUND, earlier calls finish. The state is UNLOADING
-        until the last of them ends; then the memory is free.
+        """Unloads a model: new calls fail with NOT_FOUND, earlier calls finish. The state is UNLOADING
+        until the last of them ends; then the memory is freed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

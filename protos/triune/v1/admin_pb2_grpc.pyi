@@ -41,8 +41,8 @@ class AdminServiceStub:
     NOT_FOUND if there is no such bundle.
     """
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnloadModelRequest, _admin_pb2.UnloadModelResponse]
-    """Unloads a model: new calls get NOT_FOUND, earlier calls finish. The state is UNLOADING
-    until the last of them ends; then the memory is free.
+    """Unloads a model: new calls fail with NOT_FOUND, earlier calls finish. The state is UNLOADING
+    until the last of them ends; then the memory is freed.
     """
 
 @_typing.type_check_only
@@ -55,8 +55,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     NOT_FOUND if there is no such bundle.
     """
     UnloadModel: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnloadModelRequest, _admin_pb2.UnloadModelResponse]  # type: ignore[assignment]
-    """Unloads a model: new calls get NOT_FOUND, earlier calls finish. The state is UNLOADING
-    until the last of them ends; then the memory is free.
+    """Unloads a model: new calls fail with NOT_FOUND, earlier calls finish. The state is UNLOADING
+    until the last of them ends; then the memory is freed.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -78,8 +78,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.UnloadModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.UnloadModelResponse, _abc.Awaitable[_admin_pb2.UnloadModelResponse]]:
-        """Unloads a model: new calls get NOT_FOUND, earlier calls finish. The state is UNLOADING
-        until the last of them ends; then the memory is free.
+        """Unloads a model: new calls fail with NOT_FOUND, earlier calls finish. The state is UNLOADING
+        until the last of them ends; then the memory is freed.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

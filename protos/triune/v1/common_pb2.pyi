@@ -31,7 +31,9 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_STOP_STRING: _FinishReason.ValueType  # 3
     """One of stopping.stop_strings appeared; the text ends just before it."""
     FINISH_REASON_DEADLINE: _FinishReason.ValueType  # 4
+    """max_seconds passed, or the call's deadline was near; the output is partial."""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 5
+    """The client cancelled the call."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a generated sequence ended."""
@@ -44,7 +46,9 @@ FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 FINISH_REASON_STOP_STRING: FinishReason.ValueType  # 3
 """One of stopping.stop_strings appeared; the text ends just before it."""
 FINISH_REASON_DEADLINE: FinishReason.ValueType  # 4
+"""max_seconds passed, or the call's deadline was near; the output is partial."""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 5
+"""The client cancelled the call."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -61,7 +65,7 @@ class Usage(_message.Message):
     output_tokens: _builtins.int
     """Generated tokens, the end-of-sequence token included. 0 for encoders."""
     reused_tokens: _builtins.int
-    """Input tokens whose cache entries were reused from another request."""
+    """Input tokens found in the prefix cache."""
     def __init__(
         self,
         *,
@@ -91,6 +95,7 @@ class Timing(_message.Message):
     queue_seconds: _builtins.float
     """From admission to the request's first model run."""
     tokenize_seconds: _builtins.float
+    """Validation, chat template and tokenization."""
     prefill_seconds: _builtins.float
     """Model runs over the prompt or the source until the first token; for
     encoders, the whole model run.
@@ -98,6 +103,7 @@ class Timing(_message.Message):
     decode_seconds: _builtins.float
     """From the first token to the last."""
     total_seconds: _builtins.float
+    """From the arrival of the request to the end of its last output."""
     def __init__(
         self,
         *,

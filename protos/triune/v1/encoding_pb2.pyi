@@ -43,7 +43,7 @@ class _LongInputEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LongInput.V
     """
 
 class LongInput(_LongInput, metaclass=_LongInputEnumTypeWrapper):
-    """What happens to a text with more tokens than the model takes."""
+    """How a text with more tokens than the model accepts is handled."""
 
 LONG_INPUT_UNSPECIFIED: LongInput.ValueType  # 0
 """LONG_INPUT_WINDOWS for Tag and Answer, LONG_INPUT_ERROR for the other calls."""
@@ -379,7 +379,7 @@ class Embedding(_message.Message):
     READING_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     packed: _builtins.bytes
-    """Set instead of values if encoding_format is one of bytes."""
+    """Set instead of values with FLOAT32_BYTES and FLOAT16_BYTES."""
     encoding_format: Global___EncodingFormat.ValueType
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
@@ -444,8 +444,8 @@ Global___EmbedResponse: _TypeAlias = EmbedResponse  # noqa: Y015
 
 @_typing.final
 class EmbedStreamRequest(_message.Message):
-    """A part of a bulk job. The server reads the next part only when it has room, so a client
-    that sends faster than the server computes is slowed down.
+    """One batch of texts. The server reads the next batch only when its queue has room, so flow
+    control slows down a client that sends faster than the server computes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -489,8 +489,8 @@ Global___EmbedStreamRequest: _TypeAlias = EmbedStreamRequest  # noqa: Y015
 
 @_typing.final
 class EmbedStreamResponse(_message.Message):
-    """The answer to one request of the stream. Answers come in the order of the
-    requests. The first bad request ends the stream with its status.
+    """The response to one request of the stream, in the order of the requests. The first invalid
+    request ends the stream with its status.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1050,7 +1050,7 @@ class AnswerOptions(_message.Message):
     max_answer_tokens: _builtins.int
     """Maximum tokens per answer. Default: 15."""
     allow_no_answer: _builtins.bool
-    """Allows an empty answer: the context has none."""
+    """Allows an empty answer, which means that the context contains none."""
     def __init__(
         self,
         *,

@@ -136,7 +136,7 @@ Global___AttentionKind: _TypeAlias = AttentionKind  # noqa: Y015
 
 @_typing.final
 class TokenIds(_message.Message):
-    """A prompt that the caller tokenized."""
+    """A tokenized prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -224,7 +224,7 @@ class SamplingOptions(_message.Message):
     top_p: _builtins.float
     """Keeps the smallest set of tokens whose probability reaches top_p; in (0, 1]."""
     seed: _builtins.int
-    """The same seed and request give the same output, whatever shares the batch."""
+    """The same seed and request give the same output, whichever requests share the batch."""
     min_p: _builtins.float
     """Keeps tokens with at least this fraction of the most likely token's probability; in [0, 1]."""
     typical_p: _builtins.float
@@ -360,7 +360,7 @@ Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class DecodingOptions(_message.Message):
-    """Search over sequences and constraints on them."""
+    """Search options and constraints on the output."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -511,7 +511,7 @@ Global___StoppingOptions: _TypeAlias = StoppingOptions  # noqa: Y015
 
 @_typing.final
 class AttentionOptions(_message.Message):
-    """Attention weights of each token of the text when it was chosen."""
+    """The attention weights to return: one row for each generated token."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -566,7 +566,9 @@ class ResponseOptions(_message.Message):
     under the distribution that the search used.
     """
     top_logprobs: _builtins.int
-    """Also those of this many most likely tokens at each step, at most 100. Not with beam search."""
+    """Log-probabilities of the k most likely tokens at each step, with k in [0, 100]. Not with
+    beam search.
+    """
     prompt_logprobs: _builtins.bool
     """Log-probabilities of the prompt's tokens, except the first."""
     echo: _builtins.bool
@@ -645,7 +647,7 @@ Global___AttentionMatrix: _TypeAlias = AttentionMatrix  # noqa: Y015
 
 @_typing.final
 class Alignment(_message.Message):
-    """A span of the text and the span of the source that it attended to most, in characters."""
+    """A span of the text and the source span that it attends to most, in characters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1277,7 +1279,7 @@ Global___TranslateStreamResponse: _TypeAlias = TranslateStreamResponse  # noqa: 
 
 @_typing.final
 class ScoreInput(_message.Message):
-    """A text whose tokens are scored after a prompt, or as the translation of a source."""
+    """A target text to score, and its context: the prompt, or the source of a translation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

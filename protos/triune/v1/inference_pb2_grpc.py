@@ -114,7 +114,7 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GenerateStream(self, request, context):
-        """As Generate, but streams each piece of text as soon as it is known.
+        """As Generate, but streams text as it is generated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,22 +141,22 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EmbedStream(self, request_iterator, context):
-        """As Embed, for bulk work of any size: the server takes texts as it has room. Embed calls
-        have precedence.
+        """As Embed, for any number of texts, with flow control: the server reads texts only as fast
+        as it computes. Embed calls have priority over it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Maps texts to labels with scores, with an encoder.
+        """Classifies texts with an encoder: labels with scores.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Scores given texts: their log-probability under a decoder or an encoder-decoder.
+        """Computes log-probabilities of given texts under a decoder or an encoder-decoder.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,7 +170,7 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FillMask(self, request, context):
-        """Predicts words for the masks in texts.
+        """Predicts words for the masks in texts (masked language models).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,7 +191,7 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Tokenizes texts as the model does.
+        """Tokenizes texts with the model's tokenizer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

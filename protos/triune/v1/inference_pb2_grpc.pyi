@@ -100,30 +100,30 @@ class InferenceServiceStub:
     summarizer.
     """
     GenerateStream: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateStreamRequest, _inference_pb2.GenerateStreamResponse]
-    """As Generate, but streams each piece of text as soon as it is known."""
+    """As Generate, but streams text as it is generated."""
     Translate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TranslateRequest, _inference_pb2.TranslateResponse]
     """Maps source texts to target texts with an encoder-decoder."""
     TranslateStream: _grpc.UnaryStreamMultiCallable[_inference_pb2.TranslateStreamRequest, _inference_pb2.TranslateStreamResponse]
     Embed: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.EmbedRequest, _encoding_pb2.EmbedResponse]
     """Maps texts to vectors with an encoder."""
     EmbedStream: _grpc.StreamStreamMultiCallable[_encoding_pb2.EmbedStreamRequest, _encoding_pb2.EmbedStreamResponse]
-    """As Embed, for bulk work of any size: the server takes texts as it has room. Embed calls
-    have precedence.
+    """As Embed, for any number of texts, with flow control: the server reads texts only as fast
+    as it computes. Embed calls have priority over it.
     """
     Classify: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.ClassifyRequest, _encoding_pb2.ClassifyResponse]
-    """Maps texts to labels with scores, with an encoder."""
+    """Classifies texts with an encoder: labels with scores."""
     Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
-    """Scores given texts: their log-probability under a decoder or an encoder-decoder."""
+    """Computes log-probabilities of given texts under a decoder or an encoder-decoder."""
     Tag: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.TagRequest, _encoding_pb2.TagResponse]
     """Labels spans of texts, such as names and places."""
     FillMask: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.FillMaskRequest, _encoding_pb2.FillMaskResponse]
-    """Predicts words for the masks in texts."""
+    """Predicts words for the masks in texts (masked language models)."""
     Answer: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.AnswerRequest, _encoding_pb2.AnswerResponse]
     """Extracts the span of a text that answers a question."""
     Rerank: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.RerankRequest, _encoding_pb2.RerankResponse]
     """Sorts documents by relevance to a query."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
-    """Tokenizes texts as the model does."""
+    """Tokenizes texts with the model's tokenizer."""
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -133,30 +133,30 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     summarizer.
     """
     GenerateStream: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateStreamRequest, _inference_pb2.GenerateStreamResponse]  # type: ignore[assignment]
-    """As Generate, but streams each piece of text as soon as it is known."""
+    """As Generate, but streams text as it is generated."""
     Translate: _aio.UnaryUnaryMultiCallable[_inference_pb2.TranslateRequest, _inference_pb2.TranslateResponse]  # type: ignore[assignment]
     """Maps source texts to target texts with an encoder-decoder."""
     TranslateStream: _aio.UnaryStreamMultiCallable[_inference_pb2.TranslateStreamRequest, _inference_pb2.TranslateStreamResponse]  # type: ignore[assignment]
     Embed: _aio.UnaryUnaryMultiCallable[_encoding_pb2.EmbedRequest, _encoding_pb2.EmbedResponse]  # type: ignore[assignment]
     """Maps texts to vectors with an encoder."""
     EmbedStream: _aio.StreamStreamMultiCallable[_encoding_pb2.EmbedStreamRequest, _encoding_pb2.EmbedStreamResponse]  # type: ignore[assignment]
-    """As Embed, for bulk work of any size: the server takes texts as it has room. Embed calls
-    have precedence.
+    """As Embed, for any number of texts, with flow control: the server reads texts only as fast
+    as it computes. Embed calls have priority over it.
     """
     Classify: _aio.UnaryUnaryMultiCallable[_encoding_pb2.ClassifyRequest, _encoding_pb2.ClassifyResponse]  # type: ignore[assignment]
-    """Maps texts to labels with scores, with an encoder."""
+    """Classifies texts with an encoder: labels with scores."""
     Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
-    """Scores given texts: their log-probability under a decoder or an encoder-decoder."""
+    """Computes log-probabilities of given texts under a decoder or an encoder-decoder."""
     Tag: _aio.UnaryUnaryMultiCallable[_encoding_pb2.TagRequest, _encoding_pb2.TagResponse]  # type: ignore[assignment]
     """Labels spans of texts, such as names and places."""
     FillMask: _aio.UnaryUnaryMultiCallable[_encoding_pb2.FillMaskRequest, _encoding_pb2.FillMaskResponse]  # type: ignore[assignment]
-    """Predicts words for the masks in texts."""
+    """Predicts words for the masks in texts (masked language models)."""
     Answer: _aio.UnaryUnaryMultiCallable[_encoding_pb2.AnswerRequest, _encoding_pb2.AnswerResponse]  # type: ignore[assignment]
     """Extracts the span of a text that answers a question."""
     Rerank: _aio.UnaryUnaryMultiCallable[_encoding_pb2.RerankRequest, _encoding_pb2.RerankResponse]  # type: ignore[assignment]
     """Sorts documents by relevance to a query."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
-    """Tokenizes texts as the model does."""
+    """Tokenizes texts with the model's tokenizer."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -175,7 +175,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateStreamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateStreamResponse], _abc.AsyncIterator[_inference_pb2.GenerateStreamResponse]]:
-        """As Generate, but streams each piece of text as soon as it is known."""
+        """As Generate, but streams text as it is generated."""
 
     @_abc_1.abstractmethod
     def Translate(
@@ -206,8 +206,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_encoding_pb2.EmbedStreamRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_encoding_pb2.EmbedStreamResponse], _abc.AsyncIterator[_encoding_pb2.EmbedStreamResponse]]:
-        """As Embed, for bulk work of any size: the server takes texts as it has room. Embed calls
-        have precedence.
+        """As Embed, for any number of texts, with flow control: the server reads texts only as fast
+        as it computes. Embed calls have priority over it.
         """
 
     @_abc_1.abstractmethod
@@ -216,7 +216,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _encoding_pb2.ClassifyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_encoding_pb2.ClassifyResponse, _abc.Awaitable[_encoding_pb2.ClassifyResponse]]:
-        """Maps texts to labels with scores, with an encoder."""
+        """Classifies texts with an encoder: labels with scores."""
 
     @_abc_1.abstractmethod
     def Score(
@@ -224,7 +224,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
-        """Scores given texts: their log-probability under a decoder or an encoder-decoder."""
+        """Computes log-probabilities of given texts under a decoder or an encoder-decoder."""
 
     @_abc_1.abstractmethod
     def Tag(
@@ -240,7 +240,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _encoding_pb2.FillMaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_encoding_pb2.FillMaskResponse, _abc.Awaitable[_encoding_pb2.FillMaskResponse]]:
-        """Predicts words for the masks in texts."""
+        """Predicts words for the masks in texts (masked language models)."""
 
     @_abc_1.abstractmethod
     def Answer(
@@ -264,6 +264,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.TokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.TokenizeResponse, _abc.Awaitable[_inference_pb2.TokenizeResponse]]:
-        """Tokenizes texts as the model does."""
+        """Tokenizes texts with the model's tokenizer."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -50,7 +50,7 @@ class _ModelStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelState
     """The bundle was rejected; failure has the reason. Other models are served."""
     MODEL_STATE_LOADING: _ModelState.ValueType  # 3
     MODEL_STATE_UNLOADING: _ModelState.ValueType  # 4
-    """New calls get NOT_FOUND; earlier calls still use the model."""
+    """New calls fail with NOT_FOUND; earlier calls still use the model."""
 
 class ModelState(_ModelState, metaclass=_ModelStateEnumTypeWrapper): ...
 
@@ -60,7 +60,7 @@ MODEL_STATE_REFUSED: ModelState.ValueType  # 2
 """The bundle was rejected; failure has the reason. Other models are served."""
 MODEL_STATE_LOADING: ModelState.ValueType  # 3
 MODEL_STATE_UNLOADING: ModelState.ValueType  # 4
-"""New calls get NOT_FOUND; earlier calls still use the model."""
+"""New calls fail with NOT_FOUND; earlier calls still use the model."""
 Global___ModelState: _TypeAlias = ModelState  # noqa: Y015
 
 @_typing.final
@@ -143,7 +143,7 @@ Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
 
 @_typing.final
 class Parity(_message.Message):
-    """The export's check of the graphs against the reference module."""
+    """The export's comparison of the ONNX graphs with the PyTorch module."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -236,7 +236,7 @@ class Model(_message.Message):
     slots: _builtins.int
     """Number of sequences that can decode at the same time."""
     mask_token: _builtins.str
-    """For FillMask: how a mask is written."""
+    """For FillMask: the text that marks a mask."""
     kv_cache: _builtins.str
     """For models that generate text: "float" or "int8", the type of cached keys and values."""
     cache_bytes_per_token: _builtins.int
