@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What each folder may import of ours: a folder, or a single module.
+# The folders and modules of this repository that each folder may import: docs/architecture.md.
 ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
@@ -19,8 +19,19 @@ ALLOWED = {
     "client": {"client", "protos"},
     "loadtest": {"loadtest", "client", "protos"},
 }
-OURS = {*ALLOWED, "tests", "scripts"}
-# Programs of the comparison that run in environments of their own, with what is compared.
+FOLDERS = {*ALLOWED, "tests", "scripts"}
+# The same for the folders of the server; every folder may import the shared modules.
+SERVER_LAYERS = {
+    "frontends": {"service"},
+    "service": {"engine", "models", "text", "telemetry"},
+    "models": {"engine", "runtime", "text", "telemetry"},
+    "engine": {"runtime"},
+    "runtime": set(),
+    "text": {"engine.decoding.logits_processors"},
+    "telemetry": {"engine.observer"},
+}
+SHARED_MODULES = {"errors", "bounds", "config", "watched_files"}
+# Programs of the comparison that run in separate environments, beside the compared engines.
 PEERS = "loadtest/peers"
 TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
 
@@ -59,10 +70,34 @@ def test_dependencies_point_one_way(folder: str) -> None:
         f"{path.relative_to(ROOT)} imports {module}"
         for path in _files(folder)
         for module in _imports(path)
-        if module.partition(".")[0] in OURS
+        if module.partition(".")[0] in FOLDERS
         and not any(_is_within(module, allowed) for allowed in ALLOWED[folder])
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("folder", SERVER_LAYERS)
+def test_layers_of_the_server_point_one_way(folder: str) -> None:
+    allowed = {folder, *SERVER_LAYERS[folder], *SHARED_MODULES}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in _files(f"server/{folder}")
+        for module in _imports(path)
+        if _is_within(module, "server")
+        and not any(_is_within(module, f"server.{name}") for name in allowed)
+    ]
+    assert wrong == []
+
+
+def test_every_folder_of_the_server_has_a_layer() -> None:
+    folders = {path.relative_to(ROOT / "server").parts[0] for path in _files("server")}
+    assert {name for name in folders if not name.endswith(".py")} == set(SERVER_LAYERS)
+
+
+@pytest.mark.parametrize("package", ["grpc", "protos"])
+def test_only_front_ends_import(package: str) -> None:
+    found = _importers("server", package)
+    assert [name for name in found if not name.startswith("server/frontends/")] == []
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
@@ -83,13 +118,13 @@ def test_no_torch_where_models_are_served(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
-def test_nothing_imports_the_peers_but_they_themselves(folder: str) -> None:
+def test_only_peers_import_peers(folder: str) -> None:
     found = _importers(folder, PEERS.replace("/", "."))
     assert [name for name in found if not name.startswith(PEERS)] == []
 
 
 @pytest.mark.parametrize("module", TORCH_FREE_MODULES)
-def test_what_the_server_takes_from_model_is_free_of_torch(module: str) -> None:
+def test_modules_of_model_that_the_server_imports_are_free_of_torch(module: str) -> None:
     assert not any(_is_within(name, "torch") for name in _imports(ROOT / module))
 
 
