@@ -13,7 +13,7 @@ class AdminClient:
     """Loads and unloads models of a server.
 
     Args:
-        target: the server's admin address (its ``--admin``), "host:port".
+        target: the server's admin address (its option ``--admin``), "host:port".
         timeout_seconds: limit of each call; by default none. A load that times out continues
             in the server.
         security: TLS and bearer token; by default neither.
@@ -63,7 +63,7 @@ class AdminClient:
         return responses.model(response)
 
     def unload_model(self, model: str, *, version: str = "") -> tuple[str, ...]:
-        """Stops serving a model to new calls. Returns the versions that were unloaded.
+        """Unloads a model: new calls fail, running calls finish. Returns the unloaded versions.
 
         ``version``: by default all of them.
         """

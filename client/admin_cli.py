@@ -12,7 +12,9 @@ app = typer.Typer()
 Admin = Annotated[
     str,
     typer.Option(
-        envvar="TRIUNE_ADMIN", metavar="HOST:PORT", help="The server's admin address (its --admin)."
+        envvar="TRIUNE_ADMIN",
+        metavar="HOST:PORT",
+        help="The server's admin address (option --admin).",
     ),
 ]
 Model = Annotated[str, typer.Argument(metavar="NAME")]

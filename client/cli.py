@@ -40,7 +40,7 @@ class _Server:
 
 
 for commands in (encoder_cli.app, admin_cli.app):
-    app.add_typer(commands)  # without a name of their own: commands of this level
+    app.add_typer(commands)  # without a name, so its commands are on the top level
 
 
 def main() -> None:

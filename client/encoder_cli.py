@@ -1,4 +1,4 @@
-"""The commands that call encoders: embed, classify, tag, fill-mask, answer, rerank."""
+"""The commands of the encoder calls: embed, classify, tag, fill-mask, answer, rerank."""
 
 import sys
 from typing import Annotated
@@ -76,7 +76,7 @@ def tag(
     *,
     options: types.TagOptions,
 ) -> None:
-    """Find labelled parts of texts, such as names."""
+    """Find entities: labelled spans of texts, such as names."""
     texts = flags.read_texts(text, sys.stdin)
     with _connect(context) as client:
         result = client.tag(model, texts, **options)
@@ -121,7 +121,7 @@ def answer(
     *,
     options: types.AnswerOptions,
 ) -> None:
-    """Find the part of each TEXT that answers a question."""
+    """Find the span of each TEXT that answers a question."""
     contexts = flags.read_texts(context_text, sys.stdin)
     questions = [types.Question(question, text) for text in contexts]
     with _connect(context) as client:

@@ -1,4 +1,4 @@
-"""What callers pass to the calls to encoders. Options are declared as in ``client.options``."""
+"""Options of the encoder calls, declared as in ``client.options``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class LongInput(StrEnum):
 
 
 class EncodingFormat(StrEnum):
-    """How vectors travel; ``Embedding.values`` are floats in any case."""
+    """Wire format of vectors. ``Embedding.values`` are Python floats in every format."""
 
     FLOAT = "float"
     FLOAT32_BYTES = "float32_bytes"
@@ -60,7 +60,7 @@ class Question:
 
 
 class LengthOptions(TypedDict, total=False):
-    """How long inputs are handled, and which version of the model is called."""
+    """How inputs over the length limit are handled, and the model's version."""
 
     version: Annotated[str, Flag(help="Model version; the newest by default.")]
     long_input: Annotated[LongInput | None, Flag(help="How a text over the limit is handled.")]
@@ -121,7 +121,7 @@ class AnswerOptions(LengthOptions, total=False):
     top_k: Annotated[int | None, Flag(help="Return the k best answers; 1 by default.")]
     max_answer_tokens: Annotated[int | None, Flag(help="Longest answer in tokens; 15 by default.")]
     allow_no_answer: Annotated[
-        bool | None, Flag(help="Let the model find that the text has no answer.")
+        bool | None, Flag(help="Allow an empty answer: the text contains none.")
     ]
 
 

@@ -1,6 +1,6 @@
-"""Builds the requests of the calls to encoders.
+"""Builds the requests of the encoder calls.
 
-Nothing is checked here but the names of options: the server validates.
+Only the names of options are checked here; the server validates their values.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from protos.triune.v1 import encoding_pb2 as wire
 
 
 def embed(model: str, inputs: Texts, options: types.EmbedOptions) -> wire.EmbedRequest:
-    """The request of ``Embed``. Vectors travel as 32-bit bytes unless ``options`` say otherwise."""
+    """The request of ``Embed``. By default, vectors are sent as 32-bit bytes."""
     return build(
         wire.EmbedRequest,
         types.EmbedOptions,
@@ -25,7 +25,7 @@ def embed(model: str, inputs: Texts, options: types.EmbedOptions) -> wire.EmbedR
 def embed_part(
     id_: int, model: str, inputs: Texts, options: types.EmbedOptions
 ) -> wire.EmbedStreamRequest:
-    """A request of ``EmbedStream``. Only the first, ``id_`` 0, carries the model and options."""
+    """A request of ``EmbedStream``. Only the first (``id_`` 0) has the model and options."""
     part = wire.EmbedStreamRequest(id=id_, inputs=texts(inputs))
     if id_ == 0:
         whole = embed(model, (), options)

@@ -1,4 +1,4 @@
-"""Reads the responses of the calls to encoders."""
+"""Converts responses of the encoder calls to results."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the calls to encoders return: frozen values without gRPC types.
+"""Results of the encoder calls: frozen dataclasses without gRPC types.
 
 Outputs are in the order of the inputs unless stated otherwise. Positions in a text count its
 characters (Unicode code points), as Python does: ``text[start:end]``.
@@ -11,7 +11,7 @@ from client.results import Result, Timing, Usage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How an input was handled because of its length."""
+    """How an input was truncated or split because of its length."""
 
     truncated_tokens: int
     """Tokens that were dropped."""

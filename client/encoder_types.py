@@ -1,4 +1,4 @@
-"""The public types of the calls to encoders."""
+"""The public types of the encoder calls."""
 
 from client.encoder_options import (
     Aggregation,

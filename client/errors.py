@@ -1,4 +1,4 @@
-"""The one error that calls raise, built from a gRPC status and its ``google.rpc`` details."""
+"""``TriuneError``, which all calls raise: a gRPC status with its ``google.rpc`` details."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,10 +26,10 @@ class TriuneError(Exception):
 
     Attributes:
         code: the gRPC status.
-        message: the server's text.
+        message: the server's error message.
         violations: the invalid fields; may be empty.
         reason: a stable identifier for programs; may be empty.
-        retry_delay_seconds: after how long the server suggests to retry; may be ``None``.
+        retry_delay_seconds: the server's suggested retry delay; may be ``None``.
     """
 
     def __init__(

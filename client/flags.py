@@ -1,4 +1,4 @@
-"""Arguments and flags that several commands share, and how they read their texts."""
+"""Arguments and flags that several commands share."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 Texts = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="TEXT", help="Texts. '-' or no text at all reads standard input, a text a line."
+        metavar="TEXT", help="Texts. '-' or no text reads standard input, one text per line."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -1,4 +1,4 @@
-"""Maps Python values to protobuf messages and back by field name. Values are not checked."""
+"""Converts Python values to protobuf messages and back, by field name, without validation."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -17,7 +17,7 @@ ValueT = TypeVar("ValueT")
 def build(
     request: type[MessageT], schema: type, options: Mapping[str, object], **own: object
 ) -> MessageT:
-    """A request with its ``own`` fields and with ``options``.
+    """Builds a request from its ``own`` fields and ``options``.
 
     An option goes to the field of its name: in the request itself, or in one of its nested
     messages (``sampling``, ``stopping``, ``length``, ...). ``None`` leaves a field unset.
@@ -25,11 +25,11 @@ def build(
     Args:
         request: the message type.
         schema: the ``TypedDict`` of ``options``.
-        own: fields that are no options, as the constructor of ``request`` takes them.
+        own: fields that are not options, as for the constructor of ``request``.
 
     Raises:
-        TypeError: an option that ``schema`` does not have, or a value of the wrong type.
-        ValueError: a value that its field cannot hold.
+        TypeError: an option is not in ``schema``, or a value has the wrong type.
+        ValueError: a value is out of its field's range.
     """
     if unknown := options.keys() - schema.__annotations__.keys():
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
@@ -44,7 +44,7 @@ def build(
 
 
 def read_fields(kind: type[ValueT], message: Message) -> ValueT:
-    """A dataclass whose fields are scalars, each read from the message's field of its name."""
+    """Fills a dataclass of scalars from the fields of the same names in ``message``."""
     dataclass: Any = kind
     return kind(**{name: getattr(message, name) for name in _names(dataclass)})
 
@@ -52,7 +52,7 @@ def read_fields(kind: type[ValueT], message: Message) -> ValueT:
 def enum_members(kind: type[EnumT], enum: Any) -> dict[int, EnumT]:
     """The members of ``kind`` by their numbers in ``enum``, a protobuf enum.
 
-    Numbers for "unspecified" and of a newer server are not among them.
+    "Unspecified" and values that only newer servers know are left out.
     """
     numbers = dict(enum.items())
     prefix = _prefix(enum.DESCRIPTOR)

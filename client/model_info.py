@@ -1,4 +1,4 @@
-"""What a server reports about its models."""
+"""Descriptions of models: the result of ``list_models`` and ``get_model``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parity:
-    """The export's check of the served graph against the reference model."""
+    """The export's comparison of the ONNX graphs with the PyTorch model."""
 
     max_absolute_error: float
     greedy_tokens_compared: int
@@ -37,7 +37,7 @@ class Parity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingInfo:
-    """The vectors of a model that embeds."""
+    """Properties of an embedding model's vectors."""
 
     size: int
     is_normalized: bool
@@ -79,9 +79,9 @@ class Model:
     slots: int
     """Number of sequences that can decode at the same time."""
     mask_token: str
-    """How a mask is written in inputs, for models that fill masks."""
+    """The text that marks a mask in inputs, for models that fill masks."""
     embedding: EmbeddingInfo | None
-    """Only for models that embed."""
+    """Only for embedding models."""
     kv_cache: str
     """``float`` or ``int8``, for models that generate text."""
     cache_bytes_per_token: int

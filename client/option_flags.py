@@ -4,7 +4,7 @@ An option with a ``Flag`` becomes one flag; its type says what the flag takes:
 
 - ``bool``: a switch without a value.
 - a sequence: a flag that may be given several times.
-- any other, also one text or a sequence: one value.
+- any other type, ``str | Sequence[str]`` included: a flag with one value.
 
 Options that need several flags have a function in ``_COMPOSITE``: its parameters are the flags,
 its result is the option.
@@ -101,7 +101,7 @@ def _parameter(name: str, kind: Any, flag: Flag) -> inspect.Parameter:
         if bool in members:
             spelled = f"{spelled}/--no-{spelled.removeprefix('--')}"
         if annotation is str and type(None) not in get_args(kind):
-            default = default or ""  # the option is never None: no text leaves it out
+            default = default or ""  # the option is never None: an empty text leaves it out
         annotation = annotation if default is not None else annotation | None
     option = typer.Option(spelled, help=help_, min=flag.min)
     return inspect.Parameter(
@@ -113,7 +113,7 @@ def _parameter(name: str, kind: Any, flag: Flag) -> inspect.Parameter:
 
 
 def _members(kind: Any) -> Iterator[Any]:
-    """The types of a union, but ``None``."""
+    """The types of a union, without ``None``."""
     union = get_origin(kind) in (types.UnionType, Union)
     yield from (each for each in (get_args(kind) if union else (kind,)) if each is not type(None))
 
@@ -154,7 +154,7 @@ def _attention(
     alignments: Annotated[
         bool,
         typer.Option(
-            "--alignments", help="With --json: which part of the source each part came from."
+            "--alignments", help="With --json: align spans of the output with spans of the source."
         ),
     ] = False,
     attention: Annotated[

@@ -1,11 +1,11 @@
-"""What callers pass to ``generate``, ``translate`` and ``score``.
+"""Options of ``generate``, ``translate`` and ``score``.
 
 Each option is declared once, here. Its name is the name of the request's field, so
-``client.messages`` finds its place in the protobuf message. Its ``Flag``, if it has one, becomes
+``client.messages`` finds its field in the protobuf message. Its ``Flag``, if it has one, becomes
 a flag of the command line (``client.option_flags``) and documents the option.
 
 An option that is left out or ``None`` stays unset in the request: the server's default applies.
-The server checks all values; a bad one raises ``TriuneError`` with the field's path.
+The server checks all values; an invalid one raises ``TriuneError`` with the field's path.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +45,11 @@ class EarlyStopping(StrEnum):
     """When a beam search ends, once it has as many finished hypotheses as beams."""
 
     HEURISTIC = "heuristic"
-    """When no live beam, scored at its current length, beats the worst finished hypothesis."""
+    """Once no live beam, scored at its current length, beats the worst finished hypothesis."""
     FIRST = "first"
-    """At once."""
+    """Immediately."""
     NEVER = "never"
-    """When no live beam, at any length, can beat the worst finished hypothesis."""
+    """Once no live beam, at any length, can beat the worst finished hypothesis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class Lark:
-    """The output follows a context-free ``grammar`` in Lark's syntax; its start rule is "start"."""
+    """The output matches a context-free ``grammar`` in Lark's syntax; its start rule is "start"."""
 
     grammar: str
 
@@ -84,6 +84,8 @@ Grammar = JsonSchema | Regex | Lark | Choices
 
 
 class AttentionKind(StrEnum):
+    """The tokens that attention weights refer to."""
+
     CROSS = "cross"
     """To the source of an encoder-decoder."""
     SELF = "self"
@@ -144,7 +146,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class DecodingOptions(TypedDict, total=False):
-    """How sequences are searched and constrained."""
+    """Search options and constraints on the output."""
 
     beam_size: Annotated[int | None, Flag(help="Number of beams; 1 is no beam search.")]
     length_penalty: Annotated[
@@ -166,7 +168,7 @@ class DecodingOptions(TypedDict, total=False):
         bool | None, Flag(help="Start one output from each of the most likely first tokens.")
     ]
     grammar: Grammar | None
-    """What the output must conform to."""
+    """The grammar that the whole output must match."""
     bad_words: Annotated[Sequence[str], Flag(name="bad-word", help="Never generate this text.")]
 
 
@@ -198,7 +200,7 @@ class StoppingOptions(TypedDict, total=False):
 
 
 class ResponseOptions(TypedDict, total=False):
-    """What the response contains besides text."""
+    """Optional contents of the response."""
 
     token_ids: Annotated[bool | None, Flag(help="Return the output's token ids too.")]
     logprobs: Annotated[

@@ -1,4 +1,4 @@
-"""Prints results: one JSON object, or text for people."""
+"""Prints results as one JSON object or as text."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def write_json(
     timing: types.Timing | None,
     **more: object,
 ) -> None:
-    """One line: an object with the four keys of every result, then the keys of ``more``."""
+    """Prints one JSON object on one line: the four keys of every result, then ``more``."""
     row = {
         "model": model,
         "outputs": outputs,
@@ -51,7 +51,7 @@ def write_outputs_json(
 def write_texts_json(results: Sequence[types.TextResult], options: types.GenerationOptions) -> None:
     """Writes several requests as one object; usage and timing are summed.
 
-    Besides the texts there is a key for each extra that ``options`` ask for.
+    Each optional content that ``options`` request has a key of its own.
     """
     outputs = [output for result in results for output in result.outputs]
     usage, timing = results[0].usage, results[0].timing
@@ -157,7 +157,7 @@ def write_tokenizations(result: types.TokenizeResult) -> None:
 
 
 def write_models(models: Sequence[types.Model]) -> None:
-    """A table; the reasons of refused models follow on standard error."""
+    """A table of the models. The failures of refused models go to standard error."""
     table = Table("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
     for model in models:
         table.add_row(

@@ -1,6 +1,6 @@
 """Builds the requests of ``generate``, ``translate``, ``score`` and ``tokenize``.
 
-Nothing is checked here but the names of options: the server validates.
+Only the names of options are checked here; the server validates their values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ TranslateT = TypeVar("TranslateT", wire.TranslateRequest, wire.TranslateStreamRe
 
 
 def texts(inputs: Texts) -> Sequence[str]:
-    """A single text is a batch of one, not a batch of its characters."""
+    """The texts as a sequence: a single text becomes a batch of one."""
     return [inputs] if isinstance(inputs, str) else inputs
 
 

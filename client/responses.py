@@ -1,4 +1,4 @@
-"""Reads the responses of ``generate``, ``translate``, ``score``, ``tokenize`` and about models."""
+"""Converts responses of all calls except the encoder calls to results."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ def timing(message: common_pb2.Timing) -> types.Timing:
 
 
 def result(kind: Callable[..., ResultT], message: Any, outputs: Iterable[object]) -> ResultT:
-    """A result of type ``kind`` with what all responses have: model, usage and timing."""
+    """A result of type ``kind``, with the fields of every response: model, usage and timing."""
     return kind(
         model=message.model,
         outputs=tuple(outputs),

@@ -1,4 +1,4 @@
-"""What ``generate``, ``translate``, ``score`` and ``tokenize`` return: frozen, without gRPC types.
+"""Results of ``generate``, ``translate``, ``score`` and ``tokenize``, without gRPC types.
 
 Outputs are in the order of the inputs. Log-probabilities are natural logarithms.
 """
@@ -29,7 +29,7 @@ class Usage:
     output_tokens: int
     """End-of-sequence tokens included; 0 for encoders."""
     reused_tokens: int
-    """Input tokens that were served from the server's prefix cache."""
+    """Input tokens found in the server's prefix cache."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -41,7 +41,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """How the server spent a request's time, in seconds; of several inputs, the longest."""
+    """Durations of a request's phases, in seconds; with several inputs, the longest of each."""
 
     queue_seconds: float
     """From admission to the first model run."""
@@ -111,7 +111,7 @@ class Alignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attention:
-    """Attention weights of an output, with the tokens of both sides."""
+    """Attention weights of an output, and the tokens of source and target."""
 
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
@@ -185,7 +185,7 @@ class TextResult(Result):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """How likely a target is after its context."""
+    """The log-probability of a target, given its context."""
 
     score: float
     """The sum of the target tokens' log-probabilities."""

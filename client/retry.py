@@ -1,4 +1,4 @@
-"""When failed calls are retried, and after how long."""
+"""Retries of refused calls."""
 
 import random
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ TRANSIENT = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVA
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How often a refused call is attempted (first attempt included), and the wait between.
+    """Number of attempts of a refused call, the first included, and the backoff between them.
 
-    A RetryInfo of the server sets the wait. Without one the wait is exponential: it doubles from
-    ``initial_seconds`` up to ``longest_seconds``, times a random factor in [0.5, 1) so that
-    clients that were refused together do not retry together.
+    If the server sends RetryInfo, its delay is used. Otherwise the backoff is exponential: it
+    doubles from ``initial_seconds`` up to ``longest_seconds``, with jitter: a random factor in
+    [0.5, 1).
     """
 
     attempts: int = 1

@@ -44,7 +44,7 @@ class Client:
 
     Raises:
         TriuneError: by every call that fails (``client.errors``).
-        ValueError: by a call whose arguments no message can hold, such as a negative seed.
+        ValueError: by a call with a value out of its field's range, such as a negative seed.
         TypeError: by a call with an unknown option.
     """
 

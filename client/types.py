@@ -1,4 +1,4 @@
-"""The public types of the client, except those of the calls to encoders (``encoder_types``)."""
+"""The public types of the client, except those of the encoder calls (``encoder_types``)."""
 
 from client.model_info import EmbeddingInfo, Model, ModelKind, ModelState, Parity
 from client.options import (
