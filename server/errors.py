@@ -57,9 +57,9 @@ class RequestTooLargeError(ServeError):
 
     Attributes:
         limit: the most that one request may use, in units of ``resource``.
-        asked: what this request needs, in the same unit.
-        resource: the unit of ``limit`` and ``asked``.
-        counts_new_tokens: whether ``asked`` includes ``max_new_tokens``.
+        requested: what this request needs, in the same unit.
+        resource: the unit of ``limit`` and ``requested``.
+        counts_new_tokens: whether ``requested`` includes ``max_new_tokens``.
     """
 
     code = Code.INVALID_ARGUMENT
@@ -69,13 +69,13 @@ class RequestTooLargeError(ServeError):
         description: str,
         *,
         limit: int,
-        asked: int,
+        requested: int,
         resource: Resource,
         counts_new_tokens: bool = False,
     ) -> None:
         super().__init__(description)
         self.limit = limit
-        self.asked = asked
+        self.requested = requested
         self.resource = resource
         self.counts_new_tokens = counts_new_tokens
 

@@ -15,7 +15,7 @@ from server.service.languages import target_start
 from server.service.prepare import (
     PreparedRequest,
     job_template,
-    prepared,
+    prepared_request,
     target_jobs,
     target_prefix_ids,
 )
@@ -43,7 +43,7 @@ async def prepare_generate(
     if model.manifest.kind == Kind.ENCODER_DECODER:
         validation.check_lengths(field, prompts, model.max_length)
         jobs = target_jobs(template, request, prompts, target_start(model), prefixes)
-        return prepared(request, model, caller, jobs, prefixes, started)
+        return prepared_request(request, model, caller, jobs, prefixes, started)
     whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     validation.check_lengths(field, whole, model.max_length - 1)
     wanted = template.max_new_tokens or model.max_length
@@ -54,7 +54,7 @@ async def prepare_generate(
     echoes: Sequence[str] = ()
     if request.response.echo:
         echoes = request.inputs or [model.tokenizer.decode(prompt) for prompt in prompts]
-    return prepared(request, model, caller, jobs, prefixes, started, echoes)
+    return prepared_request(request, model, caller, jobs, prefixes, started, echoes)
 
 
 async def _prompts(

@@ -186,7 +186,7 @@ async def target_prefix_ids(
     )
 
 
-def prepared(
+def prepared_request(
     request: GenerationRequest,
     model: Model,
     caller: Caller,

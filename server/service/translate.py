@@ -11,7 +11,7 @@ from server.service.languages import target_start, with_source_language
 from server.service.prepare import (
     PreparedRequest,
     job_template,
-    prepared,
+    prepared_request,
     target_jobs,
     target_prefix_ids,
 )
@@ -39,4 +39,4 @@ async def prepare_translate(
     start = target_start(model, request.target_language)
     sources = [with_source_language(model, request.source_language, row) for row in sources]
     jobs = target_jobs(template, request, sources, start, prefixes)
-    return prepared(request, model, caller, jobs, prefixes, started)
+    return prepared_request(request, model, caller, jobs, prefixes, started)

@@ -66,7 +66,7 @@ class Admission:
             raise RequestTooLargeError(
                 f"need {cost.num_rows} places, at most {most.num_rows} in one request",
                 limit=most.num_rows,
-                asked=cost.num_rows,
+                requested=cost.num_rows,
                 resource=Resource.SEQUENCES,
             )
         if cost.num_tokens > most.num_tokens:
@@ -195,7 +195,7 @@ def _too_many_tokens(cost: Cost, limit: int, description: str) -> RequestTooLarg
     return RequestTooLargeError(
         description,
         limit=limit,
-        asked=cost.num_tokens,
+        requested=cost.num_tokens,
         resource=Resource.TOKENS,
         counts_new_tokens=cost.num_new_tokens > 0,
     )
