@@ -13,7 +13,7 @@ from client.sync import Client
 from server.engine.requests.placement import choose_lane
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.devices import Device, Placed
+from server.runtime.devices import Device, NodePlacement
 from tests.serving import server_process
 
 
@@ -70,11 +70,13 @@ def test_a_lone_lane_keeps_little_work_and_shares_much() -> None:
 
 def test_sizes_may_be_left_to_the_host_and_products_may_not() -> None:
     gpu = Device("cuda", 0)
-    sizes = [Placed("CPUExecutionProvider", name) for name in ("Shape", "Concat", "Range")]
-    there = [Placed("CUDAExecutionProvider", "MatMul")]
-    assert devices.left_to_the_host(gpu, [*sizes, *there]) == []
-    stray = [Placed("CPUExecutionProvider", name) for name in ("MatMulInteger", "Gather", "Erf")]
-    assert devices.left_to_the_host(gpu, [*stray, *there]) == ["Erf", "MatMulInteger"]
+    sizes = [NodePlacement("CPUExecutionProvider", name) for name in ("Shape", "Concat", "Range")]
+    there = [NodePlacement("CUDAExecutionProvider", "MatMul")]
+    assert devices.misplaced_operators(gpu, [*sizes, *there]) == []
+    stray = [
+        NodePlacement("CPUExecutionProvider", name) for name in ("MatMulInteger", "Gather", "Erf")
+    ]
+    assert devices.misplaced_operators(gpu, [*stray, *there]) == ["Erf", "MatMulInteger"]
 
 
 def test_where_nodes_run_is_told_by_the_runtime(tiny_bundles: Path) -> None:
@@ -84,12 +86,12 @@ def test_where_nodes_run_is_told_by_the_runtime(tiny_bundles: Path) -> None:
     path = tiny_bundles / "tiny-decoder" / "1" / "decode.onnx"
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     placed = [
-        Placed(part.ep_name, node.op_type)
+        NodePlacement(part.ep_name, node.op_type)
         for part in session.get_provider_graph_assignment_info()
         for node in part.get_nodes()
     ]
-    assert "GroupQueryAttention" in devices.left_to_the_host(Device("cuda", 0), placed)
-    assert devices.left_to_the_host(Device("cpu", 0), placed) == []
+    assert "GroupQueryAttention" in devices.misplaced_operators(Device("cuda", 0), placed)
+    assert devices.misplaced_operators(Device("cpu", 0), placed) == []
 
 
 def test_replicas_answer_alike_and_share_the_work(tiny_bundles: Path) -> None:

@@ -48,7 +48,7 @@ class Named(OnHost):
         del inputs
         return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
 
-    def own_bytes(self, path: Path) -> int:
+    def unshared_bytes(self, path: Path) -> int:
         return path.stat().st_size
 
     def load_model(self, model: onnx.ModelProto) -> Graph:

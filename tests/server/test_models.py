@@ -92,7 +92,7 @@ def sessions(running: RunningServer, name: str) -> list[Any]:
     """Weak references to the runtime's sessions of a model: two for each graph."""
     graphs: dict[str, Any] = dict(running.registry.get(name).replicas[0].graphs)
     pairs = [graph for key, graph in graphs.items() if key != "attend"]
-    return [weakref.ref(side.session) for pair in pairs for side in (pair.narrow, pair.wide)]
+    return [weakref.ref(side.session) for pair in pairs for side in (pair.per_lane, pair.all_cores)]
 
 
 async def failure(call: Any) -> TriuneError:

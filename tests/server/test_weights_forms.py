@@ -102,7 +102,7 @@ def test_what_graphs_share_is_not_their_own(tmp_path: Path) -> None:
     file = graph(tmp_path / "1" / "g.onnx", matrix, np.zeros(16, np.float32), "Relu")
     backend = OrtBackend("cpu", 1)
     backend.load(file, ())
-    assert backend.own_bytes(file) < matrix.nbytes
+    assert backend.unshared_bytes(file) < matrix.nbytes
 
 
 @settings(max_examples=60, deadline=None)

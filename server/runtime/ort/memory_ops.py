@@ -1,11 +1,17 @@
-"""Small ONNX graphs that copy and clear parts of tensors where they are, on any device.
+"""Small ONNX graphs that copy and clear parts of tensors in place, on any device.
 
-A tensor is seen as ``[units, width]``, a unit being the numbers of one head and token. Which
-units go where comes in as two lists of integers; the units themselves stay on the device.
-Units are copied as bits, so a type of the same width stands for any other.
+A tensor is viewed as ``[units, width]``, where a unit holds the numbers of one head and one token.
+Two index lists say which units to copy where; the units never leave the device. Units are copied
+as bits, so any element type can be copied as another type of the same width.
 
+<<<<<<< HEAD
 ``ScatterND`` whose input and output are one memory writes the units alone: in ONNX Runtime both
 the CPU's and CUDA's kernel compare the pointers (docs/decisions/0080-device-memory.md).
+=======
+``ScatterND`` updates in place if its input and output share memory, and then writes only the
+indexed units: ONNX Runtime's CPU and CUDA kernels both compare the pointers
+(docs/decisions/0080-memory-of-a-device.md).
+>>>>>>> c0039c9 (Describe the runtime contract in the field's words)
 """
 
 from collections.abc import Sequence
@@ -19,18 +25,20 @@ FROM, TO = "from", "to"
 
 
 def move_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
-    """``y = x``, but for the units ``to``, which are those ``from`` of ``x``.
+    """Copies units within each tensor: ``y = x``, with ``y[to] = x[from]``.
 
     Args:
-        groups: for each tensor, which lists of units it takes: ``from.G [n]``, ``to.G [n, 1]``.
-        types: of the tensors; ``x.I`` and ``y.I`` are one memory, ``[units, width]``.
+        groups: for each tensor ``I``, the number ``G`` of its index lists ``from.G [n]`` and
+            ``to.G [n, 1]``.
+        types: ONNX element types of the tensors; ``x.I`` and ``y.I`` share memory,
+            ``[units, width]``.
     """
     nodes = [_gather(f"x.{index}", group, index) for index, group in enumerate(groups)]
     return _model(nodes, groups, types, sources=())
 
 
 def write_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
-    """As :func:`move_graph`, but from other tensors: ``source.I [units, width]``."""
+    """As :func:`move_graph`, but copies from other tensors, ``source.I [units, width]``."""
     nodes = [_gather(f"source.{index}", group, index) for index, group in enumerate(groups)]
     sources = [
         helper.make_tensor_value_info(f"source.{index}", type_, [f"s{index}", f"w{index}"])
@@ -40,7 +48,7 @@ def write_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
 
 
 def zero_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
-    """As :func:`move_graph`, but ``to`` becomes zero, and there is no ``from``."""
+    """As :func:`move_graph`, but zeroes the units ``to``; it has no input ``from``."""
     nodes, constants = [], []
     for index, (group, type_) in enumerate(zip(groups, types, strict=True)):
         constants.append(helper.make_tensor(f"zero.{index}", type_, [1], [0]))
@@ -56,7 +64,7 @@ def zero_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
 
 
 def read_graph(type_: int) -> onnx.ModelProto:
-    """``y``: the units ``from`` of ``x``."""
+    """Gathers units: ``y = x[from]``."""
     node = helper.make_node("Gather", ["x", FROM], ["y"], axis=0)
     inputs = [
         helper.make_tensor_value_info("x", type_, ["units", "width"]),
@@ -66,7 +74,7 @@ def read_graph(type_: int) -> onnx.ModelProto:
 
 
 def zeros_graph(type_: int) -> onnx.ModelProto:
-    """``y``: zeros of shape ``shape``."""
+    """Makes ``y``, zeros of the shape in input ``shape [rank]``."""
     value = helper.make_tensor("value", type_, [1], [0])
     node = helper.make_node("ConstantOfShape", ["shape"], ["y"], value=value)
     shape = helper.make_tensor_value_info("shape", TensorProto.INT64, ["rank"])
@@ -108,6 +116,6 @@ def _make(
     outputs: list[onnx.ValueInfoProto],
     constants: Sequence[onnx.TensorProto],
 ) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "rows", inputs, outputs, list(constants))
+    graph = helper.make_graph(nodes, "memory_ops", inputs, outputs, list(constants))
     opset = helper.make_opsetid("", _OPSET)
     return helper.make_model(graph, opset_imports=[opset], ir_version=_IR_VERSION)

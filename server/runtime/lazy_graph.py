@@ -1,4 +1,4 @@
-"""A graph that is loaded when it is first used, for what few requests need."""
+"""A graph that is loaded on first use: for tasks that few requests ask for."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +10,7 @@ class LazyGraph:
     """Implements :class:`server.runtime.contract.Graph`.
 
     Args:
-        load: called once, by the first thread that binds; the others wait for it.
+        load: loads the graph. The first thread that binds calls it once; other threads wait.
     """
 
     def __init__(self, load: Callable[[], Graph]) -> None:
