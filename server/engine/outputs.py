@@ -154,7 +154,7 @@ class Outputs:
             for row, index in zip(rows, indices, strict=True)
         ]
         if self._chooser is not None:
-            tokens = self._chooser.choose(logits, asks)
+            tokens = self._chooser.sample(logits, asks)
             for ask, token in zip(asks, tokens, strict=True):
                 if token is not None:
                     self._next(ask.row, partial(int, token), None, now)

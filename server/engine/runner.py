@@ -8,11 +8,12 @@ import numpy as np
 from model.bundle import AttentionKind
 from model.bundle import Graph as GraphSpec
 from server.engine.cache.slot_cache import Capacity, MakeMemory, SlotCache
-from server.engine.decoding.logits import DeviceLogits, HostLogits, Logits
+from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.options import AttentionSelection
 from server.engine.gpu.buckets import Buckets
+from server.engine.gpu.device_logits import DeviceLogits
 from server.engine.gpu.padded_decode import PaddedDecode
-from server.engine.gpu.sampler_graph import NEVER
+from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
 from server.engine.requests.sequence import DecodingSequence, Floats
 from server.runtime.contract import SOURCE_ROWS, Array, BoundGraph, Graph
 from server.runtime.host_memory import HostMemory
@@ -126,7 +127,7 @@ class ModelRunner:
         self.cache.restore(len(rows), len(padding))
         if self._take is not None:
             return DeviceLogits(self._padded.logits(len(rows)), self._take)
-        return self._without_suppressed(self._padded.logits_read(len(rows)))
+        return self._without_suppressed(self._padded.read_logits(len(rows)))
 
     def record(self) -> int:
         """Runs each bucket until it is recorded, where nothing runs yet. Returns how many are."""
@@ -207,7 +208,7 @@ class ModelRunner:
 
     def _without_suppressed(self, logits: Floats) -> HostLogits:
         if self._suppressed.size:
-            logits[:, self._suppressed] = NEVER
+            logits[:, self._suppressed] = SUPPRESSED_LOGIT
         return HostLogits(logits)
 
     def _inputs(self, reads: Sequence[_Read], *, all_positions: bool = False) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""From loaded models to an engine: slots, limits and workers, one set per lane."""
+"""Builds the engine, and a model's workers: one for each lane, with its slots and limits."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from server.engine.encoder import BatchLimits, Encoder
 from server.engine.engine import Engine
 from server.engine.generator import Generator
 from server.engine.gpu.buckets import Buckets
-from server.engine.gpu.device_sampler import DeviceSampler, bind_take, shape_of
+from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.device_sampler import DeviceSampler, shape_of
 from server.engine.lane import Worker
 from server.engine.observer import Observer
 from server.engine.requests.admission import AdmissionLimits, ClientRate
@@ -22,7 +23,7 @@ from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
 from server.models.registry import Model, Replica
 
-# The clock of deadlines and times, in seconds; handlers use the same.
+# The clock of deadlines and timings, in seconds. All callers of the engine must use it.
 clock = time.monotonic
 
 
@@ -32,7 +33,7 @@ def build_engine(
     busy: BusyLanes,
     on_death: Callable[[BaseException], None],
 ) -> Engine:
-    """Starts an engine without models. It is to know them by ``Model.key``."""
+    """Starts an engine without models. Models are added by ``Model.key``."""
     return Engine(
         num_lanes=config.num_all_lanes,
         num_devices=len(config.devices),
@@ -45,7 +46,7 @@ def build_engine(
 
 
 def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list[Worker[Any]]:
-    """The workers for a model, one for each lane; those of a device stand together."""
+    """A model's workers, one for each lane; the lanes of a device are adjacent."""
     return [
         make_worker(model, replica, config, observer)
         for replica in model.replicas
@@ -56,7 +57,7 @@ def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list
 def make_worker(
     model: Model, replica: Replica, config: ServerConfig, observer: Observer
 ) -> Worker[Any]:
-    """The worker for a model in one lane of the replica's device, with its own slots."""
+    """A model's worker for one lane of the replica's device, with its own slots."""
     manifest, graphs = model.manifest, replica.graphs
     if manifest.kind == Kind.ENCODER:
         limits = BatchLimits(config.max_padded_tokens)
@@ -74,27 +75,27 @@ def make_worker(
         graphs.get(ATTEND),
         replica.memory,
         Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        bind_take(replica.load_model, shape) if config.keeps_logits else None,
+        bind_row_gather(replica.load_model, shape) if config.keeps_logits else None,
     )
     step = Limits(config.num_slots, config.max_batched_tokens)
-    chooser = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
-    return Generator(manifest.name, runner, capacity, step, clock, observer, chooser)
+    sampler = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
+    return Generator(manifest.name, runner, capacity, step, clock, observer, sampler)
 
 
 def capacity_of(model: Model, config: ServerConfig) -> AdmissionLimits:
-    """What is accepted at a time: what runs, and what may wait."""
+    """The most work accepted at a time (running and queued), and the part that runs in parallel."""
     if model.manifest.kind == Kind.ENCODER:
         num_tokens = config.max_padded_tokens * config.num_all_lanes
         most = Cost(config.max_queued_texts, config.max_queued_text_tokens)
         return AdmissionLimits(most, Cost(num_tokens, num_tokens))
     num_slots = config.num_slots * config.num_all_lanes
-    # A row's source counts as well as its target.
+    # Each sequence has a source and a target.
     parallel = Cost(num_slots, 2 * num_slots * model.max_length)
     return AdmissionLimits(parallel + Cost(config.max_queue, config.max_queue_tokens), parallel)
 
 
 def _client_rate(config: ServerConfig) -> ClientRate | None:
-    """None where there is no limit."""
+    """None without a limit. The default burst is one minute of tokens."""
     per_second = config.client_tokens_per_second
     if per_second is None:
         return None

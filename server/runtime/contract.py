@@ -120,7 +120,8 @@ class Layout:
 class Move(NamedTuple):
     """Copies tokens ``start … stop-1`` of ``num_rows`` rows, from row ``source`` on.
 
-    They go to the rows from ``target`` on, to the same positions. For a tensor without tokens, whole rows are copied and ``start`` and ``stop`` are ignored.
+    They go to the same positions of the rows from ``target`` on. In a tensor without tokens,
+    whole rows are copied, and ``start`` and ``stop`` are ignored.
     """
 
     source: int

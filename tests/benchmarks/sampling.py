@@ -24,7 +24,7 @@ from server.engine.decoding import sampling
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.options import Sampling
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
-from server.engine.gpu.sampler_graph import Shape
+from server.engine.gpu.sampler_inputs import Shape
 from server.engine.requests.sequence import DecodingSequence, GenerationJob
 from server.runtime.ort.backend import OrtBackend
 
@@ -62,9 +62,9 @@ def main(
                 on_host, by_graph = _seconds(
                     rounds,
                     partial(_on_the_host, given, requests),
-                    partial(sampler.choose, HostLogits(given), requests),
+                    partial(sampler.sample, HostLogits(given), requests),
                 )
-                found = sampler.choose(HostLogits(given), requests)
+                found = sampler.sample(HostLogits(given), requests)
                 for token, expected in zip(found, _on_the_host(given, requests), strict=True):
                     assert token in (None, expected)
                 left = found.count(None)

@@ -13,7 +13,7 @@ from model.bundle import Graph
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import Beams, EarlyStopping
 from server.engine.generator import Generator
-from server.engine.gpu.sampler_graph import NEVER
+from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
 from server.engine.observer import Unobserved
 from server.engine.requests.sequence import GenerationJob, JobUpdate
 from server.engine.runner import ModelRunner
@@ -163,7 +163,7 @@ def _reference(model: Any, job: GenerationJob, suppressed: tuple[int, ...]) -> l
     # transformers' own option does it after.
     never = torch.tensor(suppressed, dtype=torch.long)
     hook = model.get_output_embeddings().register_forward_hook(
-        lambda _module, _inputs, logits: logits.index_fill(-1, never, NEVER)
+        lambda _module, _inputs, logits: logits.index_fill(-1, never, SUPPRESSED_LOGIT)
     )
     try:
         result = model.generate(ids, attention_mask=torch.ones_like(ids), **options)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from server.engine.cache.slot_cache import Capacity, MakeMemory, SlotCache
 from server.engine.generator import Generator
 from server.engine.gpu.buckets import Buckets
-from server.engine.gpu.device_sampler import bind_take
-from server.engine.gpu.sampler_graph import Shape
+from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.sampler_inputs import Shape
 from server.engine.observer import Load, RunReport
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import Completion, GenerationJob, JobUpdate
@@ -15,7 +15,7 @@ from server.engine.scheduler import Limits
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 from tests.server.fake_backend import EOS, VOCABULARY, FakeDecode, FakeEncode, decode_spec
-from tests.server.samplers import chooser, load_model
+from tests.server.samplers import device_sampler, load_model
 
 MAX_LENGTH = 64
 
@@ -136,10 +136,10 @@ def bench(
         capacity,
         memory=MEMORIES[memory],
         buckets=buckets,
-        take=bind_take(load_model, shape) if chooses and memory == "device" else None,
+        take=bind_row_gather(load_model, shape) if chooses and memory == "device" else None,
     )
     limits = Limits(num_slots, max_batched_tokens, min_chunk=4)
-    chosen_by = chooser(shape) if chooses else None
+    chosen_by = device_sampler(shape) if chooses else None
     generator = Generator("fake", runner, capacity, limits, clock, recorder, chosen_by)
     return Bench(generator, decode, clock, recorder, runner.cache)
 

@@ -7,8 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from server.engine.gpu.sampler_graph import LOGITS, ROWS
-from server.runtime.contract import Array, Block, BoundGraph
+from server.runtime.contract import Array, Block
 
 Floats = npt.NDArray[np.float32]
 
@@ -48,22 +47,4 @@ class HostLogits:
 
     def row(self, index: int) -> Floats:
         row: Floats = self.rows([index])[0]
-        return row
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLogits:
-    """Implements :class:`Logits` by memory of a device.
-
-    ``take``: :func:`server.engine.gpu.sampler_graph.build_take`'s graph, which runs there.
-    """
-
-    block: Block
-    take: BoundGraph
-
-    def rows(self, indices: Sequence[int]) -> Floats:
-        return self.take.run({LOGITS: self.block, ROWS: np.array(indices, np.int64)})["taken"]
-
-    def row(self, index: int) -> Floats:
-        row: Floats = self.rows([index])[0].copy()
         return row
