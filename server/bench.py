@@ -1,10 +1,10 @@
-"""The engine without gRPC, as a process: ``python -m server.bench``.
+"""The engine as a process, without a front end: ``python -m server.bench``.
 
-It reads a JSON object a line and answers with one, as the peers of ``python -m loadtest compare``
-do (see ``loadtest/peers/json_lines.py``). What it drives is the engine that the server
-has: lanes, scheduling and all, from submission to the updates of each token.
+Reads one JSON object per line and answers each with one line, in the protocol of the peers of
+``python -m loadtest compare`` (documented in ``loadtest/peers/json_lines.py``). It runs the server's
+own engine with its lanes and scheduler, from submission to the update of each token.
 
-``{"op": "ceilings"}`` measures what no model can exceed on this machine.
+``{"op": "ceilings"}`` measures the limits of this machine, which no model can exceed.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class Result:
-    """The tokens of a row, their token_times and what was told of them; the vector of a text."""
+    """The tokens of one input, with their times and log-probabilities, or the vector of a text."""
 
     tokens: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
@@ -47,20 +47,23 @@ class Result:
     vector: list[float] = field(default_factory=list)
 
 
-TOLD = LogprobOptions(top_logprobs=0)
+WITH_LOGPROBS = LogprobOptions(top_logprobs=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Input:
+    """Token ids, and the number of tokens to generate after them; 0 to encode them."""
+
     ids: tuple[int, ...]
     num_new_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Static:
-    """Batches that are formed once and run to their end; ``num_rows`` 0: none, rows come and go.
+class StaticBatching:
+    """Static batches of ``num_rows`` inputs, each run to its end; 0 for continuous batching.
 
-    ``padded``: rows run on to the longest of their batch, as where a batch is one array.
+    ``padded``: every input generates as many tokens as the longest of its batch, as in a runtime
+    that holds a batch in one array.
     """
 
     num_rows: int = 0
@@ -68,17 +71,19 @@ class Static:
 
 
 class Bench:
-    """Answers the questions, one at a time. Lives on one event loop."""
+    """Handles the messages, one at a time, on one event loop."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._model: Model | None = None
-        self._static = Static()
+        self._static = StaticBatching()
 
     async def load(self, message: Message) -> Message:
-        """Fields: ``model`` (a bundle's folder), ``threads``; optional ``device``, ``lanes``,
-        ``slots``, ``max_length``, ``static`` and ``padded``: see :class:`Static`. ``config`` has
-        other fields of :class:`server.config.ServerConfig`, by name.
+        """Loads a bundle.
+
+        Fields: ``model`` (a bundle's folder) and ``threads``; optional ``device``, ``lanes``,
+        ``slots``, ``max_length``, ``static`` and ``padded`` (see :class:`StaticBatching`), and
+        ``config`` (other fields of :class:`server.config.ServerConfig`, by name).
         """
         options = message.get("config", {})
         if unknown := options.keys() - {each.name for each in fields(ServerConfig)}:
@@ -100,18 +105,18 @@ class Bench:
                 **options,
             },
         )
-        self._static = Static(message.get("static", 0), message.get("padded", False))
+        self._static = StaticBatching(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
         (backend,) = make_backends(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
-        self._engine = build_engine(config, Unobserved(), busy, _die)
+        self._engine = build_engine(config, Unobserved(), busy, _exit)
         workers = make_workers(self._model, config, Unobserved())
         self._engine.add(self._model.key, workers, capacity_of(self._model, config))
         await self._engine.prepared(self._model.key)
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:
-        """Runs the inputs. Answers with when tokens came; of texts, with the end alone."""
+        """Runs the inputs. Answers with each token's arrival time; for texts, with the total time."""
         started = clock()
         results = await self._batches(message)
         seconds = clock() - started
@@ -121,39 +126,40 @@ class Bench:
         return {"arrivals": arrivals}
 
     async def clients(self, message: Message) -> Message:
-        """As many ``clients``, each with its next input when the one before has ended.
+        """A closed loop of ``clients``, each of which sends its next input when one is done.
 
-        Answers with the tokens that came in ``seconds``, after ``warmup_seconds``; what has begun
-        by then is cancelled. Inputs are taken in order, and must be enough.
+        Answers with the number of tokens that arrived within ``seconds``, after
+        ``warmup_seconds``, then cancels what still runs. Inputs are used once, in order; there
+        must be enough of them.
         """
-        waiting = iter(_rows(message))
+        inputs = iter(_inputs(message))
         begin = clock() + message["warmup_seconds"]
         end = begin + message["seconds"]
         results: list[Result] = []
-        tickets: dict[int, JobHandle] = {}
+        handles: dict[int, JobHandle] = {}
 
         async def client(number: int) -> None:
             while clock() < end:
-                (tickets[number],) = self._submit([next(waiting)], message, NO_LOGPROBS)
+                (handles[number],) = self._submit([next(inputs)], message, NO_LOGPROBS)
                 results.append(Result())
-                await _follow(tickets[number], results[-1])
+                await _follow(handles[number], results[-1])
 
         tasks = [asyncio.create_task(client(number)) for number in range(message["clients"])]
         await asyncio.wait(tasks, timeout=end - clock())
         assert self._engine is not None
-        self._engine.cancel(tickets.values())
+        self._engine.cancel(handles.values())
         await asyncio.gather(*tasks, return_exceptions=True)
         count = sum(begin <= moment < end for result in results for moment in result.token_times)
         return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
-        results = await self._results(_rows({**message, "max_new_tokens": 0}), message)
+        results = await self._results(_inputs({**message, "max_new_tokens": 0}), message)
         return {"vectors": [result.vector for result in results]}
 
     async def tokens(self, message: Message) -> Message:
-        """Greedy tokens after each input; with ``is_told``, the logarithm of each's probability."""
-        logprob_options = TOLD if message["is_told"] else NO_LOGPROBS
-        results = await self._results(_rows(message), message, logprob_options)
+        """Greedy tokens after each input; with ``is_told``, their log-probabilities too."""
+        logprob_options = WITH_LOGPROBS if message["is_told"] else NO_LOGPROBS
+        results = await self._results(_inputs(message), message, logprob_options)
         return {
             "tokens": [result.tokens for result in results],
             "logprobs": [result.logprobs for result in results],
@@ -167,85 +173,85 @@ class Bench:
             self._engine.stop()
 
     async def _batches(self, message: Message) -> list[Result]:
-        """All rows at once; with static batches, each when the one before has ended."""
-        rows = _rows(message)
-        size = self._static.num_rows or len(rows)
+        """Runs all inputs at once, or one static batch after another."""
+        inputs = _inputs(message)
+        size = self._static.num_rows or len(inputs)
         results: list[Result] = []
-        for first in range(0, len(rows), size):
-            batch = rows[first : first + size]
-            longest = max(row.num_new_tokens for row in batch)
-            run = [replace(row, num_new_tokens=longest) for row in batch]
-            found = await self._results(run if self._static.padded else batch, message)
-            for row, result in zip(batch, found, strict=True):
-                del result.token_times[row.num_new_tokens :]
+        for first in range(0, len(inputs), size):
+            batch = inputs[first : first + size]
+            longest = max(each.num_new_tokens for each in batch)
+            padded = [replace(each, num_new_tokens=longest) for each in batch]
+            found = await self._results(padded if self._static.padded else batch, message)
+            for each, result in zip(batch, found, strict=True):
+                del result.token_times[each.num_new_tokens :]
             results += found
         return results
 
     async def _results(
-        self, rows: list[Row], message: Message, logprob_options: LogprobOptions = NO_LOGPROBS
+        self, inputs: list[Input], message: Message, logprob_options: LogprobOptions = NO_LOGPROBS
     ) -> list[Result]:
-        tickets = self._submit(rows, message, logprob_options)
-        return await asyncio.gather(*(_follow(ticket, Result()) for ticket in tickets))
+        handles = self._submit(inputs, message, logprob_options)
+        return await asyncio.gather(*(_follow(handle, Result()) for handle in handles))
 
     def _submit(
-        self, rows: list[Row], message: Message, logprob_options: LogprobOptions
+        self, inputs: list[Input], message: Message, logprob_options: LogprobOptions
     ) -> list[JobHandle]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
-        jobs = [self._job(row, message.get("beams", 1), logprob_options) for row in rows]
+        jobs = [self._job(each, message.get("beams", 1), logprob_options) for each in inputs]
         return self._engine.submit(self._model.key, jobs)
 
-    def _job(self, row: Row, beams: int, logprob_options: LogprobOptions) -> Job:
-        if not row.num_new_tokens:
-            return EncodingJob(row.ids)
+    def _job(self, input_: Input, beams: int, logprob_options: LogprobOptions) -> Job:
+        if not input_.num_new_tokens:
+            return EncodingJob(input_.ids)
         assert self._model is not None
         start = self._model.manifest.special_tokens.decoder_start
         search = None if beams == 1 else Beams(beams)
-        # No end of sequence: the work is as long as was asked for.
+        # Without EOS ids, so that each input generates exactly the tokens asked for.
         if start is None:
             return GenerationJob(
-                row.ids, row.num_new_tokens, beams=search, logprob_options=logprob_options
+                input_.ids, input_.num_new_tokens, beams=search, logprob_options=logprob_options
             )
         return GenerationJob(
             (start,),
-            row.num_new_tokens,
-            source=row.ids,
+            input_.num_new_tokens,
+            source=input_.ids,
             beams=search,
             logprob_options=logprob_options,
         )
 
 
-def _rows(message: Message) -> list[Row]:
-    """``max_new_tokens`` is one number for all rows, or a list."""
-    inputs, new = message["inputs"], message["max_new_tokens"]
-    numbers = new if isinstance(new, list) else [new] * len(inputs)
-    return [Row(tuple(ids), number) for ids, number in zip(inputs, numbers, strict=True)]
+def _inputs(message: Message) -> list[Input]:
+    """``max_new_tokens`` is one number for all inputs, or a list of numbers."""
+    ids_of_inputs, new = message["inputs"], message["max_new_tokens"]
+    numbers = new if isinstance(new, list) else [new] * len(ids_of_inputs)
+    return [Input(tuple(ids), number) for ids, number in zip(ids_of_inputs, numbers, strict=True)]
 
 
-def _die(error: BaseException) -> None:
-    print(f"the engine died: {error}", file=sys.stderr)
+def _exit(error: BaseException) -> None:
+    print(f"the engine stopped: {error}", file=sys.stderr)
     os._exit(1)
 
 
-async def _follow(ticket: JobHandle, result: Result) -> Result:
-    """All that came of one job, in ``result`` as it comes."""
+async def _follow(handle: JobHandle, result: Result) -> Result:
+    """Collects a job's updates in ``result`` until the job ends."""
     while True:
-        update = await ticket.next()
+        update = await handle.next()
         result.tokens += update.tokens
         result.token_times += [clock()] * len(update.tokens)
-        result.logprobs += [told.logprob for told in update.logprobs]
+        result.logprobs += [each.logprob for each in update.logprobs]
         if update.vector is not None:
             result.vector = update.vector.tolist()
         if update.completion is not None and not update.completion.is_success:
             raise RuntimeError(
-                f"a sequence ended as {update.completion.outcome}: {update.completion.failure}"
+                f"a job ended with outcome {update.completion.outcome}: {update.completion.failure}"
             )
         if update.is_last:
             return result
 
 
-async def serve(questions: TextIO, answers: TextIO) -> None:
-    """Answers until the input ends; what a question asks in vain is an answer too."""
+async def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answers until the input ends. A request that fails is answered with its ``error``."""
     bench = Bench()
     handlers: dict[str, Callable[[Message], Awaitable[Message]]] = {
         "load": bench.load,
@@ -255,13 +261,13 @@ async def serve(questions: TextIO, answers: TextIO) -> None:
         "tokens": bench.tokens,
         "ceilings": bench.ceilings,
     }
-    while line := await asyncio.to_thread(questions.readline):
+    while line := await asyncio.to_thread(requests.readline):
         try:
             message = json.loads(line)
-            answer = await handlers[message["op"]](message)
+            reply = await handlers[message["op"]](message)
         except (BundleError, StartupError, KeyError, ValueError, RuntimeError) as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), file=answers, flush=True)
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), file=replies, flush=True)
     bench.close()
 
 

@@ -1,4 +1,4 @@
-"""What a machine can do at best: bytes read and products summed in a second."""
+"""Measures a machine's memory bandwidth (GB/s) and peak matrix throughput (GOP/s)."""
 
 import tempfile
 import threading
@@ -23,12 +23,13 @@ _MATRICES = {
 
 
 def measure_ceilings(num_threads: int) -> dict[str, Any]:
-    """The best of some repetitions, on ``num_threads`` cores.
+    """The best of several repetitions on ``num_threads`` cores.
 
     Returns:
-        ``bytes_per_second`` of memory read in order, far more than the caches hold, and
-        ``operations_per_second`` by precision: multiplications and additions of a product of
-        two large square matrices in ONNX Runtime, as its int8 kernels and fp32 kernels do it.
+        ``bytes_per_second``: memory bandwidth of sequential reads that exceed all caches.
+        ``operations_per_second`` by precision: throughput of the product of two large square
+        matrices with ONNX Runtime's fp32 and int8 kernels, where a multiply-accumulate (MAC)
+        counts as two operations.
     """
     return {
         "bytes_per_second": _bandwidth(num_threads),
@@ -42,7 +43,7 @@ def _bandwidth(num_threads: int) -> float:
     arrays = [np.ones(_READ_BYTES // 4, np.float32) for _ in range(num_threads)]
 
     def read_all() -> None:
-        # numpy leaves the interpreter's lock while it sums.
+        # NumPy releases the interpreter lock in max().
         threads = [threading.Thread(target=array.max) for array in arrays]
         for thread in threads:
             thread.start()

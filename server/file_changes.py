@@ -1,13 +1,13 @@
-"""Whether files changed since the last look."""
+"""Detects changes of files, to read them again."""
 
 from pathlib import Path
 
 
 class FileChanges:
-    """What is read again when its files are other ones. Not for two threads at once.
+    """Compares files with their state at the previous check. For one thread at a time.
 
     Args:
-        paths: of files that may come, change and go.
+        paths: of files that may be created, changed and removed.
     """
 
     def __init__(self, *paths: Path) -> None:
@@ -15,13 +15,13 @@ class FileChanges:
         self._seen = [_state(path) for path in paths]
 
     def since_last_look(self) -> bool:
-        """Whether any of them was written, replaced or removed."""
+        """Whether any file was created, written, replaced or removed since the previous call."""
         before, self._seen = self._seen, [_state(path) for path in self._paths]
         return self._seen != before
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
-    """Inode, size in bytes and time of change in nanoseconds; None without a file."""
+    """Inode, size in bytes and modification time in nanoseconds; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

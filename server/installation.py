@@ -1,7 +1,7 @@
-"""Whether what is installed can do what is asked, said before ONNX Runtime is imported.
+"""Checks that the installed ONNX Runtime supports the device, before it is imported.
 
-ONNX Runtime for CPUs and for GPUs are two packages that hold one module, so neither comes without
-its extra, and where both were installed, the one that came last is in place.
+The packages for CPUs and for GPUs contain the same module, so each is an optional extra. If both
+are installed, the one installed last has overwritten the other's files.
 """
 
 import ctypes
@@ -14,29 +14,29 @@ from server.errors import StartupError
 
 CPU, GPU = "onnxruntime", "onnxruntime-gpu"
 MODULE = "onnxruntime"
-# Part of the driver, and of no package.
+# A library of the NVIDIA driver; no Python package contains it.
 DRIVER = "libcuda.so.1"
 
 
 def check_installation(device: str) -> None:
-    """Refuses a device that this installation or this machine cannot have.
+    """Checks that this installation and this machine support a device.
 
     Args:
         device: as on the command line.
 
     Raises:
-        StartupError: says what to install.
+        StartupError: the device cannot be used; the message says what to install.
     """
-    found = {name for name in (CPU, GPU) if _is_in_place(name)}
-    reason = what_is_missing(device, found)
+    installed = {name for name in (CPU, GPU) if _provides_module(name)}
+    reason = installation_problem(device, installed)
     if reason is None and device.startswith("cuda"):
-        reason = _why_no_driver()
+        reason = _driver_problem()
     if reason is not None:
         raise StartupError(f"device {device!r} was asked for, but {reason}")
 
 
-def what_is_missing(device: str, installed: Set[str]) -> str | None:
-    """What keeps ``device`` from being used where these packages are installed."""
+def installation_problem(device: str, installed: Set[str]) -> str | None:
+    """Why ``device`` cannot be used with these packages; None if it can."""
     if not installed:
         return (
             "no ONNX Runtime is installed: in this project's folder, `pip install '.[cpu]'` for a "
@@ -50,24 +50,25 @@ def what_is_missing(device: str, installed: Set[str]) -> str | None:
             f"`pip uninstall {CPU}`, then `pip install '.[gpu]'` in this project's folder"
         )
     return (
-        f"{CPU} and {GPU} are both installed, and hold the same files: "
+        f"{CPU} and {GPU} are both installed and overwrite each other's files: "
         f"`pip uninstall {CPU} {GPU}`, then `pip install '.[gpu]'` in this project's folder"
     )
 
 
-def _is_in_place(name: str) -> bool:
-    """Whether package ``name`` put its files where the module is imported from."""
+def _provides_module(name: str) -> bool:
+    """Whether package ``name`` is installed in the folder that the module is imported from."""
     module = importlib.util.find_spec(MODULE)
     if module is None or module.origin is None:
         return False
     try:
-        place = importlib.metadata.distribution(name).locate_file(MODULE)
+        folder = importlib.metadata.distribution(name).locate_file(MODULE)
     except importlib.metadata.PackageNotFoundError:
         return False
-    return Path(str(place)).resolve() == Path(module.origin).resolve().parent
+    return Path(str(folder)).resolve() == Path(module.origin).resolve().parent
 
 
-def _why_no_driver() -> str | None:
+def _driver_problem() -> str | None:
+    """Why the NVIDIA driver cannot be used; None if it reports a GPU."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:

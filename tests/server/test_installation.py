@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.installation import CPU, DRIVER, GPU, what_is_missing
+from server.installation import CPU, DRIVER, GPU, installation_problem
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ typer.run(server.__main__.main)
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
 def test_neither_is_installed(device: str) -> None:
-    reason = what_is_missing(device, set())
+    reason = installation_problem(device, set())
     assert reason is not None
     assert ".[cpu]" in reason
     assert ".[gpu]" in reason
@@ -32,14 +32,14 @@ def test_neither_is_installed(device: str) -> None:
 
 @pytest.mark.parametrize("installed", [{CPU}, {GPU}, {CPU, GPU}])
 def test_any_runs_on_a_cpu(installed: set[str]) -> None:
-    assert what_is_missing("cpu", installed) is None
+    assert installation_problem("cpu", installed) is None
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0,cuda:1"])
 def test_cuda_needs_the_gpus_alone(device: str) -> None:
-    assert what_is_missing(device, {GPU}) is None
-    assert "for CPUs only" in (what_is_missing(device, {CPU}) or "")
-    both = what_is_missing(device, {CPU, GPU}) or ""
+    assert installation_problem(device, {GPU}) is None
+    assert "for CPUs only" in (installation_problem(device, {CPU}) or "")
+    both = installation_problem(device, {CPU, GPU}) or ""
     assert "both installed" in both
     assert f"pip uninstall {CPU} {GPU}" in both
 
