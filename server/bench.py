@@ -116,7 +116,7 @@ class Bench:
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:
-        """Runs the inputs. Answers with each token's arrival time; for texts, with the total time."""
+        """Runs the inputs. Answers with each token's arrival time; for texts, with the duration."""
         started = clock()
         results = await self._batches(message)
         seconds = clock() - started

@@ -3,14 +3,16 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What each folder may import of ours: a folder, or a single module.
+# What each folder may import of this repository: folders, or single modules.
 ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
@@ -20,8 +22,27 @@ ALLOWED = {
     "loadtest": {"loadtest", "client", "protos"},
 }
 OURS = {*ALLOWED, "tests", "scripts"}
-# Programs of the comparison that run in environments of their own, with what is compared.
+# What each folder of server/ may import of server/ besides itself and NEUTRAL. The modules at the
+# top of server/ that are not neutral (app, __main__, bench, …) put the parts together: they may
+# import all of it.
+ALLOWED_IN_SERVER = {
+    "frontends": {"service", "telemetry"},
+    "service": {"engine", "models", "text", "telemetry"},
+    "models": {"engine", "runtime", "text"},
+    "engine": {"runtime.contract", "runtime.host_ops"},
+    "telemetry": {"engine.observer"},
+    "text": set(),
+    "runtime": set(),
+}
+# Modules that any folder of server/ may import; they import nothing of server/ but each other.
+NEUTRAL = {"errors", "config", "constraint", "file_changes"}
+# Packages of wire formats, which only front ends may import.
+WIRE = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "protos")
+
+# Peers of the comparison: programs that run in an environment of their own.
 PEERS = "loadtest/peers"
+# Parts of server/ that still break these rules: folders, or modules at the top. Empty this.
+NOT_YET = {"app", "engine", "frontends", "service", "text"}
 TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
 
 
@@ -32,7 +53,7 @@ def _files(folder: str) -> list[Path]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in the file; ``from a import b`` is a.b."""
+    """Every module that a file imports, anywhere in the file; ``from a import b`` gives a.b."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -71,6 +92,96 @@ def test_package_files_are_empty(folder: str) -> None:
     assert [path for path in packages if path.read_text(encoding="utf-8").strip()] == []
 
 
+def _part(module: str) -> str:
+    """The folder or top module of server/ that ``server.part…`` belongs to."""
+    return module.split(".")[1]
+
+
+def _parts() -> dict[str, list[Path]]:
+    """The files of each folder and each top module of server/."""
+    parts: dict[str, list[Path]] = {}
+    for path in _files("server"):
+        name = path.relative_to(ROOT / "server").parts[0].removesuffix(".py")
+        if name != "__init__":
+            parts.setdefault(name, []).append(path)
+    return parts
+
+
+PARTS = _parts()
+
+
+def _params(names: Iterable[str]) -> list[Any]:
+    """One case for each name; those in NOT_YET must fail until they are taken out of it."""
+    broken = pytest.mark.xfail(strict=True, reason="listed in NOT_YET")
+    return [pytest.param(name, marks=broken if name in NOT_YET else ()) for name in names]
+
+
+def _server_imports(part: str) -> list[tuple[Path, str]]:
+    """Each import of another part of server/, with the file that has it."""
+    return [
+        (path.relative_to(ROOT), module)
+        for path in PARTS[part]
+        for module in _imports(path)
+        if _is_within(module, "server") and _part(module) != part
+    ]
+
+
+def test_the_rules_name_every_folder_of_the_server() -> None:
+    folders = {name for name in PARTS if (ROOT / "server" / name).is_dir()}
+    assert folders == set(ALLOWED_IN_SERVER)
+    assert set(PARTS) >= NOT_YET
+
+
+@pytest.mark.parametrize("folder", _params(ALLOWED_IN_SERVER))
+def test_dependencies_within_the_server_point_one_way(folder: str) -> None:
+    allowed = [f"server.{name}" for name in ALLOWED_IN_SERVER[folder] | NEUTRAL]
+    wrong = [
+        f"{path} imports {module}"
+        for path, module in _server_imports(folder)
+        if not any(_is_within(module, package) for package in allowed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", sorted(NEUTRAL & set(PARTS)))
+def test_neutral_modules_import_only_each_other(module: str) -> None:
+    assert [name for _, name in _server_imports(module) if _part(name) not in NEUTRAL] == []
+
+
+@pytest.mark.parametrize("front_end", sorted((ROOT / "server/frontends").glob("*/")), ids=str)
+def test_front_ends_do_not_import_each_other(front_end: Path) -> None:
+    own = f"server.frontends.{front_end.name}"
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in front_end.rglob("*.py")
+        for module in _imports(path)
+        if _is_within(module, "server.frontends") and not _is_within(module, own)
+    ]
+    assert wrong == []
+
+
+def test_no_circle_between_parts_of_the_server() -> None:
+    """Without the folders in NOT_YET. Raises ``CycleError``, which names the circle."""
+    arrows = {
+        part: {_part(module) for _, module in _server_imports(part)} - NOT_YET
+        for part in PARTS
+        if part not in NOT_YET
+    }
+    order = list(TopologicalSorter(arrows).static_order())
+    assert order.index("runtime") < order.index("models")
+
+
+@pytest.mark.parametrize("part", _params(sorted(PARTS.keys() - {"frontends"})))
+def test_only_front_ends_import_grpc_or_protobuf(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in PARTS[part]
+        for module in _imports(path)
+        if any(_is_within(module, package) for package in WIRE)
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("package", ["onnxruntime", "prometheus_client"])
 def test_one_file_of_the_server_imports(package: str) -> None:
     assert len(_importers("server", package)) == 1
@@ -83,13 +194,13 @@ def test_no_torch_where_models_are_served(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
-def test_nothing_imports_the_peers_but_they_themselves(folder: str) -> None:
+def test_only_peers_import_peers(folder: str) -> None:
     found = _importers(folder, PEERS.replace("/", "."))
     assert [name for name in found if not name.startswith(PEERS)] == []
 
 
 @pytest.mark.parametrize("module", TORCH_FREE_MODULES)
-def test_what_the_server_takes_from_model_is_free_of_torch(module: str) -> None:
+def test_modules_that_the_server_imports_from_model_do_not_import_torch(module: str) -> None:
     assert not any(_is_within(name, "torch") for name in _imports(ROOT / module))
 
 
