@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import Array, Block, BoundGraph, Graph, Layout, Move
-from server.runtime.ort import memory_ops
+from server.runtime.cuda import memory_ops
 
 # Element types that copy the bits of a unit: the widest that divides the unit's bytes.
 _COPY_TYPES = (
@@ -56,7 +56,7 @@ class _Geometry(NamedTuple):
 
 class DeviceMemory:
     """Implements :class:`server.runtime.contract.Memory` with the graphs of
-    :mod:`server.runtime.ort.memory_ops`.
+    :mod:`server.runtime.cuda.memory_ops`.
 
     Args:
         device: allocates the tensors and runs the graphs.

@@ -14,13 +14,13 @@ from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
 from server.runtime.contract import Block, Layout, Memory
+from server.runtime.cuda import memory_ops
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.free_memory import free_bytes
 from server.runtime.devices import Device, NodePlacement
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import LIBRARY
 from server.runtime.kernels.rewrite import Rewritten, rewritten
-from server.runtime.ort import memory_ops
 from server.runtime.ort.dtypes import DTYPES
 from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, binding_arguments
 
