@@ -57,9 +57,7 @@ def test_a_cached_prefix_is_copied_within_the_device(memory: str) -> None:
     mixed.submit(2, job([*prompt, 50], 4))
     mixed.submit(3, GenerationJob((*prompt, 51), 4, beams=Beams(2)))
     mixed.run()
-    assert mixed.recorder.num_tokens("prefill") < before + 40, (
-        "the cached prefix is not prefilled again"
-    )
+    assert mixed.recorder.num_tokens("prefill") < before + 40, "the cached prefix was reused"
     lone = bench(num_slots=3, is_recurrent=False)
     lone.submit(2, job([*prompt, 50], 4))
     lone.run()
