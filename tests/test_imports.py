@@ -35,17 +35,17 @@ ALLOWED_IN_SERVER = {
     "runtime": set(),
 }
 # Modules that any folder of server/ may import; they import nothing of server/ but each other.
-NEUTRAL = {"errors", "config", "constraint", "file_changes"}
+NEUTRAL = {"bounds", "config", "constraint", "errors", "file_changes"}
 # Packages of wire formats, which only front ends may import.
 WIRE = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "protos")
 
 # Peers of the comparison: programs that run in an environment of their own.
 PEERS = "loadtest/peers"
 # Folders and top modules of server/ that still break a rule, by rule. Empty the sets.
-NOT_YET = {
-    "arrows": {"engine", "frontends", "service", "text"},
+NOT_YET: dict[str, set[str]] = {
+    "arrows": {"engine", "text"},
     "circles": {"engine"},
-    "wire": {"app", "service"},
+    "wire": set(),
 }
 TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
 

@@ -54,8 +54,8 @@ class FaultyBackend:
         real = self.real.load(path, disabled_optimizers, repeats=repeats)
         return _FaultyGraph(real, self.run_seconds)
 
-    def own_bytes(self, path: Path) -> int:
-        return self.real.own_bytes(path)
+    def unshared_bytes(self, path: Path) -> int:
+        return self.real.unshared_bytes(path)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         return self.real.load_model(model)

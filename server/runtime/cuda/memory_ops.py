@@ -10,7 +10,7 @@ the CPU's and CUDA's kernel compare the pointers (docs/decisions/0080-device-mem
 =======
 ``ScatterND`` updates in place if its input and output share memory, and then writes only the
 indexed units: ONNX Runtime's CPU and CUDA kernels both compare the pointers
-(docs/decisions/0080-memory-of-a-device.md).
+(docs/decisions/0080-device-memory.md).
 >>>>>>> c0039c9 (Describe the runtime contract in the field's words)
 """
 

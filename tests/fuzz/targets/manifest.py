@@ -52,7 +52,7 @@ class _Backend:
         assert path.is_file()
         return _Graph()
 
-    def own_bytes(self, path: Path) -> int:
+    def unshared_bytes(self, path: Path) -> int:
         return path.stat().st_size
 
     def load_model(self, model: onnx.ModelProto) -> _Graph:
