@@ -23,7 +23,7 @@ from tests.serving import ServerProcess, server_process
 
 
 class Named(OnHost):
-    """A backend whose graphs tell which one ran."""
+    """A backend whose graphs return its value, which tells the backends apart."""
 
     version = "0"
 
@@ -58,7 +58,7 @@ class Named(OnHost):
         return HostMemory(layouts)
 
 
-def test_a_lone_lane_runs_wide_and_several_run_narrow(tmp_path: Path) -> None:
+def test_one_active_lane_uses_all_cores_and_several_their_share(tmp_path: Path) -> None:
     busy = BusyLanes()
     (tmp_path / "decode.onnx").write_bytes(b"12345678")
     backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: busy.is_one, max_bytes=8)
@@ -88,7 +88,7 @@ def test_a_lane_has_work_from_when_it_is_sent() -> None:
     assert not busy.is_one
 
 
-def test_large_weights_are_held_once(tmp_path: Path) -> None:
+def test_large_weights_are_loaded_once(tmp_path: Path) -> None:
     (tmp_path / "decode.onnx").write_bytes(b"123456789")
     backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: True, max_bytes=8)
     bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
