@@ -1,8 +1,8 @@
 """The engine as a process, without a front end: ``python -m server.bench``.
 
 Reads one JSON object per line and answers each with one line, in the protocol of the peers of
-``python -m loadtest compare`` (documented in ``loadtest/peers/json_lines.py``). It runs the server's
-own engine with its lanes and scheduler, from submission to the update of each token.
+``python -m loadtest compare`` (documented in ``loadtest/peers/json_lines.py``). It runs the
+server's own engine with its lanes and scheduler, from submission to the update of each token.
 
 ``{"op": "ceilings"}`` measures the limits of this machine, which no model can exceed.
 """
