@@ -8,17 +8,17 @@ from model.bundle import ATTEND
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_cache import Capacity
-from server.engine.encoder import BatchLimits, Encoder
+from server.engine.encoder_worker import BatchLimits, EncoderWorker
 from server.engine.engine import Engine
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_sampler import DeviceSampler, bind_take, shape_of
 from server.engine.lane import Worker
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
 from server.engine.requests.admission import AdmissionLimits, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.sequence import Cost
-from server.engine.runner import ModelRunner
+from server.engine.requests.job import Cost
 from server.engine.scheduler import Limits
 from server.models.registry import Model, Replica
 
@@ -61,7 +61,7 @@ def make_worker(
     if manifest.kind == Kind.ENCODER:
         limits = BatchLimits(config.max_padded_tokens)
         spec, graph = manifest.graphs["encode"], graphs["encode"]
-        return Encoder(manifest.name, spec, graph, limits, clock, observer)
+        return EncoderWorker(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
     shape = shape_of(spec, manifest.special_tokens.suppressed)
@@ -72,13 +72,13 @@ def make_worker(
         capacity,
         manifest.special_tokens.suppressed,
         graphs.get(ATTEND),
-        replica.memory,
-        Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        bind_take(replica.load_model, shape) if config.keeps_logits else None,
+        memory=replica.memory,
+        buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
+        take=bind_take(replica.load_model, shape) if config.keeps_logits else None,
     )
     step = Limits(config.num_slots, config.max_batched_tokens)
     chooser = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
-    return Generator(manifest.name, runner, capacity, step, clock, observer, chooser)
+    return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, chooser)
 
 
 def capacity_of(model: Model, config: ServerConfig) -> AdmissionLimits:

@@ -20,12 +20,15 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.machine import machine
+from server.constraint import Floats
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.options import Sampling
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_graph import Shape
-from server.engine.requests.sequence import DecodingSequence, GenerationJob
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.sequence import DecodingSequence
+from server.engine.token_selector import greedy
 from server.runtime.ort.backend import OrtBackend
 
 VOCABULARY = 49_152
@@ -83,8 +86,8 @@ def _ask(index: int, options: Sampling, uniform: float) -> SampleRequest:
     return SampleRequest(index, row, uniform)
 
 
-def _on_the_host(logits: sampling.Floats, asks: list[SampleRequest]) -> list[int | None]:
-    best = sampling.greedy(logits)
+def _on_the_host(logits: Floats, asks: list[SampleRequest]) -> list[int | None]:
+    best = greedy(logits)
     options = asks[0].row.job.sampling
     if options.is_greedy:
         return best

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.bundle import Dtype, Graph, TensorSpec
-from server.engine.encoder import TOKEN_VECTORS, BatchLimits, Encoder
+from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
 from server.engine.observer import Unobserved
 from server.runtime.contract import Array, Block
 from tests.server.company import FAIL, POISON
@@ -36,7 +36,7 @@ class Halves:
         raise NotImplementedError
 
 
-def encoder_of(graph: Halves, limits: BatchLimits) -> Encoder:
+def encoder_of(graph: Halves, limits: BatchLimits) -> EncoderWorker:
     """What serves ``graph``."""
     spec = Graph(
         file="encode.onnx",
@@ -46,4 +46,4 @@ def encoder_of(graph: Halves, limits: BatchLimits) -> Encoder:
             for name, shape in (("vectors", ("batch", 1)), (TOKEN_VECTORS, ("batch", "length", 1)))
         ),
     )
-    return Encoder("fake", spec, graph, limits, lambda: 0.0, Unobserved())
+    return EncoderWorker("fake", spec, graph, limits, lambda: 0.0, Unobserved())

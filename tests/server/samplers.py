@@ -7,12 +7,13 @@ from functools import cache
 import numpy as np
 import onnx
 
+from server.constraint import Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits_processors import Floats
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_graph import ROWS, Shape
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence as Row
-from server.engine.requests.sequence import GenerationJob
+from server.engine.token_selector import greedy
 from server.runtime.contract import Array, Block, BoundGraph, Graph
 from server.runtime.ort.backend import OrtBackend
 
@@ -34,10 +35,10 @@ def ask(index: int, job: GenerationJob, tokens: Sequence[int], uniform: float) -
 
 def on_the_host(logits: Floats, wanted: SampleRequest) -> int | None:
     """The host's token for ``logits [vocabulary]``; None where there is none."""
-    if sampling.greedy(logits[None]) == [None]:
+    if greedy(logits[None]) == [None]:
         return None
     adjusted = logits.copy()
-    wanted.row.adjust(adjusted)
+    wanted.row.process_logits(adjusted)
     if adjusted.max() == -np.inf:
         return None
     options = wanted.row.job.sampling

@@ -17,9 +17,10 @@ from server.engine.decoding.options import (
     LogprobOptions,
     Sampling,
 )
-from server.engine.decoding.sampling import log_probabilities, log_sum_exp, top_tokens
+from server.engine.decoding.sampling import log_probabilities
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import GenerationJob
+from server.runtime.host_ops import log_sum_exp, top_tokens
 from tests.server.fake_backend import EOS, next_logits, reference
 from tests.server.generating import MAX_LENGTH, Bench, bench, job
 
@@ -99,7 +100,7 @@ def test_output_does_not_depend_on_company(mixed_jobs, max_batched_tokens, is_re
             mixed.step()
         mixed.submit(id_, wanted)
     mixed.run()
-    assert mixed.generator.load.num_running == 0
+    assert mixed.worker.load.num_running == 0
     for id_, (wanted, _) in enumerate(mixed_jobs):
         same(mixed, id_, run_alone(wanted, is_recurrent=is_recurrent))
 
@@ -120,11 +121,11 @@ def test_cancelling_at_any_point_harms_no_other(mixed_jobs, cancels, is_recurren
     cancelled = set()
     for step in range(16):
         for id_, _, output in (cancel for cancel in cancels if cancel[1] == step):
-            mixed.generator.cancel(id_, output)
+            mixed.worker.cancel(id_, output)
             cancelled.add(id_)
         mixed.step()
     mixed.run()
-    assert mixed.generator.load.num_running == 0
+    assert mixed.worker.load.num_running == 0
     for id_, wanted in enumerate(mixed_jobs):
         lasts = [progress for progress in mixed.updates if progress.id == id_ and progress.is_last]
         assert len(lasts) == 1
@@ -206,14 +207,14 @@ def test_one_sample_can_be_cancelled_alone() -> None:
     mixed.submit(0, wanted)
     for _ in range(3):
         mixed.step()
-    mixed.generator.cancel(0, 1)
+    mixed.worker.cancel(0, 1)
     mixed.run()
     outcomes = {output: end.outcome for output, end in mixed.ends_of(0).items()}
     assert outcomes == {0: Outcome.LENGTH, 1: Outcome.CANCELLED, 2: Outcome.LENGTH}
 
 
 def test_more_rows_than_slots_are_refused() -> None:
-    with pytest.raises(ValueError, match="5 rows wanted of 4"):
+    with pytest.raises(ValueError, match="needs 5 slots, there are 4"):
         bench(num_slots=4).submit(0, replace(job([1], 1), beams=Beams(5)))
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from client.sync import Client
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import LogitsOptions, LogprobOptions, Sampling
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.device_sampler import DeviceSampler, bind_take, shape_of
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import GenerationJob
-from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
@@ -102,7 +102,7 @@ class ChoosingMixer(Mixer):
         super().__init__(load_bundle(path, backend, 96))
         self.copies = Copies(backend)
 
-    def generator(self) -> Generator:
+    def generator(self) -> GenerationWorker:
         manifest, (replica,) = self.model.manifest, self.model.replicas
         spec, graphs = manifest.graphs["decode"], replica.graphs
         shape = shape_of(spec)
@@ -116,7 +116,9 @@ class ChoosingMixer(Mixer):
         )
         limits = Limits(CAPACITY.num_slots, 64, min_chunk=8)
         chooser = DeviceSampler(self.copies.load, shape)
-        return Generator("mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), chooser)
+        return GenerationWorker(
+            "mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), chooser
+        )
 
 
 @pytest.fixture(scope="module", params=["tiny-decoder", "dates"])

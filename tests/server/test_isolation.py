@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.engine.decoding.logits_processors import Constraint, ConstraintError, Floats
+from server.constraint import Constraint, ConstraintError, Floats
 from server.engine.decoding.options import Beams, Sampling
-from server.engine.encoder import BatchLimits
-from server.engine.isolation import run_with_isolation
+from server.engine.encoder_worker import BatchLimits
+from server.engine.failures import run_with_isolation
+from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import EncodingJob
 from tests.server.company import FAIL, FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.fake_backend import host_view, reference
 from tests.server.generating import bench, job
@@ -35,7 +35,7 @@ def test_a_bad_request_of_any_kind_harms_no_other(
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, **options, **FAULTS)
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    assert mixed.generator.load.num_running == 0
+    assert mixed.worker.load.num_running == 0
     for block in mixed.cache.rows(0, NUM_SLOTS).values():
         assert np.isfinite(host_view(block)).all(), (
             "what failed is zeroed before its slot is used again"
@@ -90,7 +90,7 @@ def test_an_error_while_choosing_ends_one_job(change, num_tokens, error, outcome
     mixed.run()
     assert outcome in mixed.outcomes[2]
     assert [progress.is_last for progress in mixed.updates if progress.id == 2].count(True) == 1
-    assert mixed.generator.load.num_running == 0
+    assert mixed.worker.load.num_running == 0
     assert mixed.tokens_of(1) == reference([7, 8], 12)
     assert mixed.tokens_of(3) == reference([9], 12)
 

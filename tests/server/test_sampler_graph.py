@@ -23,7 +23,7 @@ from server.engine.gpu.sampler_graph import (
     build,
     build_take,
 )
-from server.engine.requests.sequence import GenerationJob
+from server.engine.requests.job import GenerationJob
 from server.runtime.contract import Array, Block
 from tests.server.samplers import ask, chooser, load_model, on_the_host
 from tests.server.test_sampling import chi_square_quantile

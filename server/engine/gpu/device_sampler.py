@@ -120,7 +120,7 @@ class DeviceSampler:
 
     def _run(self, way: SamplingMethod, block: Block, asks: Sequence[SampleRequest]) -> list[int]:
         inputs: dict[str, Array | Block] = {LOGITS: block}
-        changes = [ask.row.changes for ask in asks]
+        changes = [ask.row.edits for ask in asks]
         variant = Variant(way, edits=any(changes), gathers=len(asks) < block.shape[0])
         if variant.gathers:
             inputs[ROWS] = np.array([ask.index for ask in asks])

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from model.bundle import Graph as GraphSpec
+from server.constraint import Floats
 from server.engine.cache.slot_cache import Capacity, MakeMemory, SlotCache
 from server.engine.gpu.buckets import Bucket, Buckets
 from server.engine.gpu.sampler_graph import LOGITS
-from server.engine.requests.sequence import DecodingSequence, Floats
+from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import SOURCE_ROWS, Array, Block, BoundGraph, Graph, Layout
 
 # Two runs bring all memory that one needs, the third is recorded (ONNX Runtime's CUDA provider).
