@@ -30,30 +30,30 @@ class Forking:
         jobs: which it changes.
         slots: which it copies.
         selector: chooses the first token of each sample.
+
+    Attributes:
+        pending: by job, the group and the logits ``[vocabulary]`` of its sequences.
     """
 
     def __init__(self, jobs: JobTable, slots: SlotStore, selector: TokenSelector) -> None:
         self._jobs = jobs
         self._slots = slots
         self._selector = selector
-        # By job: the group, and logits ``[vocabulary]`` by sequence.
-        self._pending: dict[int, tuple[SequenceGroup, dict[int, Floats]]] = {}
+        self.pending: dict[int, tuple[SequenceGroup, dict[int, Floats]]] = {}
         self._copies: list[SlotCopy] = []
 
     def add(self, group: SequenceGroup, sequence: DecodingSequence, logits: Floats) -> None:
         """``sequence`` is to fork. Its ``logits [vocabulary]`` stay valid until :meth:`run`."""
-        self._pending.setdefault(group.id, (group, {}))[1][sequence.id] = logits
+        self.pending.setdefault(group.id, (group, {}))[1][sequence.id] = logits
 
     def run(self, now: float) -> None:
         """Forks the sequences of all jobs that were added and did not end since."""
-        if not self._pending:
-            return
         tables = [
             (group, [logits[sequence.id] for sequence in group.sequences])
-            for group, logits in self._pending.values()
+            for group, logits in self.pending.values()
             if group.sequences
         ]
-        self._pending.clear()
+        self.pending.clear()
         if not tables:
             return
         # All rows in one call, and all copies in one: lanes wait for each other less often.

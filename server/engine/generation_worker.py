@@ -135,7 +135,8 @@ class GenerationWorker:
         plan = self._schedule()
         for run in self._run(plan):
             self._apply(run)
-        self._forking.run(self._clock())
+        if self._forking.pending:
+            self._forking.run(self._clock())
         self._release_ended()
         return self._jobs.drain_updates()
 

@@ -32,7 +32,7 @@ def build_engine(
     busy: BusyLanes,
     on_death: Callable[[BaseException], None],
 ) -> Engine:
-    """Starts an engine without models. It is to know them by ``Model.key``."""
+    """Starts an engine without models. Add them by their ``Model.key``."""
     return Engine(
         num_lanes=config.num_all_lanes,
         num_devices=len(config.devices),
@@ -45,7 +45,7 @@ def build_engine(
 
 
 def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list[Worker[Any]]:
-    """The workers for a model, one for each lane; those of a device stand together."""
+    """The workers of a model, one for each lane, in the order of the engine's lanes."""
     return [
         make_worker(model, replica, config, observer)
         for replica in model.replicas
@@ -56,7 +56,7 @@ def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list
 def make_worker(
     model: Model, replica: Replica, config: ServerConfig, observer: Observer
 ) -> Worker[Any]:
-    """The worker for a model in one lane of the replica's device, with its own slots."""
+    """The worker of a model in one lane of the replica's device, with its own slots."""
     manifest, graphs = model.manifest, replica.graphs
     if manifest.kind == Kind.ENCODER:
         limits = BatchLimits(config.max_padded_tokens)
@@ -77,20 +77,21 @@ def make_worker(
         take=bind_take(replica.load_model, shape) if config.keeps_logits else None,
     )
     step = Limits(config.num_slots, config.max_batched_tokens)
-    chooser = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
-    return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, chooser)
+    sampler = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
+    return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
 
 
 def capacity_of(model: Model, config: ServerConfig) -> AdmissionLimits:
-    """What is accepted at a time: what runs, and what may wait."""
+    """What the engine accepts of a model at a time: running jobs and a queue."""
     if model.manifest.kind == Kind.ENCODER:
         num_tokens = config.max_padded_tokens * config.num_all_lanes
-        most = Cost(config.max_queued_texts, config.max_queued_text_tokens)
-        return AdmissionLimits(most, Cost(num_tokens, num_tokens))
+        max_accepted = Cost(config.max_queued_texts, config.max_queued_text_tokens)
+        return AdmissionLimits(max_accepted, Cost(num_tokens, num_tokens))
     num_slots = config.num_slots * config.num_all_lanes
-    # A row's source counts as well as its target.
-    parallel = Cost(num_slots, 2 * num_slots * model.max_length)
-    return AdmissionLimits(parallel + Cost(config.max_queue, config.max_queue_tokens), parallel)
+    # Each sequence can have max_length source tokens and as many target tokens.
+    max_running = Cost(num_slots, 2 * num_slots * model.max_length)
+    max_accepted = max_running + Cost(config.max_queue, config.max_queue_tokens)
+    return AdmissionLimits(max_accepted, max_running)
 
 
 def _client_rate(config: ServerConfig) -> ClientRate | None:

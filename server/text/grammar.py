@@ -130,7 +130,7 @@ class GrammarCompiler:
 
 
 class GrammarConstraint:
-    """Implements :class:`server.engine.decoding.logits_processors.Constraint`."""
+    """Implements :class:`server.constraint.Constraint`."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
         self._matcher = matcher

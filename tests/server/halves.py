@@ -1,4 +1,4 @@
-"""An encoder at the runtime boundary, and the worker that serves it."""
+"""A fake encoder graph, and a worker that runs it."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from tests.server.company import FAIL, POISON
 
 @dataclass
 class Halves:
-    """An encoder: half of each token id, its sum for the text."""
+    """Its token vectors are half the token ids, and a text's vector is their sum."""
 
     num_runs: int = 0
 
@@ -37,7 +37,7 @@ class Halves:
 
 
 def encoder_of(graph: Halves, limits: BatchLimits) -> EncoderWorker:
-    """What serves ``graph``."""
+    """A worker that runs ``graph``."""
     spec = Graph(
         file="encode.onnx",
         inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),

@@ -1,4 +1,4 @@
-"""What is accepted: counts that add up, clients that wait, callers who would wait in vain."""
+"""Admission control: exact counts, rate limits, and rejection of requests that would time out."""
 
 import asyncio
 import threading
@@ -44,7 +44,7 @@ def ended(seconds: float) -> Completion:
 
 
 @given(st.lists(st.tuples(costs, st.booleans()), max_size=60))
-def test_counts_never_pass_the_bounds_and_return_to_zero(requests) -> None:
+def test_counts_stay_within_limits_and_return_to_zero(requests) -> None:
     admission, running = Admission("m", LIMITS), []
     for cost, ends_one in requests:
         fits = (
@@ -71,7 +71,7 @@ def test_counts_never_pass_the_bounds_and_return_to_zero(requests) -> None:
     assert admission.accepted == Cost(0, 0)
 
 
-def test_the_limit_that_was_reached_is_named() -> None:
+def test_the_error_names_the_limit() -> None:
     admission = Admission("m", LIMITS)
     admission.accept(Cost(5, 10))
     with pytest.raises(OverloadedError, match="no more requests") as rows:
@@ -90,20 +90,20 @@ def test_the_limit_that_was_reached_is_named() -> None:
         (Cost(1, 101, 60), "max_new_tokens"),
     ],
 )
-def test_what_never_fits_is_refused_by_its_field(cost: Cost, field: str) -> None:
+def test_a_request_that_never_fits_names_its_field(cost: Cost, field: str) -> None:
     with pytest.raises(RequestTooLargeError) as caught:
         Admission("m", LIMITS).check(cost)
     assert field_of(caught.value) == field
 
 
-def test_who_would_wait_in_vain_is_refused_early() -> None:
-    """Two run at a time, 4 s each; two more wait: the fifth waits for about 6 s, and runs."""
+def test_a_request_that_would_time_out_in_the_queue_is_rejected() -> None:
+    """Two jobs run at a time, 4 s each, and two wait: a fifth one waits for about 6 s."""
     admission = Admission("m", LIMITS)
     one = Cost(1, 1)
-    admission.check(one, 0.001)  # nothing is known yet
+    admission.check(one, 0.001)  # no job has ended yet
     admission.accept(one)
     admission.release(one, ended(4.0))
-    admission.check(one, 0.001)  # nothing is before it
+    admission.check(one, 0.001)  # the queue is empty
     for _ in range(4):
         admission.accept(one)
     assert admission.wait_seconds(one) == pytest.approx(6.0)
@@ -115,7 +115,7 @@ def test_who_would_wait_in_vain_is_refused_early() -> None:
     assert "about 7.0 s long" in str(caught.value)
 
 
-def test_what_failed_teaches_nothing() -> None:
+def test_failed_jobs_do_not_enter_the_averages() -> None:
     admission = Admission("m", LIMITS)
     for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.DEADLINE):
         admission.accept(Cost(1, 1))
@@ -127,7 +127,7 @@ def test_what_failed_teaches_nothing() -> None:
 
 @given(costs, costs)
 def test_bulk_work_leaves_others_a_quarter(before: Cost, cost: Cost) -> None:
-    """6 rows and 100 tokens are 4 and 75 for it, unless nothing else is there."""
+    """Of 6 sequences and 100 tokens it gets 4 and 75, unless the model is idle."""
     admission = Admission("m", LIMITS)
     admission.accept(before)
     after = before + cost
@@ -139,6 +139,7 @@ def test_bulk_work_leaves_others_a_quarter(before: Cost, cost: Cost) -> None:
         admission.check(cost, is_bulk=True)
     admission.release(before)
     admission.check(cost, is_bulk=True)
+    assert admission.accepted == Cost(0, 0), "a check changes nothing"
 
 
 @given(
@@ -159,15 +160,15 @@ def test_a_client_never_gets_more_than_its_burst_and_rate(per_second, burst, req
             continue
         except OverloadedError as error:
             later = now + round(error.retry_seconds * SECOND) + 1000
-            buckets.check("a", cost, later)  # the delay that is told suffices
+            buckets.check("a", cost, later)  # the reported delay suffices
             continue
         buckets.spend("a", cost, now)
         spent += num_tokens
         assert spent <= burst + per_second * now / SECOND + 1e-6 * len(requests)
-        buckets.check("b", Cost(1, burst), now)  # another client is not concerned
+        buckets.check("b", Cost(1, burst), now)  # another client has its own bucket
 
 
-def test_clients_are_remembered_up_to_a_bound() -> None:
+def test_the_oldest_clients_are_forgotten() -> None:
     buckets = ClientBuckets(ClientRate(1, 10, max_clients=3))
     for client in "abcde":
         buckets.spend(client, Cost(1, 10), 0)
@@ -178,7 +179,7 @@ def test_clients_are_remembered_up_to_a_bound() -> None:
     assert caught.value.retry_seconds == pytest.approx(10.0)
 
 
-async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
+async def test_a_full_engine_rejects_requests_before_any_work() -> None:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[BaseException] = loop.create_future()
     engine = Engine(1, Unobserved(), BusyLanes(), 4, died.set_result)
@@ -198,7 +199,7 @@ async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
         engine.check("fake", 1)
 
 
-async def test_nothing_is_tokenized_for_those_who_left_or_are_too_late() -> None:
+async def test_cancelled_and_late_requests_are_not_tokenized() -> None:
     begun: list[str] = []
     free = threading.Event()
     with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""The worker over a fake runtime: whatever shares the batch, the tokens are the same."""
+"""The generation worker over a fake runtime: tokens do not depend on the rest of the batch."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,7 +75,7 @@ def test_cancelling_at_any_point_ends_one_and_frees_its_slot(jobs, cancels) -> N
             assert mixed.tokens[id_] == expected
 
 
-def test_a_cancelled_sequence_is_gone_after_one_step() -> None:
+def test_a_cancelled_sequence_releases_its_slot_in_the_next_step() -> None:
     one = bench()
     one.worker.submit(1, job([5, 6, 7], 20))
     one.step()
@@ -95,7 +95,7 @@ def test_an_expired_request_costs_no_run() -> None:
     assert one.graph.num_runs == 0
 
 
-def test_a_row_that_is_not_finite_ends_alone() -> None:
+def test_logits_that_are_not_finite_end_one_sequence() -> None:
     mixed = bench(poison=50)
     mixed.worker.submit(1, job([5, 6, 7], 10))
     mixed.worker.submit(2, job([5, 50, 8], 10))
@@ -107,7 +107,7 @@ def test_a_row_that_is_not_finite_ends_alone() -> None:
             assert mixed.tokens[id_] == reference(prompt, 10)
 
 
-def test_a_failed_run_ends_its_rows_and_the_next_request_is_served() -> None:
+def test_requests_after_a_failed_run_are_served() -> None:
     one = bench(fail=50)
     one.worker.submit(1, job([50, 50], 10))
     one.run()
@@ -138,7 +138,7 @@ def test_a_sequence_ends_when_its_slot_is_full() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_seed_gives_the_same_tokens_in_any_company(seed: int) -> None:
+def test_a_seed_gives_the_same_tokens_in_any_batch(seed: int) -> None:
     sampled = Sampling(temperature=1.5, top_k=50, seed=seed)
 
     def tokens(num_mates: int) -> list[int]:

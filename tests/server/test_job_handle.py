@@ -1,4 +1,4 @@
-"""News of a job: one by one to who streams, in portions to who wants the whole."""
+"""Updates of a job: one by one for a stream, coalesced for a unary call."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ END = Completion(
 
 
 def read(handle: JobHandle) -> list[JobUpdate]:
-    """All updates there is, up to the last."""
+    """All updates up to the last."""
 
     async def every() -> list[JobUpdate]:
         found = [await handle.next()]
@@ -45,7 +45,7 @@ def make(*, coalesce_updates: bool) -> JobHandle:
     coalesce_updates=st.booleans(),
     has_logprobs=st.booleans(),
 )
-def test_nothing_is_lost(outputs: list[int], coalesce_updates: bool, has_logprobs: bool) -> None:
+def test_no_update_is_lost(outputs: list[int], coalesce_updates: bool, has_logprobs: bool) -> None:
     handle = make(coalesce_updates=coalesce_updates)
     for number, output in enumerate(outputs):
         logprobs = (TokenLogprob(-number),) if has_logprobs else ()
@@ -71,7 +71,7 @@ def test_nothing_is_lost(outputs: list[int], coalesce_updates: bool, has_logprob
 
 
 @pytest.mark.parametrize("coalesce_updates", [False, True])
-def test_more_than_is_kept_is_given_up(
+def test_a_slow_reader_is_cancelled_once(
     monkeypatch: pytest.MonkeyPatch, *, coalesce_updates: bool
 ) -> None:
     monkeypatch.setattr(handles, "MAX_UNREAD_VALUES", 10 * MAX_COALESCED_UPDATES)
@@ -79,13 +79,13 @@ def test_more_than_is_kept_is_given_up(
     wanted = [
         handle.push(JobUpdate(7, (1, 2, 3, 4)), 0.0) for _ in range(3 * MAX_COALESCED_UPDATES)
     ]
-    assert wanted.count(True) == 1, "it is cancelled once"
+    assert wanted.count(True) == 1, "the engine cancels it once"
     with pytest.raises(OverloadedError, match="slowly"):
         read(handle)
 
 
 @pytest.mark.parametrize("coalesce_updates", [False, True])
-def test_who_reads_is_never_given_up(
+def test_a_reader_that_keeps_up_is_never_cancelled(
     monkeypatch: pytest.MonkeyPatch, *, coalesce_updates: bool
 ) -> None:
     monkeypatch.setattr(handles, "MAX_UNREAD_VALUES", 10 * MAX_COALESCED_UPDATES)
@@ -101,7 +101,7 @@ def test_who_reads_is_never_given_up(
     asyncio.run(talk())
 
 
-def test_what_waits_is_told_before_the_end_of_the_engine() -> None:
+def test_queued_updates_arrive_before_the_end_of_the_engine() -> None:
     handle = make(coalesce_updates=False)
     handle.push(JobUpdate(7, (1,)), 0.0)
     handle.close()

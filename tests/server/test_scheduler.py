@@ -1,4 +1,4 @@
-"""The scheduler and the slots: bookkeeping by properties."""
+"""Property tests of the scheduler and of slot accounting."""
 
 from dataclasses import dataclass, replace
 
@@ -51,7 +51,7 @@ def situations(draw):
 
 
 @given(situations())
-def test_a_plan_keeps_its_promises(situation) -> None:
+def test_a_plan_stays_within_limits_and_slot_order(situation) -> None:
     waiting, running, bounds = situation
     plan = schedule(waiting, running, bounds)
     by_id = {item.id: item for item in (*waiting, *running)}
@@ -76,7 +76,7 @@ def test_a_plan_keeps_its_promises(situation) -> None:
 
 
 @given(st.lists(items))
-def test_what_is_cancelled_or_late_is_overdue(listed) -> None:
+def test_cancelled_and_late_sequences_are_overdue(listed) -> None:
     numbered = [replace(item, id=index) for index, item in enumerate(listed)]
     for item in numbered:
         is_late = item.deadline is not None and item.deadline <= 5.0
