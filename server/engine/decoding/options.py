@@ -37,7 +37,9 @@ class LogitsOptions:
     no_repeat_ngram_size: int = bounded(0, 0, 1024)  # Paulus et al. 2018
     min_new_tokens: int = bounded(0, 0, 2**31 - 1)
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, value to add)
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # sequences of token ids that are never generated
+    bad_word_ids: tuple[
+        tuple[int, ...], ...
+    ] = ()  # sequences of token ids that are never generated
 
 
 class EarlyStopping(StrEnum):
