@@ -26,8 +26,8 @@ from server.engine.decoding.options import NO_LOGPROBS, Beams, LogprobOptions
 from server.engine.engine import Engine
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.sequence import EncodingJob, GenerationJob, Job
 from server.errors import StartupError
 from server.installation import check_installation
 from server.models.registry import Model, load_bundle

@@ -3,10 +3,9 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,12 +40,6 @@ WIRE = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "prot
 
 # Peers of the comparison: programs that run in an environment of their own.
 PEERS = "loadtest/peers"
-# Folders and top modules of server/ that still break a rule, by rule. Empty the sets.
-NOT_YET: dict[str, set[str]] = {
-    "arrows": {"engine", "text"},
-    "circles": {"engine"},
-    "wire": set(),
-}
 TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
 
 
@@ -115,12 +108,6 @@ PARTS = _parts()
 FRONT_ENDS = sorted(path.parent.name for path in ROOT.glob("server/frontends/*/__init__.py"))
 
 
-def _params(names: Iterable[str], rule: str) -> list[Any]:
-    """One case for each name; a name in NOT_YET must fail until it is taken out of it."""
-    broken = pytest.mark.xfail(strict=True, reason="listed in NOT_YET")
-    return [pytest.param(name, marks=broken if name in NOT_YET[rule] else ()) for name in names]
-
-
 def _server_imports(part: str) -> list[tuple[Path, str]]:
     """Each import of another part of server/, with the file that has it."""
     return [
@@ -134,10 +121,9 @@ def _server_imports(part: str) -> list[tuple[Path, str]]:
 def test_the_rules_name_every_folder_of_the_server() -> None:
     folders = {name for name in PARTS if (ROOT / "server" / name).is_dir()}
     assert folders == set(ALLOWED_IN_SERVER)
-    assert set().union(*NOT_YET.values()) <= set(PARTS)
 
 
-@pytest.mark.parametrize("folder", _params(ALLOWED_IN_SERVER, "arrows"))
+@pytest.mark.parametrize("folder", ALLOWED_IN_SERVER)
 def test_dependencies_within_the_server_point_one_way(folder: str) -> None:
     allowed = [f"server.{name}" for name in ALLOWED_IN_SERVER[folder] | NEUTRAL]
     wrong = [
@@ -166,12 +152,8 @@ def test_front_ends_do_not_import_each_other(front_end: str) -> None:
 
 
 def test_no_circle_between_parts_of_the_server() -> None:
-    """Without the folders in NOT_YET. Raises ``CycleError``, which names the circle."""
-    arrows = {
-        part: {_part(module) for _, module in _server_imports(part)} - NOT_YET["arrows"]
-        for part in PARTS
-        if part not in NOT_YET["arrows"]
-    }
+    """Raises ``CycleError``, which names the circle."""
+    arrows = {part: {_part(module) for _, module in _server_imports(part)} for part in PARTS}
     order = list(TopologicalSorter(arrows).static_order())
     assert order.index("runtime") < order.index("models")
 
@@ -185,7 +167,7 @@ def _room(module: str) -> str:
     return f"server.{part}.{rest.partition('.')[0]}"
 
 
-@pytest.mark.parametrize("folder", _params(["engine", "models", "runtime", "text"], "circles"))
+@pytest.mark.parametrize("folder", ALLOWED_IN_SERVER)
 def test_no_circle_within_a_folder_of_the_server(folder: str) -> None:
     """Raises ``CycleError``, which names the circle."""
     arrows: dict[str, set[str]] = {}
@@ -196,7 +178,7 @@ def test_no_circle_within_a_folder_of_the_server(folder: str) -> None:
     assert set(TopologicalSorter(arrows).static_order()) >= arrows.keys()
 
 
-@pytest.mark.parametrize("part", _params(sorted(PARTS.keys() - {"frontends"}), "wire"))
+@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"frontends"}))
 def test_only_front_ends_import_grpc_or_protobuf(part: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {module}"

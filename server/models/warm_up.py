@@ -7,9 +7,9 @@ from model.bundle import ATTEND, BundleError
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
-from server.engine.encoder import TOKEN_VECTORS
+from server.engine.encoder_worker import TOKEN_VECTORS
 from server.engine.observer import Unobserved
-from server.engine.requests.sequence import EncodingJob, GenerationJob, Job
+from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.models.registry import Model, Replica
 from server.models.workers import make_worker
 from server.runtime.thread_switching import copies_of

@@ -8,18 +8,18 @@ from model.bundle import ATTEND
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_cache import Capacity
-from server.engine.encoder import BatchLimits, Encoder
+from server.engine.encoder_worker import BatchLimits, EncoderWorker
 from server.engine.engine import Engine
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import bind_row_gather
 from server.engine.gpu.device_sampler import DeviceSampler, shape_of
 from server.engine.lane import Worker
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
 from server.engine.requests.admission import AdmissionLimits, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.sequence import Cost
-from server.engine.runner import ModelRunner
+from server.engine.requests.job import Cost
 from server.engine.scheduler import Limits
 from server.models.registry import Model, Replica
 
@@ -62,7 +62,7 @@ def make_worker(
     if manifest.kind == Kind.ENCODER:
         limits = BatchLimits(config.max_padded_tokens)
         spec, graph = manifest.graphs["encode"], graphs["encode"]
-        return Encoder(manifest.name, spec, graph, limits, clock, observer)
+        return EncoderWorker(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
     shape = shape_of(spec, manifest.special_tokens.suppressed)
@@ -73,25 +73,26 @@ def make_worker(
         capacity,
         manifest.special_tokens.suppressed,
         graphs.get(ATTEND),
-        replica.memory,
-        Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        bind_row_gather(replica.load_model, shape) if config.keeps_logits else None,
+        memory=replica.memory,
+        buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
+        row_gather=bind_row_gather(replica.load_model, shape) if config.keeps_logits else None,
     )
     step = Limits(config.num_slots, config.max_batched_tokens)
     sampler = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
-    return Generator(manifest.name, runner, capacity, step, clock, observer, sampler)
+    return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
 
 
 def capacity_of(model: Model, config: ServerConfig) -> AdmissionLimits:
-    """The most work accepted at a time (running and queued), and the part that runs in parallel."""
+    """The most work that the engine accepts of a model: running jobs and a queue."""
     if model.manifest.kind == Kind.ENCODER:
         num_tokens = config.max_padded_tokens * config.num_all_lanes
-        most = Cost(config.max_queued_texts, config.max_queued_text_tokens)
-        return AdmissionLimits(most, Cost(num_tokens, num_tokens))
+        max_accepted = Cost(config.max_queued_texts, config.max_queued_text_tokens)
+        return AdmissionLimits(max_accepted, Cost(num_tokens, num_tokens))
     num_slots = config.num_slots * config.num_all_lanes
-    # Each sequence has a source and a target.
-    parallel = Cost(num_slots, 2 * num_slots * model.max_length)
-    return AdmissionLimits(parallel + Cost(config.max_queue, config.max_queue_tokens), parallel)
+    # Each sequence can have max_length source tokens and as many target tokens.
+    max_running = Cost(num_slots, 2 * num_slots * model.max_length)
+    max_accepted = max_running + Cost(config.max_queue, config.max_queue_tokens)
+    return AdmissionLimits(max_accepted, max_running)
 
 
 def _client_rate(config: ServerConfig) -> ClientRate | None:

@@ -1,12 +1,8 @@
 """Loads each graph twice: with one lane's share of the threads, and with all cores.
 
-<<<<<<< HEAD
-What each is good for was measured: docs/decisions/0008-lanes.md.
-=======
 A run uses all cores while only one lane is active, and its lane's share otherwise. ONNX Runtime
 fixes the number of threads when it loads a graph, hence the two copies.
 Measurements: docs/decisions/0008-lanes.md.
->>>>>>> c0039c9 (Describe the runtime contract in the field's words)
 """
 
 import logging

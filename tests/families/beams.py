@@ -12,12 +12,14 @@ from export.checkpoint import Checkpoint
 from model.bundle import Graph
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import Beams, EarlyStopping
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
-from server.engine.requests.sequence import GenerationJob, JobUpdate
-from server.engine.runner import ModelRunner
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.update import JobUpdate
 from server.engine.scheduler import Limits
+from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 
 EARLY_STOPPING: dict[EarlyStopping, bool | str] = {
@@ -112,10 +114,15 @@ def _run(
     }
     capacity = Capacity(NUM_SLOTS, 64, 64)
     runner = ModelRunner(
-        graphs["decode"], loaded["decode"], loaded.get("encode"), capacity, suppressed
+        graphs["decode"],
+        loaded["decode"],
+        loaded.get("encode"),
+        capacity,
+        suppressed,
+        memory=HostMemory,
     )
     clock = itertools.count().__next__
-    generator = Generator(
+    generator = GenerationWorker(
         "beams", runner, capacity, Limits(NUM_SLOTS, 256), lambda: float(clock()), Unobserved()
     )
     for id_, job in enumerate(jobs):

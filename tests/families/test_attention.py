@@ -30,8 +30,10 @@ from model.bundle import ATTEND, AttentionKind, Graph, Precision
 from model.bundle_files import read_manifest
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import AttentionSelection
-from server.engine.requests.sequence import DecodingSequence, GenerationJob
-from server.engine.runner import ModelRunner
+from server.engine.model_runner import ModelRunner
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.sequence import DecodingSequence
+from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 from tests.families.harness import VOCABULARY_SIZE, imported
 
@@ -78,6 +80,7 @@ def loaded_runner(directory: Path, graphs: dict[str, Graph]) -> ModelRunner:
         loaded.get("encode"),
         Capacity(2, 32, 32),
         attend=loaded[ATTEND],
+        memory=HostMemory,
     )
 
 

@@ -1,4 +1,4 @@
-"""A graph at the runtime boundary whose answers depend on every cached token.
+"""A fake decode graph whose logits depend on every cached token.
 
 It stores token ids in its state and computes the next token from all that a row
 has stored, so a lost, swapped or stale row changes the output.
@@ -18,7 +18,7 @@ EOS = 0
 
 
 def host_view(block: Block) -> Array:
-    """The memory of a block on the host, whoever made it."""
+    """A view of a block in host memory."""
     data = (ctypes.c_uint8 * block.num_bytes).from_address(block.pointer)
     array: Array = np.ctypeslib.as_array(data).view(block.dtype).reshape(block.shape)
     return array
@@ -26,7 +26,7 @@ def host_view(block: Block) -> Array:
 
 @cache
 def noise() -> Array:
-    """Rows of logits, of which each text gets one."""
+    """Rows of logits; each text gets one of them."""
     return np.random.default_rng(0).normal(size=(1009, VOCABULARY)).astype(np.float32)
 
 
@@ -89,12 +89,12 @@ def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
 
 
 def only_arrays(inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
-    """What the engine gives a graph: arrays, as long as nothing of it stays on a device."""
+    """The inputs of a graph, without those that are blocks of a device."""
     return {name: value for name, value in inputs.items() if not isinstance(value, Block)}
 
 
 class OnHost:
-    """A bound graph whose outputs are arrays, as far as :meth:`run` alone says what it does."""
+    """A bound graph that only defines :meth:`run`, over arrays."""
 
     def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
         raise NotImplementedError
@@ -113,7 +113,7 @@ class OnHost:
 
 
 class FakeDecode:
-    """``poison``: a token id after which a row's logits are NaN, as is what it keeps of it.
+    """``poison``: a token id after which a row's logits and its cached values are NaN.
 
     ``fail``: one that makes the run raise, when it has already changed all states.
     ``is_padded``: runs may have rows of padding, which read id 0.
@@ -190,7 +190,7 @@ class BoundFakeDecode(OnHost):
 
 
 class FakeEncode(OnHost):
-    """The encoder of an encoder-decoder: its memory is the source's token ids."""
+    """The encoder of an encoder-decoder: its outputs are the source's token ids."""
 
     def bind(
         self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None

@@ -1,11 +1,11 @@
-"""An encoder at the runtime boundary, and the worker that serves it."""
+"""A fake encoder graph, and a worker that runs it."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from model.bundle import Dtype, Graph, TensorSpec
-from server.engine.encoder import TOKEN_VECTORS, BatchLimits, Encoder
+from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
 from server.engine.observer import Unobserved
 from server.runtime.contract import Array, Block
 from tests.server.company import FAIL, POISON
@@ -13,7 +13,7 @@ from tests.server.company import FAIL, POISON
 
 @dataclass
 class Halves:
-    """An encoder: half of each token id, its sum for the text."""
+    """Its token vectors are half the token ids, and a text's vector is their sum."""
 
     num_runs: int = 0
 
@@ -36,8 +36,8 @@ class Halves:
         raise NotImplementedError
 
 
-def encoder_of(graph: Halves, limits: BatchLimits) -> Encoder:
-    """What serves ``graph``."""
+def encoder_of(graph: Halves, limits: BatchLimits) -> EncoderWorker:
+    """A worker that runs ``graph``."""
     spec = Graph(
         file="encode.onnx",
         inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),
@@ -46,4 +46,4 @@ def encoder_of(graph: Halves, limits: BatchLimits) -> Encoder:
             for name, shape in (("vectors", ("batch", 1)), (TOKEN_VECTORS, ("batch", "length", 1)))
         ),
     )
-    return Encoder("fake", spec, graph, limits, lambda: 0.0, Unobserved())
+    return EncoderWorker("fake", spec, graph, limits, lambda: 0.0, Unobserved())

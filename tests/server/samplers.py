@@ -7,11 +7,13 @@ from functools import cache
 import numpy as np
 import onnx
 
+from server.constraint import Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits_processors import Floats
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import GATHERED, ROWS, Shape
-from server.engine.requests.sequence import DecodingSequence, GenerationJob
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.sequence import DecodingSequence
+from server.engine.token_selector import greedy
 from server.runtime.contract import Array, Block, BoundGraph, Graph
 from server.runtime.ort.backend import OrtBackend
 
@@ -35,13 +37,13 @@ def sample_request(
 
 def host_token(logits: Floats, request: SampleRequest) -> int | None:
     """The token that the host samples from ``logits [vocabulary]``; None if it samples none."""
-    if sampling.greedy(logits[None]) == [None]:
+    if greedy(logits[None]) == [None]:
         return None
     adjusted = logits.copy()
-    request.row.adjust(adjusted)
+    request.sequence.process_logits(adjusted)
     if adjusted.max() == -np.inf:
         return None
-    options = request.row.job.sampling
+    options = request.sequence.job.sampling
     if options.is_greedy:
         return int(adjusted.argmax())
     return sampling.sample(adjusted, options, request.uniform)

@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.config import ServerConfig
-from server.engine.cache.row_store import SlotStore
 from server.engine.cache.slot_cache import SlotCache
+from server.engine.cache.slot_store import SlotStore
 from server.engine.engine import Engine
 from server.engine.gpu.buckets import Buckets
 from server.engine.observer import Unobserved
 from server.engine.requests.admission import AdmissionLimits
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.sequence import Cost, DecodingSequence, GenerationJob
+from server.engine.requests.job import Cost, GenerationJob
+from server.engine.requests.sequence import DecodingSequence
 from server.models.registry import load_bundle
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
@@ -46,7 +47,8 @@ def test_a_bucket_is_large_enough_and_little_larger(num_slots, max_length, data)
 def test_positions_that_padding_writes() -> None:
     """Just after the tokens of a row, or over the last token of a full row."""
     spec = decode_spec(has_source=False, is_recurrent=False)
-    store = SlotStore(SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH), 4)
+    cache = SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    store = SlotStore(cache, 4, MAX_LENGTH)
 
     def held(id_: int, num_tokens: int) -> DecodingSequence:
         row = DecodingSequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
@@ -59,22 +61,23 @@ def test_positions_that_padding_writes() -> None:
     one, two = held(3, 7), held(4, 9)
     store.release(two)
     # A running row, a prefix too short to keep, a full cached prefix, and an empty slot.
-    assert store.behind(0, 4, MAX_LENGTH) == [7, 0, MAX_LENGTH - 1, 0]
+    assert store.padding_positions(0, 4) == [7, 0, MAX_LENGTH - 1, 0]
     one.num_cached_tokens = MAX_LENGTH
-    assert store.behind(0, 4, MAX_LENGTH) is None
-    assert store.behind(1, 3, MAX_LENGTH) == [0, MAX_LENGTH - 1, 0]
+    assert store.padding_positions(0, 4) is None
+    assert store.padding_positions(1, 3) == [0, MAX_LENGTH - 1, 0]
 
 
 def test_a_full_cached_prefix_loses_only_its_last_token() -> None:
     spec = decode_spec(has_source=False, is_recurrent=False)
-    store = SlotStore(SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH), 2)
+    cache = SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    store = SlotStore(cache, 2, MAX_LENGTH)
     row = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
     store.admit(row)
     row.num_cached_tokens = MAX_LENGTH
     store.release(row)
-    assert store.behind(0, 2, MAX_LENGTH) == [MAX_LENGTH - 1, 0]
+    assert store.padding_positions(0, 2) == [MAX_LENGTH - 1, 0]
     again = DecodingSequence.first_of(1, replace(row.job, prompt=(*row.job.prompt, 7)))
-    store.match([again])
+    store.match_prefixes([again])
     assert again.num_cached_tokens == MAX_LENGTH - 1
 
 
@@ -135,7 +138,7 @@ def test_padding_damages_no_cached_prefix(shared, tails, num_slots) -> None:
 async def test_a_lane_records_all_buckets_before_a_worker_is_ready() -> None:
     engine = Engine(1, Unobserved(), BusyLanes(), 4, lambda _: None)
     padded = bench(num_slots=2, has_buckets=True)
-    engine.add("fake", [padded.generator], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
+    engine.add("fake", [padded.worker], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
     await engine.prepared("fake")
     assert padded.graph.num_runs == 2 * 3, "two buckets, three runs each: enough to record them"
     (ticket,) = engine.submit("fake", [job([5, 6], 6)])
@@ -160,9 +163,9 @@ def test_recorded_buckets_and_their_memory_are_reported(
     caplog.set_level(logging.INFO)
     recorded = bench(num_slots=3, has_buckets=True, memory="shrinking")
     recorded.graph.is_recorded = True
-    recorded.generator.prepare()
-    assert recorded.generator.load.num_cuda_graphs == 3
-    assert recorded.generator.load.cuda_graph_bytes == 5 << 20
+    recorded.worker.prepare()
+    assert recorded.worker.load.num_cuda_graphs == 3
+    assert recorded.worker.load.cuda_graph_bytes == 5 << 20
     assert "of 3 sizes of decode runs, 3 are recorded, in 5 MiB" in caplog.text
 
 
@@ -170,7 +173,7 @@ def test_if_recording_fails_steps_are_not_padded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = bench(has_buckets=True, fail=0)
-    broken.generator.prepare()
+    broken.worker.prepare()
     assert "no run could be recorded" in caplog.text
     broken.graph.fail = -1
     broken.submit(0, job([5, 6], 6))

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from client.sync import Client
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import LogitsOptions, LogprobOptions, Sampling
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.device_logits import bind_row_gather
 from server.engine.gpu.device_sampler import DeviceSampler, shape_of
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import GenerationJob
-from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
@@ -103,7 +103,7 @@ class DeviceSamplingMixer(Mixer):
         super().__init__(load_bundle(path, backend, 96))
         self.copies = Copies(backend)
 
-    def generator(self) -> Generator:
+    def generator(self) -> GenerationWorker:
         manifest, (replica,) = self.model.manifest, self.model.replicas
         spec, graphs = manifest.graphs["decode"], replica.graphs
         shape = shape_of(spec)
@@ -113,11 +113,13 @@ class DeviceSamplingMixer(Mixer):
             graphs.get("encode"),
             CAPACITY,
             memory=replica.memory,
-            take=bind_row_gather(self.copies.load, shape),
+            row_gather=bind_row_gather(self.copies.load, shape),
         )
         limits = Limits(CAPACITY.num_slots, 64, min_chunk=8)
         sampler = DeviceSampler(self.copies.load, shape)
-        return Generator("mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), sampler)
+        return GenerationWorker(
+            "mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), sampler
+        )
 
 
 @pytest.fixture(scope="module", params=["tiny-decoder", "dates"])

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.engine.decoding.options import Beams
-from server.engine.requests.sequence import GenerationJob
+from server.engine.requests.job import GenerationJob
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
 from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together

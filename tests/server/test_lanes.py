@@ -1,4 +1,4 @@
-"""Lanes: one has the cores while there is little work, several share them under load."""
+"""Lanes: one uses all cores while it is alone, several share them under load."""
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ from tests.serving import ServerProcess, server_process
 
 
 class Named(OnHost):
-    """A backend whose graphs return its value, which tells the backends apart."""
+    """A backend whose graphs return its own number."""
 
     version = "0"
 
@@ -58,7 +58,7 @@ class Named(OnHost):
         return HostMemory(layouts)
 
 
-def test_one_active_lane_uses_all_cores_and_several_their_share(tmp_path: Path) -> None:
+def test_a_lone_lane_uses_all_cores_and_several_share_them(tmp_path: Path) -> None:
     busy = BusyLanes()
     (tmp_path / "decode.onnx").write_bytes(b"12345678")
     backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: busy.is_one, max_bytes=8)
@@ -75,8 +75,8 @@ def test_one_active_lane_uses_all_cores_and_several_their_share(tmp_path: Path) 
     assert which() == 2.0
 
 
-def test_a_lane_has_work_from_when_it_is_sent() -> None:
-    """Of two that begin at one moment, neither takes the other's core."""
+def test_a_lane_is_busy_as_soon_as_a_job_is_sent() -> None:
+    """Of two lanes that start at the same moment, neither takes all cores."""
     busy = BusyLanes()
     lanes = [
         Lane(index, lambda _: None, lambda _: None, Unobserved(), busy) for index in range(2)

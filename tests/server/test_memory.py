@@ -40,7 +40,7 @@ def filled(memory: Memory, wanted: Mapping[str, Layout]) -> dict[str, Array]:
     return expected
 
 
-def check(memory: Memory, expected: Mapping[str, Array]) -> None:
+def assert_contents(memory: Memory, expected: Mapping[str, Array]) -> None:
     for name, array in expected.items():
         np.testing.assert_array_equal(host_view(memory.rows(name, 0, NUM_ROWS)), array)
 
@@ -72,7 +72,7 @@ def test_moves_read_all_sources_before_they_write(
         for source, target, start, stop, _ in moves:
             part = (slice(None), slice(start, stop)) if layout.has_tokens else ()
             expected[name][(target, *part)] = before[name][(source, *part)]
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)
@@ -84,7 +84,7 @@ def test_several_rows_move_at_once(where: str, dtype: type) -> None:
     memory.move(["state", "matrix"], [Move(0, 3, num_rows=2)])
     for name in ("state", "matrix"):
         expected[name][3:5] = expected[name][0:2]
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)
@@ -99,7 +99,7 @@ def test_a_row_that_is_not_finite_becomes_zero(where: str, dtype: type) -> None:
     memory.zero(list(wanted), 2)
     for array in expected.values():
         array[2] = 0
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)
@@ -117,7 +117,7 @@ def test_encoder_outputs_are_written_to_rows(where: str, dtype: type) -> None:
     for name, array in encoded.items():
         expected[name][3, :, :2] = array[0, :, :2]
         expected[name][1, :, :4] = array[1, :, :4]
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)

@@ -22,7 +22,7 @@ from server.engine.gpu.sampler_inputs import (
     Shape,
     Variant,
 )
-from server.engine.requests.sequence import GenerationJob
+from server.engine.requests.job import GenerationJob
 from server.runtime.contract import Array, Block
 from tests.server.samplers import device_sampler, host_token, load_model, sample_request
 from tests.server.test_sampling import chi_square_quantile
@@ -109,7 +109,7 @@ def test_the_graph_and_the_host_sample_the_same_token(data: st.DataObject) -> No
     found = device_sampler(shape).sample(HostLogits(table), requests)
     for request, token in zip(requests, found, strict=True):
         expected = host_token(table[request.index].astype(np.float32), request)
-        assert token in (None, expected), request.row.job
+        assert token in (None, expected), request.sequence.job
         assert token is None or expected is not None
 
 
@@ -225,7 +225,7 @@ def test_draws_follow_the_distribution(options: Sampling) -> None:
     logits = np.random.default_rng(5).normal(0, 3, 500).astype(np.float32)
     shape = Shape(500, max_candidates=400)
     method = device_sampler(shape).method_of(
-        sample_request(0, GenerationJob((1,), 1, sampling=options), [], 0.0).row
+        sample_request(0, GenerationJob((1,), 1, sampling=options), [], 0.0).sequence
     )
     assert method is not None
     parameters = np.empty((20_000, 5))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.decoding import sampling
+from server.runtime import host_ops
 from server.runtime.kernels import vocabulary
 from server.runtime.kernels.library import Kernels, runnable
 
@@ -54,16 +54,16 @@ def test_rows_are_looked_at_together_as_one_by_one(
     table = rng.normal(size=(num_rows, size)).astype(np.float32)
     table[rng.random(table.shape) < forbidden] = -np.inf
     table[:, rng.integers(size)] = 1.0
-    found = sampling.top_tokens_of(list(table), count)
+    found = host_ops.top_tokens_of(list(table), count)
     for row, likeliest in zip(table, found, strict=True):
-        assert likeliest.total == sampling.log_sum_exp(row)
-        assert likeliest == sampling.top_tokens(row, count, likeliest.total)
+        assert likeliest.total == host_ops.log_sum_exp(row)
+        assert likeliest == host_ops.top_tokens(row, count, likeliest.total)
 
 
 def test_rows_that_are_not_numbers_are_told_of() -> None:
     table = np.zeros((3, 100), np.float32)
     table[1, 7], table[2] = np.nan, -np.inf
-    totals = [likeliest.total for likeliest in sampling.top_tokens_of(list(table), 4)]
+    totals = [likeliest.total for likeliest in host_ops.top_tokens_of(list(table), 4)]
     assert [bool(np.isfinite(total)) for total in totals] == [True, False, False]
 
 
@@ -83,9 +83,9 @@ def test_other_rows_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vocabulary.log_sum_exp(row) is None
     assert vocabulary.top_indices(row.astype(np.float64), 3) is None
     copy = row.copy()
-    with_it = sampling.log_sum_exp(copy), sampling.top_indices(copy, 4).tolist()
+    with_it = host_ops.log_sum_exp(copy), host_ops.top_indices(copy, 4).tolist()
     monkeypatch.setattr(vocabulary, "_LOG_SUM_EXP", None)
     monkeypatch.setattr(vocabulary, "_TOP", None)
-    without = sampling.log_sum_exp(copy), sampling.top_indices(copy, 4).tolist()
+    without = host_ops.log_sum_exp(copy), host_ops.top_indices(copy, 4).tolist()
     assert with_it[0] == pytest.approx(without[0])
     assert with_it[1] == without[1]

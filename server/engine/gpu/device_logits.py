@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.engine.decoding.logits import Floats
+from server.constraint import Floats
 from server.engine.gpu.sampler_graph import build_row_gather
 from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, Shape
 from server.runtime.contract import Block, BoundGraph, LoadModel

@@ -45,13 +45,13 @@ _NO_EDIT = np.array([0, 1, 0], np.float32)
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """Asks for the next token of ``row``, whose logits are at ``index``.
+    """Asks for the next token of ``sequence``, whose logits are row ``index``.
 
     ``uniform`` is the random number in [0, 1) to draw with.
     """
 
     index: int
-    row: DecodingSequence
+    sequence: DecodingSequence
     uniform: float = 0.0
 
 
@@ -78,10 +78,10 @@ class DeviceSampler:
         self._shape = shape
         self._bound: dict[Variant, BoundGraph] = {}
 
-    def method_of(self, row: DecodingSequence) -> SamplingMethod | None:
-        """The method that samples a row's next token; None if the host has to sample it."""
-        options = row.job.sampling
-        if row.constraint is not None or row.job.logprob_options.top_logprobs is not None:
+    def method_of(self, sequence: DecodingSequence) -> SamplingMethod | None:
+        """The method that samples the next token; None if the host has to sample it."""
+        options = sequence.job.sampling
+        if sequence.constraint is not None or sequence.job.logprob_options.top_logprobs is not None:
             return None
         if options.is_greedy:
             return SamplingMethod.GREEDY
@@ -97,7 +97,7 @@ class DeviceSampler:
         tokens: list[int | None] = [None] * len(requests)
         groups: dict[SamplingMethod, list[int]] = {}
         for number, request in enumerate(requests):
-            method = self.method_of(request.row)
+            method = self.method_of(request.sequence)
             if method is not None and logits.block.shape[1] == self._shape.vocabulary:
                 groups.setdefault(method, []).append(number)
         for method, numbers in groups.items():
@@ -123,7 +123,7 @@ class DeviceSampler:
         self, method: SamplingMethod, logits: Block, requests: Sequence[SampleRequest]
     ) -> list[int]:
         inputs: dict[str, Array | Block] = {LOGITS: logits}
-        edits = [request.row.changes for request in requests]
+        edits = [request.sequence.edits for request in requests]
         variant = Variant(
             method, has_edits=any(edits), gathers_rows=len(requests) < logits.shape[0]
         )
@@ -143,7 +143,7 @@ class DeviceSampler:
 
 
 def _parameters(request: SampleRequest) -> list[float]:
-    options = request.row.job.sampling
+    options = request.sequence.job.sampling
     top_p = options.top_p if options.top_p < 1.0 else NO_TOP_P
     return [options.temperature, options.top_k, top_p, options.min_p, request.uniform]
 

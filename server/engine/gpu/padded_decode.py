@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from model.bundle import Graph as GraphSpec
+from server.constraint import Floats
 from server.engine.cache.slot_cache import Capacity, SlotCache
 from server.engine.gpu.buckets import Bucket, Buckets
 from server.engine.gpu.sampler_inputs import LOGITS
-from server.engine.requests.sequence import DecodingSequence, Floats
+from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import (
     SOURCE_ROWS,
     Array,
@@ -65,17 +66,17 @@ class PaddedDecode:
         # One for each bucket: a recording fixes the addresses of its input buffers.
         self._bound: dict[Bucket, BoundGraph] = {}
 
-    def run(self, rows: Sequence[DecodingSequence], padding: Sequence[int]) -> None:
-        """Decodes the next token of each row, and a meaningless token in each padding slot.
+    def run(self, sequences: Sequence[DecodingSequence], padding: Sequence[int]) -> None:
+        """Decodes the next token of each sequence, and a meaningless one in each padding slot.
 
         Args:
-            rows: in slots ``0 … len(rows)-1``.
+            sequences: in slots ``0 … len(sequences)-1``.
             padding: for each slot after them, the position to write its token to.
         """
-        ids = [row.tokens[row.num_cached_tokens] for row in rows]
-        cached = [*(row.num_cached_tokens for row in rows), *padding]
+        ids = [sequence.tokens[sequence.num_cached_tokens] for sequence in sequences]
+        cached = [*(sequence.num_cached_tokens for sequence in sequences), *padding]
         bucket = Bucket(len(cached), self._buckets.tokens_for(max(cached) + 1))
-        sources = [row.num_source_tokens for row in rows]
+        sources = [sequence.num_source_tokens for sequence in sequences]
         self._run(bucket, ids, cached, sources)
 
     def logits(self, count: int) -> Block:

@@ -4,14 +4,9 @@ A tensor is viewed as ``[units, width]``, where a unit holds the numbers of one 
 Two index lists say which units to copy where; the units never leave the device. Units are copied
 as bits, so any element type can be copied as another type of the same width.
 
-<<<<<<< HEAD
-``ScatterND`` whose input and output are one memory writes the units alone: in ONNX Runtime both
-the CPU's and CUDA's kernel compare the pointers (docs/decisions/0080-device-memory.md).
-=======
 ``ScatterND`` updates in place if its input and output share memory, and then writes only the
 indexed units: ONNX Runtime's CPU and CUDA kernels both compare the pointers
 (docs/decisions/0080-device-memory.md).
->>>>>>> c0039c9 (Describe the runtime contract in the field's words)
 """
 
 from collections.abc import Sequence

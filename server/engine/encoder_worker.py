@@ -1,4 +1,4 @@
-"""The worker of encoders: batches by padded cost, ``step()``: schedule → run → apply."""
+"""The worker of encoders: dynamic batches by padded cost. Begin at :meth:`EncoderWorker.step`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.bundle import Graph as GraphSpec
-from server.engine.isolation import run_with_isolation
+from server.constraint import Floats
+from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
+from server.engine.model_runner import pad
 from server.engine.observer import Load, Observer, RunReport
-from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import EncodingJob, Floats, JobTimes, JobUpdate
-from server.engine.runner import pad
+from server.engine.requests.job import EncodingJob
+from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, ending
+from server.engine.requests.update import JobTimes, JobUpdate
 from server.runtime.contract import Array, BoundGraph, Graph
 
 TOKEN_VECTORS = "token_embeddings"
@@ -21,21 +23,24 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """``max_padded_tokens``: rows times the longest. ``max_padding``: padded over real tokens."""
+    """Limits of one batch."""
 
-    max_padded_tokens: int
-    max_padding: float = 1.25
+    max_padded_tokens: int  # texts times the longest of them
+    max_padding: float = 1.25  # padded over real tokens
 
 
 def choose_first(are_bulk: Sequence[bool], num_overtaken: int) -> int:
-    """Which of the waiting texts runs for sure: a pure function.
+    """The text that the next batch must contain: a pure function.
 
-    It is the oldest, but for bulk work, which a text that somebody waits for overtakes up to
-    ``MAX_OVERTAKEN`` times in succession.
+    It is the oldest. An interactive text overtakes bulk work, up to ``MAX_OVERTAKEN`` times in
+    succession.
 
     Args:
-        are_bulk: of each waiting text, in order of arrival; not empty.
-        num_overtaken: how often the oldest was overtaken since it, or one before it, was chosen.
+        are_bulk: whether each waiting text is bulk work, in order of arrival; not empty.
+        num_overtaken: how often in succession the oldest was not chosen.
+
+    Returns:
+        An index into ``are_bulk``.
     """
     if num_overtaken >= MAX_OVERTAKEN:
         return 0
@@ -43,17 +48,17 @@ def choose_first(are_bulk: Sequence[bool], num_overtaken: int) -> int:
 
 
 def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> tuple[int, ...]:
-    """Which of the waiting texts to run now: a pure function.
+    """The texts of the next batch: a pure function.
 
-    ``first`` always runs; those nearest to it in length join it, as long as the
-    batch stays within bounds. A text larger than the bound runs alone.
+    ``first`` always runs; the texts nearest to it in length join it while the batch stays within
+    ``limits``. A text over the limit runs alone.
 
-    Where less than two full batches wait, half of that runs, or half a full batch: the other half
-    is there when it ends, while those who were answered ask again.
+    If less than two full batches wait, half of them run, but at least half a full batch. Callers
+    that are answered then submit their next texts while the other half runs.
 
     Args:
         lengths: tokens of each waiting text, in order of arrival; not empty.
-        limits: of a batch.
+        limits: of the batch.
         first: an index into ``lengths``.
 
     Returns:
@@ -76,12 +81,15 @@ def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> t
     return tuple(batch)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Text:
     id: int
     job: EncodingJob
     times: JobTimes
-    is_cancelled: bool = False
+    phase: Phase = Phase.WAITING
+
+    def on(self, event: Event) -> None:
+        self.phase = advance(self.phase, event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +99,16 @@ class _Result:
     vector: Floats
     token_vectors: Floats | None
 
+    @property
+    def is_finite(self) -> bool:
+        return all(
+            bool(np.isfinite(values).all())
+            for values in (self.vector, self.token_vectors)
+            if values is not None
+        )
 
-class Encoder:
+
+class EncoderWorker:
     """Dynamic batching of one encoder in one lane. Only the lane's thread calls it.
 
     Args:
@@ -101,7 +117,7 @@ class Encoder:
         graph: the same, loaded.
         limits: of a batch.
         clock: seconds.
-        observer: told of every run.
+        observer: gets a report of every run.
     """
 
     def __init__(
@@ -125,9 +141,10 @@ class Encoder:
         self._observer = observer
         self._waiting: dict[int, _Text] = {}
         self._num_overtaken = 0
+        self._updates: list[JobUpdate] = []
 
     def __repr__(self) -> str:
-        return f"Encoder({self.model}, waiting={len(self._waiting)})"
+        return f"EncoderWorker({self.model}, waiting={len(self._waiting)})"
 
     @property
     def has_work(self) -> bool:
@@ -138,56 +155,89 @@ class Encoder:
         return Load(num_waiting=len(self._waiting), num_running=0)
 
     def prepare(self) -> None:
-        """Nothing: batches of texts are of any size."""
+        """Nothing to prepare: batches have any size."""
 
     def submit(self, id_: int, job: EncodingJob) -> None:
         self._waiting[id_] = _Text(id_, job, JobTimes(self._clock()))
 
     def cancel(self, id_: int, output: int | None = None) -> None:
-        """The text, which has one output, leaves at the next step; an ended one is no error."""
+        """The next step ends the text, which has one output; a text that ended is no error."""
         del output
         text = self._waiting.get(id_)
         if text is not None:
-            text.is_cancelled = True
+            text.on(Event.CANCEL)
 
     def step(self) -> list[JobUpdate]:
-        """Runs one batch. Returns a result or a failure for each text that left."""
-        now = self._clock()
-        updates = self._drop_over(now)
+        """Schedules, runs and applies one batch. Returns an update for each text that ended."""
+        batch = self._schedule(self._clock())
+        label = f"a run of {self.model}"
+        for texts, results in run_with_isolation(batch, self._run, label) if batch else ():
+            self._apply(texts, results)
+        updates, self._updates = self._updates, []
+        return updates
+
+    def _schedule(self, now: float) -> list[_Text]:
+        """Ends what is cancelled or late, and takes the next batch from the queue."""
+        for text in tuple(self._waiting.values()):
+            deadline = text.job.deadline
+            if text.phase == Phase.CANCELLING:
+                self._finish(text, Outcome.CANCELLED, now)
+            elif deadline is not None and deadline <= now:
+                self._finish(text, Outcome.DEADLINE, now)
         waiting = list(self._waiting.values())
         if not waiting:
-            return updates
+            return []
         first = choose_first([text.job.is_bulk for text in waiting], self._num_overtaken)
         self._num_overtaken = self._num_overtaken + 1 if first else 0
         lengths = [len(text.job.token_ids) for text in waiting]
         batch = [waiting[index] for index in form_batch(lengths, self._limits, first)]
         for text in batch:
+            text.on(Event.ENCODE)
             text.times.started = now
-            del self._waiting[text.id]
+        return batch
 
-        def run(texts: Sequence[_Text]) -> list[_Result]:
-            return self._run([text.job for text in texts])
+    def _finish(
+        self,
+        text: _Text,
+        outcome: Outcome,
+        now: float,
+        failure: str = "",
+        result: _Result | None = None,
+    ) -> None:
+        """Ends a text. Nothing ends anywhere else."""
+        text.on(ending(outcome))
+        del self._waiting[text.id]
+        completion = text.times.complete(outcome, now, failure)
+        if result is None:
+            self._updates.append(JobUpdate(text.id, completion=completion))
+            return
+        self._updates.append(
+            JobUpdate(
+                text.id,
+                vector=result.vector,
+                token_vectors=result.token_vectors,
+                completion=completion,
+            )
+        )
 
-        for attempt in run_with_isolation(batch, run, f"a run of {self.model}"):
-            if attempt.result is None:
-                updates += [self._failure(text, "the model run failed") for text in attempt.items]
+    def _apply(self, texts: Sequence[_Text], results: Sequence[_Result] | None) -> None:
+        """Ends each text of a run; ``results`` are None if the run failed."""
+        now = self._clock()
+        if results is None:
+            for text in texts:
+                self._finish(text, Outcome.FAILED, now, RUN_FAILED)
+            return
+        for text, result in zip(texts, results, strict=True):
+            if result.is_finite:
+                text.times.first_token = now
+                self._finish(text, Outcome.DONE, now, result=result)
             else:
-                updates += self._apply(attempt.items, attempt.result)
-        return updates
+                self._finish(text, Outcome.FAILED, now, NOT_FINITE)
 
-    def _drop_over(self, now: float) -> list[JobUpdate]:
-        updates = []
-        for text in tuple(self._waiting.values()):
-            deadline = text.job.deadline
-            if text.is_cancelled or (deadline is not None and deadline <= now):
-                outcome = Outcome.CANCELLED if text.is_cancelled else Outcome.DEADLINE
-                updates.append(JobUpdate(text.id, completion=text.times.end(outcome, now)))
-                del self._waiting[text.id]
-        return updates
-
-    def _run(self, jobs: Sequence[EncodingJob]) -> list[_Result]:
-        """What the graph gives for each job; the memory is the job's own."""
+    def _run(self, texts: Sequence[_Text]) -> list[_Result]:
+        """Runs the graph over a batch. Each result owns its memory."""
         started = self._clock()
+        jobs = [text.job for text in texts]
         ids, lengths = pad([job.token_ids for job in jobs])
         inputs = {"token_ids": ids, "lengths": lengths}
         if "segment_ids" in self._inputs:
@@ -213,7 +263,7 @@ class Encoder:
     def _split(
         self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
     ) -> list[_Result]:
-        """Copies: the run's memory is used again by the next run."""
+        """Copies the outputs apart: the next run overwrites the memory of this one."""
         results, start = [], 0
         for row, job in enumerate(jobs):
             if "logit_positions" in self._inputs:
@@ -226,27 +276,3 @@ class Encoder:
                 token_vectors = tokens[row, : len(job.token_ids)].copy()
             results.append(_Result(vector.copy(), token_vectors))
         return results
-
-    def _apply(self, batch: Sequence[_Text], results: Sequence[_Result]) -> list[JobUpdate]:
-        now = self._clock()
-        updates = []
-        for text, result in zip(batch, results, strict=True):
-            vectors = result.token_vectors
-            is_finite = vectors is None or np.isfinite(vectors).all()
-            if not (is_finite and np.isfinite(result.vector).all()):
-                updates.append(self._failure(text, "the model's output is not finite"))
-                continue
-            text.times.first_token = now
-            end = text.times.end(Outcome.DONE, now)
-            updates.append(
-                JobUpdate(
-                    text.id,
-                    vector=result.vector,
-                    token_vectors=result.token_vectors,
-                    completion=end,
-                )
-            )
-        return updates
-
-    def _failure(self, text: _Text, reason: str) -> JobUpdate:
-        return JobUpdate(text.id, completion=text.times.end(Outcome.FAILED, self._clock(), reason))
