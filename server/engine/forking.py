@@ -27,8 +27,8 @@ class Forking:
     """Collects the logits of sequences that fork, and forks them when all runs are over.
 
     Args:
-        jobs: which it changes.
-        slots: which it copies.
+        jobs: the table of all jobs.
+        slots: of the running sequences; a fork copies one.
         selector: chooses the first token of each sample.
 
     Attributes:

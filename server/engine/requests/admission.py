@@ -67,7 +67,8 @@ class Admission:
         most, after = self._limits.max_accepted, self._accepted + cost
         if cost.num_sequences > most.num_sequences:
             raise RequestTooLargeError(
-                f"need {cost.num_sequences} places, at most {most.num_sequences} in one request",
+                f"the request needs {cost.num_sequences} sequences, at most "
+                f"{most.num_sequences} are accepted",
                 limit=most.num_sequences,
                 asked=cost.num_sequences,
                 resource=Resource.SEQUENCES,
