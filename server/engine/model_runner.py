@@ -83,7 +83,7 @@ class ModelRunner:
         if self._encode is None:
             raise ValueError("this model has no encoder")
         ids, lengths = pad([sequence.job.source for sequence in sequences])
-        encoded = self._encode.run_kept({"token_ids": ids, "lengths": lengths})
+        encoded = self._encode.run_on_device({"token_ids": ids, "lengths": lengths})
         self.cache.write_cross(slots, encoded, lengths.tolist())
 
     def decode(
@@ -215,7 +215,7 @@ class ModelRunner:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
         inputs = self._inputs(chunks, all_positions=all_positions)
         if self._row_gather is not None:
-            return DeviceLogits(self._bound[key].run_kept(inputs)["logits"], self._row_gather)
+            return DeviceLogits(self._bound[key].run_on_device(inputs)["logits"], self._row_gather)
         return self._without_suppressed(self._bound[key].run(inputs)["logits"])
 
     def _without_suppressed(self, logits: Floats) -> HostLogits:

@@ -24,11 +24,11 @@ source can read its cross-attention keys and values from one place, although eac
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """A contiguous tensor in the memory of a device.
+class Tensor:
+    """A contiguous tensor in the memory of a device, described as by DLPack's ``DLTensor``.
 
     ``device`` and ``index`` follow the command line: ``cuda:1`` is "cuda" and 1.
-    ``owner`` keeps the memory alive; for a block in host memory it is the NumPy array itself.
+    ``owner`` keeps the memory alive; for a tensor in host memory it is the NumPy array itself.
     """
 
     device: str
@@ -39,7 +39,7 @@ class Block:
     owner: object
 
     @classmethod
-    def of(cls, array: Array) -> "Block":
+    def of(cls, array: Array) -> "Tensor":
         """Wraps an array in host memory. Raises ``ValueError`` if it is not contiguous."""
         if not array.flags.c_contiguous:
             raise ValueError("the array is not contiguous")
@@ -57,7 +57,7 @@ class BoundGraph(Protocol):
     inputs that the graph does not declare are ignored.
     """
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         """Runs the graph and copies its outputs to host memory.
 
         Returns:
@@ -67,22 +67,22 @@ class BoundGraph(Protocol):
         """
         ...
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
         """As :meth:`run`, but leaves the outputs in device memory."""
         ...
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
-        """As :meth:`run`, but writes the outputs to the given blocks.
+        """As :meth:`run`, but writes the outputs to the given tensors.
 
         Args:
             outputs: have the shapes and types of the graph's outputs.
-            repeats: runs with the same shapes, scalars and blocks will follow, always on this
+            repeats: runs with the same shapes, scalars and tensors will follow, always on this
                 thread, so a device may record the run (CUDA graphs) and replay it.
 
         Returns:
@@ -95,12 +95,12 @@ class Graph(Protocol):
     """A loaded graph. ``bind`` may be called from any thread."""
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         """Binds memory to the graph's states.
 
         Args:
-            states: by (input name, output name); the batch is the first axis. Each block is both
+            states: by (input name, output name); the batch is the first axis. Each tensor is both
                 the input and the output of its state, so nothing is copied.
             outputs: the outputs to compute besides the states; None computes all.
         """
@@ -142,7 +142,7 @@ class Memory(Protocol):
         """Free memory of the device; None if the device does not report it."""
         ...
 
-    def rows(self, name: str, first: int, count: int) -> Block:
+    def rows(self, name: str, first: int, count: int) -> Tensor:
         """A view ``[count, *shape]`` of a tensor's rows, to bind to a graph."""
         ...
 
@@ -161,12 +161,12 @@ class Memory(Protocol):
         """
         ...
 
-    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
-        """As :meth:`move`, but copies from other blocks into the tensors with these names.
+    def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
+        """As :meth:`move`, but copies from other tensors into those with these names.
 
         Args:
             sources: ``[rows, heads, any length, width]`` for each tensor, which must have tokens.
-            moves: ``source`` is a row of the block.
+            moves: ``source`` is a row of the tensor.
         """
         ...
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.runtime.contract import Array, Block, Layout, Move
+from server.runtime.contract import Array, Layout, Move, Tensor
 from server.runtime.kernels import memory
 
 
@@ -28,8 +28,8 @@ class HostMemory:
     def free_bytes(self) -> int | None:
         return None
 
-    def rows(self, name: str, first: int, count: int) -> Block:
-        return Block.of(self._arrays[name][first : first + count])
+    def rows(self, name: str, first: int, count: int) -> Tensor:
+        return Tensor.of(self._arrays[name][first : first + count])
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
         if any(
@@ -66,9 +66,9 @@ class HostMemory:
         selected: Array = array[list(rows)]
         return selected
 
-    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
-        for name, block in sources.items():
-            array, layout, source = self._arrays[name], self._layouts[name], block.owner
+    def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
+        for name, tensor in sources.items():
+            array, layout, source = self._arrays[name], self._layouts[name], tensor.owner
             if not isinstance(source, np.ndarray):
                 raise TypeError(f"the source of {name!r} is not in host memory")
             for move in moves:

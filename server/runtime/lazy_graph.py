@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from server.runtime.contract import Block, BoundGraph, Graph
+from server.runtime.contract import BoundGraph, Graph, Tensor
 
 
 class LazyGraph:
@@ -19,7 +19,7 @@ class LazyGraph:
         self._graph: Graph | None = None
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         with self._lock:
             if self._graph is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx
 
-from server.runtime.contract import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
+from server.runtime.contract import Array, Backend, BoundGraph, Graph, Layout, Memory, Tensor
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class _ThreadSwitchingGraph:
     is_alone: Callable[[], bool]
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         return _ThreadSwitchingBoundGraph(self, states, outputs)
 
@@ -92,7 +92,7 @@ class _ThreadSwitchingBoundGraph:
     def __init__(
         self,
         graph: _ThreadSwitchingGraph,
-        states: Mapping[tuple[str, str], Block],
+        states: Mapping[tuple[str, str], Tensor],
         outputs: Collection[str] | None,
     ) -> None:
         self._graph = graph
@@ -100,16 +100,16 @@ class _ThreadSwitchingBoundGraph:
         self._per_lane: BoundGraph | None = None
         self._all_cores: BoundGraph | None = None
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         return self._select().run(inputs)
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return self._select().run_kept(inputs)
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        return self._select().run_on_device(inputs)
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from model.bundle import Dtype, Graph, TensorSpec
 from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
 from server.engine.observer import Unobserved
-from server.runtime.contract import Array, Block
+from server.runtime.contract import Array, Tensor
 from tests.server.company import FAIL, POISON
 
 
@@ -29,8 +29,8 @@ class Halves:
         tokens = np.where(ids == POISON, np.nan, ids / 2)[..., None]
         return {"vectors": np.nan_to_num(tokens.sum(1)), TOKEN_VECTORS: tokens}
 
-    def run_kept(self, inputs) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+    def run_on_device(self, inputs) -> dict[str, Tensor]:
+        return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
     def run_into(self, inputs, outputs, *, repeats=False) -> bool:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from server.engine.gpu.sampler_inputs import GATHERED, ROWS, Shape
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.token_selector import greedy
-from server.runtime.contract import Array, Block, BoundGraph, Graph
+from server.runtime.contract import Array, BoundGraph, Graph, Tensor
 from server.runtime.ort.backend import OrtBackend
 
 # The backend caches the graphs that it has loaded.
@@ -70,7 +70,7 @@ class _CountedGraph:
     is_gather: bool
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "_CountedBoundGraph":
         assert outputs is None
         return _CountedBoundGraph(self.real.bind(states), self)
@@ -81,7 +81,7 @@ class _CountedBoundGraph:
     real: BoundGraph
     graph: _CountedGraph
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         if self.graph.is_gather:
             rows = inputs[ROWS]
             assert isinstance(rows, np.ndarray)
@@ -90,13 +90,13 @@ class _CountedBoundGraph:
             self.graph.copies.num_runs += 1
         return self.real.run(inputs)
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return self.real.run_kept(inputs)
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        return self.real.run_on_device(inputs)
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:

@@ -40,8 +40,8 @@ def test_rows_in_device_memory_get_the_same_tokens_as_on_the_host(
         **FAULTS,
     )
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    for block in mixed.cache.rows(0, NUM_SLOTS).values():
-        assert np.isfinite(host_view(block)).all()
+    for tensor in mixed.cache.rows(0, NUM_SLOTS).values():
+        assert np.isfinite(host_view(tensor)).all()
     for id_, one in enumerate(wanted):
         same(mixed, id_, alone(one, **options))
 

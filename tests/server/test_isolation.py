@@ -36,8 +36,8 @@ def test_a_failing_request_changes_no_other(
     mixed = bench(num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, **options, **FAULTS)
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
     assert mixed.worker.load.num_running == 0
-    for block in mixed.cache.rows(0, NUM_SLOTS).values():
-        assert np.isfinite(host_view(block)).all(), (
+    for tensor in mixed.cache.rows(0, NUM_SLOTS).values():
+        assert np.isfinite(host_view(tensor)).all(), (
             "the slot of a failed sequence is zeroed before it is used again"
         )
     for id_, one in enumerate(wanted):

@@ -14,7 +14,7 @@ from model.bundle import BundleError
 from server.engine.lane import Cancel, Lane, Submit
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
-from server.runtime.contract import Array, Block, BoundGraph, Graph, Layout, Memory
+from server.runtime.contract import Array, BoundGraph, Graph, Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, OnHost
@@ -39,12 +39,12 @@ class Named(OnHost):
         return self
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         del states, outputs
         return self
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         del inputs
         return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
 

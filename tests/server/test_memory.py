@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array, Block, Layout, Memory, Move
+from server.runtime.contract import Array, Layout, Memory, Move, Tensor
 from tests.server.fake_backend import host_view
 from tests.server.generating import MEMORIES
 
@@ -112,7 +112,7 @@ def test_encoder_outputs_are_written_to_rows(where: str, dtype: type) -> None:
         name: np.random.default_rng(7).integers(0, 99, (2, 2, 4, 4)).astype(dtype)
         for name in ("key", "value")
     }
-    sources = {name: Block.of(array) for name, array in encoded.items()}
+    sources = {name: Tensor.of(array) for name, array in encoded.items()}
     memory.write(sources, [Move(0, 3, 0, 2), Move(1, 1, 0, 4)])
     for name, array in encoded.items():
         expected[name][3, :, :2] = array[0, :, :2]

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Block
+from server.runtime.contract import Tensor
 from server.runtime.ort.backend import OrtBackend
 
 TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
@@ -50,7 +50,7 @@ def test_sixteen_bit_states_are_updated_in_place(
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else np.float16)
     state = np.array([[[1, 2, 3]], [[0.5, 0, -1]]], dtype)
     x = np.array([[[0.25, 1, 1.0009765625]], [[1, 2, 3]]], np.float32)
-    bound = graph.bind({("past", "present"): Block.of(state)})
+    bound = graph.bind({("past", "present"): Tensor.of(state)})
     (double,) = bound.run({"x": x}).values()
     expected = np.array([[[1.25, 3, 4]], [[1.5, 2, 2]]], dtype)
     np.testing.assert_array_equal(state, expected)

@@ -23,7 +23,7 @@ from server.engine.gpu.sampler_inputs import (
     Variant,
 )
 from server.engine.requests.job import GenerationJob
-from server.runtime.contract import Array, Block
+from server.runtime.contract import Array, Tensor
 from tests.server.samplers import device_sampler, host_token, load_model, sample_request
 from tests.server.test_sampling import chi_square_quantile
 
@@ -232,7 +232,7 @@ def test_draws_follow_the_distribution(options: Sampling) -> None:
     top_p = options.top_p if options.top_p < 1 else NO_TOP_P
     parameters[:, :4] = options.temperature, options.top_k, top_p, options.min_p
     parameters[:, 4] = np.random.default_rng(7).random(20_000)
-    inputs: dict[str, Array | Block] = {
+    inputs: dict[str, Array | Tensor] = {
         "logits": logits[None],
         "rows": np.zeros(20_000, np.int64),
         "parameters": parameters,
@@ -261,7 +261,7 @@ def test_suppressed_tokens_are_never_sampled_and_gathered_rows_match_the_host(ty
     table[:, [3, 250]] = 9
     expected = table.astype(np.float32)
     expected[:, [3, 250]] = SUPPRESSED_LOGIT
-    taken = DeviceLogits(Block.of(table), bind_row_gather(load_model, shape)).rows([0, 2])
+    taken = DeviceLogits(Tensor.of(table), bind_row_gather(load_model, shape)).rows([0, 2])
     assert taken.dtype == np.float32
     np.testing.assert_array_equal(taken, expected[[0, 2]])
     requests = [sample_request(index, GenerationJob((1,), 1), [], 0.0) for index in range(3)]

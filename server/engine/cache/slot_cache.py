@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.bundle import StateRole, StateSpec
-from server.runtime.contract import Block, Layout, MakeMemory, Move
+from server.runtime.contract import Layout, MakeMemory, Move, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class SlotCache:
         """Whether the first tokens of a slot can be reused by another sequence."""
         return all(state.role == StateRole.KV for state in self._states)
 
-    def rows(self, first_slot: int, count: int) -> dict[tuple[str, str], Block]:
+    def rows(self, first_slot: int, count: int) -> dict[tuple[str, str], Tensor]:
         """Views of ``count`` slots from ``first_slot``, by the graph's (input, output) names."""
         return {
             (state.input, state.output): self._memory.rows(state.name, first_slot, count)
@@ -87,7 +87,7 @@ class SlotCache:
         }
 
     def write_cross(
-        self, slots: Sequence[int], encoded: Mapping[str, Block], lengths: Sequence[int]
+        self, slots: Sequence[int], encoded: Mapping[str, Tensor], lengths: Sequence[int]
     ) -> None:
         """Stores the cross-attention keys and values of encoded sources.
 

@@ -7,14 +7,14 @@ from typing import Protocol
 import numpy as np
 
 from server.constraint import Floats
-from server.runtime.contract import Array, Block
+from server.runtime.contract import Array, Tensor
 
 
 class Logits(Protocol):
     """Logits ``[rows, vocabulary]``, one row for each sequence of the run."""
 
     @property
-    def block(self) -> Block:
+    def tensor(self) -> Tensor:
         """All rows, where they are. Valid until the next run."""
         ...
 
@@ -37,8 +37,8 @@ class HostLogits:
     array: Array
 
     @property
-    def block(self) -> Block:
-        return Block.of(self.array)
+    def tensor(self) -> Tensor:
+        return Tensor.of(self.array)
 
     def rows(self, indices: Sequence[int]) -> Floats:
         first, last = indices[0], indices[-1]

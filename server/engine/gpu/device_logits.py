@@ -8,7 +8,7 @@ import numpy as np
 from server.constraint import Floats
 from server.engine.gpu.sampler_graph import build_row_gather
 from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, Shape
-from server.runtime.contract import Block, BoundGraph, LoadModel
+from server.runtime.contract import BoundGraph, LoadModel, Tensor
 
 
 def bind_row_gather(load: LoadModel, shape: Shape) -> BoundGraph:
@@ -23,11 +23,11 @@ class DeviceLogits:
     ``row_gather``: made by :func:`bind_row_gather` for the same device.
     """
 
-    block: Block
+    tensor: Tensor
     row_gather: BoundGraph
 
     def rows(self, indices: Sequence[int]) -> Floats:
-        return self.row_gather.run({LOGITS: self.block, ROWS: np.array(indices, np.int64)})[
+        return self.row_gather.run({LOGITS: self.tensor, ROWS: np.array(indices, np.int64)})[
             GATHERED
         ]
 

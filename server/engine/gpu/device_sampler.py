@@ -30,7 +30,7 @@ from server.engine.gpu.sampler_inputs import (
     Variant,
 )
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import Array, Block, BoundGraph, LoadModel
+from server.runtime.contract import Array, BoundGraph, LoadModel, Tensor
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +98,11 @@ class DeviceSampler:
         groups: dict[SamplingMethod, list[int]] = {}
         for number, request in enumerate(requests):
             method = self.method_of(request.sequence)
-            if method is not None and logits.block.shape[1] == self._shape.vocabulary:
+            if method is not None and logits.tensor.shape[1] == self._shape.vocabulary:
                 groups.setdefault(method, []).append(number)
         for method, numbers in groups.items():
             try:
-                sampled = self._run(method, logits.block, [requests[n] for n in numbers])
+                sampled = self._run(method, logits.tensor, [requests[n] for n in numbers])
             except Exception:
                 log.exception("sampling on the device failed; the host samples these rows")
                 continue
@@ -112,17 +112,20 @@ class DeviceSampler:
 
     def finite(self, logits: Logits, indices: Sequence[int]) -> list[bool]:
         """For each of the rows at ``indices``, whether its logits are certain to be finite."""
-        if logits.block.shape[1] != self._shape.vocabulary:
+        if logits.tensor.shape[1] != self._shape.vocabulary:
             return [False] * len(indices)
         bound = self._bind(Variant(SamplingMethod.GREEDY, gathers_rows=True))
-        inputs: dict[str, Array | Block] = {LOGITS: logits.block, ROWS: np.array(indices, np.int64)}
+        inputs: dict[str, Array | Tensor] = {
+            LOGITS: logits.tensor,
+            ROWS: np.array(indices, np.int64),
+        }
         are_finite: list[bool] = (bound.run(inputs)[TOKENS] != UNDECIDED).tolist()
         return are_finite
 
     def _run(
-        self, method: SamplingMethod, logits: Block, requests: Sequence[SampleRequest]
+        self, method: SamplingMethod, logits: Tensor, requests: Sequence[SampleRequest]
     ) -> list[int]:
-        inputs: dict[str, Array | Block] = {LOGITS: logits}
+        inputs: dict[str, Array | Tensor] = {LOGITS: logits}
         edits = [request.sequence.edits for request in requests]
         variant = Variant(
             method, has_edits=any(edits), gathers_rows=len(requests) < logits.shape[0]

@@ -13,11 +13,11 @@ from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import (
     SOURCE_ROWS,
     Array,
-    Block,
     BoundGraph,
     Graph,
     Layout,
     MakeMemory,
+    Tensor,
 )
 
 # ONNX Runtime's CUDA provider allocates in the first two runs, and records the third.
@@ -79,7 +79,7 @@ class PaddedDecode:
         sources = [sequence.num_source_tokens for sequence in sequences]
         self._run(bucket, ids, cached, sources)
 
-    def logits(self, count: int) -> Block:
+    def logits(self, count: int) -> Tensor:
         """``[count, vocabulary]`` of the last run's first rows, in device memory."""
         return self._logits.rows(LOGITS, 0, count)
 

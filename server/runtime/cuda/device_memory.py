@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array, Block, BoundGraph, Graph, Layout, Move
+from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor
 from server.runtime.cuda import memory_ops
 
 # Element types that copy the bits of a unit: the widest that divides the unit's bytes.
@@ -30,7 +30,7 @@ class Device(Protocol):
         """As :meth:`server.runtime.contract.Backend.load_model`."""
         ...
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Block:
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Tensor:
         """Allocates a tensor of zeros on the device."""
         ...
 
@@ -66,7 +66,7 @@ class DeviceMemory:
     def __init__(self, device: Device, layouts: Mapping[str, Layout]) -> None:
         self._device = device
         self._layouts = dict(layouts)
-        self._blocks = {
+        self._tensors = {
             name: device.zeros((layout.num_rows, *layout.shape), layout.dtype)
             for name, layout in layouts.items()
         }
@@ -79,8 +79,8 @@ class DeviceMemory:
     def free_bytes(self) -> int | None:
         return self._device.free_bytes
 
-    def rows(self, name: str, first: int, count: int) -> Block:
-        whole = self._blocks[name]
+    def rows(self, name: str, first: int, count: int) -> Tensor:
+        whole = self._tensors[name]
         shape = (count, *whole.shape[1:])
         offset = first * (whole.num_bytes // whole.shape[0])
         return replace(whole, shape=shape, pointer=whole.pointer + offset)
@@ -115,22 +115,22 @@ class DeviceMemory:
         layout = self._layouts[name]
         if layout.has_tokens:
             raise ValueError(f"{name!r} has tokens")
-        block = _as_units(self._blocks[name], _unit_bytes(layout))
+        tensor = _as_units(self._tensors[name], _unit_bytes(layout))
         if name not in self._reads:
             _, copy_type = _copy_type(_unit_bytes(layout))
             self._reads[name] = self._device.load_model(memory_ops.read_graph(copy_type)).bind({})
         indices = np.array(rows, np.int64)
-        units = self._reads[name].run({"x": block, memory_ops.FROM: indices})["y"]
+        units = self._reads[name].run({"x": tensor, memory_ops.FROM: indices})["y"]
         return units.view(layout.dtype).reshape(len(rows), *layout.shape)
 
-    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
+    def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
         key = tuple(sources)
         if not key:
             return
         bound = self._bound(self._writes, key, memory_ops.write_graph)
-        inputs: dict[str, Array | Block] = {
-            f"source.{index}": _as_units(block, _unit_bytes(self._layouts[name]))
-            for index, (name, block) in enumerate(sources.items())
+        inputs: dict[str, Array | Tensor] = {
+            f"source.{index}": _as_units(tensor, _unit_bytes(self._layouts[name]))
+            for index, (name, tensor) in enumerate(sources.items())
         }
         for group, geometry in enumerate(self._groups(key)):
             # All sources have the same length: they are outputs of one run.
@@ -158,7 +158,7 @@ class DeviceMemory:
             model = build([groups[_geometry(layout)] for layout in layouts], types)
             states = {
                 (f"x.{index}", f"y.{index}"): _as_units(
-                    self._blocks[name], _unit_bytes(self._layouts[name])
+                    self._tensors[name], _unit_bytes(self._layouts[name])
                 )
                 for index, name in enumerate(names)
             }
@@ -182,11 +182,11 @@ def _copy_type(unit_bytes: int) -> tuple[np.dtype[np.generic], int]:
     return next(pair for pair in _COPY_TYPES if unit_bytes % pair[0].itemsize == 0)
 
 
-def _as_units(block: Block, unit_bytes: int) -> Block:
+def _as_units(tensor: Tensor, unit_bytes: int) -> Tensor:
     """The same memory as ``[units, width]``."""
     dtype, _ = _copy_type(unit_bytes)
-    shape = (block.num_bytes // unit_bytes, unit_bytes // dtype.itemsize)
-    return replace(block, dtype=dtype, shape=shape)
+    shape = (tensor.num_bytes // unit_bytes, unit_bytes // dtype.itemsize)
+    return replace(tensor, dtype=dtype, shape=shape)
 
 
 def _target_units(geometry: _Geometry, moves: Sequence[Move]) -> Array:

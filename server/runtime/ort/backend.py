@@ -13,7 +13,7 @@ import onnxruntime
 from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.contract import Block, Layout, Memory
+from server.runtime.contract import Layout, Memory, Tensor
 from server.runtime.cuda import memory_ops
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.free_memory import free_bytes
@@ -120,11 +120,11 @@ class OrtBackend:
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return DeviceMemory(self, layouts) if self._has_device_memory else HostMemory(layouts)
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Block:
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
         """Implements :class:`server.runtime.cuda.device_memory.Device`."""
         type_ = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         bound = self.load_model(memory_ops.zeros_graph(type_)).bind({})
-        return bound.run_kept({"shape": np.array(shape, np.int64)})["y"]
+        return bound.run_on_device({"shape": np.array(shape, np.int64)})["y"]
 
     def _check_device(self) -> None:
         """Allocates a tensor on the device. Raises ``StartupError`` if that fails."""
@@ -221,12 +221,12 @@ class OrtGraph:
         }
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> HostBoundGraph:
         io_binding = self.session.io_binding()
-        for (input_name, output_name), block in states.items():
-            io_binding.bind_input(input_name, *binding_arguments(block))
-            io_binding.bind_output(output_name, *binding_arguments(block))
+        for (input_name, output_name), tensor in states.items():
+            io_binding.bind_input(input_name, *binding_arguments(tensor))
+            io_binding.bind_output(output_name, *binding_arguments(tensor))
         state_outputs = {output for _, output in states}
         wanted = {
             name: spec

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from server.runtime.contract import Array, Block
+from server.runtime.contract import Array, Tensor
 from server.runtime.devices import Device
 from server.runtime.ort.dtypes import DTYPES, element_type, to_array
 from server.runtime.ort.input_packing import InputPacking
@@ -54,7 +54,7 @@ class HostBoundGraph:
     """
 
     def __init__(
-        self, session: Session, io_binding: Any, outputs: Outputs, keep_alive: tuple[Block, ...]
+        self, session: Session, io_binding: Any, outputs: Outputs, keep_alive: tuple[Tensor, ...]
     ) -> None:
         self._session = session
         self._io_binding = io_binding
@@ -64,7 +64,7 @@ class HostBoundGraph:
         # Outputs with a known width, kept from run to run.
         self._fixed_outputs: dict[str, Array] = {}
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         self._bind_inputs(inputs)
         first = inputs.get("logit_positions", next(iter(inputs.values())))
         self._bind_outputs(first.shape[0] if first.shape else 1)
@@ -73,21 +73,21 @@ class HostBoundGraph:
             return dict(self._fixed_outputs)
         return {name: to_array(value) for name, value in self._output_values().items()}
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
         del repeats
         self._bind_inputs(inputs)
-        for name, block in outputs.items():
+        for name, tensor in outputs.items():
             self._fixed_outputs.pop(name, None)
-            self._io_binding.bind_output(name, *binding_arguments(block))
+            self._io_binding.bind_output(name, *binding_arguments(tensor))
         self._session.run(self._io_binding, None)
         return False
 
@@ -96,9 +96,9 @@ class HostBoundGraph:
         values = self._io_binding.get_outputs()
         return dict(zip(self._outputs, values[len(values) - len(self._outputs) :], strict=True))
 
-    def _bind_inputs(self, inputs: Mapping[str, Array | Block]) -> None:
+    def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
         for name, value in self._declared(inputs):
-            if isinstance(value, Block):
+            if isinstance(value, Tensor):
                 self._io_binding.bind_input(name, *binding_arguments(value))
                 continue
             bound = self._inputs.get(name)
@@ -106,9 +106,11 @@ class HostBoundGraph:
                 bound[...] = value
                 continue
             bound = self._inputs[name] = np.array(value, order="C")
-            self._io_binding.bind_input(name, *binding_arguments(Block.of(bound)))
+            self._io_binding.bind_input(name, *binding_arguments(Tensor.of(bound)))
 
-    def _declared(self, inputs: Mapping[str, Array | Block]) -> Iterator[tuple[str, Array | Block]]:
+    def _declared(
+        self, inputs: Mapping[str, Array | Tensor]
+    ) -> Iterator[tuple[str, Array | Tensor]]:
         """The inputs that the graph declares."""
         return (item for item in inputs.items() if item[0] in self._session.inputs)
 
@@ -124,7 +126,7 @@ class HostBoundGraph:
         array = self._fixed_outputs.get(name)
         if array is None or array.shape != shape:
             array = self._fixed_outputs[name] = np.empty(shape, dtype)
-            self._io_binding.bind_output(name, *binding_arguments(Block.of(array)))
+            self._io_binding.bind_output(name, *binding_arguments(Tensor.of(array)))
 
 
 class DeviceBoundGraph(HostBoundGraph):
@@ -144,7 +146,7 @@ class DeviceBoundGraph(HostBoundGraph):
         session: Session,
         io_binding: Any,
         outputs: Outputs,
-        keep_alive: tuple[Block, ...],
+        keep_alive: tuple[Tensor, ...],
         device: Device,
         host_inputs: Collection[str],
     ) -> None:
@@ -154,49 +156,49 @@ class DeviceBoundGraph(HostBoundGraph):
         self._packing = InputPacking({})
         self._packed: Any = None
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         return {name: to_array(value) for name, value in self._run(inputs, "cpu").items()}
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
         values = self._run(inputs, *self._device)
-        return {name: self._block(value) for name, value in values.items()}
+        return {name: self._tensor(value) for name, value in values.items()}
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
         self._bind_inputs(inputs)
-        for name, block in outputs.items():
-            self._io_binding.bind_output(name, *binding_arguments(block))
+        for name, tensor in outputs.items():
+            self._io_binding.bind_output(name, *binding_arguments(tensor))
         recording_id = None
         if repeats:
             # A recording fixes addresses, shapes and the values that the host reads.
             host_values = tuple(value.tobytes() for value in self._inputs.values())
-            pointers = tuple(block.pointer for block in outputs.values())
+            pointers = tuple(tensor.pointer for tensor in outputs.values())
             recording_id = self._session.recording_id((self._packing, host_values, pointers))
         self._session.run(self._io_binding, recording_id)
         return recording_id is not None
 
-    def _run(self, inputs: Mapping[str, Array | Block], *device: Any) -> dict[str, Any]:
+    def _run(self, inputs: Mapping[str, Array | Tensor], *device: Any) -> dict[str, Any]:
         self._bind_inputs(inputs)
         for name in self._outputs:
             self._io_binding.bind_output(name, *device)
         self._session.run(self._io_binding, None)
         return self._output_values()
 
-    def _bind_inputs(self, inputs: Mapping[str, Array | Block]) -> None:
+    def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
         arrays: dict[str, Array] = {}
         for name, value in self._declared(inputs):
-            if isinstance(value, Block):
+            if isinstance(value, Tensor):
                 self._io_binding.bind_input(name, *binding_arguments(value))
             elif value.ndim == 0 or name in self._host_inputs:
                 before = self._inputs.get(name)
                 if before is None or not np.array_equal(before, value):
                     bound = self._inputs[name] = value.copy()
-                    self._io_binding.bind_input(name, *binding_arguments(Block.of(bound)))
+                    self._io_binding.bind_input(name, *binding_arguments(Tensor.of(bound)))
             else:
                 arrays[name] = value
         if not self._packing.fits(arrays):
@@ -209,15 +211,15 @@ class DeviceBoundGraph(HostBoundGraph):
         self._packed = self._session.allocate_words(self._packing.num_words)
         for name, array in arrays.items():
             pointer = self._packed.data_ptr() + self._packing.offset_of(name)
-            block = Block(*self._device, array.dtype, array.shape, pointer, self._packed)
-            self._io_binding.bind_input(name, *binding_arguments(block))
+            tensor = Tensor(*self._device, array.dtype, array.shape, pointer, self._packed)
+            self._io_binding.bind_input(name, *binding_arguments(tensor))
 
-    def _block(self, value: Any) -> Block:
+    def _tensor(self, value: Any) -> Tensor:
         """Wraps an ``OrtValue``, and keeps it alive."""
         dtype, shape = DTYPES[value.data_type()], tuple(value.shape())
-        return Block(*self._device, dtype, shape, value.data_ptr(), value)
+        return Tensor(*self._device, dtype, shape, value.data_ptr(), value)
 
 
-def binding_arguments(block: Block) -> tuple[Any, ...]:
+def binding_arguments(tensor: Tensor) -> tuple[Any, ...]:
     """The arguments of ``IOBinding.bind_input`` and ``bind_output`` after the name."""
-    return block.device, block.index, element_type(block.dtype), block.shape, block.pointer
+    return tensor.device, tensor.index, element_type(tensor.dtype), tensor.shape, tensor.pointer
