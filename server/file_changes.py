@@ -14,7 +14,7 @@ class FileChanges:
         self._paths = paths
         self._seen = [_state(path) for path in paths]
 
-    def since_last_look(self) -> bool:
+    def detected(self) -> bool:
         """Whether any file was created, written, replaced or removed since the previous call."""
         before, self._seen = self._seen, [_state(path) for path in self._paths]
         return self._seen != before

@@ -49,7 +49,7 @@ class AccessTokens:
         return found
 
     def _refresh(self) -> None:
-        if not self._changes.since_last_look():
+        if not self._changes.detected():
             return
         try:
             self._names = _parse(self._path)

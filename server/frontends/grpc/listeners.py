@@ -104,7 +104,7 @@ class _Certificates:
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
         """The certificate to use from now on, if it changed."""
         with self._lock:
-            if not self._changes.since_last_look():
+            if not self._changes.detected():
                 return None
             try:
                 read = self._read()
