@@ -94,7 +94,7 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
     const int32_t* starts = work.order.starts + head / call.num_kv_heads;
     const int64_t kv_head = head % call.num_kv_heads;
     const attention::Part part{work.order.rows + starts[0], starts[1] - starts[0], block * size,
-                               smaller(call.num_tokens, (block + 1) * size)};
+                               min(call.num_tokens, (block + 1) * size)};
     if (call.memory.keys && !work.is_written_apart) {
       for (int64_t row = 0; row < part.num_rows; row++) {
         kernels().write(call, part.rows[row], kv_head);
@@ -111,7 +111,7 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
 void attend_task(void* data, size_t index) {
   Work& work = *static_cast<Work*>(data);
   const int64_t first = static_cast<int64_t>(index) * work.units_per_task;
-  const int64_t last = smaller(first + work.units_per_task, work.num_units);
+  const int64_t last = min(first + work.units_per_task, work.num_units);
   const size_t size = attention::scratch_size(work.call);
   if (size <= kStackFloats) {
     alignas(64) float scratch[kStackFloats];
@@ -229,7 +229,7 @@ Status* Attention::describe(const Api& api, const Tensor* in, attention::Call& c
   call.last = last.integers();
   for (int64_t row = 0; row < call.num_rows; row++) {
     const int64_t length = call.length(row), start = call.start(row);
-    if (length < 1 || length > larger(total, call.past.capacity) || start < 0 ||
+    if (length < 1 || length > max(total, call.past.capacity) || start < 0 ||
         (!call.is_fresh && start > call.past.capacity) || (call.is_fresh && length > total) ||
         (in[kBias].data && length > in[kBias].shape.last())) {
       return refuse("a row's keys are not 1 to those that there is room for");
@@ -291,7 +291,7 @@ Status* Attention::run(const Api& api, KernelContext* context) const {
   RETURN_IF_FAILED(describe(api, inputs, call));
 
   const int64_t total = *inputs[kTotal].integers();
-  const int64_t capacity = larger(total, call.past.capacity);
+  const int64_t capacity = max(total, call.past.capacity);
   const int64_t shapes[3][4] = {{call.num_rows, call.num_tokens, num_heads * call.size},
                                 {call.num_rows, num_kv_heads, capacity, call.size},
                                 {call.num_rows, num_kv_heads, capacity, call.size}};
@@ -318,11 +318,11 @@ Status* Attention::run(const Api& api, KernelContext* context) const {
       static_cast<int32_t*>(memory.allocate((3 * call.num_rows + 2) * sizeof(int32_t)));
   if (!numbers) return api.CreateStatus(kRuntimeException, "no memory");
   work.order = order_of(call, numbers);
-  work.blocks_per_row = ceil_div(call.num_tokens, attention::tokens_at_once(call));
+  work.blocks_per_row = div_ceil(call.num_tokens, attention::tokens_at_once(call));
   work.num_units = work.order.num_parts * num_kv_heads * work.blocks_per_row;
   const int64_t num_tasks =
-      larger(1, smaller(num_products / kTaskProducts, smaller(kMaxTasks, work.num_units)));
-  work.units_per_task = ceil_div(work.num_units, num_tasks);
+      max(1, min(num_products / kTaskProducts, min(kMaxTasks, work.num_units)));
+  work.units_per_task = div_ceil(work.num_units, num_tasks);
 
   const bool reads_others = call.sources && call.past.keys != call.memory.keys;
   work.is_written_apart = call.memory.keys && (work.blocks_per_row > 1 || reads_others);
@@ -330,7 +330,7 @@ Status* Attention::run(const Api& api, KernelContext* context) const {
     RETURN_IF_FAILED(
         run_tasks(api, context, write_task, call.num_rows * num_kv_heads, &work));
   }
-  const int64_t count = ceil_div(work.num_units, work.units_per_task);
+  const int64_t count = div_ceil(work.num_units, work.units_per_task);
   RETURN_IF_FAILED(run_tasks(api, context, attend_task, count, &work));
   return work.has_failed ? api.CreateStatus(kRuntimeException, "no memory") : nullptr;
 }

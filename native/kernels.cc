@@ -1,7 +1,7 @@
 #include "kernels.h"
 
 #include "exported.h"
-#include "processor.h"
+#include "cpu_features.h"
 
 namespace avx2 {
 extern const Kernels kernels;

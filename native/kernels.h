@@ -4,8 +4,8 @@
 #include "attention.h"
 #include "matmul.h"
 #include "norm.h"
-#include "row_int8.h"
-#include "vocabulary.h"
+#include "int8_matmul.h"
+#include "logits.h"
 
 struct Kernels {
   matmul::Multiply* multiply_floats;

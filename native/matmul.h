@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "output.h"
-#include "weights.h"
+#include "epilogue.h"
+#include "weight_format.h"
 
 namespace matmul {
 

@@ -2,7 +2,7 @@
 
 #include "kernels.h"
 #include "matmul.h"
-#include "product.h"
+#include "matmul_call.h"
 
 namespace ort {
 namespace {

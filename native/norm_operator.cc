@@ -21,7 +21,7 @@ struct Work {
 void normalize_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t first = static_cast<int64_t>(index) * work.rows_of_task;
-  const int64_t count = smaller(work.rows_of_task, work.num_rows - first);
+  const int64_t count = min(work.rows_of_task, work.num_rows - first);
   kernels().normalize(work.norm, work.x + first * work.norm.size, count,
                       work.y + first * work.norm.size);
 }
@@ -59,9 +59,9 @@ struct Norm {
                size, epsilon, is_centered != 0},
               static_cast<const float*>(inputs[kX]),
               shape.rows(),
-              larger(1, kTaskFloats / larger(1, size)),
+              max(1, kTaskFloats / max(1, size)),
               static_cast<float*>(y)};
-    return run_tasks(api, context, normalize_task, ceil_div(work.num_rows, work.rows_of_task),
+    return run_tasks(api, context, normalize_task, div_ceil(work.num_rows, work.rows_of_task),
                      &work);
   }
 };

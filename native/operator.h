@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "numbers.h"
+#include "integers.h"
 #include "ort_api.h"
 #include "scratch.h"
 

@@ -3,20 +3,20 @@
 #include <float.h>
 #include <string.h>
 
-#include "../attention_queries.h"
-#include "../numbers.h"
-#include "attention_memory.h"
+#include "../attention_state.h"
+#include "../integers.h"
+#include "attention_kv.h"
 #include "attention_softmax.h"
-#include "attention_tiles.h"
+#include "attention_microkernels.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 namespace {
 
 constexpr int kTile = SIMD_BITS == 512 ? 6 : 3;  // queries
 
-int64_t rounded_up(int64_t x) { return ceil_div(x, kLanes) * kLanes; }
+int64_t rounded_up(int64_t x) { return div_ceil(x, kLanes) * kLanes; }
 
 void prepare(const Call& call, const Queries& queries) {
   const Part& part = queries.part;
@@ -26,8 +26,8 @@ void prepare(const Call& call, const Queries& queries) {
     const int64_t row = part.rows[index], length = call.length(row);
     for (int64_t token = part.first; token < part.last; token++) {
       const int64_t position = call.start(row) + token;
-      const int64_t end = call.is_causal ? smaller(length, position + 1) : length;
-      const int64_t begin = call.window > 0 ? larger(0, position + 1 - call.window) : 0;
+      const int64_t end = call.is_causal ? min(length, position + 1) : length;
+      const int64_t begin = call.window > 0 ? max(0, position + 1 - call.window) : 0;
       if (token + kAhead < part.last) {
         fetch(call.query.of(row, token + kAhead) + heads, group * call.size);
       }
@@ -41,7 +41,7 @@ void prepare(const Call& call, const Queries& queries) {
     }
   }
   memset(queries.sums, 0, queries.count * call.size * sizeof(float));
-  memset(queries.totals, 0, queries.count * kMostLanes * sizeof(float));
+  memset(queries.totals, 0, queries.count * kMaxLanes * sizeof(float));
 }
 
 // Which of a block's keys any of some queries sees.
@@ -52,10 +52,10 @@ struct Range {
 Range range(const Call& call, const Queries& queries, int64_t query, int count, int64_t block) {
   int64_t from = call.block(), to = 0;
   for (int64_t q = query; q < query + count; q++) {
-    from = smaller(from, queries.begin[q] - block);
-    to = larger(to, queries.end[q] - block);
+    from = min(from, queries.begin[q] - block);
+    to = max(to, queries.end[q] - block);
   }
-  return {larger(from, 0) / kLanes * kLanes, smaller(to, call.block())};
+  return {max(from, 0) / kLanes * kLanes, min(to, call.block())};
 }
 
 // Calls step(query, Count) for tiles of queries.
@@ -63,8 +63,8 @@ template <typename Step>
 INLINE void each_tile(int64_t count, const Step& step) {
   for (int64_t query = 0; query < count;) {
     const int64_t left = count - query;
-    const int64_t tile = left == kTile + 1 ? left / 2 : smaller(left, kTile);  // not one alone
-    with_count<kTile>(tile, [&](auto queries) { step(query, queries); });
+    const int64_t tile = left == kTile + 1 ? left / 2 : min(left, kTile);  // not one alone
+    with_static_count<kTile>(tile, [&](auto queries) { step(query, queries); });
     query += tile;
   }
 }
@@ -108,7 +108,7 @@ void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch)
   const int64_t length = call.length(row), first_head = kv_head * group;
   Part valid = part;
   if (call.is_fresh) {
-    valid.last = larger(part.first, smaller(part.last, length));
+    valid.last = max(part.first, min(part.last, length));
     for (int64_t token = valid.last; token < part.last; token++) {
       memset(call.output_of(row, token, first_head), 0, group * size * sizeof(float));
     }
@@ -119,8 +119,8 @@ void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch)
   prepare(call, queries);
   int64_t begin = length, end = 0;
   for (int64_t query = 0; query < queries.count; query++) {
-    begin = smaller(begin, queries.begin[query]);
-    end = larger(end, queries.end[query]);
+    begin = min(begin, queries.begin[query]);
+    end = max(end, queries.end[query]);
   }
   const int64_t cached =
       (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * size;
@@ -129,12 +129,12 @@ void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch)
   for (int64_t block = begin / num_keys * num_keys; block < end; block += num_keys) {
     if (!call.memory.keys) {
       float* values = gathered + num_keys * size;
-      gather_columns(call, row, kv_head, block, smaller(block + num_keys, end), gathered, values,
+      gather_columns(call, row, kv_head, block, min(block + num_keys, end), gathered, values,
                      values + num_keys * size);
       if (size % kLanes == 0) {
         attend_block<kColumns, Floats>(call, queries, block, gathered, values);
       } else {
-        attend_block<kColumns, Eight>(call, queries, block, gathered, values);
+        attend_block<kColumns, Floats8>(call, queries, block, gathered, values);
       }
       continue;
     }
@@ -144,7 +144,7 @@ void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch)
       case 32: attend_block<32 / kLanes, Floats>(call, queries, block, keys, values); break;
       case 64: attend_block<64 / kLanes, Floats>(call, queries, block, keys, values); break;
       case 128: attend_block<128 / kLanes, Floats>(call, queries, block, keys, values); break;
-      default: attend_block<0, Eight>(call, queries, block, keys, values);
+      default: attend_block<0, Floats8>(call, queries, block, keys, values);
     }
   }
   int64_t query = 0;
@@ -159,4 +159,4 @@ void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch)
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -3,7 +3,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 namespace {
@@ -26,12 +26,12 @@ void adjust(const Call& call, const Queries& queries, int64_t query, int64_t blo
   const int32_t end = queries.end[query] - static_cast<int32_t>(block);
   for (int64_t i = from; i < to; i += kLanes) {
     Floats score = load(scores + i);
-    const Ints place = places() + static_cast<int32_t>(i);
+    const Ints place = iota() + static_cast<int32_t>(i);
     if (call.soft_cap > 0) score = call.soft_cap * tanh(score / call.soft_cap);
     if (bias) {
       const int64_t left = call.bias.num_keys - block - i;
       const float* from = bias + block + i;
-      score += left >= kLanes ? load(from) : load_some(from, larger(0, left));
+      score += left >= kLanes ? load(from) : load_n(from, max(0, left));
     }
     store(scores + i, (place >= begin & place < end) ? score : Floats(-INFINITY));
   }
@@ -47,11 +47,11 @@ INLINE void weigh_one(const Call& call, const Queries& queries, int64_t query, i
   float* scores = queries.scores + query * call.block();
   const float before = queries.best[query];
   Floats best = before;
-  for (int64_t i = from; i < to; i += kLanes) best = larger_of(load(scores + i), best);
+  for (int64_t i = from; i < to; i += kLanes) best = max(load(scores + i), best);
   const float most = largest(best);
   float rescale = 1.0f;  // 0 where nothing was before
-  if (before != most) rescale = before == -FLT_MAX ? 0.0f : exp_of_one(before - most);
-  float* totals = queries.totals + query * kMostLanes;
+  if (before != most) rescale = before == -FLT_MAX ? 0.0f : exp_scalar(before - most);
+  float* totals = queries.totals + query * kMaxLanes;
   Floats total = load(totals) * rescale;
   for (int64_t i = from; i < to; i += kLanes) {
     const Floats weight = exp(load(scores + i) - most);
@@ -74,18 +74,18 @@ void weigh(const Call& call, const Queries& queries, int64_t first, int64_t last
 
 void finish(const Call& call, int64_t head, const Queries& queries, int64_t query, float* output) {
   float best = queries.best[query], factor = 1.0f;
-  float total = sum(load(queries.totals + query * kMostLanes));
+  float total = sum(load(queries.totals + query * kMaxLanes));
   if (call.sinks || call.has_zero_sink) {
     const float sink = call.sinks ? call.sinks[head] : 0.0f;
     const float most = fmaxf(best, sink);
-    factor = exp_of_one(best - most);
-    total = total * factor + exp_of_one(sink - most);
+    factor = exp_scalar(best - most);
+    total = total * factor + exp_scalar(sink - most);
   }
   factor = total == 0.0f ? 0.0f : factor / total;
   const float* sums = queries.sums + query * call.size;
-  for (int64_t i = 0; i < call.size; i += 8) store(output + i, load<Eight>(sums + i) * factor);
+  for (int64_t i = 0; i < call.size; i += 8) store(output + i, load<Floats8>(sums + i) * factor);
 }
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -1,10 +1,10 @@
 // From scores to weights, and from sums of values to what attention returns.
 #pragma once
 
-#include "../attention_queries.h"
+#include "../attention_state.h"
 #include "vectors.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 
@@ -20,4 +20,4 @@ void finish(const Call& call, int64_t head, const Queries& queries, int64_t quer
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

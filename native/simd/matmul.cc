@@ -1,10 +1,10 @@
 #include "../matmul.h"
 
-#include "../numbers.h"
-#include "panel_output.h"
-#include "rows_ahead.h"
+#include "../integers.h"
+#include "panel_epilogue.h"
+#include "row_pointers.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace matmul::SIMD {
 namespace {
@@ -85,7 +85,7 @@ void multiply_tile(const float* x, const Panels& panels, int64_t size, const Pan
 #pragma unroll
       for (int v = 0; v < kVectors; v++) sums[r][v] = 0.0f;
     }
-    const int64_t end = smaller(size, begin + kBlock);
+    const int64_t end = min(size, begin + kBlock);
     w[0] = panels.block(begin, end);
 #pragma unroll
     for (int p = 1; p < P; p++) w[p] = w[p - 1] + panels.stride();
@@ -115,7 +115,7 @@ void multiply_tile(const float* x, const Panels& panels, int64_t size, const Pan
 // Rows of the next tile: neighbours, as many as those of the others that follow it.
 int64_t tile_of(const Rows& rows) {
   const int64_t run = rows.run();
-  return ceil_div(run, ceil_div(run, kTile));
+  return div_ceil(run, div_ceil(run, kTile));
 }
 
 template <int P>
@@ -124,7 +124,7 @@ void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t si
   Ahead ahead(panels.next(P));
   while (rows.count) {
     const int64_t count = tile_of(rows);
-    with_count<kTile>(count, [&](auto tile) {
+    with_static_count<kTile>(count, [&](auto tile) {
       multiply_tile<tile.kCount, P>(x + rows[0] * size, panels, size, outputs, ahead);
     });
     ahead.skip(size / kUnrolled);
@@ -171,7 +171,7 @@ void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epil
   const bool is_expanded = matrix.form != weights::Form::kFloat;
   const int64_t at_once = is_expanded ? panels_at_once(matrix) : last - first;
   for (int64_t begin = first; begin < last; begin += at_once) {
-    const int64_t end = smaller(last, begin + at_once);
+    const int64_t end = min(last, begin + at_once);
     for (int64_t index = begin; is_expanded && index < end; index++) {
       weights::expand(matrix.form, matrix.panel(index), 0, inputs,
                       scratch + (index - begin) * size);
@@ -179,7 +179,7 @@ void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epil
     const float* floats =
         is_expanded ? scratch : reinterpret_cast<const float*>(matrix.panel(begin));
     for (int64_t row = 0; row < rows.count; row += kRowBlock) {
-      multiply_floats(x, rows.part(row, smaller(kRowBlock, rows.count - row)), matrix, epilogue,
+      multiply_floats(x, rows.part(row, min(kRowBlock, rows.count - row)), matrix, epilogue,
                       begin, end, floats, y);
     }
   }
@@ -187,4 +187,4 @@ void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epil
 
 }  // namespace matmul::SIMD
 
-#include "end.h"
+#include "end_target.h"

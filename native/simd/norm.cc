@@ -4,7 +4,7 @@
 
 #include "vectors.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace norm::SIMD {
 namespace {
@@ -64,4 +64,4 @@ void normalize(const Norm& norm, const float* x, int64_t num_rows, float* y) {
 
 }  // namespace norm::SIMD
 
-#include "end.h"
+#include "end_target.h"

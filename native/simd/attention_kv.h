@@ -2,10 +2,10 @@
 #pragma once
 
 #include "../attention.h"
-#include "../numbers.h"
+#include "../integers.h"
 #include "vectors.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 
@@ -24,7 +24,7 @@ void gather(const Call& call, int64_t row, int64_t kv_head, int64_t start, int64
             int64_t last, float* keys, float* values);
 
 // The same of a block, where tokens begin at 0, with keys side by side: keys[dimension][block]. Up
-// to the next multiple of kLanes they are 0. Rows: floats for kSide keys.
+// to the next multiple of kLanes they are 0. Rows: floats for kLanes8 keys.
 void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
                     float* keys, float* values, float* rows);
 
@@ -32,4 +32,4 @@ Write write;
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -1,8 +1,8 @@
-#include "row_int8_operator.h"
+#include "int8_matmul_operator.h"
 
 #include "kernels.h"
-#include "product.h"
-#include "row_int8.h"
+#include "matmul_call.h"
+#include "int8_matmul.h"
 
 namespace ort {
 namespace {
@@ -29,7 +29,7 @@ void quantize_task(void* data, size_t index) {
   const int64_t begin = static_cast<int64_t>(index) * kQuantizeRows;
   const Rows& rows = work.product.rows;
   kernels().quantize(work.product.x, work.factors,
-                     rows.part(begin, smaller(kQuantizeRows, rows.count - begin)),
+                     rows.part(begin, min(kQuantizeRows, rows.count - begin)),
                      work.product.num_inputs, work.bytes + begin * work.row_bytes(),
                      work.largest + begin);
 }
@@ -75,7 +75,7 @@ struct RowInt8MatMul : Stateless {
     work.largest = static_cast<float*>(memory);
     work.bytes = reinterpret_cast<uint8_t*>(work.largest + num_rows);
     RETURN_IF_FAILED(
-        run_tasks(api, context, quantize_task, ceil_div(num_rows, kQuantizeRows), &work));
+        run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeRows), &work));
     return run_tasks(api, context, multiply_task, work.tiles.count(), &work);
   }
 };

@@ -4,8 +4,8 @@
 #include "matmul_operator.h"
 #include "norm_operator.h"
 #include "operator.h"
-#include "processor.h"
-#include "row_int8_operator.h"
+#include "cpu_features.h"
+#include "int8_matmul_operator.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #include "../kernels.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace matmul::SIMD {
 Multiply multiply;
@@ -40,4 +40,4 @@ const Kernels kernels{
 
 }  // namespace SIMD
 
-#include "end.h"
+#include "end_target.h"

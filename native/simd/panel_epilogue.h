@@ -1,10 +1,10 @@
 // What is done with the sums of a product while they are in registers.
 #pragma once
 
-#include "../output.h"
+#include "../epilogue.h"
 #include "activations.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace SIMD {
 
@@ -67,7 +67,7 @@ class PanelOutput {
     switch (activation_) {
       case Activation::kSiluGate:
         for (int64_t row = 0; row < num_rows; row++) {
-          Eight halves[2];
+          Floats8 halves[2];
           memcpy(halves, sums + row * kPanelVectors, sizeof halves);
           put(row, 0, silu(halves[0]) * halves[1]);
         }
@@ -103,8 +103,8 @@ class PanelOutput {
     if (count >= kSize) {
       put_whole(at, value);
     } else if (count > 0) {
-      if (rest_) value += load_some<V>(rest_ + at, count);
-      store_some(y_ + at, value, count);
+      if (rest_) value += load_n<V>(rest_ + at, count);
+      store_n(y_ + at, value, count);
     }
   }
 
@@ -117,4 +117,4 @@ class PanelOutput {
 
 }  // namespace SIMD
 
-#include "end.h"
+#include "end_target.h"

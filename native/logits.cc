@@ -1,6 +1,6 @@
 // Called by server/runtime/kernels/vocabulary.py: vocabulary.h says what each does.
 
-#include "vocabulary.h"
+#include "logits.h"
 
 #include "exported.h"
 #include "kernels.h"

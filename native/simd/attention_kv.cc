@@ -1,8 +1,8 @@
-#include "attention_memory.h"
+#include "attention_kv.h"
 
 #include <string.h>
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 
@@ -13,7 +13,7 @@ void fetch(const float* x, int64_t size) {
 namespace {
 
 INLINE void copy(const float* x, int64_t size, float* y) {
-  for (int64_t i = 0; i < size; i += kSide) store(y + i, load<Eight>(x + i));
+  for (int64_t i = 0; i < size; i += kLanes8) store(y + i, load<Floats8>(x + i));
 }
 
 // Fetches the key and the value of a new token that comes soon, if there is one.
@@ -38,11 +38,11 @@ void turn(const Call& call, const float* x, int64_t position, float factor, floa
       y[2 * i + 1] = (b * cos[i] + a * sin[i]) * factor;
     }
   }
-  for (; i + kSide <= half; i += kSide) {
-    const Eight a = load<Eight>(x + i), b = load<Eight>(x + half + i);
-    const Eight c = load<Eight>(cos + i), s = load<Eight>(sin + i);
-    const Eight first = fma(a, c, -(b * s));
-    const Eight second = fma(b, c, a * s);
+  for (; i + kLanes8 <= half; i += kLanes8) {
+    const Floats8 a = load<Floats8>(x + i), b = load<Floats8>(x + half + i);
+    const Floats8 c = load<Floats8>(cos + i), s = load<Floats8>(sin + i);
+    const Floats8 first = fma(a, c, -(b * s));
+    const Floats8 second = fma(b, c, a * s);
     store(y + i, first * factor);
     store(y + half + i, second * factor);
   }
@@ -53,8 +53,8 @@ void turn(const Call& call, const float* x, int64_t position, float factor, floa
   }
   i = 2 * half;
   for (; i + kLanes <= call.size; i += kLanes) store(y + i, load(x + i) * factor);
-  for (; i + kSide <= call.size; i += kSide) {
-    store(y + i, load<Eight>(x + i) * factor);
+  for (; i + kLanes8 <= call.size; i += kLanes8) {
+    store(y + i, load<Floats8>(x + i) * factor);
   }
   for (; i < call.size; i++) y[i] = x[i] * factor;
 }
@@ -73,25 +73,25 @@ void gather(const Call& call, int64_t row, int64_t kv_head, int64_t start, int64
 void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
                     float* keys, float* values, float* rows) {
   const int64_t size = call.size, head = kv_head * size;
-  const int64_t num_columns = ceil_div(last - first, kLanes) * kLanes;
-  for (int64_t column = 0; column < num_columns; column += kSide) {
-    const int64_t begin = smaller(last, first + column), end = smaller(last, begin + kSide);
+  const int64_t num_columns = div_ceil(last - first, kLanes) * kLanes;
+  for (int64_t column = 0; column < num_columns; column += kLanes8) {
+    const int64_t begin = min(last, first + column), end = min(last, begin + kLanes8);
     const int64_t count = end - begin;
-    if (count == kSide && !call.rotary.cos) {
+    if (count == kLanes8 && !call.rotary.cos) {
       for (int64_t token = begin; token < end; token++) {
         fetch_ahead(call, row, head, token, call.length(row));
         copy(call.value.of(row, token) + head, size, values + (token - first) * size);
       }
       const float* key = call.key.of(row, begin) + head;
-      for (int64_t i = 0; i < size; i += kSide) {
-        transpose(key + i, call.key.token, keys + i * call.block() + column, call.block());
+      for (int64_t i = 0; i < size; i += kLanes8) {
+        transpose_8x8(key + i, call.key.token, keys + i * call.block() + column, call.block());
       }
       continue;
     }
     gather(call, row, kv_head, 0, begin, end, rows, values + column * size);
-    memset(rows + count * size, 0, (kSide - count) * size * sizeof(float));
-    for (int64_t i = 0; i < size; i += kSide) {
-      transpose(rows + i, size, keys + i * call.block() + column, call.block());
+    memset(rows + count * size, 0, (kLanes8 - count) * size * sizeof(float));
+    for (int64_t i = 0; i < size; i += kLanes8) {
+      transpose_8x8(rows + i, size, keys + i * call.block() + column, call.block());
     }
   }
 }
@@ -119,4 +119,4 @@ void write(const Call& call, int64_t row, int64_t kv_head) {
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "output.h"
+#include "epilogue.h"
 
 namespace row_int8 {
 
@@ -28,7 +28,7 @@ struct Matrix {
 };
 
 // Rows of x [..., num_inputs], times factors [num_inputs] if they are not null, to bytes around 128,
-// bytes [rows.count, 4 * num_groups], and the largest magnitude of each.
+// bytes [rows.count, 4 * num_groups], and the largest abs of each.
 using Quantize = void(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,
                       uint8_t* bytes, float* largest);
 

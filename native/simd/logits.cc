@@ -1,11 +1,11 @@
-#include "../vocabulary.h"
+#include "../logits.h"
 
 #include <math.h>
 
-#include "../numbers.h"
+#include "../integers.h"
 #include "vectors.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace vocabulary::SIMD {
 namespace {
@@ -47,9 +47,9 @@ INLINE float largest_of(const float* x, int64_t size) {
   Floats best[2] = {-INFINITY, -INFINITY};
   int64_t i = 0;
   for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
-    for (int k = 0; k < 2; k++) best[k] = larger_of(load(x + i + k * kLanes), best[k]);
+    for (int k = 0; k < 2; k++) best[k] = max(load(x + i + k * kLanes), best[k]);
   }
-  float found = largest(larger_of(best[0], best[1]));
+  float found = largest(max(best[0], best[1]));
   for (; i < size; i++) found = fmaxf(found, x[i]);
   return found;
 }
@@ -58,7 +58,7 @@ INLINE float largest_of(const float* x, int64_t size) {
 float scan(const float* x, int64_t size, Largest& top) {
   float largest = -INFINITY;
   for (int64_t begin = 0; begin < size; begin += kTopBlock) {
-    const int64_t end = smaller(size, begin + kTopBlock);
+    const int64_t end = min(size, begin + kTopBlock);
     const float here = largest_of(x + begin, end - begin);
     top.look(begin, end, here);
     largest = fmaxf(largest, here);
@@ -73,7 +73,7 @@ double log_sum_exp_of(const float* x, int64_t size, float best) {
   };
   double total = 0.0;
   for (int64_t begin = 0; begin < size; begin += kSumBlock) {
-    const int64_t end = smaller(size, begin + kSumBlock);
+    const int64_t end = min(size, begin + kSumBlock);
     Floats parts[4] = {};
     int64_t i = begin;
     for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
@@ -115,4 +115,4 @@ void likeliest(const float* const* rows, int64_t num_rows, int64_t size,
 
 }  // namespace vocabulary::SIMD
 
-#include "end.h"
+#include "end_target.h"

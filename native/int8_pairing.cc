@@ -6,7 +6,7 @@
 
 #include "exported.h"
 #include "kernels.h"
-#include "row_int8.h"
+#include "int8_matmul.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
 // Some rows times some panels, where VNNI adds four products in one instruction.
 #pragma once
 
-#include "row_int8_panel.h"
-#include "rows_ahead.h"
+#include "int8_panel.h"
+#include "row_pointers.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace row_int8::SIMD {
 
@@ -69,4 +69,4 @@ void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, c
 
 }  // namespace row_int8::SIMD
 
-#include "end.h"
+#include "end_target.h"

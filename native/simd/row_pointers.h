@@ -3,7 +3,7 @@
 
 #include "vectors.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace SIMD {
 
@@ -52,4 +52,4 @@ class Ahead {
 
 }  // namespace SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -1,4 +1,4 @@
-#include "product.h"
+#include "matmul_call.h"
 
 #include <string.h>
 
@@ -20,7 +20,7 @@ Status* data_of(const Api& api, const Value* value, const T*& out) {
 int64_t list_rows(const int32_t* lengths, int64_t batch, int64_t length, int32_t* places) {
   int64_t count = 0;
   for (int64_t b = 0; b < batch; b++) {
-    for (int64_t i = 0; i < smaller(length, lengths[b]); i++) {
+    for (int64_t i = 0; i < min(length, lengths[b]); i++) {
       places[count++] = static_cast<int32_t>(b * length + i);
     }
   }
@@ -61,7 +61,7 @@ Status* Product::read(const Api& api, KernelContext* context, size_t first) {
   const int64_t batch = shape.sizes[0], length = shape.sizes[1];
   int64_t num_absent = 0;
   for (int64_t b = 0; b < batch; b++) {
-    const int64_t count = larger(0, length - lengths[b]);
+    const int64_t count = max(0, length - lengths[b]);
     memset(y + ((b + 1) * length - count) * width, 0, count * width * sizeof(float));
     num_absent += count;
   }
@@ -74,14 +74,14 @@ Status* Product::read(const Api& api, KernelContext* context, size_t first) {
 
 Tiles::Tiles(const Product& product, int64_t rows_of_task, int64_t num_products, int64_t least_rows)
     : rows_(product.rows),
-      num_panels_(ceil_div(product.num_outputs, kPanel)),
+      num_panels_(div_ceil(product.num_outputs, kPanel)),
       rows_of_task_(rows_of_task),
-      num_row_tasks_(ceil_div(product.rows.count, rows_of_task)) {
-  const int64_t num_rows = larger(least_rows, smaller(rows_of_task, rows_.count));
+      num_row_tasks_(div_ceil(product.rows.count, rows_of_task)) {
+  const int64_t num_rows = max(least_rows, min(rows_of_task, rows_.count));
   const int64_t of_panel = num_rows * product.num_inputs * kPanel;
-  const int64_t worthwhile = ceil_div(num_products, larger(1, of_panel));
-  const int64_t least = larger(worthwhile, ceil_div(num_panels_, kMaxPanelTasks));
-  panels_of_task_ = smaller(num_panels_, ceil_div(larger(1, least), kPanelsOfTile) * kPanelsOfTile);
+  const int64_t worthwhile = div_ceil(num_products, max(1, of_panel));
+  const int64_t least = max(worthwhile, div_ceil(num_panels_, kMaxPanelTasks));
+  panels_of_task_ = min(num_panels_, div_ceil(max(1, least), kPanelsOfTile) * kPanelsOfTile);
 }
 
 }  // namespace ort

@@ -1,4 +1,4 @@
-#include "processor.h"
+#include "cpu_features.h"
 
 #include <cpuid.h>
 

@@ -1,16 +1,16 @@
-#include "../row_int8.h"
+#include "../int8_matmul.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../numbers.h"
+#include "../integers.h"
 #if SIMD_BITS == 512
-#include "row_int8_tile_512.h"
+#include "int8_microkernel_avx512.h"
 #else
-#include "row_int8_tile_256.h"
+#include "int8_microkernel_avx2.h"
 #endif
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace row_int8::SIMD {
 namespace {
@@ -37,27 +37,27 @@ struct Scaled {
   float one(int64_t i) const { return x[i] * factors[i]; }
 };
 
-// The largest magnitude; NaN if there is one.
+// The largest abs; NaN if there is one.
 template <typename Row>
 float largest_magnitude(const Row& row, int64_t size) {
   Floats best = 0.0f;
-  Ints strange = 0;
+  Ints has_nan = 0;
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     const Floats value = row.some(i);
-    strange |= value != value;
-    best = larger_of(best, magnitude(value));
+    has_nan |= value != value;
+    best = max(best, abs(value));
   }
   float found = largest(best);
-  bool is_strange = any(strange);
+  bool has_nan_tail = any(has_nan);
   for (; i < size; i++) {
-    is_strange |= isnan(row.one(i));
+    has_nan_tail |= isnan(row.one(i));
     found = fmaxf(found, fabsf(row.one(i)));
   }
-  return is_strange ? NAN : found;
+  return has_nan_tail ? NAN : found;
 }
 
-// As divided by the largest magnitude and then by kStep, in whole steps. The product with one over
+// As divided by the largest abs and then by kStep, in whole steps. The product with one over
 // both is off by less than 4e-5, which decides only where it is about half between two steps.
 template <typename Row>
 void quantize_row(const Row& row, int64_t size, float largest, uint8_t* bytes) {
@@ -65,10 +65,10 @@ void quantize_row(const Row& row, int64_t size, float largest, uint8_t* bytes) {
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     const Floats value = row.some(i), about = value * factor;
-    Ints steps = whole(about);
-    const Floats off = magnitude(about - __builtin_convertvector(steps, Floats));
-    if (any(!(off <= 0.4999f))) steps = whole(value / largest / kStep);  // also NaN
-    store_bytes(bytes + i, steps + 128);
+    Ints steps = nearest_int(about);
+    const Floats off = abs(about - __builtin_convertvector(steps, Floats));
+    if (any(!(off <= 0.4999f))) steps = nearest_int(value / largest / kStep);  // also NaN
+    store_saturated_u8(bytes + i, steps + 128);
   }
   for (; i < size; i++) {
     bytes[i] = static_cast<uint8_t>(nearbyintf(row.one(i) / largest / kStep) + 128.0f);
@@ -87,8 +87,8 @@ void multiply_panels(const uint8_t* bytes, int64_t stride, const float* largest,
                      const Panel* panels, PanelOutput* outputs) {
   Ahead ahead(panels[P - 1].weights + stride * kPanel);
   while (num_rows) {
-    const int64_t count = ceil_div(num_rows, ceil_div(num_rows, kTile));
-    with_count<kTile>(count, [&](auto tile) {
+    const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kTile));
+    with_static_count<kTile>(count, [&](auto tile) {
       multiply_tile<tile.kCount, P>(bytes, stride, largest, panels, outputs, ahead);
     });
     ahead.skip(stride / kGroup / kUnrolled);
@@ -122,7 +122,7 @@ void multiply(const uint8_t* bytes, const float* largest, const Rows& rows, cons
               const Epilogue& epilogue, int64_t first, int64_t last, float* y) {
   const int64_t stride = matrix.num_groups() * kGroup;
   for (int64_t row = 0; row < rows.count; row += kRowBlock) {
-    const Rows part = rows.part(row, smaller(kRowBlock, rows.count - row));
+    const Rows part = rows.part(row, min(kRowBlock, rows.count - row));
     const auto output = [&](int64_t index) {
       return PanelOutput(epilogue, matrix.num_outputs, part, index, y);
     };
@@ -145,4 +145,4 @@ void multiply(const uint8_t* bytes, const float* largest, const Rows& rows, cons
 
 }  // namespace row_int8::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -1,10 +1,10 @@
 // A panel of a matrix of bytes, and what becomes of sums of its products.
 #pragma once
 
-#include "../row_int8.h"
-#include "panel_output.h"
+#include "../int8_matmul.h"
+#include "panel_epilogue.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace row_int8::SIMD {
 
@@ -52,4 +52,4 @@ INLINE void finish(const Ints* sums, int64_t stride, const float* largest, const
 
 }  // namespace row_int8::SIMD
 
-#include "end.h"
+#include "end_target.h"

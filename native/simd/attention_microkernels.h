@@ -4,10 +4,10 @@
 // runs over its dimensions, or over its keys, in one order.
 #pragma once
 
-#include "../numbers.h"
+#include "../integers.h"
 #include "vectors.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 
@@ -160,4 +160,4 @@ void add_all_values(const float* weights, int64_t weights_stride, const float* v
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -1,12 +1,12 @@
-#include "weights.h"
+#include "weight_format.h"
 
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
 #include "exported.h"
-#include "numbers.h"
-#include "output.h"
+#include "integers.h"
+#include "epilogue.h"
 
 #define AVX2_FMA __attribute__((target("avx2,fma,f16c")))
 #define AVX2_FMA_INLINE __attribute__((target("avx2,fma,f16c"), always_inline)) inline

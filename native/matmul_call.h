@@ -1,10 +1,10 @@
 // What the operators of products share: the inputs after the matrix, and how threads divide it.
 #pragma once
 
-#include "numbers.h"
+#include "integers.h"
 #include "operator.h"
-#include "output.h"
-#include "weights.h"
+#include "epilogue.h"
+#include "weight_format.h"
 
 namespace ort {
 
@@ -34,14 +34,14 @@ class Tiles {
   // `least_rows` take no less time: they wait for the matrix.
   Tiles(const Product& product, int64_t rows_of_task, int64_t num_products, int64_t least_rows);
 
-  int64_t count() const { return num_row_tasks_ * ceil_div(num_panels_, panels_of_task_); }
+  int64_t count() const { return num_row_tasks_ * div_ceil(num_panels_, panels_of_task_); }
   Rows rows(int64_t task) const {
     const int64_t begin = task % num_row_tasks_ * rows_of_task_;
-    return rows_.part(begin, smaller(rows_of_task_, rows_.count - begin));
+    return rows_.part(begin, min(rows_of_task_, rows_.count - begin));
   }
   int64_t first_panel(int64_t task) const { return task / num_row_tasks_ * panels_of_task_; }
   int64_t last_panel(int64_t task) const {
-    return smaller(first_panel(task) + panels_of_task_, num_panels_);
+    return min(first_panel(task) + panels_of_task_, num_panels_);
   }
 
  private:

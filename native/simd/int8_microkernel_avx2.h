@@ -1,10 +1,10 @@
 // Some rows times a panel, with sums of products in 16 bits: of pairs of groups, where they fit.
 #pragma once
 
-#include "row_int8_panel.h"
-#include "rows_ahead.h"
+#include "int8_panel.h"
+#include "row_pointers.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace row_int8::SIMD {
 
@@ -78,4 +78,4 @@ void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, c
 
 }  // namespace row_int8::SIMD
 
-#include "end.h"
+#include "end_target.h"
