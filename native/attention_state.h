@@ -1,4 +1,5 @@
-// What attention knows of some queries while it goes through their keys, block by block.
+// The running state of attention: queries of a block with their maximum score, denominator and
+// accumulator, updated block of keys by block of keys.
 #pragma once
 
 #include "attention.h"
@@ -6,46 +7,46 @@
 
 namespace attention {
 
-constexpr int64_t kMaxLanes = 16;  // floats of the largest register
+constexpr int64_t kMaxLanes = 16;  // floats of the widest register
 
-// A part's queries of the heads of one key head, token by token, and what is known of each.
-struct Queries {
-  Part part;
-  int64_t kv_head, count;
-  float* vectors;         // [count][size], turned and scaled
-  float* sums;            // [count][size]: of values, weighted
-  float* scores;          // [count][block]
-  float* totals;          // [count][kMaxLanes]: of weights, by position modulo a register's floats
-  float* best;            // [count]: the largest score
-  float* rescale;         // [count]: what a block's max one makes of what was before
-  int32_t *begin, *end;   // [count]: the keys it sees
+// All queries of a QueryBlock for one key head, ordered [row][token][head of the group]. The arrays
+// lie in scratch.
+struct QueryState {
+  QueryBlock block;
+  int64_t kv_head, num_queries;
+  float* queries;              // [num_queries][head_size], rotated and scaled
+  float* accumulators;         // [num_queries][head_size]: weighted sums of values
+  float* scores;               // [num_queries][keys_per_block], then softmax weights
+  float* denominators;         // [num_queries][kMaxLanes]: sums of weights, one per vector lane
+  float* max_scores;           // [num_queries]
+  float* rescale;              // [num_queries]: factor of earlier sums after a new maximum
+  int32_t *key_begin, *key_end;  // [num_queries]: the positions that a query sees
 
-  Queries(const Call& call, const Part& part, int64_t kv_head, float* scratch)
-      : part(part),
+  QueryState(const Params& params, const QueryBlock& block, int64_t kv_head, float* scratch)
+      : block(block),
         kv_head(kv_head),
-        count(part.num_rows * part.num_tokens() * call.group()) {
+        num_queries(block.num_rows * block.num_tokens() * params.group_size()) {
     const auto take = [&](int64_t size) {
       float* taken = scratch;
-      scratch += rounded_up(count * size);
+      scratch += round_up(num_queries * size, kMaxLanes);
       return taken;
     };
-    vectors = take(call.size);
-    sums = take(call.size);
-    scores = take(call.block());
-    totals = take(kMaxLanes);
-    best = take(1);
+    queries = take(params.head_size);
+    accumulators = take(params.head_size);
+    scores = take(params.keys_per_block());
+    denominators = take(kMaxLanes);
+    max_scores = take(1);
     rescale = take(1);
-    begin = reinterpret_cast<int32_t*>(take(1));
-    end = reinterpret_cast<int32_t*>(take(1));
-  }
-  static size_t scratch_size(const Call& call, int64_t count) {
-    return 2 * rounded_up(count * call.size) + count * (call.block() + kMaxLanes) +
-           4 * rounded_up(count);
+    key_begin = reinterpret_cast<int32_t*>(take(1));
+    key_end = reinterpret_cast<int32_t*>(take(1));
   }
 
- private:
-  // Each begins where a register's worth does.
-  static int64_t rounded_up(int64_t size) { return div_ceil(size, kMaxLanes) * kMaxLanes; }
+  // Floats that the arrays take; each begins at a multiple of kMaxLanes.
+  static size_t scratch_size(const Params& params, int64_t num_queries) {
+    return 2 * round_up(num_queries * params.head_size, kMaxLanes) +
+           num_queries * (params.keys_per_block() + kMaxLanes) +
+           4 * round_up(num_queries, kMaxLanes);
+  }
 };
 
 }  // namespace attention

@@ -1,4 +1,5 @@
-// Copies of parts of tensors: called by server/runtime/kernels/memory.py.
+// Copies rows of state tensors, such as the key/value cache, or a range of their tokens: for forks
+// and cached prefixes. server/backend/kernels/memory.py calls it.
 
 #include <stdint.h>
 #include <string.h>
@@ -7,18 +8,20 @@
 
 namespace {
 
-// [rows][parts][tokens], contiguous; bytes from one to the next. No tokens: token_bytes is 0.
+// [rows][parts][tokens], contiguous. token_bytes is 0 for a tensor without tokens, which is copied
+// as whole rows.
 struct Tensor {
   char* data;
   int64_t row_bytes, num_parts, part_bytes, token_bytes;
 };
 
-// As server/runtime/contract.py has it.
+// Tokens start .. stop - 1 of `num_rows` rows from `source` on go to those from `target` on. The
+// fields are those of server/backend/base.py's Move.
 struct Move {
   int64_t source, target, start, stop, num_rows;
 };
 
-void move_row(const Tensor& tensor, int64_t source, int64_t target, const Move& move) {
+void copy_row(const Tensor& tensor, int64_t source, int64_t target, const Move& move) {
   const char* from = tensor.data + source * tensor.row_bytes;
   char* to = tensor.data + target * tensor.row_bytes;
   if (!tensor.token_bytes) {
@@ -35,13 +38,13 @@ void move_row(const Tensor& tensor, int64_t source, int64_t target, const Move& 
 
 }  // namespace
 
-// Makes the moves, one after the other, in each of the tensors.
-EXPORTED void triune_move(const Tensor* tensors, int64_t num_tensors, const Move* moves,
-                          int64_t num_moves) {
+// Applies the moves in order to each tensor. A later move sees what an earlier one wrote.
+EXPORTED void triune_copy_rows(const Tensor* tensors, int64_t num_tensors, const Move* moves,
+                               int64_t num_moves) {
   for (int64_t t = 0; t < num_tensors; t++) {
     for (int64_t m = 0; m < num_moves; m++) {
       for (int64_t row = 0; row < moves[m].num_rows; row++) {
-        move_row(tensors[t], moves[m].source + row, moves[m].target + row, moves[m]);
+        copy_row(tensors[t], moves[m].source + row, moves[m].target + row, moves[m]);
       }
     }
   }

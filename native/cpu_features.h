@@ -1,14 +1,16 @@
-// What instructions this processor has, and its system keeps the registers of.
+// CPU features that choose the kernels. A feature counts only if the operating system saves its
+// registers at a context switch.
 #pragma once
 
-namespace processor {
+namespace cpu_features {
 
-// What the kernels need, F16C included.
+// AVX2, FMA and F16C: the least that the kernels need.
 bool has_avx2_and_fma();
+// AVX512F.
 bool has_avx512();
-// What their wide form needs: foundation, BW, DQ, VL and VNNI.
+// AVX512F, BW, DQ, VL and VNNI: what the 512-bit kernels need.
 bool has_avx512_and_vnni();
-// For products of bytes: AVX-VNNI or AVX512-VNNI.
+// AVX-VNNI or AVX512-VNNI: int8 dot products in ONNX Runtime's own kernels.
 bool has_vnni();
 
-}  // namespace processor
+}  // namespace cpu_features

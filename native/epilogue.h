@@ -1,35 +1,43 @@
-// What follows a product, and where it goes.
+// What a matrix product does with its sums before it stores them: bias, activation, residual.
+// PackedMatMul and DynamicInt8MatMul share it; simd/panel_epilogue.h applies it to the sums while
+// they are in registers.
+//
+// In GEMM's letters, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N is
+// num_outputs.
 #pragma once
 
 #include <stdint.h>
 
-constexpr int64_t kPanel = 16;  // outputs side by side
+// Outputs side by side in a packed panel of W. A micro-kernel's nr is one or two panels.
+constexpr int64_t kPanelWidth = 16;
 
-// A gate: of 2n outputs, panels have eight of the first n, then eight of the last n, as
-// server/runtime/kernels/epilogue.py lays them. Shazeer 2020.
+// kSiluGate (SwiGLU: Shazeer 2020): W has 2n outputs, and each panel holds eight of the first n,
+// then the eight of the last n that they gate. server/backend/kernels/epilogue.py packs them so and
+// has the same numbers.
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSiluGate = 3 };
 
-// y = activation(sum + bias) + rest; of a gate, activation(first half) * second half.
+// y = activation(sum + bias) + residual; with a gate, silu(first half) * second half + residual.
 struct Epilogue {
-  const float* bias;  // [outputs], or null; as the panels have them
-  const float* rest;  // [rows, width of y], or null
+  const float* bias;      // [panels][16], or null
+  const float* residual;  // shaped as y, or null
   Activation activation;
 
   bool is_gated() const { return activation == Activation::kSiluGate; }
+  // The width of y.
   int64_t width_of(int64_t num_outputs) const { return is_gated() ? num_outputs / 2 : num_outputs; }
 };
 
-// Those of x and y that are computed, in order: `count` of them from number `first` on.
+// The rows of x and y to compute: `count` of them, from the `first` on.
 struct Rows {
-  const int32_t* index;  // their places in x and y; null: all there are
+  const int32_t* indices;  // ascending; null: every row
   int64_t first, count;
 
-  int64_t operator[](int64_t i) const { return index ? index[first + i] : first + i; }
-  // How many of them, from the first on, lie side by side.
-  int64_t run() const {
-    int64_t size = index ? 1 : count;
-    while (size < count && index[first + size] == index[first] + size) size++;
+  int64_t operator[](int64_t i) const { return indices ? indices[first + i] : first + i; }
+  // How many rows, counted from the first, are adjacent in memory.
+  int64_t num_adjacent() const {
+    int64_t size = indices ? 1 : count;
+    while (size < count && indices[first + size] == indices[first] + size) size++;
     return size;
   }
-  Rows part(int64_t begin, int64_t size) const { return {index, first + begin, size}; }
+  Rows slice(int64_t begin, int64_t size) const { return {indices, first + begin, size}; }
 };

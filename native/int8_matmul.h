@@ -1,4 +1,8 @@
-// y = x W in int8: rows of x become bytes as they come, W is bytes already.
+// y = epilogue(x W) in int8: each row of x is quantized to 8 bits as it comes (dynamic quantization),
+// W was quantized per output by the export. int8_pairing.cc orders W; simd/int8_microkernel_avx2.h
+// and simd/int8_microkernel_avx512.h have the micro-kernels.
+//
+// Sums of products are exact, so that results equal those of the standard operators bit by bit.
 #pragma once
 
 #include <stddef.h>
@@ -6,35 +10,40 @@
 
 #include "epilogue.h"
 
-namespace row_int8 {
+namespace int8_matmul {
 
-constexpr int64_t kGroup = 4;  // inputs side by side
+// kr: the inputs of an output that lie side by side; one instruction adds their four products. Four
+// such inputs of a panel are a group.
+constexpr int64_t kKr = 4;
 
-// W as the kernel reads it: [panels][inputs / 4][16 outputs][4 inputs], padded with zeros.
+// W [num_inputs, num_outputs], packed: [panels][groups][16 outputs][4 inputs], padded with zeros.
 //
-// Sums of the products of inputs 2i and 2i + 1 with an unsigned byte each must fit 16 bits. So do
-// those of two groups, where they are a pair: row_int8_pairs.cc puts such groups side by side.
-struct Matrix {
+// The products of inputs 2i and 2i + 1 with unsigned bytes must add up within 16 bits. The groups of
+// a pair must do so together.
+struct PackedMatrix {
   const int8_t* weights;
-  // Of each panel: how many groups are in pairs, then at which byte each group's inputs begin.
-  const uint16_t* order;
-  const float* scales;     // of each output, also of padding
-  const int32_t* offsets;  // of each output, also of padding: 128 * the sum of its weights
+  // [panels][1 + groups]: the number of groups in pairs, which come first; then the byte of x at
+  // which each group's inputs begin.
+  const uint16_t* group_order;
+  const float* scales;            // [panels][16]
+  const int32_t* zero_point_sums;  // [panels][16]: the zero point 128 times the sum of the weights
   int64_t num_inputs;
   int64_t num_outputs;
 
-  int64_t num_groups() const { return (num_inputs + kGroup - 1) / kGroup; }
-  int64_t num_panels() const { return (num_outputs + kPanel - 1) / kPanel; }
+  int64_t num_groups() const { return (num_inputs + kKr - 1) / kKr; }
+  int64_t num_panels() const { return (num_outputs + kPanelWidth - 1) / kPanelWidth; }
 };
 
-// Rows of x [..., num_inputs], times factors [num_inputs] if they are not null, to bytes around 128,
-// bytes [rows.count, 4 * num_groups], and the largest abs of each.
-using Quantize = void(const float* x, const float* factors, const Rows& rows, int64_t num_inputs,
-                      uint8_t* bytes, float* largest);
+// Quantizes rows of x [.., num_inputs], first multiplied by input_factors [num_inputs] unless that is
+// null. Writes bytes [rows.count][4 * groups], with zero point 128 and padded with zeros, and the
+// largest magnitude of each row, max_abs [rows.count]: 127 steps.
+using Quantize = void(const float* x, const float* input_factors, const Rows& rows,
+                      int64_t num_inputs, uint8_t* bytes, float* max_abs);
 
-// Panels first .. last - 1 of those rows of y. Their bytes and magnitudes begin with the first.
-using Multiply = void(const uint8_t* bytes, const float* largest, const Rows& rows,
-                      const Matrix& matrix, const Epilogue& epilogue, int64_t first, int64_t last,
-                      float* y);
+// Computes panels first_panel .. last_panel - 1 of the given rows of y [.., width]. `bytes` and
+// `max_abs` begin with the first of those rows.
+using Multiply = void(const uint8_t* bytes, const float* max_abs, const Rows& rows,
+                      const PackedMatrix& matrix, const Epilogue& epilogue, int64_t first_panel,
+                      int64_t last_panel, float* y);
 
-}  // namespace row_int8
+}  // namespace int8_matmul

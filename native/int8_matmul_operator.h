@@ -1,14 +1,16 @@
-// triune.RowInt8MatMul: y = epilogue(x W) in int8, rows of x quantised as they come.
+// triune.DynamicInt8MatMul: y = epilogue(x W) in int8, x quantized row by row at run time
+// (int8_matmul.h).
 //
-// Inputs: x, float [..., inputs]; W, scales and offsets as row_int8::Matrix has them; factors, float
-// [inputs], optional, that x is multiplied with first; then those of Product (product.h).
-// Output: y, float [..., Epilogue::width_of(outputs)].
+// Inputs: x, float [.., num_inputs]; weights, group order, scales and zero-point sums as
+// int8_matmul::PackedMatrix has them; input factors, float [num_inputs], optional; then
+// MATMUL_PARAMETERS. Output: y, float [.., Epilogue::width_of(num_outputs)].
+// Attributes: those of MatMulAttributes, all required.
 #pragma once
 
 #include "ort_api.h"
 
 namespace ort {
 
-const Operator& row_int8_matmul();
+const Operator& dynamic_int8_matmul();
 
 }  // namespace ort

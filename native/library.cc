@@ -1,19 +1,21 @@
-// What the library says to the server and to ONNX Runtime.
+// Entry points of the library: which kernels this CPU supports, asked by
+// server/backend/kernels/library.py, and the registration of the operators with ONNX Runtime.
 
 #include "attention_operator.h"
+#include "cpu_features.h"
+#include "exported.h"
+#include "int8_matmul_operator.h"
 #include "matmul_operator.h"
 #include "norm_operator.h"
 #include "operator.h"
-#include "cpu_features.h"
-#include "int8_matmul_operator.h"
 
 namespace {
 
-// server/runtime/kernels/library.py
+// Flags; server/backend/kernels/library.py has the same numbers.
 enum Kernels : int {
-  kRowInt8 = 1,
+  kInt8MatMul = 1,
   kMatMul = 2,
-  kVocabulary = 4,
+  kLogits = 4,
   kAttention = 8,
   kNorm = 16,
   kAll = 31
@@ -21,36 +23,33 @@ enum Kernels : int {
 
 }  // namespace
 
-extern "C" {
-
-// What this processor can run.
-__attribute__((visibility("default"))) int triune_runnable() {
-  return processor::has_avx2_and_fma() ? kAll : 0;
+// The kernels that this CPU can run.
+EXPORTED int triune_supported_kernels() {
+  return cpu_features::has_avx2_and_fma() ? kAll : 0;
 }
 
-// What is faster here than ONNX Runtime's own operators, which use more instructions than ours.
-__attribute__((visibility("default"))) int triune_worthwhile() {
-  int kernels = triune_runnable();
-  if (processor::has_avx512_and_vnni()) return kernels;
-  if (processor::has_vnni()) kernels &= ~kRowInt8;
-  if (processor::has_avx512()) kernels &= ~kMatMul;
+// Those that are faster than ONNX Runtime's own operators here. ONNX Runtime has VNNI and AVX-512
+// products of its own; ours use those instructions only where the CPU has both.
+EXPORTED int triune_preferred_kernels() {
+  int kernels = triune_supported_kernels();
+  if (cpu_features::has_avx512_and_vnni()) return kernels;
+  if (cpu_features::has_vnni()) kernels &= ~kInt8MatMul;
+  if (cpu_features::has_avx512()) kernels &= ~kMatMul;
   return kernels;
 }
 
-// Called by ONNX Runtime when the library is registered.
-__attribute__((visibility("default"))) ort::Status* RegisterCustomOps(ort::Session* options,
-                                                                      const ort::ApiBase* base) {
+// ONNX Runtime calls it for each session that registers the library.
+EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBase* base) {
   const ort::Table table = base->get_api(ort::kVersion);
   if (!table) return nullptr;
   const ort::Api api(table);
   static ort::Domain* domain = nullptr;
   if (!domain) {
     RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
-    RETURN_IF_FAILED(api.Add(domain, &ort::row_int8_matmul()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::dynamic_int8_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::packed_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
     RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
   }
   return api.Add(options, domain);
-}
 }

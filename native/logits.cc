@@ -1,4 +1,4 @@
-// Called by server/runtime/kernels/vocabulary.py: vocabulary.h says what each does.
+// Exports the kernels of logits.h to server/backend/kernels/vocabulary.py.
 
 #include "logits.h"
 
@@ -9,11 +9,13 @@ EXPORTED double triune_log_sum_exp(const float* x, int64_t size) {
   return kernels().log_sum_exp(x, size);
 }
 
-EXPORTED int64_t triune_top(const float* x, int64_t size, int64_t count, int64_t* places) {
-  return kernels().top(x, size, count, places);
+EXPORTED int64_t triune_top_indices(const float* x, int64_t size, int64_t count,
+                                    int64_t* indices) {
+  return kernels().top_indices(x, size, count, indices);
 }
 
-EXPORTED void triune_likeliest(const float* const* rows, int64_t num_rows, int64_t size,
-                               int64_t count, double* totals, int64_t* places, double* logprobs) {
-  kernels().likeliest(rows, num_rows, size, count, totals, places, logprobs);
+EXPORTED void triune_top_tokens(const float* const* rows, int64_t num_rows, int64_t size,
+                                int64_t count, double* log_sum_exps, int64_t* indices,
+                                double* logprobs) {
+  kernels().top_tokens(rows, num_rows, size, count, log_sum_exps, indices, logprobs);
 }

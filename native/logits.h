@@ -1,20 +1,22 @@
-// What the host asks of rows of logits.
+// Log-sum-exp and the largest values of rows of logits, for sampling and beam search on the host.
+// simd/logits.cc has the kernels; server/backend/kernels/vocabulary.py calls them.
 #pragma once
 
 #include <stdint.h>
 
-namespace vocabulary {
+namespace logits {
 
-// log(sum(exp(x))) of x [size], without overflow; NaN if one is.
+// log(sum(exp(x))) of x [size], without overflow; NaN if x has one.
 using LogSumExp = double(const float* x, int64_t size);
 
-// Places of the `count` largest of x [size], largest first, of equal ones the lower first. Returns
-// how many there are: a NaN is none.
-using Top = int64_t(const float* x, int64_t size, int64_t count, int64_t* places);
+// Indices of the `count` largest of x [size], largest first, the lower index first among equals.
+// Ignores NaN. Returns how many it wrote: fewer than `count` if x has fewer numbers.
+using TopIndices = int64_t(const float* x, int64_t size, int64_t count, int64_t* indices);
 
-// Of each row of logits [size], its log-sum-exp, and of the `count` largest the places and
-// log-probabilities [rows][count]. A place is -1 where there are fewer.
-using Likeliest = void(const float* const* rows, int64_t num_rows, int64_t size, int64_t count,
-                       double* totals, int64_t* places, double* logprobs);
+// For each of the rows of logits [size]: its log-sum-exp, log_sum_exps [rows]; the indices and
+// log-probabilities of its `count` largest values, [rows][count]. Missing indices are -1, with
+// log-probability -inf.
+using TopTokens = void(const float* const* rows, int64_t num_rows, int64_t size, int64_t count,
+                       double* log_sum_exps, int64_t* indices, double* logprobs);
 
-}  // namespace vocabulary
+}  // namespace logits

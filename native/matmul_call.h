@@ -1,52 +1,67 @@
-// What the operators of products share: the inputs after the matrix, and how threads divide it.
+// What PackedMatMul and DynamicInt8MatMul share: attributes, the inputs behind the matrix, skipping
+// of padding rows, and the division into tasks.
 #pragma once
 
+#include "epilogue.h"
 #include "integers.h"
 #include "operator.h"
-#include "epilogue.h"
-#include "weight_format.h"
 
 namespace ort {
 
-// After x and the matrix: settings, int32 [outputs, Activation, Form]; bias and rest as Epilogue
-// has them; lengths, int32 [batch], how many rows of each x [batch, length, inputs] count.
-#define PRODUCT_PARAMETERS {kInt32}, {kFloat, true}, {kFloat, true}, {kInt32, true}
-constexpr size_t kNumProductInputs = 4;
+// Attributes of both operators, all required: num_outputs, of W without padding; activation, a
+// number of Activation.
+struct MatMulAttributes {
+  int64_t num_outputs;
+  Activation activation;
 
-struct Product {
-  const float* x;
-  int64_t num_inputs, num_outputs;
-  weights::Form form;  // of a matrix in fp32
-  Rows rows;  // of x and y that count
-  Epilogue epilogue;
-  float* y;
-  Scratch places;  // of the rows
-
-  // Reads x, which is input 0, and those from input `first` on. Makes y, and writes zeros to rows
-  // that do not count.
-  Status* read(const Api& api, KernelContext* context, size_t first);
+  Status* read(const Api& api, const KernelInfo* info);
 };
 
-// Tasks, each some rows times some panels. Those that read the same panels follow each other.
-class Tiles {
- public:
-  // `num_products` of numbers make a task that is worth a thread's while. Fewer rows than
-  // `least_rows` take no less time: they wait for the matrix.
-  Tiles(const Product& product, int64_t rows_of_task, int64_t num_products, int64_t least_rows);
+// Inputs of both operators behind the matrix, all optional: bias and residual as Epilogue has them;
+// lengths, int32 [batch], for x [batch, length, num_inputs]: rows behind a length are padding.
+#define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}
+constexpr size_t kNumMatMulParameters = 3;
 
-  int64_t count() const { return num_row_tasks_ * div_ceil(num_panels_, panels_of_task_); }
+// One run of a node.
+struct MatMulCall {
+  const float* x;  // [.., num_inputs]
+  int64_t num_inputs, num_outputs;
+  Rows rows;  // of x and y, without padding
+  Epilogue epilogue;
+  float* y;         // [.., width]
+  Scratch indices;  // of the rows
+
+  // Reads x, input 0, and the inputs from `first` on. Allocates y, and writes zeros to rows of
+  // padding.
+  Status* read(const Api& api, KernelContext* context, const MatMulAttributes& attributes,
+               size_t first);
+
+ private:
+  Status* skip_padding(const Api& api, const int32_t* lengths, int64_t batch, int64_t length);
+};
+
+// A grid of tasks, each a block of rows times a range of panels. Tasks of the same panels are
+// consecutive.
+class TaskGrid {
+ public:
+  // Tasks have up to `rows_per_task` rows, and as many panels as it takes for `min_products`
+  // multiply-adds, so that a task outweighs its overhead. Fewer than `min_rows` rows take as long as
+  // that many, since reading W bounds them.
+  TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_products, int64_t min_rows);
+
+  int64_t count() const { return num_row_tasks_ * div_ceil(num_panels_, panels_per_task_); }
   Rows rows(int64_t task) const {
-    const int64_t begin = task % num_row_tasks_ * rows_of_task_;
-    return rows_.part(begin, min(rows_of_task_, rows_.count - begin));
+    const int64_t begin = task % num_row_tasks_ * rows_per_task_;
+    return rows_.slice(begin, min(rows_per_task_, rows_.count - begin));
   }
-  int64_t first_panel(int64_t task) const { return task / num_row_tasks_ * panels_of_task_; }
+  int64_t first_panel(int64_t task) const { return task / num_row_tasks_ * panels_per_task_; }
   int64_t last_panel(int64_t task) const {
-    return min(first_panel(task) + panels_of_task_, num_panels_);
+    return min(first_panel(task) + panels_per_task_, num_panels_);
   }
 
  private:
   Rows rows_;
-  int64_t num_panels_, rows_of_task_, panels_of_task_, num_row_tasks_;
+  int64_t num_panels_, rows_per_task_, panels_per_task_, num_row_tasks_;
 };
 
 }  // namespace ort

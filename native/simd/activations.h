@@ -1,14 +1,15 @@
-// Activations of a vector. A NaN stays one: of two operands, those of vectors.h return the second.
+// Activation functions of vectors, for the epilogue of the matrix products. NaN gives NaN: min and
+// max of vectors.h return their second operand then.
 #pragma once
 
-#include "vectors.h"
+#include "vector_math.h"
 
 #include "begin_target.h"
 
 namespace SIMD {
 
-// erf as x P(x^2) / Q(x^2), fitted by least squares on (0, 3.93), beyond which it is 1 in float.
-// Error: 4e-7.
+// The error function as x P(x^2) / Q(x^2), a least-squares fit on (0, 3.93); beyond, it is 1 in
+// float. Absolute error: 4e-7.
 template <typename V>
 INLINE V erf(V x) {
   constexpr float kEnd = 3.93f;
@@ -30,7 +31,7 @@ INLINE V relu(V x) {
   return max<V>(0.0f, x);
 }
 
-// Hendrycks and Gimpel 2016, with the error function.
+// x / 2 (1 + erf(x / sqrt(2))): Hendrycks and Gimpel 2016.
 template <typename V>
 INLINE V gelu(V x) {
   const V half = x * 0.5f;

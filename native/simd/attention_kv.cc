@@ -6,8 +6,8 @@
 
 namespace attention::SIMD {
 
-void fetch(const float* x, int64_t size) {
-  for (int64_t i = 0; i < size; i += kLine) __builtin_prefetch(x + i);
+void prefetch_vector(const float* x, int64_t size) {
+  for (int64_t i = 0; i < size; i += kLineFloats) __builtin_prefetch(x + i);
 }
 
 namespace {
@@ -16,19 +16,19 @@ INLINE void copy(const float* x, int64_t size, float* y) {
   for (int64_t i = 0; i < size; i += kLanes8) store(y + i, load<Floats8>(x + i));
 }
 
-// Fetches the key and the value of a new token that comes soon, if there is one.
-INLINE void fetch_ahead(const Call& call, int64_t row, int64_t head, int64_t token,
-                        int64_t num_tokens) {
-  if (token + kAhead >= num_tokens) return;
-  fetch(call.key.of(row, token + kAhead) + head, call.size);
-  fetch(call.value.of(row, token + kAhead) + head, call.size);
+// Prefetches the key and the value of the token kPrefetchTokens ahead, if there is one.
+INLINE void prefetch_token(const Params& params, int64_t row, int64_t head_offset, int64_t token,
+                           int64_t num_tokens) {
+  if (token + kPrefetchTokens >= num_tokens) return;
+  prefetch_vector(params.key.at(row, token + kPrefetchTokens) + head_offset, params.head_size);
+  prefetch_vector(params.value.at(row, token + kPrefetchTokens) + head_offset, params.head_size);
 }
 
 }  // namespace
 
-void turn(const Call& call, const float* x, int64_t position, float factor, float* y) {
-  const Rotary& rotary = call.rotary;
-  const int64_t half = rotary.cos ? rotary.half : 0;
+void apply_rotary(const Params& params, const float* x, int64_t position, float factor, float* y) {
+  const Rotary& rotary = params.rotary;
+  const int64_t half = rotary.cos ? rotary.half_dim : 0;
   const float *cos = rotary.cos + position * half, *sin = rotary.sin + position * half;
   int64_t i = 0;
   if (rotary.is_interleaved) {
@@ -51,69 +51,70 @@ void turn(const Call& call, const float* x, int64_t position, float factor, floa
     y[i] = (a * cos[i] - b * sin[i]) * factor;
     y[half + i] = (b * cos[i] + a * sin[i]) * factor;
   }
-  i = 2 * half;
-  for (; i + kLanes <= call.size; i += kLanes) store(y + i, load(x + i) * factor);
-  for (; i + kLanes8 <= call.size; i += kLanes8) {
+  i = 2 * half;  // dimensions that do not rotate
+  for (; i + kLanes <= params.head_size; i += kLanes) store(y + i, load(x + i) * factor);
+  for (; i + kLanes8 <= params.head_size; i += kLanes8) {
     store(y + i, load<Floats8>(x + i) * factor);
   }
-  for (; i < call.size; i++) y[i] = x[i] * factor;
+  for (; i < params.head_size; i++) y[i] = x[i] * factor;
 }
 
-void gather(const Call& call, int64_t row, int64_t kv_head, int64_t start, int64_t first,
-            int64_t last, float* keys, float* values) {
+void gather_kv(const Params& params, int64_t row, int64_t kv_head, int64_t start, int64_t first,
+               int64_t last, float* keys, float* values) {
   for (int64_t position = first; position < last; position++) {
-    const int64_t head = kv_head * call.size, token = position - start;
-    const int64_t at = (position - first) * call.size;
-    fetch_ahead(call, row, head, token, call.length(row) - start);
-    turn(call, call.key.of(row, token) + head, position, 1.0f, keys + at);
-    copy(call.value.of(row, token) + head, call.size, values + at);
+    const int64_t head_offset = kv_head * params.head_size, token = position - start;
+    const int64_t at = (position - first) * params.head_size;
+    prefetch_token(params, row, head_offset, token, params.length(row) - start);
+    apply_rotary(params, params.key.at(row, token) + head_offset, position, 1.0f, keys + at);
+    copy(params.value.at(row, token) + head_offset, params.head_size, values + at);
   }
 }
 
-void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
-                    float* keys, float* values, float* rows) {
-  const int64_t size = call.size, head = kv_head * size;
+void pack_kv(const Params& params, int64_t row, int64_t kv_head, int64_t first, int64_t last,
+             float* keys, float* values, float* rows) {
+  const int64_t size = params.head_size, head_offset = kv_head * size;
+  const int64_t stride = params.keys_per_block();
   const int64_t num_columns = div_ceil(last - first, kLanes) * kLanes;
   for (int64_t column = 0; column < num_columns; column += kLanes8) {
     const int64_t begin = min(last, first + column), end = min(last, begin + kLanes8);
     const int64_t count = end - begin;
-    if (count == kLanes8 && !call.rotary.cos) {
+    if (count == kLanes8 && !params.rotary.cos) {  // transposes straight from the input
       for (int64_t token = begin; token < end; token++) {
-        fetch_ahead(call, row, head, token, call.length(row));
-        copy(call.value.of(row, token) + head, size, values + (token - first) * size);
+        prefetch_token(params, row, head_offset, token, params.length(row));
+        copy(params.value.at(row, token) + head_offset, size, values + (token - first) * size);
       }
-      const float* key = call.key.of(row, begin) + head;
+      const float* key = params.key.at(row, begin) + head_offset;
       for (int64_t i = 0; i < size; i += kLanes8) {
-        transpose_8x8(key + i, call.key.token, keys + i * call.block() + column, call.block());
+        transpose_8x8(key + i, params.key.token_stride, keys + i * stride + column, stride);
       }
       continue;
     }
-    gather(call, row, kv_head, 0, begin, end, rows, values + column * size);
+    gather_kv(params, row, kv_head, 0, begin, end, rows, values + column * size);
     memset(rows + count * size, 0, (kLanes8 - count) * size * sizeof(float));
     for (int64_t i = 0; i < size; i += kLanes8) {
-      transpose_8x8(rows + i, size, keys + i * call.block() + column, call.block());
+      transpose_8x8(rows + i, size, keys + i * stride + column, stride);
     }
   }
 }
 
-void write(const Call& call, int64_t row, int64_t kv_head) {
-  const Memory &past = call.past, &memory = call.memory;
-  const int64_t length = call.length(row), start = call.start(row);
-  const int64_t size = call.size, head = row * call.num_kv_heads + kv_head;
-  const int64_t at = head * memory.capacity * size;
-  if (past.keys != memory.keys) {
+void write_cache(const Params& params, int64_t row, int64_t kv_head) {
+  const KvCache &past = params.past, &cache = params.cache;
+  const int64_t length = params.length(row), start = params.start(row);
+  const int64_t size = params.head_size, head = row * params.num_kv_heads + kv_head;
+  const int64_t at = head * cache.capacity * size;
+  if (past.keys != cache.keys) {
     const size_t num_bytes = start * size * sizeof(float);
-    const int64_t rest = (memory.capacity - length) * size;
+    const int64_t rest = (cache.capacity - length) * size;
     if (past.keys) {
-      memcpy(memory.keys + at, past.keys + head * past.capacity * size, num_bytes);
-      memcpy(memory.values + at, past.values + head * past.capacity * size, num_bytes);
+      memcpy(cache.keys + at, past.keys + head * past.capacity * size, num_bytes);
+      memcpy(cache.values + at, past.values + head * past.capacity * size, num_bytes);
     }
-    memset(memory.keys + at + length * size, 0, rest * sizeof(float));
-    memset(memory.values + at + length * size, 0, rest * sizeof(float));
+    memset(cache.keys + at + length * size, 0, rest * sizeof(float));
+    memset(cache.values + at + length * size, 0, rest * sizeof(float));
   }
-  if (call.num_new) {
-    gather(call, row, kv_head, start, start, length, memory.keys + at + start * size,
-           memory.values + at + start * size);
+  if (params.num_new_keys) {
+    gather_kv(params, row, kv_head, start, start, length, cache.keys + at + start * size,
+              cache.values + at + start * size);
   }
 }
 

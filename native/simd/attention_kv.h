@@ -1,4 +1,5 @@
-// Vectors of tokens on their way to where attention reads them.
+// Rotates new queries and keys, and moves keys and values to where attention reads them: the cache,
+// or without a cache, a packed block in scratch.
 #pragma once
 
 #include "../attention.h"
@@ -11,24 +12,26 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-constexpr int64_t kAhead = 4;  // tokens, of which one is fetched
+constexpr int64_t kPrefetchTokens = 4;  // how many tokens ahead vectors are prefetched
 
-// Asks for memory that is read soon.
-void fetch(const float* x, int64_t size);
+// Prefetches `size` floats into L1.
+void prefetch_vector(const float* x, int64_t size);
 
-// y = x, turned by the angles of a position, times factor.
-void turn(const Call& call, const float* x, int64_t position, float factor, float* y);
+// y = x, rotated by its position and multiplied by `factor`; x and y [head_size].
+void apply_rotary(const Params& params, const float* x, int64_t position, float factor, float* y);
 
-// New keys and values of positions first .. last - 1 of a row, where new tokens begin at start.
-void gather(const Call& call, int64_t row, int64_t kv_head, int64_t start, int64_t first,
-            int64_t last, float* keys, float* values);
+// Copies new keys, rotated, and values of positions first .. last - 1 of a row to keys and values
+// [last - first][head_size]. `start`: the position of the row's first new token.
+void gather_kv(const Params& params, int64_t row, int64_t kv_head, int64_t start, int64_t first,
+               int64_t last, float* keys, float* values);
 
-// The same of a block, where tokens begin at 0, with keys side by side: keys[dimension][block]. Up
-// to the next multiple of kLanes they are 0. Rows: floats for kLanes8 keys.
-void gather_columns(const Call& call, int64_t row, int64_t kv_head, int64_t first, int64_t last,
-                    float* keys, float* values, float* rows);
+// The same for a block of a prompt without a cache, which starts at 0, with keys transposed:
+// keys [head_size][keys_per_block], padded with zeros to a multiple of kLanes; values [last - first]
+// [head_size]. `rows`: scratch [kLanes8][head_size].
+void pack_kv(const Params& params, int64_t row, int64_t kv_head, int64_t first, int64_t last,
+             float* keys, float* values, float* rows);
 
-Write write;
+WriteCache write_cache;
 
 }  // namespace attention::SIMD
 

@@ -1,7 +1,9 @@
-// The two products of attention, for a few queries at a time.
+// The micro-kernels of attention: scores of a few queries with a block of keys, and the weighted sum
+// of a block of values. Keys and values are [keys][head_size], as in the cache; packed keys are
+// [head_size][keys]. simd/attention.cc calls them for tiles of R queries.
 //
-// What is computed for one query never depends on the others: each sum has its own register and
-// runs over its dimensions, or over its keys, in one order.
+// Each sum has a register of its own and runs over dimensions, or over keys, in one order, so that a
+// query's result does not depend on the others in its tile.
 #pragma once
 
 #include "../integers.h"
@@ -13,22 +15,19 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-template <typename V>
-constexpr int64_t kSizeOf = sizeof(V) / sizeof(float);
-
-// Scores of R queries, of `size` floats each, with 4 keys. N: how many vectors that is, or 0 for
-// any number.
+// Scores of R queries with 4 keys: scores [R][scores_stride]. N: head_size in vectors V; 0 takes
+// runtime_size floats.
 template <int R, int N, typename V>
-INLINE void score_four(const float* queries, int64_t any_size, const float* const keys[4],
+INLINE void score_4_keys(const float* queries, int64_t runtime_size, const float* const keys[4],
                        float* scores, int64_t scores_stride) {
-  const int64_t size = N ? N * kSizeOf<V> : any_size;
+  const int64_t size = N ? N * kLanesOf<V> : runtime_size;
   V sums[R][4];
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
     for (int c = 0; c < 4; c++) sums[r][c] = 0.0f;
   }
-  for (int64_t i = 0; i < size; i += kSizeOf<V>) {
+  for (int64_t i = 0; i < size; i += kLanesOf<V>) {
     V query[R];
 #pragma unroll
     for (int r = 0; r < R; r++) query[r] = load<V>(queries + r * size + i);
@@ -42,34 +41,32 @@ INLINE void score_four(const float* queries, int64_t any_size, const float* cons
 #pragma unroll
   for (int r = 0; r < R; r++) {
     store(scores + r * scores_stride,
-          ::SIMD::sums(sums[r][0], sums[r][1], sums[r][2], sums[r][3]));
+          reduce_sum_4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]));
   }
 }
 
-// Scores of R queries with keys first .. last - 1 of a block, at scores + first and on.
+// Scores of R queries with keys first .. last - 1 of a block: scores[r * scores_stride + key].
+// Prefetches the values of these keys unless `values` is null.
 //
-// While that goes on, the values of these keys are fetched, if they are given.
-//
-// Scores behind them, up to a multiple of 4, are written too: those of the last key. No other
-// key is read.
+// Writes scores in fours: those behind `last` repeat the last key's. Reads no other key.
 template <int R, int N, typename V>
-void score(const float* queries, int64_t any_size, const float* keys, int64_t first, int64_t last,
+void score_keys(const float* queries, int64_t runtime_size, const float* keys, int64_t first, int64_t last,
            const float* values, float* scores, int64_t scores_stride) {
-  const int64_t size = N ? N * kSizeOf<V> : any_size;
+  const int64_t size = N ? N * kLanesOf<V> : runtime_size;
   for (int64_t key = first; key < last; key += 4) {
-    const float* four[4];
+    const float* group[4];
     if (values) {
-      for (int64_t i = 0; i < 4 * size; i += kLine) __builtin_prefetch(values + key * size + i);
+      for (int64_t i = 0; i < 4 * size; i += kLineFloats) __builtin_prefetch(values + key * size + i);
     }
 #pragma unroll
-    for (int c = 0; c < 4; c++) four[c] = keys + (key + c < last ? key + c : last - 1) * size;
-    score_four<R, N, V>(queries, size, four, scores + key, scores_stride);
+    for (int c = 0; c < 4; c++) group[c] = keys + (key + c < last ? key + c : last - 1) * size;
+    score_4_keys<R, N, V>(queries, size, group, scores + key, scores_stride);
   }
 }
 
-// Scores of R queries with K vectors of keys, which lie side by side: keys[dimension][stride].
+// Scores of R queries with K vectors of packed keys [head_size][stride].
 template <int R, int K>
-INLINE void score_columns(const float* queries, int64_t size, const float* keys, int64_t stride,
+INLINE void score_packed_tile(const float* queries, int64_t size, const float* keys, int64_t stride,
                           float* scores, int64_t scores_stride) {
   Floats sums[R][K];
 #pragma unroll
@@ -83,9 +80,9 @@ INLINE void score_columns(const float* queries, int64_t size, const float* keys,
     for (int r = 0; r < R; r++) query[r] = queries[r * size + i];
 #pragma unroll
     for (int k = 0; k < K; k++) {
-      const Floats some = load(keys + k * kLanes);
+      const Floats key = load(keys + k * kLanes);
 #pragma unroll
-      for (int r = 0; r < R; r++) sums[r][k] = fma(query[r], some, sums[r][k]);
+      for (int r = 0; r < R; r++) sums[r][k] = fma(query[r], key, sums[r][k]);
     }
   }
 #pragma unroll
@@ -95,31 +92,32 @@ INLINE void score_columns(const float* queries, int64_t size, const float* keys,
   }
 }
 
-// The same for keys first .. last - 1, both multiples of kLanes.
+// Scores of R queries with packed keys first .. last - 1, both multiples of kLanes.
 template <int R>
-void score_all_columns(const float* queries, int64_t size, const float* keys, int64_t first,
+void score_packed_keys(const float* queries, int64_t size, const float* keys, int64_t first,
                        int64_t last, float* scores, int64_t stride) {
   int64_t key = first;
   const auto step = [&](auto count) __attribute__((always_inline)) {
     for (; key + count.kCount * kLanes <= last; key += count.kCount * kLanes) {
-      score_columns<R, count.kCount>(queries, size, keys + key, stride, scores + key, stride);
+      score_packed_tile<R, count.kCount>(queries, size, keys + key, stride, scores + key, stride);
     }
   };
-  step(Count<4>());
-  step(Count<2>());
-  step(Count<1>());
+  step(StaticCount<4>());
+  step(StaticCount<2>());
+  step(StaticCount<1>());
 }
 
-// out = out * rescale + weights * values, for R queries and D vectors of dimensions.
+// out = out * rescale + weights * values, for R queries and D vectors of dimensions: out [R][size],
+// weights [R][weights_stride], values [num_keys][size], rescale [R].
 template <int R, int D, typename V>
-INLINE void add_values(const float* weights, int64_t weights_stride, const float* values,
+INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride, const float* values,
                        int64_t size, int64_t num_keys, const float* rescale, float* out) {
   V sums[R][D];
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
     for (int d = 0; d < D; d++) {
-      sums[r][d] = load<V>(out + r * size + d * kSizeOf<V>) * rescale[r];
+      sums[r][d] = load<V>(out + r * size + d * kLanesOf<V>) * rescale[r];
     }
   }
   for (int64_t key = 0; key < num_keys; key++, values += size) {
@@ -128,7 +126,7 @@ INLINE void add_values(const float* weights, int64_t weights_stride, const float
     for (int r = 0; r < R; r++) weight[r] = weights[r * weights_stride + key];
 #pragma unroll
     for (int d = 0; d < D; d++) {
-      const V value = load<V>(values + d * kSizeOf<V>);
+      const V value = load<V>(values + d * kLanesOf<V>);
 #pragma unroll
       for (int r = 0; r < R; r++) sums[r][d] = fma(weight[r], value, sums[r][d]);
     }
@@ -136,26 +134,26 @@ INLINE void add_values(const float* weights, int64_t weights_stride, const float
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
-    for (int d = 0; d < D; d++) store(out + r * size + d * kSizeOf<V>, sums[r][d]);
+    for (int d = 0; d < D; d++) store(out + r * size + d * kLanesOf<V>, sums[r][d]);
   }
 }
 
-// The same for all dimensions, a multiple of V's.
+// accumulate_values_tile for all dimensions; `size` is a multiple of V's lanes.
 template <int R, typename V>
-void add_all_values(const float* weights, int64_t weights_stride, const float* values, int64_t size,
+void accumulate_values(const float* weights, int64_t weights_stride, const float* values, int64_t size,
                     int64_t num_keys, const float* rescale, float* out) {
   int64_t i = 0;
   const auto step = [&](auto count) __attribute__((always_inline)) {
-    constexpr int64_t kDimensions = count.kCount * kSizeOf<V>;
+    constexpr int64_t kDimensions = count.kCount * kLanesOf<V>;
     for (; i + kDimensions <= size; i += kDimensions) {
-      add_values<R, count.kCount, V>(weights, weights_stride, values + i, size, num_keys, rescale,
+      accumulate_values_tile<R, count.kCount, V>(weights, weights_stride, values + i, size, num_keys, rescale,
                                      out + i);
     }
   };
-  if constexpr (R == 1) step(Count<8>());
-  step(Count<4>());
-  step(Count<2>());
-  step(Count<1>());
+  if constexpr (R == 1) step(StaticCount<8>());
+  step(StaticCount<4>());
+  step(StaticCount<2>());
+  step(StaticCount<1>());
 }
 
 }  // namespace attention::SIMD

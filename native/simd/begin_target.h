@@ -1,6 +1,9 @@
-// Every file of this folder is compiled once for each set of instructions. What is between this and
-// end.h is in a namespace SIMD of its own, and made of those instructions; what others include, or
-// the system's headers hold, is included before.
+// Opens the code of one target. The build compiles every source of this folder once per register
+// width, SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI).
+//
+// Code between this header and end_target.h is in a namespace SIMD (avx2 or avx512) and uses that
+// target's instructions. Include system headers and headers shared by both targets before this one:
+// otherwise the linker could pick their AVX-512 copy for a CPU without AVX-512.
 #if SIMD_BITS == 512
 #define SIMD avx512
 #pragma clang attribute push(                                                               \
@@ -10,5 +13,5 @@
 #define SIMD avx2
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
-#error "SIMD_BITS is 256 or 512: scripts/build_kernels.py"
+#error "SIMD_BITS must be 256 or 512: see scripts/build_kernels.py"
 #endif

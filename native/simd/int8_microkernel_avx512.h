@@ -1,72 +1,78 @@
-// Some rows times some panels, where VNNI adds four products in one instruction.
+// The AVX-512 int8 micro-kernel: up to 12 rows times two panels, [mr][kr] bytes by [groups][16][kr]
+// weights. VNNI's vpdpbusd adds four products to a 32-bit lane and cannot saturate, so groups keep
+// their order and need no pairs.
 #pragma once
 
 #include "int8_panel.h"
+#include "prefetch.h"
 #include "row_pointers.h"
 
 #include "begin_target.h"
 
-namespace row_int8::SIMD {
+namespace int8_matmul::SIMD {
 
-constexpr int kMostPanels = 2, kTile = 12;  // 24 of 32 registers are sums
-// Groups in a step of its loop. Two panels have eight lines of a cache for them; eight tiles, all
-// the rows that panels are read for, fetch one each of the next two.
-constexpr int kUnrolled = 4;
+constexpr int kMr = 12, kNrPanels = 2;  // sums in 24 of 32 registers
+// Groups per iteration of the inner loop. Two panels hold eight cache lines for four groups. The
+// eight micro-tiles of mc rows prefetch one line each, so that they fetch all of the next panels.
+constexpr int kUnroll = 4;
 
-// R rows times P panels, whose groups lie in order.
+// The micro-kernel: R rows times P panels.
 template <int R, int P>
-void multiply_tile(const uint8_t* bytes, int64_t stride, const float* largest, const Panel* panels,
-                   const PanelOutput* outputs, Ahead ahead) {
+void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_abs,
+                         const Panel* panels, const PanelEpilogue* epilogues,
+                         LinePrefetcher prefetcher) {
   __m512i sums[R][P];
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
     for (int p = 0; p < P; p++) {
       sums[r][p] = _mm512_setzero_si512();
-      outputs[p].fetch(r);
+      epilogues[p].prefetch(r);
     }
   }
-  RowsAhead<R> rows(bytes, stride);
+  RowPointers<R> rows(bytes, stride);
   const __m512i* w[P];
 #pragma unroll
   for (int p = 0; p < P; p++) w[p] = reinterpret_cast<const __m512i*>(panels[p].weights);
-  const auto add = [&](int64_t group) __attribute__((always_inline)) {
+  const auto multiply_add = [&](int64_t group) __attribute__((always_inline)) {
     __m512i weights[P];
 #pragma unroll
     for (int p = 0; p < P; p++) weights[p] = _mm512_loadu_si512(w[p] + group);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const __m512i x = _mm512_set1_epi32(rows.template at<int32_t>(r, group * kGroup));
+      const __m512i x = _mm512_set1_epi32(rows.template at<int32_t>(r, group * kKr));
 #pragma unroll
       for (int p = 0; p < P; p++) sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], x, weights[p]);
     }
   };
-  const auto skip = [&](int64_t num_groups) __attribute__((always_inline)) {
-    rows.skip(num_groups * kGroup);
+  const auto advance = [&](int64_t num_groups) __attribute__((always_inline)) {
+    rows.advance(num_groups * kKr);
 #pragma unroll
     for (int p = 0; p < P; p++) w[p] += num_groups;
   };
-  int64_t left = stride / kGroup;
-  for (; left >= kUnrolled; left -= kUnrolled) {
-    if constexpr (P == 2) ahead.fetch();
+  int64_t num_left = stride / kKr;
+  for (; num_left >= kUnroll; num_left -= kUnroll) {
+    if constexpr (P == 2) prefetcher.fetch();
 #pragma unroll
-    for (int group = 0; group < kUnrolled; group++) add(group);
-    skip(kUnrolled);
+    for (int group = 0; group < kUnroll; group++) multiply_add(group);
+    advance(kUnroll);
   }
-  for (; left; left--) {
-    add(0);
-    skip(1);
+  for (; num_left; num_left--) {
+    multiply_add(0);
+    advance(1);
   }
-  Ints found[R][P];  // sums stay in registers
+  Ints totals[R][P];  // not through memory: a copy of registers
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
-    for (int p = 0; p < P; p++) found[r][p] = reinterpret_cast<Ints>(sums[r][p]);
+    for (int p = 0; p < P; p++) totals[r][p] = reinterpret_cast<Ints>(sums[r][p]);
   }
 #pragma unroll
-  for (int p = 0; p < P; p++) finish<R>(found[0] + p, P, largest, panels[p], outputs[p]);
+  for (int p = 0; p < P; p++) {
+    dequantize_and_apply<R>(totals[0] + p, P, max_abs, panels[p], epilogues[p]);
+  }
 }
 
-}  // namespace row_int8::SIMD
+}  // namespace int8_matmul::SIMD
 
 #include "end_target.h"

@@ -1,4 +1,5 @@
-// A panel of a matrix of bytes, and what becomes of sums of its products.
+// One packed panel of int8 weights, and the step from int32 sums to the epilogue. Both int8
+// micro-kernels use it.
 #pragma once
 
 #include "../int8_matmul.h"
@@ -6,50 +7,49 @@
 
 #include "begin_target.h"
 
-namespace row_int8::SIMD {
+namespace int8_matmul::SIMD {
 
 using namespace ::SIMD;
 
-// One panel of a matrix.
 struct Panel {
-  const int8_t* weights;
-  const uint16_t* inputs;  // where those of each group are, in bytes
+  const int8_t* weights;       // [groups][16 outputs][4 inputs]
+  const uint16_t* group_begin;  // [groups]: the byte of x at which each group's inputs begin
   int64_t num_groups, num_paired;
   const float* scales;
-  const int32_t* offsets;
+  const int32_t* zero_point_sums;
 
-  Panel(const Matrix& matrix, int64_t index)
-      : weights(matrix.weights + index * matrix.num_groups() * kGroup * kPanel),
-        inputs(matrix.order + index * (matrix.num_groups() + 1) + 1),
+  Panel(const PackedMatrix& matrix, int64_t index)
+      : weights(matrix.weights + index * matrix.num_groups() * kKr * kPanelWidth),
+        group_begin(matrix.group_order + index * (matrix.num_groups() + 1) + 1),
         num_groups(matrix.num_groups()),
-        num_paired(inputs[-1]),
-        scales(matrix.scales + index * kPanel),
-        offsets(matrix.offsets + index * kPanel) {}
+        num_paired(group_begin[-1]),
+        scales(matrix.scales + index * kPanelWidth),
+        zero_point_sums(matrix.zero_point_sums + index * kPanelWidth) {}
 };
 
-// Sums [R][stride], in vectors, of R rows and one panel. They are of unsigned bytes: the offsets
-// are taken off.
+// Dequantizes the sums [R][stride], in vectors, of R rows and one panel, and applies the epilogue.
+// The sums are of unsigned bytes: what the zero point added is subtracted.
 template <int R>
-INLINE void finish(const Ints* sums, int64_t stride, const float* largest, const Panel& panel,
-                   const PanelOutput& output) {
-  Ints offsets[kPanelVectors];
+INLINE void dequantize_and_apply(const Ints* sums, int64_t stride, const float* max_abs,
+                                 const Panel& panel, const PanelEpilogue& epilogue) {
+  Ints zero_point_sums[kPanelVectors];
   Floats scales[kPanelVectors], values[R][kPanelVectors];
 #pragma unroll
   for (int v = 0; v < kPanelVectors; v++) {
-    offsets[v] = load<Ints>(panel.offsets + v * kLanes);
+    zero_point_sums[v] = load<Ints>(panel.zero_point_sums + v * kLanes);
     scales[v] = load(panel.scales + v * kLanes);
   }
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
     for (int v = 0; v < kPanelVectors; v++) {
-      const Ints sum = sums[r * stride + v] - offsets[v];
-      values[r][v] = __builtin_convertvector(sum, Floats) * scales[v] * largest[r];
+      const Ints sum = sums[r * stride + v] - zero_point_sums[v];
+      values[r][v] = __builtin_convertvector(sum, Floats) * scales[v] * max_abs[r];
     }
   }
-  output.finish<R>(values[0], kPanelVectors);
+  epilogue.apply<R>(values[0], kPanelVectors);
 }
 
-}  // namespace row_int8::SIMD
+}  // namespace int8_matmul::SIMD
 
 #include "end_target.h"

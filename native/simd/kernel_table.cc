@@ -1,41 +1,45 @@
+// This target's table of kernels: ../kernels.h.
 #include "../kernels.h"
+
+#include "weight_format.h"
 
 #include "begin_target.h"
 
 namespace matmul::SIMD {
 Multiply multiply;
 }
-namespace row_int8::SIMD {
+namespace int8_matmul::SIMD {
 Quantize quantize;
 Multiply multiply;
 }
 namespace attention::SIMD {
-Write write;
+WriteCache write_cache;
 Attend attend;
 }
 namespace norm::SIMD {
 Normalize normalize;
 }
-namespace vocabulary::SIMD {
+namespace logits::SIMD {
 LogSumExp log_sum_exp;
-Top top;
-Likeliest likeliest;
+TopIndices top_indices;
+TopTokens top_tokens;
 }
 
 namespace SIMD {
 
-extern const Kernels kernels;
-const Kernels kernels{
-    .multiply_floats = matmul::SIMD::multiply,
-    .quantize = row_int8::SIMD::quantize,
-    .multiply_bytes = row_int8::SIMD::multiply,
-    .adds_groups_in_pairs = SIMD_BITS == 256,
-    .write = attention::SIMD::write,
+extern const KernelTable kernel_table;
+const KernelTable kernel_table{
+    .matmul_multiply = matmul::SIMD::multiply,
+    .compress = weight_format::SIMD::compress,
+    .int8_quantize = int8_matmul::SIMD::quantize,
+    .int8_multiply = int8_matmul::SIMD::multiply,
+    .uses_group_pairs = SIMD_BITS == 256,
+    .write_cache = attention::SIMD::write_cache,
     .attend = attention::SIMD::attend,
     .normalize = norm::SIMD::normalize,
-    .log_sum_exp = vocabulary::SIMD::log_sum_exp,
-    .top = vocabulary::SIMD::top,
-    .likeliest = vocabulary::SIMD::likeliest,
+    .log_sum_exp = logits::SIMD::log_sum_exp,
+    .top_indices = logits::SIMD::top_indices,
+    .top_tokens = logits::SIMD::top_tokens,
 };
 
 }  // namespace SIMD

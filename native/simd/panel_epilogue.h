@@ -1,4 +1,7 @@
-// What is done with the sums of a product while they are in registers.
+// The epilogue of one panel: adds bias, applies the activation, adds the residual, stores.
+//
+// The fp32 and int8 micro-kernels call apply() with the sums of a micro-tile, [rows][vectors], while
+// those are in registers.
 #pragma once
 
 #include "../epilogue.h"
@@ -8,32 +11,32 @@
 
 namespace SIMD {
 
-constexpr int kPanelVectors = kPanel / kLanes;
+constexpr int kPanelVectors = kPanelWidth / kLanes;
 
-// One panel's part of some rows of y.
-class PanelOutput {
+class PanelEpilogue {
  public:
-  // Of y [rows, width]; `num_outputs` as the matrix has them.
-  INLINE PanelOutput(const Epilogue& epilogue, int64_t num_outputs, const Rows& rows,
-                     int64_t panel, float* y)
+  // For the given rows of y [.., width]; `num_outputs` is the width of W, without padding.
+  INLINE PanelEpilogue(const Epilogue& epilogue, int64_t num_outputs, const Rows& rows,
+                       int64_t panel, float* y)
       : rows_(rows),
         activation_(epilogue.activation),
         stride_(epilogue.width_of(num_outputs)) {
-    const int64_t panel_width = epilogue.is_gated() ? kPanel / 2 : kPanel;
+    const int64_t panel_width = epilogue.is_gated() ? kPanelWidth / 2 : kPanelWidth;
     const int64_t column = panel * panel_width;
     y_ = y + column;
-    rest_ = epilogue.rest ? epilogue.rest + column : nullptr;
-    bias_ = epilogue.bias ? epilogue.bias + panel * kPanel : nullptr;
+    residual_ = epilogue.residual ? epilogue.residual + column : nullptr;
+    bias_ = epilogue.bias ? epilogue.bias + panel * kPanelWidth : nullptr;
     width_ = stride_ - column < panel_width ? stride_ - column : panel_width;
   }
 
-  INLINE void skip(int64_t num_rows) { rows_.first += num_rows; }
-  INLINE void fetch(int64_t row) const { __builtin_prefetch(y_ + place(row), 1); }
+  // Moves on to the rows behind the next `num_rows`.
+  INLINE void advance(int64_t num_rows) { rows_.first += num_rows; }
+  INLINE void prefetch(int64_t row) const { __builtin_prefetch(y_ + offset(row), 1); }
 
-  // sums [R][stride], in vectors, of the next R rows. They are never put into memory where all that
-  // follows is to add to them.
+  // Sums [R][stride], in vectors, of the next R rows. Without an activation, sums go from registers
+  // straight to y.
   template <int R>
-  INLINE void finish(Floats* sums, int64_t stride) const {
+  INLINE void apply(Floats* sums, int64_t stride) const {
     Floats bias[kPanelVectors];
 #pragma unroll
     for (int v = 0; v < kPanelVectors; v++) bias[v] = bias_ ? load(bias_ + v * kLanes) : -0.0f;
@@ -42,75 +45,76 @@ class PanelOutput {
 #pragma unroll
       for (int v = 0; v < kPanelVectors; v++) sums[r * stride + v] += bias[v];
     }
-    if (activation_ != Activation::kNone || width_ != kPanel) {
-      Floats kept[R][kPanelVectors];
+    if (activation_ != Activation::kNone || width_ != kPanelWidth) {
+      Floats spilled[R][kPanelVectors];
 #pragma unroll
       for (int r = 0; r < R; r++) {
 #pragma unroll
-        for (int v = 0; v < kPanelVectors; v++) kept[r][v] = sums[r * stride + v];
+        for (int v = 0; v < kPanelVectors; v++) spilled[r][v] = sums[r * stride + v];
       }
-      return finish_all(R, kept[0]);
+      return activate_and_store(R, spilled[0]);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const int64_t at = place(r);
+      const int64_t at = offset(r);
 #pragma unroll
-      for (int v = 0; v < kPanelVectors; v++) put_whole(at + v * kLanes, sums[r * stride + v]);
+      for (int v = 0; v < kPanelVectors; v++) store_full(at + v * kLanes, sums[r * stride + v]);
     }
   }
 
  private:
-  int64_t place(int64_t row) const { return rows_[row] * stride_; }
+  int64_t offset(int64_t row) const { return rows_[row] * stride_; }
 
-  // sums [num_rows][kPanelVectors], with the bias.
-  void finish_all(int64_t num_rows, const Floats* sums) const {
+  // sums [num_rows][kPanelVectors], bias added.
+  void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
       case Activation::kSiluGate:
         for (int64_t row = 0; row < num_rows; row++) {
           Floats8 halves[2];
           memcpy(halves, sums + row * kPanelVectors, sizeof halves);
-          put(row, 0, silu(halves[0]) * halves[1]);
+          store_clipped(row, 0, silu(halves[0]) * halves[1]);
         }
         break;
       case Activation::kGelu:
-        return put_all(num_rows, sums, [](Floats x) { return gelu(x); });
+        return map_and_store(num_rows, sums, [](Floats x) { return gelu(x); });
       case Activation::kRelu:
-        return put_all(num_rows, sums, [](Floats x) { return relu(x); });
+        return map_and_store(num_rows, sums, [](Floats x) { return relu(x); });
       case Activation::kNone:
-        return put_all(num_rows, sums, [](Floats x) { return x; });
+        return map_and_store(num_rows, sums, [](Floats x) { return x; });
     }
   }
 
   template <typename Function>
-  INLINE void put_all(int64_t num_rows, const Floats* sums, const Function& activate) const {
+  INLINE void map_and_store(int64_t num_rows, const Floats* sums, const Function& activate) const {
     for (int64_t row = 0; row < num_rows; row++) {
       for (int v = 0; v < kPanelVectors; v++) {
-        put(row, v * kLanes, activate(sums[row * kPanelVectors + v]));
+        store_clipped(row, v * kLanes, activate(sums[row * kPanelVectors + v]));
       }
     }
   }
 
   template <typename V>
-  INLINE void put_whole(int64_t at, V value) const {
-    if (rest_) value += load<V>(rest_ + at);
+  INLINE void store_full(int64_t at, V value) const {
+    if (residual_) value += load<V>(residual_ + at);
     store(y_ + at, value);
   }
 
+  // Leaves out the columns of padding in the last panel.
   template <typename V>
-  INLINE void put(int64_t row, int64_t column, V value) const {
+  INLINE void store_clipped(int64_t row, int64_t column, V value) const {
     constexpr int64_t kSize = sizeof(V) / sizeof(float);
-    const int64_t at = place(row) + column, count = width_ - column;
+    const int64_t at = offset(row) + column, count = width_ - column;
     if (count >= kSize) {
-      put_whole(at, value);
+      store_full(at, value);
     } else if (count > 0) {
-      if (rest_) value += load_n<V>(rest_ + at, count);
+      if (residual_) value += load_n<V>(residual_ + at, count);
       store_n(y_ + at, value, count);
     }
   }
 
   Rows rows_;
   float* y_;
-  const float *rest_, *bias_;
+  const float *residual_, *bias_;
   Activation activation_;
   int64_t stride_, width_;
 };
