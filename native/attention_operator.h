@@ -15,8 +15,8 @@
 //   head_sink? [heads]
 //   cache_rows?, int32 [rows], ours: without new keys, the row whose cache each row reads, which
 //     must be of equal length; rows of one cache go through it together
-// Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past and
-// present share memory.
+// Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
+// and present share memory.
 #pragma once
 
 #include "ort_api.h"

@@ -1,5 +1,5 @@
 // Copies rows of state tensors, such as the key/value cache, or a range of their tokens: for forks
-// and cached prefixes. server/backend/kernels/memory.py calls it.
+// and cached prefixes. server/runtime/kernels/memory.py calls it.
 
 #include <stdint.h>
 #include <string.h>
@@ -16,7 +16,7 @@ struct Tensor {
 };
 
 // Tokens start .. stop - 1 of `num_rows` rows from `source` on go to those from `target` on. The
-// fields are those of server/backend/base.py's Move.
+// fields are those of server/runtime/contract.py's Move.
 struct Move {
   int64_t source, target, start, stop, num_rows;
 };

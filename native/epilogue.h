@@ -2,8 +2,8 @@
 // PackedMatMul and DynamicInt8MatMul share it; simd/panel_epilogue.h applies it to the sums while
 // they are in registers.
 //
-// In GEMM's letters, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N is
-// num_outputs.
+// In GEMM's letters, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N
+// is num_outputs.
 #pragma once
 
 #include <stdint.h>
@@ -12,7 +12,7 @@
 constexpr int64_t kPanelWidth = 16;
 
 // kSiluGate (SwiGLU: Shazeer 2020): W has 2n outputs, and each panel holds eight of the first n,
-// then the eight of the last n that they gate. server/backend/kernels/epilogue.py packs them so and
+// then the eight of the last n that they gate. server/runtime/kernels/epilogue.py packs them so and
 // has the same numbers.
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSiluGate = 3 };
 

@@ -1,6 +1,7 @@
-// Orders the groups of packed int8 weights for the AVX2 micro-kernel, which adds the products of two
-// groups in 16-bit lanes before it widens them, if no lane can overflow. Which groups share lanes is
-// free, so each panel pairs the groups that fit together. server/backend/kernels/int8.py calls it.
+// Orders the groups of packed int8 weights for the AVX2 micro-kernel, which adds the products of
+// two groups in 16-bit lanes before it widens them, if no lane can overflow. Which groups share
+// lanes is free, so each panel pairs the groups that fit together. server/runtime/kernels/int8.py
+// calls it.
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // Entry points of the library: which kernels this CPU supports, asked by
-// server/backend/kernels/library.py, and the registration of the operators with ONNX Runtime.
+// server/runtime/kernels/library.py, and the registration of the operators with ONNX Runtime.
 
 #include "attention_operator.h"
 #include "cpu_features.h"
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Flags; server/backend/kernels/library.py has the same numbers.
+// Flags; server/runtime/kernels/library.py has the same numbers.
 enum Kernels : int {
   kInt8MatMul = 1,
   kMatMul = 2,

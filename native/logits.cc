@@ -1,4 +1,4 @@
-// Exports the kernels of logits.h to server/backend/kernels/vocabulary.py.
+// Exports the kernels of logits.h to server/runtime/kernels/vocabulary.py.
 
 #include "logits.h"
 

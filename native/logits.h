@@ -1,5 +1,5 @@
 // Log-sum-exp and the largest values of rows of logits, for sampling and beam search on the host.
-// simd/logits.cc has the kernels; server/backend/kernels/vocabulary.py calls them.
+// simd/logits.cc has the kernels; server/runtime/kernels/vocabulary.py calls them.
 #pragma once
 
 #include <stdint.h>

@@ -1,8 +1,8 @@
 // y = epilogue(x W) in fp32, W packed. simd/matmul.cc has the micro-kernel.
 //
-// Blocked as in BLIS (Van Zee and van de Geijn 2015): a micro-tile of mr rows and nr outputs sums kc
-// inputs in registers; mc rows pass over the same panels. Each output's products are added in an
-// order that does not depend on the other rows.
+// Blocked as in BLIS (Van Zee and van de Geijn 2015): a micro-tile of mr rows and nr outputs sums
+// kc inputs in registers; mc rows pass over the same panels. Each output's products are added in
+// an order that does not depend on the other rows.
 #pragma once
 
 #include <stdint.h>

@@ -33,7 +33,7 @@ Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
   int64_t number = 0;
   RETURN_IF_FAILED(api.Attribute(info, "num_outputs", &num_outputs));
   RETURN_IF_FAILED(api.Attribute(info, "activation", &number));
-  if (num_outputs < 0) return api.CreateStatus(kInvalidArgument, "num_outputs must not be negative");
+  if (num_outputs < 1) return api.CreateStatus(kInvalidArgument, "num_outputs must be positive");
   if (number < 0 || number > static_cast<int64_t>(Activation::kSiluGate)) {
     return api.CreateStatus(kInvalidArgument, "activation must be 0 to 3");
   }

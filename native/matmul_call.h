@@ -45,8 +45,8 @@ struct MatMulCall {
 class TaskGrid {
  public:
   // Tasks have up to `rows_per_task` rows, and as many panels as it takes for `min_products`
-  // multiply-adds, so that a task outweighs its overhead. Fewer than `min_rows` rows take as long as
-  // that many, since reading W bounds them.
+  // multiply-adds, so that a task outweighs its overhead. Fewer than `min_rows` rows take as long
+  // as that many, since reading W bounds them.
   TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_products, int64_t min_rows);
 
   int64_t count() const { return num_row_tasks_ * div_ceil(num_panels_, panels_per_task_); }

@@ -1,5 +1,5 @@
-// Normalization of rows: LayerNormalization (Ba et al. 2016), and RMSNormalization, which divides by
-// the root mean square only (Zhang and Sennrich 2019). simd/norm.cc has the kernel.
+// Normalization of rows: LayerNormalization (Ba et al. 2016), and RMSNormalization, which divides
+// by the root mean square only (Zhang and Sennrich 2019). simd/norm.cc has the kernel.
 #pragma once
 
 #include <stdint.h>

@@ -51,7 +51,7 @@ struct Norm {
     RETURN_IF_FAILED(dimensions(api, values[kScale], scale));
     const int64_t size = shape.last();
     if (scale.last() != size) {
-      return api.CreateStatus(kInvalidArgument, "Norm: scale must be as long as the last axis of x");
+      return api.CreateStatus(kInvalidArgument, "scale must be as long as the last axis of x");
     }
     Value* output = nullptr;
     void* y = nullptr;

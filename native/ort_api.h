@@ -2,8 +2,8 @@
 // OrtCustomOp, and calls through the function table OrtApi.
 //
 // The API only grows: from the version that adds it, a function keeps its index in the table and a
-// field its offset. So indices suffice, and the build needs no ONNX Runtime headers. Source of names
-// and indices: onnxruntime_c_api.h, API version 18.
+// field its offset. So indices suffice, and the build needs no ONNX Runtime headers. Source of
+// names and indices: onnxruntime_c_api.h, API version 18.
 #pragma once
 
 #include <stddef.h>
@@ -128,8 +128,8 @@ class Api {
     return at<Status* (*)(const Shape*, int64_t*, size_t)>(kDimensions)(shape, out, rank);
   }
   void Release(Shape* shape) const { at<void (*)(Shape*)>(kReleaseShape)(shape); }
-  // Runs task(data, i) for each i below `total` on the session's intra-op threads. The fourth argument,
-  // 0, lets ONNX Runtime choose how many tasks a thread takes at a time.
+  // Runs task(data, i) for each i below `total` on the session's intra-op threads. The fourth
+  // argument, 0, lets ONNX Runtime choose how many tasks a thread takes at a time.
   Status* ParallelFor(const KernelContext* context, void (*task)(void*, size_t), size_t total,
                       void* data) const {
     return at<Status* (*)(const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*)>(

@@ -19,7 +19,7 @@ int64_t panel_bytes(WeightFormat format, int64_t num_inputs) {
 
 }  // namespace weight_format
 
-// weight_format::panel_bytes, for server/backend/kernels/weights.py.
+// weight_format::panel_bytes, for server/runtime/kernels/weights.py.
 EXPORTED int64_t triune_panel_bytes(int32_t format, int64_t num_inputs) {
   return weight_format::panel_bytes(static_cast<WeightFormat>(format), num_inputs);
 }

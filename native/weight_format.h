@@ -9,7 +9,7 @@
 
 #include "epilogue.h"
 
-// kInt8Blocks is GGUF's Q8_0, kInt4Blocks its Q4_0 and Q4_1. server/backend/kernels/weights.py has
+// kInt8Blocks is GGUF's Q8_0, kInt4Blocks its Q4_0 and Q4_1. server/runtime/kernels/weights.py has
 // the same numbers.
 enum class WeightFormat : int32_t {
   kFloat32 = 0,
@@ -41,8 +41,8 @@ struct QuantizedBlock {
 // Bytes of a panel; 0 if the format cannot store that number of inputs.
 int64_t panel_bytes(WeightFormat format, int64_t num_inputs);
 
-// Writes `panel` [num_inputs][16] to `out` [panel_bytes]. Returns false if a weight would change; -0
-// may become 0, which changes no sum of products.
+// Writes `panel` [num_inputs][16] to `out` [panel_bytes]. Returns false if a weight would change;
+// -0 may become 0, which changes no sum of products.
 using Compress = bool(WeightFormat format, const float* panel, int64_t num_inputs, void* out);
 
 // Writes inputs first .. last - 1 of a panel to out [last - first][16]. Both are multiples of

@@ -25,8 +25,8 @@ void apply_rotary(const Params& params, const float* x, int64_t position, float 
 void gather_kv(const Params& params, int64_t row, int64_t kv_head, int64_t start, int64_t first,
                int64_t last, float* keys, float* values);
 
-// The same for a block of a prompt without a cache, which starts at 0, with keys transposed:
-// keys [head_size][keys_per_block], padded with zeros to a multiple of kLanes; values [last - first]
+// The same for a block of a prompt without a cache, which starts at 0, with keys transposed: keys
+// [head_size][keys_per_block], padded with zeros to a multiple of kLanes; values [last - first]
 // [head_size]. `rows`: scratch [kLanes8][head_size].
 void pack_kv(const Params& params, int64_t row, int64_t kv_head, int64_t first, int64_t last,
              float* keys, float* values, float* rows);

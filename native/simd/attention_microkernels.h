@@ -1,9 +1,9 @@
-// The micro-kernels of attention: scores of a few queries with a block of keys, and the weighted sum
-// of a block of values. Keys and values are [keys][head_size], as in the cache; packed keys are
-// [head_size][keys]. simd/attention.cc calls them for tiles of R queries.
+// The micro-kernels of attention: scores of a few queries with a block of keys, and the weighted
+// sum of a block of values. Keys and values are [keys][head_size], as in the cache; packed keys
+// are [head_size][keys]. simd/attention.cc calls them for tiles of R queries.
 //
-// Each sum has a register of its own and runs over dimensions, or over keys, in one order, so that a
-// query's result does not depend on the others in its tile.
+// Each sum has a register of its own and runs over dimensions, or over keys, in one order, so that
+// a query's result does not depend on the others in its tile.
 #pragma once
 
 #include "../integers.h"
@@ -19,7 +19,7 @@ using namespace ::SIMD;
 // runtime_size floats.
 template <int R, int N, typename V>
 INLINE void score_4_keys(const float* queries, int64_t runtime_size, const float* const keys[4],
-                       float* scores, int64_t scores_stride) {
+                         float* scores, int64_t scores_stride) {
   const int64_t size = N ? N * kLanesOf<V> : runtime_size;
   V sums[R][4];
 #pragma unroll
@@ -50,13 +50,14 @@ INLINE void score_4_keys(const float* queries, int64_t runtime_size, const float
 //
 // Writes scores in fours: those behind `last` repeat the last key's. Reads no other key.
 template <int R, int N, typename V>
-void score_keys(const float* queries, int64_t runtime_size, const float* keys, int64_t first, int64_t last,
-           const float* values, float* scores, int64_t scores_stride) {
+void score_keys(const float* queries, int64_t runtime_size, const float* keys, int64_t first,
+                int64_t last, const float* values, float* scores, int64_t scores_stride) {
   const int64_t size = N ? N * kLanesOf<V> : runtime_size;
   for (int64_t key = first; key < last; key += 4) {
     const float* group[4];
     if (values) {
-      for (int64_t i = 0; i < 4 * size; i += kLineFloats) __builtin_prefetch(values + key * size + i);
+      const float* next = values + key * size;
+      for (int64_t i = 0; i < 4 * size; i += kLineFloats) __builtin_prefetch(next + i);
     }
 #pragma unroll
     for (int c = 0; c < 4; c++) group[c] = keys + (key + c < last ? key + c : last - 1) * size;
@@ -66,8 +67,8 @@ void score_keys(const float* queries, int64_t runtime_size, const float* keys, i
 
 // Scores of R queries with K vectors of packed keys [head_size][stride].
 template <int R, int K>
-INLINE void score_packed_tile(const float* queries, int64_t size, const float* keys, int64_t stride,
-                          float* scores, int64_t scores_stride) {
+INLINE void score_packed_tile(const float* queries, int64_t size, const float* keys,
+                              int64_t stride, float* scores, int64_t scores_stride) {
   Floats sums[R][K];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -110,8 +111,9 @@ void score_packed_keys(const float* queries, int64_t size, const float* keys, in
 // out = out * rescale + weights * values, for R queries and D vectors of dimensions: out [R][size],
 // weights [R][weights_stride], values [num_keys][size], rescale [R].
 template <int R, int D, typename V>
-INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride, const float* values,
-                       int64_t size, int64_t num_keys, const float* rescale, float* out) {
+INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride,
+                                   const float* values, int64_t size, int64_t num_keys,
+                                   const float* rescale, float* out) {
   V sums[R][D];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -140,14 +142,14 @@ INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride,
 
 // accumulate_values_tile for all dimensions; `size` is a multiple of V's lanes.
 template <int R, typename V>
-void accumulate_values(const float* weights, int64_t weights_stride, const float* values, int64_t size,
-                    int64_t num_keys, const float* rescale, float* out) {
+void accumulate_values(const float* weights, int64_t weights_stride, const float* values,
+                       int64_t size, int64_t num_keys, const float* rescale, float* out) {
   int64_t i = 0;
   const auto step = [&](auto count) __attribute__((always_inline)) {
     constexpr int64_t kDimensions = count.kCount * kLanesOf<V>;
     for (; i + kDimensions <= size; i += kDimensions) {
-      accumulate_values_tile<R, count.kCount, V>(weights, weights_stride, values + i, size, num_keys, rescale,
-                                     out + i);
+      accumulate_values_tile<R, count.kCount, V>(weights, weights_stride, values + i, size,
+                                                 num_keys, rescale, out + i);
     }
   };
   if constexpr (R == 1) step(StaticCount<8>());

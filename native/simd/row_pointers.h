@@ -7,8 +7,8 @@
 
 namespace SIMD {
 
-// R rows at one stride, addressed from one base register per three rows: x86 addresses hold the base
-// plus once or twice the stride. One pointer per row would not fit the general registers.
+// R rows at one stride, addressed from one base register per three rows: x86 addresses hold the
+// base plus once or twice the stride. One pointer per row would not fit the general registers.
 template <int R>
 class RowPointers {
  public:

@@ -42,8 +42,8 @@ bool compress_bfloat16(const float* panel, int64_t count, uint16_t* out) {
   return true;
 }
 
-// Finds integers n from `least` to `most` with n * scale + offset equal to each weight of an output's
-// block. `column` has the stride of a panel. Returns false if there are none.
+// Finds integers n from `least` to `most` with n * scale + offset equal to each weight of an
+// output's block. `column` has the stride of a panel. Returns false if there are none.
 bool quantize_exactly(const float* column, float scale, float offset, int least, int most,
                       int* numbers) {
   for (int64_t i = 0; i < kBlockInputs; i++) {
