@@ -15,13 +15,14 @@ from onnx import TensorProto, helper
 
 from server.runtime.contract import SOURCE_ROWS, Array
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.library import LIBRARY, Kernels, runnable
+from server.runtime.kernels.library import LIBRARY, Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
     pytest.mark.skipif(
-        Kernels.ATTENTION not in runnable(), reason="no attention of ours for this processor"
+        Kernels.ATTENTION not in supported_kernels(),
+        reason="no attention of ours for this processor",
     ),
     pytest.mark.usefixtures("register_bits"),
 ]
@@ -385,10 +386,10 @@ def test_rows_of_one_source_read_one_memory(
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ([0, 1, 2, 3, 4], "sources are"),
-        ([0, 1, 2, 3, 4, -1], "no row"),
-        ([0, 1, 2, 3, 4, 6], "no row"),
-        ([0, 1, 0, 3, 4, 5], "another length"),
+        ([0, 1, 2, 3, 4], r"cache_rows must be \[rows\]"),
+        ([0, 1, 2, 3, 4, -1], "rows of equal length"),
+        ([0, 1, 2, 3, 4, 6], "rows of equal length"),
+        ([0, 1, 0, 3, 4, 5], "rows of equal length"),
     ],
 )
 def test_a_source_that_cannot_be_is_refused(
@@ -416,16 +417,16 @@ def test_what_nobody_reads_is_not_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"last": np.array([-1, 3], np.int32)}, "room"),
-        ({"last": np.array([3, 40], np.int32)}, "room"),
+        ({"last": np.array([-1, 3], np.int32)}, "1 to the capacity"),
+        ({"last": np.array([3, 40], np.int32)}, "1 to the capacity"),
         ({"last": np.array([3], np.int32)}, "seqlens_k"),
-        ({"query": np.zeros((2, 2, 256), np.float32)}, "one row"),
-        ({"query": np.zeros((2, 1, 8 * 20), np.float32)}, "multiples of 8"),
-        ({"past_key": np.zeros((2, 2, 9, 32), np.float32)}, "past keys"),
-        ({"cos": np.zeros((3, 16), np.float32)}, "angles|cos and sin"),
-        ({"cos": np.zeros((20, 24), np.float32)}, "cos and sin"),
+        ({"query": np.zeros((2, 2, 256), np.float32)}, "only one row"),
+        ({"query": np.zeros((2, 1, 8 * 20), np.float32)}, "multiple of 8"),
+        ({"past_key": np.zeros((2, 2, 9, 32), np.float32)}, "past_key and past_value"),
+        ({"cos": np.zeros((3, 16), np.float32)}, "not in cos_cache|cos_cache and sin_cache"),
+        ({"cos": np.zeros((20, 24), np.float32)}, "cos_cache and sin_cache"),
         ({"bias": np.zeros((1, 3, 1, 9), np.float32)}, "attention_bias"),
-        ({"bias": np.zeros((1, 1, 1, 8), np.float32)}, "room"),
+        ({"bias": np.zeros((1, 1, 1, 8), np.float32)}, "1 to the capacity"),
         ({"sink": np.zeros(3, np.float32)}, "head_sink"),
     ],
 )
@@ -444,7 +445,7 @@ def test_a_graph_without_other_patterns_is_loaded_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is packed then."""
-    monkeypatch.setattr(rewriting, "worthwhile", lambda: Kernels.ATTENTION)
+    monkeypatch.setattr(rewriting, "preferred_kernels", lambda: Kernels.ATTENTION)
     case = Case("prompt", 20, (20, 3), capacity=30)
     file = tmp_path / "a" / "1" / "graph.onnx"
     file.parent.mkdir(parents=True)

@@ -15,13 +15,15 @@ from onnx_ir.tape import Tape
 from export.matrices import Int8Rows, constant, gather_rows, row_int8, tied_int8
 from server.runtime.contract import Array
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.int8 import in_pairs, leave_room
-from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.int8 import fit_16_bits, pair_groups
+from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite, rewritten, shared
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
-    pytest.mark.skipif(Kernels.ROW_INT8 not in runnable(), reason="no kernels for this processor"),
+    pytest.mark.skipif(
+        Kernels.INT8_MATMUL not in supported_kernels(), reason="no kernels for this processor"
+    ),
     pytest.mark.usefixtures("register_bits"),
 ]
 
@@ -98,7 +100,7 @@ def plain(file: Path) -> ort.InferenceSession:
 @pytest.fixture(autouse=True)
 def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a processor that has something better."""
-    monkeypatch.setattr(rewriting, "worthwhile", runnable)
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -151,7 +153,7 @@ def test_what_a_row_is_multiplied_with_first(tmp_path: Path) -> None:
     factors = rng.uniform(0.1, 9, 37).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(factors, "factors"))
     onnx.save(model, file)
-    found = rewrite(file, Kernels.ROW_INT8)
+    found = rewrite(file, Kernels.INT8_MATMUL)
     assert found is not None
     (node,) = onnx.ModelProto.FromString(found.model).graph.node
     assert node.input[0] == "x"
@@ -167,10 +169,10 @@ def test_what_follows_is_the_same(tmp_path: Path, activation: str) -> None:
     weight = rng.normal(size=(70, 44)).astype(np.float32)
     bias = rng.normal(size=44).astype(np.float32)
     file = followed(product(tmp_path / "a" / "1", weight), activation, bias)
-    found = rewrite(file, Kernels.ROW_INT8)
+    found = rewrite(file, Kernels.INT8_MATMUL)
     assert found is not None
     nodes = onnx.ModelProto.FromString(found.model).graph.node
-    assert sorted(node.op_type for node in nodes) == ["Identity", "Identity", "RowInt8MatMul"]
+    assert sorted(node.op_type for node in nodes) == ["DynamicInt8MatMul", "Identity", "Identity"]
     for num_rows in (1, 6, 70):
         fed = {
             "x": rng.normal(size=(num_rows, 70)).astype(np.float32),
@@ -243,7 +245,7 @@ def test_groups_in_pairs_fit_16_bits(
 ) -> None:
     random = np.random.default_rng(seed)
     panels = random.normal(0, width, (3, num_groups, 16, 4)).clip(-64, 64).astype(np.int8)
-    blocks, order = in_pairs(panels.copy())
+    blocks, order = pair_groups(panels.copy())
     for panel, packed, (num_paired, *inputs) in zip(panels, blocks, order, strict=True):
         groups = np.array(inputs) // 4
         assert sorted(inputs) == [4 * group for group in range(num_groups)]
@@ -261,27 +263,27 @@ def test_groups_in_pairs_fit_16_bits(
 
 
 def test_groups_that_reach_as_far_as_can_be_stay_alone(register_bits: int) -> None:
-    order = in_pairs(np.full((1, 9, 16, 4), 64, np.int8))[1]
+    order = pair_groups(np.full((1, 9, 16, 4), 64, np.int8))[1]
     assert order[0, 0] == 0
-    order = in_pairs(np.full((1, 9, 16, 4), 32, np.int8))[1]
+    order = pair_groups(np.full((1, 9, 16, 4), 32, np.int8))[1]
     assert order[0, 0] == (8 if register_bits == 256 else 0)
 
 
 def test_neighbours_without_room_are_left(tmp_path: Path) -> None:
     """As bundles from before have them: in 16 bits their sums would saturate."""
     integers = np.zeros((8, 4), np.int8)
-    assert leave_room(integers)
+    assert fit_16_bits(integers)
     integers[2:4, 1] = 64
-    assert leave_room(integers)
+    assert fit_16_bits(integers)
     integers[3, 1] = 65
-    assert not leave_room(integers)
+    assert not fit_16_bits(integers)
     file = product(tmp_path / "a" / "1", np.full((8, 16), 3.0, np.float32))
-    assert rewrite(file, Kernels.ROW_INT8) is not None
+    assert rewrite(file, Kernels.INT8_MATMUL) is not None
     model = onnx.load(file)
     (matrix,) = [tensor for tensor in model.graph.initializer if tensor.name == "w.int8"]
     matrix.CopyFrom(onnx.numpy_helper.from_array(np.full((8, 16), 127, np.int8), "w.int8"))
     onnx.save(model, file)
-    assert rewrite(file, Kernels.ROW_INT8) is None
+    assert rewrite(file, Kernels.INT8_MATMUL) is None
 
 
 def test_what_only_looks_alike_is_left(tmp_path: Path) -> None:
@@ -302,4 +304,4 @@ def test_what_only_looks_alike_is_left(tmp_path: Path) -> None:
             )
         other = tmp_path / f"{change}.onnx"
         onnx.save(model, other)
-        assert rewrite(other, Kernels.ROW_INT8) is None
+        assert rewrite(other, Kernels.INT8_MATMUL) is None

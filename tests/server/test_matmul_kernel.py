@@ -13,12 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 from server.runtime.contract import Array, BoundGraph
 from server.runtime.kernels import matmul
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
-    pytest.mark.skipif(Kernels.MATMUL not in runnable(), reason="no kernels for this processor"),
+    pytest.mark.skipif(
+        Kernels.MATMUL not in supported_kernels(), reason="no kernels for this processor"
+    ),
     pytest.mark.usefixtures("register_bits"),
 ]
 
@@ -26,7 +28,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a processor that has something better."""
-    monkeypatch.setattr(rewriting, "worthwhile", runnable)
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 def graph(

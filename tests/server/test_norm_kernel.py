@@ -12,12 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from server.runtime.contract import Array, BoundGraph
 from server.runtime.kernels import norms
-from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
-    pytest.mark.skipif(Kernels.NORM not in runnable(), reason="no kernels for this processor"),
+    pytest.mark.skipif(
+        Kernels.NORM not in supported_kernels(), reason="no kernels for this processor"
+    ),
     pytest.mark.usefixtures("register_bits"),
 ]
 

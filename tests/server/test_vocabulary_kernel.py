@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from server.engine.decoding import sampling
 from server.runtime.kernels import vocabulary
-from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.library import Kernels, supported_kernels
 
 pytestmark = [
     pytest.mark.skipif(
-        Kernels.VOCABULARY not in runnable(), reason="no kernels for this processor"
+        Kernels.LOGITS not in supported_kernels(), reason="no kernels for this processor"
     ),
     pytest.mark.usefixtures("register_bits"),
 ]
@@ -85,7 +85,7 @@ def test_other_rows_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = row.copy()
     with_it = sampling.log_sum_exp(copy), sampling.top_indices(copy, 4).tolist()
     monkeypatch.setattr(vocabulary, "_LOG_SUM_EXP", None)
-    monkeypatch.setattr(vocabulary, "_TOP", None)
+    monkeypatch.setattr(vocabulary, "_TOP_INDICES", None)
     without = sampling.log_sum_exp(copy), sampling.top_indices(copy, 4).tolist()
     assert with_it[0] == pytest.approx(without[0])
     assert with_it[1] == without[1]

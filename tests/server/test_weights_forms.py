@@ -3,21 +3,22 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.runtime.contract import Array
+from server.runtime.kernels import matmul, weights
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels import weights
-from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
-from server.runtime.kernels.weights import Form, smallest
+from server.runtime.kernels.weights import WeightFormat, compress
 from server.runtime.ort.backend import OrtBackend
 from tests.server.test_matmul_kernel import graph
 
 pytestmark = pytest.mark.skipif(
-    Kernels.MATMUL not in runnable(), reason="no kernels for this processor"
+    Kernels.MATMUL not in supported_kernels(), reason="no kernels for this processor"
 )
 BLOCK = 32
 
@@ -26,18 +27,18 @@ def halves(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Ar
     return rng.normal(size=shape, scale=scale).astype(np.float16).astype(np.float32)
 
 
-def in_form(form: Form, num_inputs: int, num_outputs: int, seed: int) -> Array:
+def in_form(form: WeightFormat, num_inputs: int, num_outputs: int, seed: int) -> Array:
     """A matrix ``[inputs, outputs]`` that the form holds, as a checkpoint of its kind has it."""
     rng = np.random.default_rng(seed)
-    if form == Form.FLOAT:
+    if form == WeightFormat.FLOAT32:
         return rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
-    if form == Form.HALF:
+    if form == WeightFormat.FLOAT16:
         return halves(rng, (num_inputs, num_outputs), 0.05)
-    if form == Form.BRAIN:
+    if form == WeightFormat.BFLOAT16:
         bits = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32).view(np.uint32)
         return (bits & np.uint32(0xFFFF0000)).view(np.float32)
     values = rng.normal(size=(num_inputs // BLOCK, BLOCK, num_outputs), scale=0.05)
-    if form == Form.BYTES:  # Q8_0
+    if form == WeightFormat.INT8_BLOCKS:  # Q8_0
         scale = np.abs(values).max(1, keepdims=True) / 127
         scale = scale.astype(np.float16).astype(np.float32)
         blocks = np.rint(values / scale).clip(-128, 127).astype(np.float32) * scale
@@ -62,16 +63,16 @@ def run(file: Path, x: Array, num_threads: int = 1) -> Array:
 @pytest.fixture(autouse=True)
 def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a processor that has something better."""
-    monkeypatch.setattr(rewriting, "worthwhile", runnable)
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", list(WeightFormat))
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 16), (448, 40), (800, 522)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_products_are_those_of_floats(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    form: Form,
+    form: WeightFormat,
     num_inputs: int,
     num_outputs: int,
     seed: int,
@@ -82,9 +83,12 @@ def test_products_are_those_of_floats(
     made = rewrite(held, Kernels.MATMUL)
     assert made is not None
     (packed,) = (array for name, array in made.packed.items() if name.endswith(".packed"))
-    (told,) = (array for name, array in made.packed.items() if name.endswith(".settings"))
-    assert told[2] == form
-    bits = {Form.FLOAT: 32, Form.HALF: 16, Form.BRAIN: 16, Form.BYTES: 8.5, Form.NIBBLES: 5}[form]
+    nodes = onnx.load_from_string(made.model).graph.node
+    (node,) = (node for node in nodes if node.op_type == matmul.OPERATOR)
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    assert attributes["weight_format"] == form
+    assert packed.dtype == np.uint8
+    bits = dict(zip(WeightFormat, (32, 16, 16, 8.5, 5), strict=True))[form]
     num_weights = num_inputs * -(-num_outputs // 16) * 16
     assert packed.nbytes * 8 == bits * num_weights
 
@@ -98,7 +102,7 @@ def test_products_are_those_of_floats(
 
 
 def test_what_graphs_share_is_not_their_own(tmp_path: Path) -> None:
-    matrix = in_form(Form.FLOAT, 32, 16, 0)
+    matrix = in_form(WeightFormat.FLOAT32, 32, 16, 0)
     file = graph(tmp_path / "1" / "g.onnx", matrix, np.zeros(16, np.float32), "Relu")
     backend = OrtBackend("cpu", 1)
     backend.load(file, ())
@@ -107,14 +111,21 @@ def test_what_graphs_share_is_not_their_own(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    form=st.sampled_from([Form.HALF, Form.BRAIN, Form.BYTES, Form.NIBBLES]),
+    form=st.sampled_from(
+        [
+            WeightFormat.FLOAT16,
+            WeightFormat.BFLOAT16,
+            WeightFormat.INT8_BLOCKS,
+            WeightFormat.INT4_BLOCKS,
+        ]
+    ),
     seed=st.integers(0, 2**32 - 1),
     place=st.tuples(st.integers(0, 63), st.integers(0, 15)),
     bit=st.integers(0, 31),
 )
 def test_a_number_that_a_form_cannot_hold_is_seen(
     tmp_path_factory: pytest.TempPathFactory,
-    form: Form,
+    form: WeightFormat,
     seed: int,
     place: tuple[int, int],
     bit: int,
@@ -128,8 +139,8 @@ def test_a_number_that_a_form_cannot_hold_is_seen(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 65536.0, 1e-30, -0.0])
-@pytest.mark.parametrize("form", list(Form))
-def test_any_number_comes_back(tmp_path: Path, form: Form, value: float) -> None:
+@pytest.mark.parametrize("form", list(WeightFormat))
+def test_any_number_comes_back(tmp_path: Path, form: WeightFormat, value: float) -> None:
     matrix = in_form(form, 32, 16, 5)
     matrix[7, 3] = value
     file = graph(tmp_path / "1" / "g.onnx", matrix, None)
@@ -141,4 +152,4 @@ def test_any_number_comes_back(tmp_path: Path, form: Form, value: float) -> None
 def test_what_is_no_number_is_held_as_it_is() -> None:
     matrix = np.full((1, 32, 16), np.nan, np.float32)
     matrix.view(np.uint32)[...] |= 1
-    assert smallest(matrix)[0] == Form.FLOAT
+    assert compress(matrix)[0] == WeightFormat.FLOAT32

@@ -179,15 +179,15 @@ def top_tokens(log_probs: Floats, count: int, total: float = 0.0) -> TopTokens:
 
 def top_tokens_of(rows: Sequence[Floats], count: int) -> list[TopTokens]:
     """:func:`top_tokens` of logits ``[vocabulary]`` each, with their totals."""
-    found = vocabulary.likeliest(rows, count)
+    found = vocabulary.top_tokens(rows, count)
     if found is None:
         return [top_tokens(row, count, log_sum_exp(row)) for row in rows]
-    ids, logprobs = found.places.tolist(), found.logprobs.tolist()
+    ids, logprobs = found.indices.tolist(), found.logprobs.tolist()
     if math.isinf(found.logprobs.min(initial=0.0)):
         sizes = (found.logprobs > -np.inf).sum(1).tolist()
         ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
         logprobs = [row[:size] for row, size in zip(logprobs, sizes, strict=True)]
-    return list(map(TopTokens, ids, logprobs, found.totals.tolist()))
+    return list(map(TopTokens, ids, logprobs, found.log_sum_exps.tolist()))
 
 
 def log_sum_exp(logits: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Copies of parts of tensors without a slice for each: native/memory.cc."""
+"""Copies rows of tensors in one native call, without a NumPy slice each: native/copy_rows.cc."""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,27 +7,35 @@ import numpy as np
 import numpy.typing as npt
 
 from server.runtime.contract import Array, Layout, Move
-from server.runtime.kernels.library import function
+from server.runtime.kernels.library import load_function
 
 
 def table(tensors: Sequence[tuple[Array, Layout]]) -> npt.NDArray[np.int64]:
-    """Where tensors ``[rows, *shape]`` are, for :func:`move`; they have to stay there."""
-    return np.array([_described(array, layout) for array, layout in tensors], np.int64)
+    """Describes tensors ``[rows, *shape]`` for :func:`move`; their memory must stay in place."""
+    return np.array([_description(array, layout) for array, layout in tensors], np.int64)
 
 
 def move(tensors: npt.NDArray[np.int64], moves: Sequence[Move]) -> bool:
-    """Makes the moves one after the other; False where there is no library: nothing is done."""
-    if _MOVE is None:
+    """Applies the moves in order to each tensor.
+
+    Returns:
+        False, and does nothing, if there is no library.
+    """
+    if _COPY_ROWS is None:
         return False
-    wanted = np.array(moves, np.int64)
-    arguments = (tensors.ctypes.data, len(tensors), wanted.ctypes.data, len(wanted))
+    table_of_moves = np.array(moves, np.int64)
+    arguments = (
+        *(tensors.ctypes.data, len(tensors)),
+        *(table_of_moves.ctypes.data, len(table_of_moves)),
+    )
     num_tokens = sum((move.stop - move.start) * move.num_rows for move in moves)
-    is_brief = num_tokens * len(tensors) <= _BRIEF_TOKENS
-    (_MOVE.briefly if is_brief else _MOVE.lengthily)(*arguments)
+    is_short = num_tokens * len(tensors) <= _SHORT_TOKENS
+    (_COPY_ROWS.holding_gil if is_short else _COPY_ROWS.releasing_gil)(*arguments)
     return True
 
 
-def _described(array: Array, layout: Layout) -> tuple[int, ...]:
+def _description(array: Array, layout: Layout) -> tuple[int, ...]:
+    """The fields of ``Tensor`` in native/copy_rows.cc."""
     row, item = array.strides[0], array.itemsize
     if not layout.has_tokens:
         return (array.ctypes.data, row, 1, row, 0)
@@ -35,7 +43,7 @@ def _described(array: Array, layout: Layout) -> tuple[int, ...]:
     return (array.ctypes.data, row, num_parts, length * width * item, width * item)
 
 
-_BRIEF_TOKENS = 1000  # of all tensors: about 2 MB
-_MOVE = function(
-    "triune_move", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+_SHORT_TOKENS = 1000  # in all tensors: about 2 MB
+_COPY_ROWS = load_function(
+    "triune_copy_rows", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
 )
