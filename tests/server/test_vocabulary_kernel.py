@@ -1,4 +1,4 @@
-"""What the host asks of a row of logits: our pass over it against numpy's several."""
+"""Log-sum-exp and top tokens of rows of logits, against NumPy."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from server.runtime.kernels.library import Kernels, supported_kernels
 
 pytestmark = [
     pytest.mark.skipif(
-        Kernels.LOGITS not in supported_kernels(), reason="no kernels for this processor"
+        Kernels.LOGITS not in supported_kernels(), reason="this CPU cannot run the kernel"
     ),
     pytest.mark.usefixtures("register_bits"),
 ]
@@ -24,7 +24,7 @@ pytestmark = [
     scale=st.sampled_from([0.0, 1e-3, 1.0, 50.0]),
     forbidden=st.floats(0, 0.99),
 )
-def test_they_agree(size: int, count: int, seed: int, scale: float, forbidden: float) -> None:
+def test_equals_numpy(size: int, count: int, seed: int, scale: float, forbidden: float) -> None:
     rng = np.random.default_rng(seed)
     row = (rng.normal(size=size) * scale).astype(np.float32)
     row[rng.random(size) < forbidden] = -np.inf
@@ -47,7 +47,7 @@ def test_they_agree(size: int, count: int, seed: int, scale: float, forbidden: f
     seed=st.integers(0, 2**32 - 1),
     forbidden=st.sampled_from([0.0, 0.5, 0.99]),
 )
-def test_rows_are_looked_at_together_as_one_by_one(
+def test_many_rows_equal_one_row_at_a_time(
     size: int, num_rows: int, count: int, seed: int, forbidden: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -55,20 +55,20 @@ def test_rows_are_looked_at_together_as_one_by_one(
     table[rng.random(table.shape) < forbidden] = -np.inf
     table[:, rng.integers(size)] = 1.0
     found = sampling.top_tokens_of(list(table), count)
-    for row, likeliest in zip(table, found, strict=True):
-        assert likeliest.total == sampling.log_sum_exp(row)
-        assert likeliest == sampling.top_tokens(row, count, likeliest.total)
+    for row, top in zip(table, found, strict=True):
+        assert top.total == sampling.log_sum_exp(row)
+        assert top == sampling.top_tokens(row, count, top.total)
 
 
-def test_rows_that_are_not_numbers_are_told_of() -> None:
+def test_rows_with_nan_have_a_nan_total() -> None:
     table = np.zeros((3, 100), np.float32)
     table[1, 7], table[2] = np.nan, -np.inf
-    totals = [likeliest.total for likeliest in sampling.top_tokens_of(list(table), 4)]
+    totals = [top.total for top in sampling.top_tokens_of(list(table), 4)]
     assert [bool(np.isfinite(total)) for total in totals] == [True, False, False]
 
 
 @pytest.mark.parametrize("size", [5, 64, 1000])
-def test_a_nan_is_told_and_never_chosen(size: int) -> None:
+def test_nan_is_in_the_sum_and_never_in_the_top(size: int) -> None:
     row = np.arange(size, dtype=np.float32)
     row[3] = np.nan
     total, found = vocabulary.log_sum_exp(row), vocabulary.top_indices(row, 5)
@@ -78,7 +78,7 @@ def test_a_nan_is_told_and_never_chosen(size: int) -> None:
     assert found.tolist() == [i for i in range(size - 1, -1, -1) if i != 3][:5]
 
 
-def test_other_rows_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_rows_fall_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     row = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)[:, 0]
     assert vocabulary.log_sum_exp(row) is None
     assert vocabulary.top_indices(row.astype(np.float64), 3) is None

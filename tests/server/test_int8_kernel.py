@@ -1,4 +1,4 @@
-"""Our operators compute what the nine standard ones compute, bit for bit."""
+"""The int8 operator computes what nine standard operators compute, bit for bit."""
 
 import gc
 from pathlib import Path
@@ -22,14 +22,14 @@ from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
     pytest.mark.skipif(
-        Kernels.INT8_MATMUL not in supported_kernels(), reason="no kernels for this processor"
+        Kernels.INT8_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
     ),
     pytest.mark.usefixtures("register_bits"),
 ]
 
 
 def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
-    """A graph ``y = x weight`` in int8; a tied one also looks up rows of the bytes it shares."""
+    """Saves a graph ``y = x weight`` in int8; a tied one also looks up rows of the same weights."""
     x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
     ids = ir.val("token_ids", ir.DataType.INT64, ["tokens"])
     inputs, tape = [x], Tape()
@@ -62,8 +62,8 @@ def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
     return file
 
 
-def followed(file: Path, activation: str, bias: Array) -> Path:
-    """``file`` with what may follow a product: ``activation(y + bias) + rest``."""
+def append_epilogue(file: Path, activation: str, bias: Array) -> Path:
+    """Appends an epilogue to ``file``: ``activation(y + bias) + rest``."""
     model = onnx.load(file)
     graph, size = model.graph, len(bias)
     nodes = [onnx.helper.make_node("Add", ["y", "bias"], ["biased"])]
@@ -93,13 +93,13 @@ def followed(file: Path, activation: str, bias: Array) -> Path:
     return file
 
 
-def plain(file: Path) -> ort.InferenceSession:
+def standard_session(file: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
 
 @pytest.fixture(autouse=True)
-def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a processor that has something better."""
+def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU where ONNX Runtime's own operators are faster."""
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
@@ -107,7 +107,7 @@ def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("num_inputs", "num_outputs"), [(1, 1), (7, 5), (8, 16), (33, 40), (130, 523), (576, 1024)]
 )
-def test_it_is_the_same(
+def test_equals_the_standard_operators(
     tmp_path: Path, num_inputs: int, num_outputs: int, num_threads: int
 ) -> None:
     rng = np.random.default_rng(num_inputs)
@@ -115,7 +115,7 @@ def test_it_is_the_same(
     weight[:, -1] = 0
     file = product(tmp_path / "a" / "1", weight)
     ours = OrtBackend("cpu", num_threads).load(file, ()).bind({})
-    standard = plain(file)
+    standard = standard_session(file)
     for num_rows in (1, 2, 3, 4, 5, 63, 64, 65, 130):
         x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32) * 10
         x[::3] *= 1e-20
@@ -131,19 +131,18 @@ def test_it_is_the_same(
     ),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_rows_are_the_same(
+def test_equals_the_standard_operators_for_any_rows(
     tmp_path_factory: pytest.TempPathFactory, x: list[list[float]], seed: int
 ) -> None:
     weight = np.random.default_rng(seed).standard_cauchy((9, 19)).astype(np.float32)
     file = product(tmp_path_factory.mktemp("any") / "1", weight)
     rows = np.array(x, np.float32)
-    (expected,) = plain(file).run(None, {"x": rows})
+    (expected,) = standard_session(file).run(None, {"x": rows})
     actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": rows})["y"]
     np.testing.assert_array_equal(actual, expected)
 
 
-def test_what_a_row_is_multiplied_with_first(tmp_path: Path) -> None:
-    """By factors of its inputs: bit for bit, in the operator."""
+def test_fuses_input_factors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     file = product(tmp_path / "a" / "1", rng.normal(size=(37, 20)).astype(np.float32))
     model = onnx.load(file)
@@ -158,17 +157,17 @@ def test_what_a_row_is_multiplied_with_first(tmp_path: Path) -> None:
     (node,) = onnx.ModelProto.FromString(found.model).graph.node
     assert node.input[0] == "x"
     x = rng.normal(size=(9, 37)).astype(np.float32)
-    (expected,) = plain(file).run(None, {"x": x})
+    (expected,) = standard_session(file).run(None, {"x": x})
     actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": x})["y"]
     np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
-def test_what_follows_is_the_same(tmp_path: Path, activation: str) -> None:
+def test_fuses_the_epilogue(tmp_path: Path, activation: str) -> None:
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(70, 44)).astype(np.float32)
     bias = rng.normal(size=44).astype(np.float32)
-    file = followed(product(tmp_path / "a" / "1", weight), activation, bias)
+    file = append_epilogue(product(tmp_path / "a" / "1", weight), activation, bias)
     found = rewrite(file, Kernels.INT8_MATMUL)
     assert found is not None
     nodes = onnx.ModelProto.FromString(found.model).graph.node
@@ -180,21 +179,21 @@ def test_what_follows_is_the_same(tmp_path: Path, activation: str) -> None:
                 np.float32
             ),
         }
-        (expected,) = plain(file).run(None, fed)
+        (expected,) = standard_session(file).run(None, fed)
         actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run(fed)["z"]
         if activation == "Relu":
             np.testing.assert_array_equal(actual, expected)
         np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-5)
 
 
-def test_a_tied_matrix_is_looked_up_as_before(tmp_path: Path) -> None:
+def test_a_tied_matrix_can_still_be_looked_up(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(48, 100)).astype(np.float32)
     file = product(tmp_path / "a" / "1", weight, is_tied=True)
     inputs = {
         "x": np.random.default_rng(1).normal(size=(5, 48)).astype(np.float32),
         "token_ids": np.array([0, 99, 7]),
     }
-    expected = plain(file).run(["y", "looked_up"], inputs)
+    expected = standard_session(file).run(["y", "looked_up"], inputs)
     actual = OrtBackend("cpu", 1).load(file, ()).session.run(["y", "looked_up"], inputs)
     np.testing.assert_array_equal(actual[0], expected[0])
     np.testing.assert_array_equal(actual[1], expected[1])
@@ -202,9 +201,7 @@ def test_a_tied_matrix_is_looked_up_as_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [3, 39])
-def test_a_row_that_is_not_finite_stays_so_and_alone(
-    tmp_path: Path, bad: float, place: int
-) -> None:
+def test_a_non_finite_row_does_not_affect_others(tmp_path: Path, bad: float, place: int) -> None:
     rng = np.random.default_rng(0)
     file = product(tmp_path / "a" / "1", rng.normal(size=(40, 32)).astype(np.float32))
     ours = OrtBackend("cpu", 1).load(file, ()).bind({})
@@ -217,7 +214,7 @@ def test_a_row_that_is_not_finite_stays_so_and_alone(
     np.testing.assert_array_equal(actual[others], expected[others])
 
 
-def test_sessions_share_what_is_packed_and_give_it_up(tmp_path: Path) -> None:
+def test_sessions_share_packed_weights_and_free_them(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
     file = product(tmp_path / "a" / "1", weight)
     graphs = [OrtBackend("cpu", n).load(file, ()) for n in (1, 2)]
@@ -228,8 +225,8 @@ def test_sessions_share_what_is_packed_and_give_it_up(tmp_path: Path) -> None:
     assert file not in {key[0] for key in shared}
 
 
-def reaches(groups: Array) -> Array:
-    """How far each 16-bit sum of ``[groups, 16, 4]`` can go up and down: ``[groups, 2, 16, 2]``."""
+def lane_bounds(groups: Array) -> Array:
+    """The most that each 16-bit lane of ``[groups, 16, 4]`` can rise and fall, over 255."""
     lanes = groups.astype(np.int64).reshape(-1, 16, 2, 2)
     return np.stack([np.maximum(lanes, 0).sum(3), np.maximum(-lanes, 0).sum(3)], 1)
 
@@ -240,7 +237,7 @@ def reaches(groups: Array) -> Array:
     width=st.sampled_from([1, 6, 20, 40, 64]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_groups_in_pairs_fit_16_bits(
+def test_paired_groups_fit_16_bits(
     num_groups: int, width: int, seed: int, register_bits: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -250,27 +247,27 @@ def test_groups_in_pairs_fit_16_bits(
         groups = np.array(inputs) // 4
         assert sorted(inputs) == [4 * group for group in range(num_groups)]
         np.testing.assert_array_equal(packed, panel[groups])
-        if register_bits == 512:  # their sums have 32 bits
+        if register_bits == 512:  # lanes have 32 bits
             assert num_paired == 0
             continue
         assert num_paired % 2 == 0
-        reach = reaches(packed)
-        together = reach[0:num_paired:2] + reach[1:num_paired:2]
+        bounds = lane_bounds(packed)
+        together = bounds[0:num_paired:2] + bounds[1:num_paired:2]
         assert together.max(initial=0) <= 128
-        alone = reach[num_paired:]
-        for index in range(1, len(alone)):  # none that is left fits another that is
+        alone = bounds[num_paired:]
+        for index in range(1, len(alone)):  # no two groups left would fit
             assert (alone[index] + alone[index - 1]).max() > 128
 
 
-def test_groups_that_reach_as_far_as_can_be_stay_alone(register_bits: int) -> None:
+def test_groups_with_the_largest_weights_are_not_paired(register_bits: int) -> None:
     order = pair_groups(np.full((1, 9, 16, 4), 64, np.int8))[1]
     assert order[0, 0] == 0
     order = pair_groups(np.full((1, 9, 16, 4), 32, np.int8))[1]
     assert order[0, 0] == (8 if register_bits == 256 else 0)
 
 
-def test_neighbours_without_room_are_left(tmp_path: Path) -> None:
-    """As bundles from before have them: in 16 bits their sums would saturate."""
+def test_weights_that_overflow_16_bits_are_not_replaced(tmp_path: Path) -> None:
+    """Old bundles have such weights: sums of two products would saturate."""
     integers = np.zeros((8, 4), np.int8)
     assert fit_16_bits(integers)
     integers[2:4, 1] = 64
@@ -286,8 +283,8 @@ def test_neighbours_without_room_are_left(tmp_path: Path) -> None:
     assert rewrite(file, Kernels.INT8_MATMUL) is None
 
 
-def test_what_only_looks_alike_is_left(tmp_path: Path) -> None:
-    """Another zero, a second reader: the standard operators run."""
+def test_similar_graphs_are_not_replaced(tmp_path: Path) -> None:
+    """Another zero point; a second consumer of an intermediate value."""
     weight = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
     file = product(tmp_path / "a" / "1", weight)
     for change in ("zero", "reader"):

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: every number comes back, and products are those of fp32, bit for bit."""
+"""Compressed weights: every number comes back, and products equal those of fp32, bit for bit."""
 
 from pathlib import Path
 
@@ -17,28 +17,31 @@ from server.runtime.kernels.weights import WeightFormat, compress
 from server.runtime.ort.backend import OrtBackend
 from tests.server.test_matmul_kernel import graph
 
-pytestmark = pytest.mark.skipif(
-    Kernels.MATMUL not in supported_kernels(), reason="no kernels for this processor"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        Kernels.MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
+    ),
+    pytest.mark.usefixtures("register_bits"),
+]
 BLOCK = 32
 
 
-def halves(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Array:
+def rounded_to_half(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Array:
     return rng.normal(size=shape, scale=scale).astype(np.float16).astype(np.float32)
 
 
-def in_form(form: WeightFormat, num_inputs: int, num_outputs: int, seed: int) -> Array:
-    """A matrix ``[inputs, outputs]`` that the form holds, as a checkpoint of its kind has it."""
+def matrix_in(weight_format: WeightFormat, num_inputs: int, num_outputs: int, seed: int) -> Array:
+    """A matrix ``[inputs, outputs]`` that the format holds exactly."""
     rng = np.random.default_rng(seed)
-    if form == WeightFormat.FLOAT32:
+    if weight_format == WeightFormat.FLOAT32:
         return rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
-    if form == WeightFormat.FLOAT16:
-        return halves(rng, (num_inputs, num_outputs), 0.05)
-    if form == WeightFormat.BFLOAT16:
+    if weight_format == WeightFormat.FLOAT16:
+        return rounded_to_half(rng, (num_inputs, num_outputs), 0.05)
+    if weight_format == WeightFormat.BFLOAT16:
         bits = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32).view(np.uint32)
         return (bits & np.uint32(0xFFFF0000)).view(np.float32)
     values = rng.normal(size=(num_inputs // BLOCK, BLOCK, num_outputs), scale=0.05)
-    if form == WeightFormat.INT8_BLOCKS:  # Q8_0
+    if weight_format == WeightFormat.INT8_BLOCKS:  # Q8_0
         scale = np.abs(values).max(1, keepdims=True) / 127
         scale = scale.astype(np.float16).astype(np.float32)
         blocks = np.rint(values / scale).clip(-128, 127).astype(np.float32) * scale
@@ -61,48 +64,48 @@ def run(file: Path, x: Array, num_threads: int = 1) -> Array:
 
 
 @pytest.fixture(autouse=True)
-def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a processor that has something better."""
+def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU where ONNX Runtime's own operators are faster."""
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
-@pytest.mark.parametrize("form", list(WeightFormat))
+@pytest.mark.parametrize("weight_format", list(WeightFormat))
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 16), (448, 40), (800, 522)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_products_are_those_of_floats(
+def test_products_equal_those_of_fp32(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    form: WeightFormat,
+    weight_format: WeightFormat,
     num_inputs: int,
     num_outputs: int,
     seed: int,
 ) -> None:
-    matrix = in_form(form, num_inputs, num_outputs, seed)
+    matrix = matrix_in(weight_format, num_inputs, num_outputs, seed)
     bias = np.random.default_rng(2).normal(size=num_outputs).astype(np.float32)
-    held = graph(tmp_path / "held" / "1" / "g.onnx", matrix, bias, "Gelu")
-    made = rewrite(held, Kernels.MATMUL)
+    compressed = graph(tmp_path / "compressed" / "1" / "g.onnx", matrix, bias, "Gelu")
+    made = rewrite(compressed, Kernels.MATMUL)
     assert made is not None
     (packed,) = (array for name, array in made.packed.items() if name.endswith(".packed"))
     nodes = onnx.load_from_string(made.model).graph.node
     (node,) = (node for node in nodes if node.op_type == matmul.OPERATOR)
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    assert attributes["weight_format"] == form
+    assert attributes["weight_format"] == weight_format
     assert packed.dtype == np.uint8
-    bits = dict(zip(WeightFormat, (32, 16, 16, 8.5, 5), strict=True))[form]
+    bits = dict(zip(WeightFormat, (32, 16, 16, 8.5, 5), strict=True))[weight_format]
     num_weights = num_inputs * -(-num_outputs // 16) * 16
     assert packed.nbytes * 8 == bits * num_weights
 
     rng = np.random.default_rng(3)
     tables = {n: rng.normal(size=(1, n, num_inputs)).astype(np.float32) for n in (1, 2, 6, 7, 130)}
-    actual = {(n, t): run(held, x, t) for n, x in tables.items() for t in (1, 2)}
+    actual = {(n, t): run(compressed, x, t) for n, x in tables.items() for t in (1, 2)}
     monkeypatch.setattr(weights, "_SMALLEST_FIRST", ())
     floats = graph(tmp_path / "floats" / "1" / "g.onnx", matrix, bias, "Gelu")
     for (n, t), y in actual.items():
         np.testing.assert_array_equal(y, run(floats, tables[n], t))
 
 
-def test_what_graphs_share_is_not_their_own(tmp_path: Path) -> None:
-    matrix = in_form(WeightFormat.FLOAT32, 32, 16, 0)
+def test_shared_weights_are_not_counted(tmp_path: Path) -> None:
+    matrix = matrix_in(WeightFormat.FLOAT32, 32, 16, 0)
     file = graph(tmp_path / "1" / "g.onnx", matrix, np.zeros(16, np.float32), "Relu")
     backend = OrtBackend("cpu", 1)
     backend.load(file, ())
@@ -111,7 +114,7 @@ def test_what_graphs_share_is_not_their_own(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    form=st.sampled_from(
+    weight_format=st.sampled_from(
         [
             WeightFormat.FLOAT16,
             WeightFormat.BFLOAT16,
@@ -123,15 +126,15 @@ def test_what_graphs_share_is_not_their_own(tmp_path: Path) -> None:
     place=st.tuples(st.integers(0, 63), st.integers(0, 15)),
     bit=st.integers(0, 31),
 )
-def test_a_number_that_a_form_cannot_hold_is_seen(
+def test_a_weight_that_a_format_cannot_hold_is_detected(
     tmp_path_factory: pytest.TempPathFactory,
-    form: WeightFormat,
+    weight_format: WeightFormat,
     seed: int,
     place: tuple[int, int],
     bit: int,
 ) -> None:
-    """Any bit of any number may be another: they come back all the same."""
-    matrix = in_form(form, 64, 16, seed)
+    """Flips any bit of any weight: all weights come back all the same."""
+    matrix = matrix_in(weight_format, 64, 16, seed)
     matrix.view(np.uint32)[place] ^= np.uint32(1 << bit)
     matrix[~np.isfinite(matrix)] = 1 / 3
     file = graph(tmp_path_factory.mktemp("any") / "1" / "g.onnx", matrix, None)
@@ -139,9 +142,11 @@ def test_a_number_that_a_form_cannot_hold_is_seen(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 65536.0, 1e-30, -0.0])
-@pytest.mark.parametrize("form", list(WeightFormat))
-def test_any_number_comes_back(tmp_path: Path, form: WeightFormat, value: float) -> None:
-    matrix = in_form(form, 32, 16, 5)
+@pytest.mark.parametrize("weight_format", list(WeightFormat))
+def test_special_values_come_back(
+    tmp_path: Path, weight_format: WeightFormat, value: float
+) -> None:
+    matrix = matrix_in(weight_format, 32, 16, 5)
     matrix[7, 3] = value
     file = graph(tmp_path / "1" / "g.onnx", matrix, None)
     x = np.zeros((1, 1, 32), np.float32)
@@ -149,7 +154,7 @@ def test_any_number_comes_back(tmp_path: Path, form: WeightFormat, value: float)
     np.testing.assert_array_equal(run(file, x)[0, 0, 3], np.float32(value))
 
 
-def test_what_is_no_number_is_held_as_it_is() -> None:
+def test_nan_is_kept_in_fp32() -> None:
     matrix = np.full((1, 32, 16), np.nan, np.float32)
     matrix.view(np.uint32)[...] |= 1
     assert compress(matrix)[0] == WeightFormat.FLOAT32
