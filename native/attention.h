@@ -59,16 +59,16 @@ struct Params {
   int64_t num_new_keys;           // num_tokens, or 0 if all keys are in the cache
   const int32_t* last_positions;  // [rows]: of each row's last key
   TokenVectors query, key, value;
-  KvCache past;   // what came before, to copy if `cache` is elsewhere
-  KvCache cache;  // where new keys go and attention reads; may share memory with `past`
-  Rotary rotary;  // cos is null for none
-  Bias bias;      // data is null for none
+  KvCache past;               // what came before, to copy if `cache` is elsewhere
+  KvCache cache;              // where new keys go and attention reads; may share memory with `past`
+  Rotary rotary;              // cos is null for none
+  Bias bias;                  // data is null for none
   const int32_t* cache_rows;  // [rows]: the row whose cache each reads; null: its own
   const float* sinks;         // [heads]: logits of an extra key without a value; null: none
   bool has_zero_sink;         // a sink of logit 0 (smooth softmax)
   float* output;              // [rows][tokens][heads][head_size]
 
-  // Larger blocks for small heads, so that a block is 8 to 32 KiB; changing it changes rounding.
+  // More keys for small heads. Rounding depends on these numbers.
   int64_t keys_per_block() const { return head_size <= 32 ? 128 : 64; }
   // Query heads that share a key head.
   int64_t group_size() const { return num_heads / num_kv_heads; }

@@ -13,8 +13,8 @@
 //   cos_cache?, sin_cache? [positions, half]; given only if queries and keys rotate
 //   attention_bias? [rows or 1, heads or 1, tokens, keys]
 //   head_sink? [heads]
-//   cache_rows?, int32 [rows], ours: without new keys, the row whose cache each row reads, which
-//     must be of equal length; rows of one cache go through it together
+//   cache_rows?, int32 [rows], new here: the row whose cache each row reads; only for rows without
+//     new keys, and of equal length. Rows of one cache go through it together.
 // Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
 // and present share memory.
 #pragma once

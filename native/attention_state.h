@@ -14,12 +14,12 @@ constexpr int64_t kMaxLanes = 16;  // floats of the widest register
 struct QueryState {
   QueryBlock block;
   int64_t kv_head, num_queries;
-  float* queries;              // [num_queries][head_size], rotated and scaled
-  float* accumulators;         // [num_queries][head_size]: weighted sums of values
-  float* scores;               // [num_queries][keys_per_block], then softmax weights
-  float* denominators;         // [num_queries][kMaxLanes]: sums of weights, one per vector lane
-  float* max_scores;           // [num_queries]
-  float* rescale;              // [num_queries]: factor of earlier sums after a new maximum
+  float* queries;                // [num_queries][head_size], rotated and scaled
+  float* accumulators;           // [num_queries][head_size]: weighted sums of values
+  float* scores;                 // [num_queries][keys_per_block], then softmax weights
+  float* denominators;           // [num_queries][kMaxLanes]: sums of weights, one per vector lane
+  float* max_scores;             // [num_queries]
+  float* rescale;                // [num_queries]: factor of earlier sums after a new maximum
   int32_t *key_begin, *key_end;  // [num_queries]: the positions that a query sees
 
   QueryState(const Params& params, const QueryBlock& block, int64_t kv_head, float* scratch)

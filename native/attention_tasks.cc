@@ -25,9 +25,9 @@ struct RowBlocks {
 struct Work {
   const Params& params;
   RowBlocks row_blocks;
-  int64_t token_blocks;                // of each row
-  int64_t num_units, units_per_task;   // a unit: [row block][kv head][token block]
-  bool is_cache_written_first;         // otherwise, each unit writes what it reads
+  int64_t token_blocks;               // of each row
+  int64_t num_units, units_per_task;  // a unit: [row block][kv head][token block]
+  bool is_cache_written_first;        // otherwise, each unit writes what it reads
   int is_out_of_memory;
 };
 

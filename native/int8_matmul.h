@@ -25,7 +25,7 @@ struct PackedMatrix {
   // [panels][1 + groups]: the number of groups in pairs, which come first; then the byte of x at
   // which each group's inputs begin.
   const uint16_t* group_order;
-  const float* scales;            // [panels][16]
+  const float* scales;             // [panels][16]
   const int32_t* zero_point_sums;  // [panels][16]: the zero point 128 times the sum of the weights
   int64_t num_inputs;
   int64_t num_outputs;

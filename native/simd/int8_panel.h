@@ -12,7 +12,7 @@ namespace int8_matmul::SIMD {
 using namespace ::SIMD;
 
 struct Panel {
-  const int8_t* weights;       // [groups][16 outputs][4 inputs]
+  const int8_t* weights;        // [groups][16 outputs][4 inputs]
   const uint16_t* group_begin;  // [groups]: the byte of x at which each group's inputs begin
   int64_t num_groups, num_paired;
   const float* scales;
