@@ -121,10 +121,12 @@ bool compress_blocks(const float* panel, int64_t num_inputs, QuantizedBlock<kBit
 }
 
 void decompress_float16(const uint16_t* from, int64_t count, float* out) {
+#pragma unroll 4
   for (int64_t i = 0; i < count; i += kLanes) store(out + i, load_float16(from + i));
 }
 
 void decompress_bfloat16(const uint16_t* from, int64_t count, float* out) {
+#pragma unroll 4
   for (int64_t i = 0; i < count; i += kLanes) store(out + i, load_bfloat16(from + i));
 }
 
