@@ -123,7 +123,9 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
         return tuple(make(device, threads_per_lane) for device in config.devices)
     per_lane, all_cores = make("cpu", threads_per_lane), make("cpu", config.num_threads)
     return (
-        ThreadSwitchingBackend(per_lane, all_cores, lambda: busy.is_one, config.max_paired_bytes),
+        ThreadSwitchingBackend(
+            per_lane, all_cores, lambda: busy.is_one, config.max_duplicated_bytes
+        ),
     )
 
 

@@ -40,7 +40,7 @@ class ServerConfig:
     loaded, and replayed.
 
     Threads: ``num_threads`` serve a lane that runs alone; lanes side by side share them. At most
-    ``max_paired_bytes`` of a graph's weights are held twice for that
+    ``max_duplicated_bytes`` of a graph's weights are held twice for that
     (:mod:`server.runtime.thread_switching`). Up to ``single_lane_max_sequences`` sequences run on
     one lane together.
 
@@ -73,7 +73,7 @@ class ServerConfig:
     cuda_graphs: bool = True
     num_lanes: int = 1
     num_threads: int = 1
-    max_paired_bytes: int = 1 << 29
+    max_duplicated_bytes: int = 1 << 29
     single_lane_max_sequences: int = 8
     num_slots: int = 32
     max_length: int = 2048

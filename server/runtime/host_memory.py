@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.runtime.contract import Array, Layout, Move, Tensor
-from server.runtime.kernels import memory
+from server.runtime.kernels import copy_rows
 
 
 class HostMemory:
@@ -40,8 +40,8 @@ class HostMemory:
         key = tuple(names)
         if key not in self._tables:
             tensors = [(self._arrays[name], self._layouts[name]) for name in names]
-            self._tables[key] = memory.table(tensors)
-        if names and not memory.move(self._tables[key], moves):
+            self._tables[key] = copy_rows.table(tensors)
+        if names and not copy_rows.move(self._tables[key], moves):
             self._move_with_numpy(names, moves)
 
     def _move_with_numpy(self, names: Sequence[str], moves: Sequence[Move]) -> None:

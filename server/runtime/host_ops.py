@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from server.runtime.kernels import vocabulary
+from server.runtime.kernels import logits as logits_kernels
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
@@ -29,7 +29,7 @@ class TopTokens(NamedTuple):
 
 def log_sum_exp(logits: Floats) -> float:
     """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow; NaN if one is."""
-    total = vocabulary.log_sum_exp(logits)
+    total = logits_kernels.log_sum_exp(logits)
     if total is not None:
         return total
     best = logits.max()
@@ -44,7 +44,7 @@ def top_indices(row: Floats, count: int) -> Indices:
     partition of a whole vocabulary. Block ``i`` is every ``num_blocks``-th value from ``i`` on, so
     that NumPy finds all maxima in one pass over contiguous memory.
     """
-    found = vocabulary.top_indices(row, count)
+    found = logits_kernels.top_indices(row, count)
     if found is not None:
         return found
     num_blocks = len(row) // _BLOCK
@@ -73,12 +73,12 @@ def top_tokens(row: Floats, count: int, total: float = 0.0) -> TopTokens:
 
 def top_tokens_of(rows: Sequence[Floats], count: int) -> list[TopTokens]:
     """:func:`top_tokens` of several rows of logits ``[vocabulary]``, at once where it can be."""
-    found = vocabulary.likeliest(rows, count)
+    found = logits_kernels.top_tokens(rows, count)
     if found is None:
         return [top_tokens(row, count, log_sum_exp(row)) for row in rows]
-    ids, logprobs = found.places.tolist(), found.logprobs.tolist()
+    ids, logprobs = found.indices.tolist(), found.logprobs.tolist()
     if math.isinf(found.logprobs.min(initial=0.0)):
         sizes = (found.logprobs > -np.inf).sum(1).tolist()
         ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
         logprobs = [row[:size] for row, size in zip(logprobs, sizes, strict=True)]
-    return list(map(TopTokens, ids, logprobs, found.totals.tolist()))
+    return list(map(TopTokens, ids, logprobs, found.log_sum_exps.tolist()))

@@ -103,7 +103,7 @@ def test_the_server_knows_every_product(exported: Exported, tmp_path: Path) -> N
     found = operators(exported, tmp_path, Precision.INT8)
     after: Counter[str] = Counter()
     for file in (tmp_path / "graphs").glob("*.onnx"):
-        rewritten = rewrite(file, Kernels.ROW_INT8)
+        rewritten = rewrite(file, Kernels.INT8_MATMUL)
         assert rewritten is not None
         graph = onnx.ModelProto.FromString(rewritten.model).graph
         after.update(node.op_type for node in graph.node)
