@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from export.graph_files import load_graph, save_graph
-from export.narrow import compute_in, emulate_on_cpu, store_as
+from export.half_precision import compute_in, emulate_on_cpu, store_as
 from export.quantize import NO_DIVISORS, Divisors, kept_in_fp32, quantize_graph
 from export.recipes import Recipe
 from export.signatures import Signatures, with_float_states

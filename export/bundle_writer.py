@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from export.apply_recipe import apply_recipe, runnable
-from export.attention import add_attention_graph
+from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
-from export.cost import NUM_LARGE_TEXTS, Evaluation, score
-from export.equalize import divisors, equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
 from export.kv_cache import Largest, calibration, check_supported, observe, quantize_cache
+from export.offload import LARGE_BYTES, SpilledWeights, num_bytes
 from export.parity import certificate, compare_fp32, min_cosine, tokenized_samples
+from export.perplexity import NUM_LARGE_TEXTS, Evaluation, score
 from export.quantize import NO_DIVISORS
 from export.recipes import RECIPES, Recipe
 from export.signatures import Signatures
-from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
+from export.smooth_quant import divisors, equalized
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from export.greedy import lengths_of, padded
+from export.decoding import lengths_of, padded
 from export.runtime import Array, Floats, Session
 from model.config import HeadKind, ModelConfig
 from model.transformer import Transformer

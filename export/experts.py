@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
-from export.matrices import BLOCK_SIZES, CONTRIB, constant, packed, quantize_blocks
+from export.quantized_matmul import BLOCK_SIZES, CONTRIB, constant, packed, quantize_blocks
 from export.recipes import MatrixForm
 
 Experts = NDArray[np.float32]  # [experts, outputs, inputs]

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from export.attention import OPERATOR
-from export.cost import Evaluation, read
+from export.attention_graph import OPERATOR
 from export.errors import UnsupportedError
 from export.graph_files import load_graph
+from export.perplexity import Evaluation, read
 from export.runtime import Floats
 from export.signatures import Signatures, decoder_states
 from model.bundle import Device, Dtype, KvCache, StateRole, StateSpec

@@ -16,11 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from export.cost import Score
-from export.double import in_double
-from export.encoding import EncoderWork, encode_eagerly, encode_in_graph
-from export.errors import ParityError
-from export.greedy import (
+from export.decoding import (
     LOWEST_LOGIT,
     Run,
     Work,
@@ -32,8 +28,12 @@ from export.greedy import (
     remember_source,
     remembered,
 )
+from export.encoding import EncoderWork, encode_eagerly, encode_in_graph
+from export.errors import ParityError
+from export.float64_reference import in_double
+from export.offload import LARGE_BYTES, num_bytes
+from export.perplexity import Score
 from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
-from export.spill import LARGE_BYTES, num_bytes
 from model.bundle import Graph, Parity
 from model.config import Kind
 from model.transformer import Transformer

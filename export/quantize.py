@@ -11,7 +11,7 @@ from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodes
 from onnx_ir.tape import Tape
 
 from export.experts import is_mixture, quantized_mixture
-from export.matrices import (
+from export.quantized_matmul import (
     CONTRIB,
     Int8Rows,
     Weight,
@@ -114,7 +114,7 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
     """Endings of the names of weights that lose too much, if nothing divides their inputs.
 
     A post-norm encoder's queries, keys and values read the residual stream, which has a few
-    large channels (:mod:`export.equalize`).
+    large channels (:mod:`export.smooth_quant`).
     """
     stack = config.encoder
     if (

@@ -8,7 +8,7 @@ from model.bundle import Device, Dtype, Precision
 
 
 class MatrixForm(StrEnum):
-    """How a constant matrix is stored and multiplied with: see :mod:`export.matrices`."""
+    """How a constant matrix is stored and multiplied with: see :mod:`export.quantized_matmul`."""
 
     FLOAT = "float"
     ROW_INT8 = "row_int8"
@@ -24,7 +24,7 @@ class Recipe:
         matrices: the form of linear maps, and ``sensitive`` that of those that lose most.
         experts: the form of mixtures of experts. CUDA's kernel wants another layout of weights.
         embedding: the form of the token embedding, which a tied output matrix shares.
-        evened: scales move from activations to weights first (:mod:`export.equalize`).
+        evened: scales move from activations to weights first (:mod:`export.smooth_quant`).
         stored: the type that float weights have on the disk; they are fp32 in memory.
         computed: the type of all floats: weights, activations and states.
         min_cosine: to fp32, of the worst row; below it the export fails.

@@ -15,8 +15,8 @@ from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
 from export.importers.renaming import Rename, affine, linear, stacked_experts
+from export.importers.seq2seq import text_to_text_checkpoint, token_table
 from export.importers.support import MAX_LAYERS, divide_heads
-from export.importers.text_to_text import text_to_text_checkpoint, token_table
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported

@@ -10,7 +10,7 @@ from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import HUGGING_FACE, OURS, Names, Shape, gated_table
-from export.importers.patterns import FULL, SLIDING, layer_types
+from export.importers.layer_types import FULL, SLIDING, layer_types
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder

@@ -17,7 +17,7 @@ from export.importers.gated_decoder import (
     Shape,
     gated_table,
 )
-from export.importers.patterns import windows
+from export.importers.layer_types import windows
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder

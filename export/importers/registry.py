@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.head_sizes import padded_heads
+from export.head_padding import padded_heads
 from export.importers.albert import import_albert
 from export.importers.bart import import_bart
 from export.importers.bert import import_bert

@@ -4,7 +4,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import Shape, gated_table
-from export.importers.patterns import SLIDING, layer_types
+from export.importers.layer_types import SLIDING, layer_types
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder

@@ -8,8 +8,8 @@ from export.errors import UnsupportedError
 from export.importers.activations import ACTIVATIONS
 from export.importers.causal import OUTPUT_MATRIX
 from export.importers.renaming import Rename, linear, per_layer
+from export.importers.seq2seq import text_to_text_checkpoint, token_table
 from export.importers.support import MAX_LAYERS
-from export.importers.text_to_text import text_to_text_checkpoint, token_table
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
 from export.experts import quantized_mixture
-from export.matrices import CONTRIB, constant
+from export.quantized_matmul import CONTRIB, constant
 from export.recipes import MatrixForm
 
 NUM_EXPERTS, NUM_TOKENS = 4, 9

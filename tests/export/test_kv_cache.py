@@ -9,7 +9,6 @@ import pytest
 from onnx import numpy_helper
 
 from export.bundle_writer import write_bundle
-from export.cost import Evaluation, score
 from export.errors import UnsupportedError
 from export.graphs import export_graphs
 from export.kv_cache import (
@@ -19,6 +18,7 @@ from export.kv_cache import (
     observe,
     quantize_cache,
 )
+from export.perplexity import Evaluation, score
 from model.bundle import Device, Dtype, Graph, KvCache, Precision, StateRole
 from model.bundle_files import read_manifest, read_parity
 from model.config import ModelConfig

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from export.bundle_writer import write_bundle
-from export.double import in_double
+from export.decoding import Work, decode_eagerly, decode_eagerly_together
+from export.float64_reference import in_double
 from export.graphs import export_graphs
-from export.greedy import Work, decode_eagerly, decode_eagerly_together
-from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
+from export.offload import LARGE_BYTES, SpilledWeights, num_bytes
 from model.bundle import Precision
 from model.bundle_files import read_parity
 from model.kernels import Step

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from export.checkpoint import Checkpoint
-from export.equalize import equalized
 from export.graphs import export_graphs
 from export.parity import TOLERANCE, compare_fp32
+from export.smooth_quant import equalized
 from model.config import (
     AttentionConfig,
     DisentangledConfig,

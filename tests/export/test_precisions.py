@@ -12,8 +12,8 @@ from onnx import TensorProto
 from export.apply_recipe import apply_recipe, runnable
 from export.errors import ParityError, UnsupportedError
 from export.graph_files import data_file
-from export.matrices import Int8Rows
 from export.parity import min_cosine
+from export.quantized_matmul import Int8Rows
 from export.recipes import AUTO, RECIPES, choose
 from model.bundle import Device, Dtype, Precision
 from server.backend.kernels import int8

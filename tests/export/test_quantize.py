@@ -14,11 +14,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from onnx_ir.tape import Tape
 
 from export.apply_recipe import apply_recipe
-from export.equalize import divisors, equalized
 from export.graphs import export_graphs
-from export.matrices import Int8Rows, Weight, row_int8
 from export.quantize import quantize_graph
+from export.quantized_matmul import Int8Rows, Weight, row_int8
 from export.recipes import RECIPES
+from export.smooth_quant import divisors, equalized
 from model.bundle import Device, Precision
 from model.config import ModelConfig
 from model.kernels import Step

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from export.apply_recipe import apply_recipe
+from export.decoding import Work, decode_in_graph, remember_source
 from export.encoding import EncoderWork, encode_in_graph
-from export.greedy import Work, decode_in_graph, remember_source
 from export.recipes import RECIPES
 from export.runtime import DecodeSession, Floats, Session
 from export.signatures import Signatures

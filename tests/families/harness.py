@@ -39,9 +39,9 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.encoding import EncoderWork, encode_in_graph
-from export.equalize import equalized
+from export.smooth_quant import equalized
 from export.graphs import export_graphs
-from export.greedy import (
+from export.decoding import (
     Run,
     Work,
     best,

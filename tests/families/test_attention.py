@@ -23,7 +23,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from export.attention import add_attention_graph
+from export.attention_graph import add_attention_graph
 from export.bundle_writer import write_bundle
 from export.graphs import export_graphs
 from model.bundle import ATTEND, AttentionKind, Graph, Precision

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.tape import Tape
 
-from export.matrices import Int8Rows, constant, gather_rows, row_int8, tied_int8
+from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
 from server.backend.base import Array
 from server.backend.kernels import rewrite as rewriting
 from server.backend.kernels.int8 import in_pairs, leave_room

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
 from export.graph_files import load_graph
-from export.matrices import constant
+from export.quantized_matmul import constant
 from model.bundle import ATTEND, AttentionKind, Dtype, Graph, TensorSpec
 
 OPERATOR = "GroupQueryAttention"

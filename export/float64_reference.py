@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from export.spill import LARGE_BYTES, num_bytes
+from export.offload import LARGE_BYTES, num_bytes
 from model.config import ModelConfig
 from model.transformer import Transformer, from_weights
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
+from export.decoding import Work, decode_in_graph, remember_source
 from export.evaluation_texts import PASSAGES, SENTENCES
-from export.greedy import Work, decode_in_graph, remember_source
 from export.runtime import DecodeSession, Floats, Session
 from export.signatures import Signatures
 from model.config import Kind

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from export.apply_recipe import apply_recipe
-from export.cost import Evaluation, score
 from export.evaluation_texts import SENTENCES
+from export.perplexity import Evaluation, score
 from export.recipes import RECIPES
 from model.bundle import Device, Precision
 from model.kernels import Step

@@ -10,7 +10,7 @@ import torch
 
 from export.checkpoint import Checkpoint, check_weights
 from export.graphs import export_graphs
-from export.head_sizes import padded_heads
+from export.head_padding import padded_heads
 from export.parity import compare_fp32
 from model.config import (
     DisentangledConfig,
