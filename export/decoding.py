@@ -138,7 +138,9 @@ def best(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
 def remember_eagerly(model: Transformer, source: list[int]) -> list[State]:
     """Each decoder layer's memory of one source."""
     ids = torch.tensor([source])
-    return model.remember(model.encode(ids, torch.tensor([len(source)], dtype=torch.int32)))
+    return model.cross_attention_kv(
+        model.encode(ids, torch.tensor([len(source)], dtype=torch.int32))
+    )
 
 
 def remembered(decoder: DecodeSession, row: int, length: int) -> list[State]:

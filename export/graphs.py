@@ -19,7 +19,7 @@ from model.bundle import Dtype, Graph, Shape, StateSpec
 from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
 from model.kernels import Step
-from model.layers import tokens_at
+from model.layers import select_tokens
 from model.mixers import State
 from model.transformer import Transformer, from_weights
 
@@ -54,7 +54,7 @@ class HeadedEncoder(nn.Module):
         hidden = self.model.encode(token_ids, lengths, *rest[:num_segment_inputs])
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             (positions,) = rest[num_segment_inputs:]
-            return [self.model.logits(tokens_at(hidden, positions))]
+            return [self.model.logits(select_tokens(hidden, positions))]
         outputs = [self.model.pool(hidden, lengths)]
         return [*outputs, hidden] if config.head.kind == HeadKind.EMBEDDING else outputs
 
@@ -67,7 +67,7 @@ class SourceEncoder(nn.Module):
         self.model = model
 
     def forward(self, token_ids: Tensor, lengths: Tensor) -> list[Tensor]:
-        states = self.model.remember(self.model.encode(token_ids, lengths))
+        states = self.model.cross_attention_kv(self.model.encode(token_ids, lengths))
         return [tensor for state in states for tensor in state.values()]
 
 

@@ -131,7 +131,7 @@ def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Ra
                 segments = torch.zeros_like(ids) if config.embedding.num_segments else None
                 encoded = model.encode(ids, lengths, segments)
             if config.kind == Kind.ENCODER_DECODER:
-                source_lengths, states = lengths, model.remember(encoded)
+                source_lengths, states = lengths, model.cross_attention_kv(encoded)
             if config.decoder is not None:
                 model.decode(ids, Step.whole(lengths, source_lengths), states)
     return ranges

@@ -34,11 +34,10 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind
 
 NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
 TOKENS = (
@@ -198,7 +197,7 @@ def _table(model: ModelConfig, names: LayerNames) -> list[Rename]:
     table: list[Rename] = []
     for side, stack, place in (
         ("encoder", model.encoder, "embedding"),
-        ("decoder", model.decoder, "target_placement"),
+        ("decoder", model.decoder, "target_embedding"),
     ):
         if stack is None:
             continue

@@ -18,9 +18,8 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
 )
+from model.position_config import PositionConfig, PositionKind
 
 
 @dataclass(frozen=True, kw_only=True)

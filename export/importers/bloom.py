@@ -31,12 +31,9 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
-    RelativeBiasConfig,
-    RelativeBiasKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind, RelativeBiasConfig, RelativeBiasKind
 
 TOKENS = "word_embeddings.weight"
 _OURS, _THEIRS = "decoder.layers.{n}", "h.{n}"

@@ -29,18 +29,15 @@ from export.importers.renaming import Rename, Transform, per_layer
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported, lookup
-from model.config import (
-    Activation,
+from model.config import Activation, EmbeddingConfig, LayerConfig, StackConfig
+from model.mixers import required
+from model.position_config import (
     DisentangledConfig,
     DisentangledTerm,
     DistanceKind,
-    EmbeddingConfig,
-    LayerConfig,
     PositionConfig,
     PositionKind,
-    StackConfig,
 )
-from model.mixers import required
 
 _SELF = "encoder.layer.{n}.attention.self"
 NAMES = LayerNames(

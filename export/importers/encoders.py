@@ -19,7 +19,8 @@ from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
 from model.bundle import SpecialTokens, Task
-from model.config import EmbeddingConfig, Kind, ModelConfig, PositionConfig, StackConfig
+from model.config import EmbeddingConfig, Kind, ModelConfig, StackConfig
+from model.position_config import PositionConfig
 
 
 @dataclass(frozen=True, kw_only=True)

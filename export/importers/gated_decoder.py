@@ -33,11 +33,10 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind
 
 
 @dataclass(frozen=True, kw_only=True)

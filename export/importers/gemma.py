@@ -15,7 +15,8 @@ from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import Activation, AttentionConfig, ModelConfig, NormOrder, RotaryConfig
+from model.config import Activation, AttentionConfig, ModelConfig, NormOrder
+from model.position_config import RotaryConfig
 
 _THEIRS = "model.layers.{n}"
 SANDWICH: Names = {

@@ -23,10 +23,9 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
 _OURS, _THEIRS = "decoder.layers.{n}", "h.{n}"
 TRUNK = (

@@ -33,10 +33,9 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
 _OURS, _THEIRS = "decoder.layers.{n}", "gpt_neox.layers.{n}"
 OUTPUTS = ("lm_head", "embed_out")  # the second until transformers 5

@@ -15,7 +15,8 @@ from export.readers.gguf import GgufFile
 from export.supported import check_supported
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from model.bundle import SpecialTokens, Task
-from model.config import LayerConfig, ListedScaling, RotaryConfig
+from model.config import LayerConfig
+from model.position_config import ListedScaling, RotaryConfig
 
 FACTORS = "rope_freqs.weight"
 _THEIRS = "blk.{n}"

@@ -31,10 +31,9 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
 ARCHITECTURE = "MarianTransformer"
 # Sinusoids have no end. Sentences do; a server's cache is sized by this.

@@ -4,7 +4,8 @@ from export.checkpoint import Checkpoint
 from export.importers.bart_tables import Layout, import_layout
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import Task
-from model.config import NormOrder, PositionKind
+from model.config import NormOrder
+from model.position_config import PositionKind
 
 LAYOUT = Layout(
     architecture="MBartForConditionalGeneration",

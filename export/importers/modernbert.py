@@ -35,11 +35,9 @@ from model.config import (
     NormKind,
     NormOrder,
     PoolingKind,
-    PositionConfig,
-    PositionKind,
-    RotaryConfig,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind, RotaryConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 # What older files call the rotary base, and its default.

@@ -23,14 +23,9 @@ from export.importers.renaming import Rename, per_layer
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import (
-    EmbeddingConfig,
-    LayerConfig,
-    RelativeBiasConfig,
-    RelativeBiasKind,
-    StackConfig,
-)
+from model.config import EmbeddingConfig, LayerConfig, StackConfig
 from model.mixers import required
+from model.position_config import RelativeBiasConfig, RelativeBiasKind
 
 NUM_BUCKETS = 32  # whatever the table's size: transformers looks no further up
 FIRST_POSITION = 2

@@ -28,10 +28,9 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
 NUM_PADDING_ROWS = 2
 TOKENS = "embed_tokens.weight"

@@ -9,7 +9,8 @@ from export.importers.bart_tables import Layout, import_layout
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.bundle import Task
-from model.config import NormOrder, PositionKind
+from model.config import NormOrder
+from model.position_config import PositionKind
 
 LAYOUT = Layout(
     architecture="MarianMTModel",

@@ -24,8 +24,9 @@ from export.importers.renaming import Rename, Transform, linear, per_layer
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import LayerConfig, PositionConfig, PositionKind, RotaryConfig, StackConfig
+from model.config import LayerConfig, StackConfig
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind, RotaryConfig
 
 PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
 SINUSOIDS = "encoder.embed_positions.weight"

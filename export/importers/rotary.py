@@ -10,7 +10,7 @@ from torch import Tensor
 from export.errors import SourceError
 from export.readers.fields import Fields
 from export.supported import lookup
-from model.config import (
+from model.position_config import (
     LinearScaling,
     ListedScaling,
     Llama3Scaling,

@@ -26,13 +26,10 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
-    RelativeBiasConfig,
-    RelativeBiasKind,
     StackConfig,
 )
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind, RelativeBiasConfig, RelativeBiasKind
 
 # By class: whether it scales what a tied output matrix reads.
 ARCHITECTURES = {"T5ForConditionalGeneration": True, "MT5ForConditionalGeneration": False}

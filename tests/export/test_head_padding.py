@@ -12,16 +12,9 @@ from export.checkpoint import Checkpoint, check_weights
 from export.graphs import export_graphs
 from export.head_padding import padded_heads
 from export.parity import compare_fp32
-from model.config import (
-    DisentangledConfig,
-    DisentangledTerm,
-    DistanceKind,
-    LayerConfig,
-    NormConfig,
-    NormKind,
-    RotaryConfig,
-)
+from model.config import LayerConfig, NormConfig, NormKind
 from model.kernels import Step
+from model.position_config import DisentangledConfig, DisentangledTerm, DistanceKind, RotaryConfig
 from model.transformer import from_weights
 from tests import architectures
 
@@ -60,7 +53,7 @@ def logits(checkpoint: Checkpoint) -> torch.Tensor:
         return model.pool(model.encode(ids, lengths, torch.zeros_like(ids)), lengths)
     if checkpoint.config.encoder is None:
         return model.logits(model.decode(ids, Step.whole(lengths)).hidden)
-    states = model.remember(model.encode(ids, lengths))
+    states = model.cross_attention_kv(model.encode(ids, lengths))
     return model.logits(model.decode(ids, Step.whole(lengths, lengths), states).hidden)
 
 

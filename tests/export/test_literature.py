@@ -11,19 +11,15 @@ from export.checkpoint import Checkpoint
 from export.graphs import export_graphs
 from export.parity import TOLERANCE, compare_fp32
 from export.smooth_quant import equalized
-from model.config import (
-    AttentionConfig,
+from model.config import AttentionConfig, LayerConfig, ModelConfig, NormOrder, StackConfig
+from model.kernels import PositionEncodings
+from model.position_config import (
     DisentangledConfig,
     DisentangledTerm,
     DistanceKind,
-    LayerConfig,
-    ModelConfig,
-    NormOrder,
     PositionKind,
     SignalKind,
-    StackConfig,
 )
-from model.kernels import AttentionPositions
 from model.positions import sinusoids
 from model.transformer import from_weights
 from tests.architectures import BERT, GPT, VASWANI, attention, checkpoint, random_weights, stack
@@ -109,7 +105,7 @@ def test_a_universal_transformer_by_the_formula() -> None:
     x = model.embedding.look_up(ids)
     for time in (1, 2, 3):
         x = x + sinusoids(5, size) + sinusoids(4, size)[time]
-        x = model.encoder.layers[0](x, lengths, AttentionPositions())
+        x = model.encoder.layers[0](x, lengths, PositionEncodings())
     torch.testing.assert_close(model.encode(ids, lengths), x)
 
 

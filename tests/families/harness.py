@@ -38,9 +38,6 @@ import torch
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from export.encoding import EncoderWork, encode_in_graph
-from export.smooth_quant import equalized
-from export.graphs import export_graphs
 from export.decoding import (
     Run,
     Work,
@@ -50,8 +47,11 @@ from export.decoding import (
     padded,
     remember_source,
 )
+from export.encoding import EncoderWork, encode_in_graph
+from export.graphs import export_graphs
 from export.parity import TIE, TOLERANCE, Reference
 from export.runtime import DecodeSession, Floats, Session
+from export.smooth_quant import equalized
 from export.sources import load_checkpoint
 from model.bundle import Graph
 from model.config import Kind
@@ -156,7 +156,7 @@ def _our_outputs(
     elif checkpoint.config.kind == Kind.DECODER:
         outputs = module.logits(module.decode(ids, Step.whole(lengths)).hidden)
     else:
-        states = module.remember(module.encode(ids, lengths))
+        states = module.cross_attention_kv(module.encode(ids, lengths))
         outputs = module.logits(module.decode(ids, Step.whole(lengths, lengths), states).hidden)
     return [output[: len(row)] for output, row in zip(outputs, rows, strict=True)]
 

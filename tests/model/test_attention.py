@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from model.config import AttentionConfig, RotaryConfig
-from model.eager import EagerKernels, attend, rotate
-from model.kernels import AttentionPositions, KeyValue, Step
+from model.config import AttentionConfig
+from model.eager import EagerKernels, apply_rotary, scaled_dot_product_attention
+from model.kernels import KeyValue, PositionEncodings, Step
+from model.position_config import RotaryConfig
 from model.positions import rotary_tables, sinusoids
 
 KERNELS = EagerKernels()
-NOWHERE = AttentionPositions()
+NOWHERE = PositionEncodings()
 CONFIG = AttentionConfig(
     num_heads=4, num_kv_heads=2, head_size=8, input_bias=False, output_bias=False
 )
@@ -31,13 +32,13 @@ def test_attention_is_pytorchs() -> None:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 4, 5, 8, generator=generator)
     key, value = torch.randn(2, 2, 2, 7, 8, generator=generator)
-    allowed = torch.rand(2, 1, 5, 7, generator=generator) < 0.7
-    allowed[..., 0] = True
+    mask = torch.rand(2, 1, 5, 7, generator=generator) < 0.7
+    mask[..., 0] = True
     expected = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=allowed, enable_gqa=True
+        query, key, value, attn_mask=mask, enable_gqa=True
     )
     torch.testing.assert_close(
-        attend(query, key, value, allowed), expected.transpose(1, 2).flatten(2)
+        scaled_dot_product_attention(query, key, value, mask), expected.transpose(1, 2).flatten(2)
     )
 
 
@@ -47,7 +48,7 @@ def test_rotation_keeps_length_and_depends_on_distance_only() -> None:
 
     def score(query_position: int, key_position: int) -> float:
         positions = (torch.tensor([[query_position]]), torch.tensor([[key_position]]))
-        rotated = [rotate(x, tables, p) for x, p in zip((query, key), positions, strict=True)]
+        rotated = [apply_rotary(x, tables, p) for x, p in zip((query, key), positions, strict=True)]
         assert rotated[0].norm().item() == pytest.approx(query.norm().item(), rel=1e-5)
         return float((rotated[0] * rotated[1]).sum())
 
@@ -112,7 +113,7 @@ def test_cached_attention_is_that_over_the_whole(
     generator = torch.Generator().manual_seed(seed)
     batch, longest = len(lengths), max(lengths)
     qkv = torch.randn(batch, longest, PACKED, generator=generator)
-    positions = AttentionPositions(rotary_tables(32, CONFIG.head_size, RotaryConfig()))
+    positions = PositionEncodings(rotary_tables(32, CONFIG.head_size, RotaryConfig()))
     whole = KERNELS.causal(qkv, CONFIG, positions, None, Step.whole(i32(*lengths))).context
 
     first = [int(cut * length) for cut, length in zip(cuts, lengths, strict=False)]

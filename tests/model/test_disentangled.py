@@ -6,13 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from model.config import (
-    AttentionConfig,
-    DisentangledConfig,
-    DisentangledTerm,
-    DistanceKind,
-)
-from model.disentangled import DisentangledBias, logarithmic, skewed
+from model.config import AttentionConfig
+from model.disentangled import DisentangledBias, logarithmic, skew
+from model.position_config import DisentangledConfig, DisentangledTerm, DistanceKind
 
 
 def distances_of(span: int, max_distance: int, kind: DistanceKind) -> DisentangledConfig:
@@ -34,7 +30,7 @@ def test_skewing_is_an_index(length: int) -> None:
     expected = [
         [x[:, i, j - i + length - 1] for j in range(length)] for i in range(length)
     ]  # [length, length] of [3]
-    assert torch.equal(skewed(x), torch.stack([torch.stack(row, -1) for row in expected], -2))
+    assert torch.equal(skew(x), torch.stack([torch.stack(row, -1) for row in expected], -2))
 
 
 @settings(max_examples=20, deadline=None)

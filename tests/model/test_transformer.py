@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.config import Kind, ModelConfig
-from model.kernels import AttentionPositions, Step
+from model.kernels import PositionEncodings, Step
 from model.mixers import State
 from model.transformer import Transformer, from_weights, parameter_shapes
 from tests.architectures import ARCHITECTURES, BERT, LLAMA, SSRU, VASWANI, random_weights
@@ -32,7 +32,7 @@ def test_steps_of_one_token_add_up_to_the_whole(name: str) -> None:
     first: list[State] | None = None
     if model.config.kind == Kind.ENCODER_DECODER:
         source_lengths = i32(4)
-        first = model.remember(model.encode(source, source_lengths))
+        first = model.cross_attention_kv(model.encode(source, source_lengths))
     whole = model.logits(model.decode(ids, Step.whole(i32(6), source_lengths), first).hidden)
 
     layers = model.config.decoder.layers if model.config.decoder else ()
@@ -109,7 +109,7 @@ def test_a_layer_that_is_applied_twice_is_held_once() -> None:
     layer = from_weights(once, random_weights(once)).encoder.layers[0]
     ids, lengths = torch.arange(12).view(2, 6), i32(6, 4)
     twice = layer(
-        from_weights(once, random_weights(once)).encode(ids, lengths), lengths, AttentionPositions()
+        from_weights(once, random_weights(once)).encode(ids, lengths), lengths, PositionEncodings()
     )
     torch.testing.assert_close(model_of(config).encode(ids, lengths), twice)
 
