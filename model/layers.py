@@ -80,8 +80,12 @@ class FeedForward(nn.Module):
         return output
 
 
-def make_feed_forward(hidden_size: int, config: FeedForwardConfig, kernels: Kernels) -> nn.Module:
-    """One feed-forward, or a mixture of experts."""
+def make_feed_forward(
+    hidden_size: int, config: FeedForwardConfig | None, kernels: Kernels
+) -> nn.Module | None:
+    """One feed-forward, a mixture of experts, or None if the layer has neither."""
+    if config is None:
+        return None
     if config.experts is None:
         return FeedForward(hidden_size, config)
     return MixtureOfExperts(hidden_size, config, config.experts, kernels)
@@ -102,16 +106,15 @@ class _Layer(nn.Module):
         ValueError: parallel branches that are not pre-norm.
     """
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
+    feed_forward: nn.Module | None
+    feed_forward_norm: nn.Module
+
+    def __init__(self, layer: LayerConfig) -> None:
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
         self.is_parallel = layer.branches == Branches.PARALLEL
         if self.is_parallel and layer.norm_order != NormOrder.PRE:
             raise ValueError(f"parallel branches are pre-norm, not {layer.norm_order}-norm")
-        self.feed_forward: nn.Module | None = None
-        if layer.feed_forward is not None:
-            self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
-            self.feed_forward_norm = self.make_norm(hidden_size, layer)
 
     @staticmethod
     def make_norm(size: int, layer: LayerConfig, config: NormConfig | None = None) -> nn.Module:
@@ -138,11 +141,14 @@ class EncoderLayer(_Layer):
     """Figure 1, left: self-attention, then a feed-forward."""
 
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
-        super().__init__(hidden_size, layer, kernels)
+        super().__init__(layer)
         self.mixer: nn.Module | None = None
         if layer.mixer is not None:
             self.mixer = ENCODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
             self.mixer_norm = self.make_norm(hidden_size, layer, layer.mixer_norm)
+        self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
+        if layer.feed_forward is not None:
+            self.feed_forward_norm = self.make_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, lengths: Tensor, positions: PositionEncodings) -> Tensor:
         """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
@@ -167,7 +173,7 @@ class DecoderLayer(_Layer):
     """Figure 1, right: self-attention, cross-attention, then a feed-forward."""
 
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
-        super().__init__(hidden_size, layer, kernels)
+        super().__init__(layer)
         self.mixer: nn.Module | None = None
         if layer.mixer is not None:
             self.mixer = DECODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
@@ -176,6 +182,9 @@ class DecoderLayer(_Layer):
         if layer.cross_attention is not None:
             self.cross_attention = CrossAttention(hidden_size, layer.cross_attention, kernels)
             self.cross_attention_norm = self.make_norm(hidden_size, layer)
+        self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
+        if layer.feed_forward is not None:
+            self.feed_forward_norm = self.make_norm(hidden_size, layer)
 
     def forward(
         self,
