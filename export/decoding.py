@@ -13,13 +13,13 @@ from model.mixers import State
 from model.transformer import Transformer
 
 Ids = NDArray[np.int64]
-# Masked logits (-1e9) have no meaningful error: everything below this is one value.
+# Masked logits (-1e9) have no meaningful error: all values below this count as equal.
 LOWEST_LOGIT = -1e4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """``prompts``: the first target tokens of each row. ``sources``: of encoder-decoders."""
+class DecodingInputs:
+    """``prompts``: the first target tokens of each row. ``sources``: of an encoder-decoder."""
 
     prompts: list[list[int]]
     num_steps: int
@@ -40,7 +40,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Run:
+class DecodingRun:
     """``tokens [rows, steps]`` and the ``logits [rows, steps, vocabulary]`` they came from."""
 
     tokens: Ids
@@ -60,31 +60,32 @@ def lengths_of(rows: list[list[int]]) -> NDArray[np.int32]:
     return np.array([len(row) for row in rows], np.int32)
 
 
-def remember_source(encoder: Session, decoder: DecodeSession, sources: list[list[int]]) -> None:
-    """Encodes ``sources`` as one padded batch into the decoder's cross-attention states."""
+def prefill_source(encoder: Session, decoder: DecodeSession, sources: list[list[int]]) -> None:
+    """Encodes ``sources`` as one padded batch into the decoder's cross-attention cache."""
     outputs = encoder.run(token_ids=padded(sources), lengths=lengths_of(sources))
     for state in decoder.graph.states:
         if state.role == StateRole.CROSS and state.source is not None:
-            memory = outputs[state.source]
-            decoder.states[state.name][: len(sources), :, : memory.shape[2]] = memory
+            keys_or_values = outputs[state.source]  # [rows, kv_heads, longest, head_size]
+            length = keys_or_values.shape[2]
+            decoder.states[state.name][: len(sources), :, :length] = keys_or_values
 
 
 def decode_in_graph(
-    decoder: DecodeSession, work: Work, tokens: Ids | None = None, chunks: int = 1
-) -> Run:
-    """Prefill, then ragged decode steps.
+    decoder: DecodeSession, inputs: DecodingInputs, tokens: Ids | None = None, chunks: int = 1
+) -> DecodingRun:
+    """A prefill, then decode steps over ragged rows.
 
-    The prefill is one padded batch where the graph takes that; else, or with ``chunks``,
-    it runs row by row, in as many pieces.
+    The prefill is one padded batch if the graph supports that. Otherwise, or with several
+    ``chunks``, it runs row by row, each prompt in that many chunks.
 
     Args:
-        decoder: its states are empty but for the source's.
-        tokens: ``[rows, steps]`` to feed; None feeds the best token of each step.
+        decoder: its states are empty but for the cross-attention cache.
+        tokens: ``[rows, steps]``, teacher forcing; None feeds back the greedy tokens.
     """
     extra = {}
-    if work.sources is not None:
-        extra["source_lengths"] = lengths_of(work.sources)
-        extra["max_source_length"] = np.array(work.source_capacity)
+    if inputs.sources is not None:
+        extra["source_lengths"] = lengths_of(inputs.sources)
+        extra["max_source_length"] = np.array(inputs.source_capacity)
 
     def step(ids: Ids, cached: NDArray[np.int32], new: NDArray[np.int32], row: int) -> Floats:
         rows = slice(row, row + len(ids))
@@ -99,76 +100,78 @@ def decode_in_graph(
             **source,
         )
 
-    num_rows, lengths = len(work.prompts), work.prompt_lengths
+    num_rows, lengths = len(inputs.prompts), inputs.prompt_lengths
     graph = decoder.graph
     if chunks == 1 and graph.max_chunk is None and not graph.chunk_within_source:
-        logits = step(padded(work.prompts), np.zeros_like(lengths), lengths, 0)
+        logits = step(padded(inputs.prompts), np.zeros_like(lengths), lengths, 0)
     else:
         rows = []
-        for row, prompt in enumerate(work.prompts):
+        for row, prompt in enumerate(inputs.prompts):
             cached = 0
             size = graph.max_chunk or -(-len(prompt) // chunks)
-            if graph.chunk_within_source and work.sources is not None:
-                size = min(size, len(work.sources[row]))
+            if graph.chunk_within_source and inputs.sources is not None:
+                size = min(size, len(inputs.sources[row]))
             for start in range(0, len(prompt), size):
                 ids = np.array([prompt[start : start + size]])
                 new = np.array([ids.shape[1]], np.int32)
-                rows_logits = step(ids, np.array([cached], np.int32), new, row)
+                row_logits = step(ids, np.array([cached], np.int32), new, row)
                 cached += ids.shape[1]
-            rows.append(rows_logits)
+            rows.append(row_logits)
         logits = np.concatenate(rows)
-    chosen, seen = [], []
+    all_tokens, all_logits = [], []
     ones = np.ones(num_rows, np.int32)
-    for index in range(work.num_steps):
-        seen.append(logits)
-        chosen.append(best(logits, work.suppressed) if tokens is None else tokens[:, index])
-        if index + 1 < work.num_steps:
-            logits = step(chosen[-1][:, None], lengths + index, ones, 0)
-    return Run(np.stack(chosen, 1), np.stack(seen, 1))
+    for index in range(inputs.num_steps):
+        all_logits.append(logits)
+        greedy = greedy_tokens(logits, inputs.suppressed) if tokens is None else tokens[:, index]
+        all_tokens.append(greedy)
+        if index + 1 < inputs.num_steps:
+            logits = step(all_tokens[-1][:, None], lengths + index, ones, 0)
+    return DecodingRun(np.stack(all_tokens, 1), np.stack(all_logits, 1))
 
 
-def best(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
-    """``[..., vocabulary]`` to the index of the largest that is not suppressed."""
+def greedy_tokens(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
+    """``[..., vocabulary]`` to the index of the largest logit that is not suppressed."""
     allowed = np.array(logits)
     allowed[..., list(suppressed)] = -np.inf
     result: Ids = allowed.argmax(-1)
     return result
 
 
-def remember_eagerly(model: Transformer, source: list[int]) -> list[State]:
-    """Each decoder layer's memory of one source."""
+def eager_source_kv(model: Transformer, source: list[int]) -> list[State]:
+    """Each decoder layer's cross-attention keys and values of one source."""
     ids = torch.tensor([source])
-    return model.cross_attention_kv(
-        model.encode(ids, torch.tensor([len(source)], dtype=torch.int32))
-    )
+    encoded = model.encode(ids, torch.tensor([len(source)], dtype=torch.int32))
+    return model.cross_attention_kv(encoded)
 
 
-def remembered(decoder: DecodeSession, row: int, length: int) -> list[State]:
-    """What :func:`remember_source` left in slot ``row``, by layer, in double precision."""
+def cached_source_kv(decoder: DecodeSession, row: int, length: int) -> list[State]:
+    """The keys and values that :func:`prefill_source` wrote to slot ``row``: by layer, float64."""
     cross = [state.name for state in decoder.graph.states if state.role == StateRole.CROSS]
-    layers = 1 + max((int(name.split(".")[1]) for name in cross), default=-1)
-    states: list[State] = [{} for _ in range(layers)]
+    num_layers = 1 + max((int(name.split(".")[1]) for name in cross), default=-1)
+    states: list[State] = [{} for _ in range(num_layers)]
     for name in cross:
         kind, layer = name.split(".")
-        memory = torch.from_numpy(decoder.states[name][row : row + 1, :, :length])
-        states[int(layer)][kind] = memory.double()
+        cached = torch.from_numpy(decoder.states[name][row : row + 1, :, :length])
+        states[int(layer)][kind] = cached.double()
     return states
 
 
 def decode_eagerly(
-    model: Transformer, work: Work, tokens: Ids, memories: list[list[State]] | None
+    model: Transformer, inputs: DecodingInputs, tokens: Ids, source_kv: list[list[State]] | None
 ) -> Floats:
-    """The logits that chose, or would have chosen, ``tokens``: ``[rows, steps, vocabulary]``.
+    """The eager module's logits before each of ``tokens``: ``[rows, steps, vocabulary]``.
 
-    Every row is one pass over its whole sequence: no cache and no padding takes part.
-    ``memories`` holds each row's memory of its source.
+    Every row is one pass over its whole sequence, without cache or padding.
+
+    Args:
+        source_kv: each row's cross-attention keys and values, by layer.
     """
     rows = []
-    for index, prompt in enumerate(work.prompts):
-        states = None if memories is None else memories[index]
+    for index, prompt in enumerate(inputs.prompts):
+        states = None if source_kv is None else source_kv[index]
         source_lengths = None
-        if work.sources is not None:
-            source_lengths = torch.tensor([len(work.sources[index])], dtype=torch.int32)
+        if inputs.sources is not None:
+            source_lengths = torch.tensor([len(inputs.sources[index])], dtype=torch.int32)
         ids = torch.tensor([[*prompt, *tokens[index, :-1].tolist()]])
         step = Step.whole(torch.tensor([ids.shape[1]]), source_lengths)
         hidden = model.decode(ids, step, states).hidden
@@ -177,14 +180,14 @@ def decode_eagerly(
     return result
 
 
-def decode_eagerly_together(model: Transformer, work: Work, tokens: Ids) -> Floats:
-    """As :func:`decode_eagerly`, of a decoder, in one padded batch: weights are read once."""
-    rows = [[*prompt, *tokens[index, :-1].tolist()] for index, prompt in enumerate(work.prompts)]
+def decode_eagerly_batched(model: Transformer, inputs: DecodingInputs, tokens: Ids) -> Floats:
+    """:func:`decode_eagerly` of a decoder in one padded batch: weights are read once."""
+    rows = [[*prompt, *tokens[index, :-1].tolist()] for index, prompt in enumerate(inputs.prompts)]
     step = Step.whole(torch.from_numpy(lengths_of(rows)))
     hidden = model.decode(torch.from_numpy(padded(rows)), step).hidden
-    chosen = [
+    selected = [
         hidden[index, len(prompt) - 1 : len(rows[index])]
-        for index, prompt in enumerate(work.prompts)
+        for index, prompt in enumerate(inputs.prompts)
     ]
-    result: Floats = model.logits(torch.stack(chosen)).numpy()
+    result: Floats = model.logits(torch.stack(selected)).numpy()
     return result

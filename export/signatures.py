@@ -1,4 +1,4 @@
-"""What each graph takes and gives, from the configuration alone: see :mod:`model.bundle`."""
+"""Inputs, outputs and states of each graph, from the configuration: see :mod:`model.bundle`."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,7 @@ from model.config import (
 )
 from model.mixers import required
 
-# ONNX Runtime's fused skip and layer norm loses precision: its error is about twice that
-# of the two operators alone.
+# ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators.
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
 
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
@@ -26,7 +25,7 @@ Signatures = dict[str, Graph]
 
 
 def _max_chunk(stack: StackConfig) -> int | None:
-    """One token a run where a layer is recurrent."""
+    """1 token per run if a layer is recurrent, else no limit."""
     return 1 if any(layer.mixer == MixerKind.SSRU for layer in stack.layers) else None
 
 
@@ -161,8 +160,8 @@ def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
         outputs=(_chosen_logits(config),),
         states=decoder_states(config),
         max_chunk=max_chunk,
-        # GroupQueryAttention over a past, which cross-attention's memory is, takes several
-        # tokens of one row only, and not more than the past is long.
+        # Cross-attention binds the source's keys and values as the past. Over a past,
+        # GroupQueryAttention takes several tokens of one row only, and no more than the past has.
         chunk_within_source=max_chunk is None
         and any(layer.cross_attention is not None for layer in stack.layers),
         disabled_optimizers=DISABLED_OPTIMIZERS,
@@ -180,7 +179,7 @@ def signatures(config: ModelConfig) -> Signatures:
 
 
 def with_float_states(graphs: Signatures, dtype: Dtype) -> Signatures:
-    """``graphs`` with states, and what fills them, in ``dtype``; other outputs stay fp32."""
+    """``graphs`` with states and the outputs that fill them in ``dtype``; others stay fp32."""
     sources = {state.source for graph in graphs.values() for state in graph.states}
 
     def changed(graph: Graph) -> Graph:

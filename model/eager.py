@@ -109,7 +109,7 @@ def _attend(
 
 
 class EagerKernels:
-    """Implements :class:`model.kernels.Kernels`."""
+    """Implements :class:`model.kernels.ModelKernels`."""
 
     def bidirectional(
         self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor

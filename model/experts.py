@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from model.basics import Linear
 from model.config import ExpertsConfig, FeedForwardConfig
-from model.kernels import ExpertWeights, Kernels
+from model.kernels import ExpertWeights, ModelKernels
 
 
 class Experts(nn.Module):
@@ -28,7 +28,7 @@ class MixtureOfExperts(nn.Module):
         hidden_size: int,
         config: FeedForwardConfig,
         experts: ExpertsConfig,
-        kernels: Kernels,
+        kernels: ModelKernels,
     ) -> None:
         super().__init__()
         self.config, self.experts, self.kernels = config, experts, kernels

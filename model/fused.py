@@ -28,7 +28,7 @@ EXPERT_ACTIVATIONS = {
 
 
 class FusedKernels:
-    """Implements :class:`model.kernels.Kernels`."""
+    """Implements :class:`model.kernels.ModelKernels`."""
 
     def bidirectional(
         self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor

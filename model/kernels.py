@@ -114,7 +114,7 @@ class Step:
         return self.source_lengths, self.max_source_length
 
 
-class Kernels(Protocol):
+class ModelKernels(Protocol):
     """The attentions of Vaswani et al. 2017, section 3.2.3, with grouped heads; and experts.
 
     ``qkv`` is ``[batch, length, (heads + 2 * kv_heads) * head_size]``: queries, keys, values.

@@ -16,7 +16,7 @@ from model.config import (
     StackConfig,
 )
 from model.experts import MixtureOfExperts
-from model.kernels import Kernels, KeyValue, PositionEncodings, Step
+from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, MixerOutput, State
 from model.positions import SIGNALS, PositionEncoder
 
@@ -81,7 +81,7 @@ class FeedForward(nn.Module):
 
 
 def make_feed_forward(
-    hidden_size: int, config: FeedForwardConfig | None, kernels: Kernels
+    hidden_size: int, config: FeedForwardConfig | None, kernels: ModelKernels
 ) -> nn.Module | None:
     """One feed-forward, a mixture of experts, or None if the layer has neither."""
     if config is None:
@@ -140,7 +140,7 @@ class _Layer(nn.Module):
 class EncoderLayer(_Layer):
     """Figure 1, left: self-attention, then a feed-forward."""
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(layer)
         self.mixer: nn.Module | None = None
         if layer.mixer is not None:
@@ -172,7 +172,7 @@ def keep_state(block: Callable[[Tensor], MixerOutput], kept: State) -> Sublayer:
 class DecoderLayer(_Layer):
     """Figure 1, right: self-attention, cross-attention, then a feed-forward."""
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(layer)
         self.mixer: nn.Module | None = None
         if layer.mixer is not None:
@@ -244,7 +244,7 @@ class _Stack(nn.Module):
 
 
 class Encoder(_Stack):
-    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: Kernels) -> None:
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
         super().__init__(config, stack, [*layers], bidirectional=True)
 
@@ -259,7 +259,7 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
-    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: Kernels) -> None:
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [DecoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
         super().__init__(config, stack, [*layers], bidirectional=False)
 

@@ -14,7 +14,7 @@ from model.basics import Linear, make_norm
 from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind
 from model.disentangled import DisentangledBias
 from model.eager import scaled_dot_product_attention, split_heads, split_qkv
-from model.kernels import Kernels, KeyValue, PositionEncodings, Step
+from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
 
 State = dict[str, Tensor]
 _Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
@@ -41,7 +41,7 @@ def required(part: _Part | None) -> _Part:
 class SelfAttention(nn.Module):
     """Multi-head or grouped-query (Ainslie et al. 2023) self-attention."""
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__()
         self.config = config = required(layer.attention)
         self.kernels = kernels
@@ -96,7 +96,7 @@ class GlobalTokens(nn.Module):
 class BidirectionalAttention(SelfAttention):
     """An encoder's self-attention."""
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(hidden_size, layer, kernels)
         self.content_bias: DisentangledBias | None = None
         if self.config.disentangled is not None:
@@ -126,7 +126,7 @@ class CausalAttention(SelfAttention):
     State: ``key`` and ``value``, each ``[batch, kv_heads, capacity, head_size]``.
     """
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: Kernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(hidden_size, layer, kernels)
         if self.config.disentangled is not None or self.config.num_global_tokens:
             raise ValueError("only encoders support disentangled attention and global tokens")
@@ -144,7 +144,7 @@ class CausalAttention(SelfAttention):
 class CrossAttention(nn.Module):
     """A decoder's attention to the encoded source, whose keys and values are computed once."""
 
-    def __init__(self, hidden_size: int, config: AttentionConfig, kernels: Kernels) -> None:
+    def __init__(self, hidden_size: int, config: AttentionConfig, kernels: ModelKernels) -> None:
         super().__init__()
         self.config = config
         self.kernels = kernels
@@ -173,7 +173,7 @@ class SimplerSimpleRecurrentUnit(nn.Module):
     output is ``relu(c_t)``.
     """
 
-    def __init__(self, hidden_size: int, _layer: LayerConfig, _kernels: Kernels) -> None:
+    def __init__(self, hidden_size: int, _layer: LayerConfig, _kernels: ModelKernels) -> None:
         super().__init__()
         self.forget = Linear(hidden_size, hidden_size, bias=True)
         self.candidate = Linear(hidden_size, hidden_size, bias=False)
@@ -191,10 +191,10 @@ class SimplerSimpleRecurrentUnit(nn.Module):
         return MixerOutput(torch.stack(cells, 1).relu(), {"recurrent": cell})
 
 
-DECODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, Kernels], nn.Module]] = {
+DECODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, ModelKernels], nn.Module]] = {
     MixerKind.ATTENTION: CausalAttention,
     MixerKind.SSRU: SimplerSimpleRecurrentUnit,
 }
-ENCODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, Kernels], nn.Module]] = {
+ENCODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, ModelKernels], nn.Module]] = {
     MixerKind.ATTENTION: BidirectionalAttention,
 }

@@ -10,7 +10,7 @@ from model.basics import Linear, make_norm
 from model.config import ModelConfig
 from model.eager import EagerKernels
 from model.heads import HEADS
-from model.kernels import Kernels, Step
+from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder
 from model.mixers import State
 from model.positions import POSITIONS
@@ -90,7 +90,7 @@ class Transformer(nn.Module):
     :mod:`model.initialise`.
     """
 
-    def __init__(self, config: ModelConfig, kernels: Kernels = EAGER) -> None:
+    def __init__(self, config: ModelConfig, kernels: ModelKernels = EAGER) -> None:
         super().__init__()
         self.config = config
         self.embedding = TokenEmbedding(config)
@@ -163,7 +163,7 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def from_weights(
-    config: ModelConfig, weights: dict[str, Tensor], kernels: Kernels = EAGER
+    config: ModelConfig, weights: dict[str, Tensor], kernels: ModelKernels = EAGER
 ) -> Transformer:
     """A model for inference. It holds ``weights`` themselves, not a copy."""
     model = Transformer(config, kernels)

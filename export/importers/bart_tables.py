@@ -1,7 +1,7 @@
 """The weights of BART (Lewis et al. 2019) as ``transformers`` names them, and its layers.
 
 Marian, mBART, PEGASUS and M2M-100 have the same names and differ in where they normalise and in
-how they know positions: that is a :class:`Layout`. NLLB-MoE has other names, and experts.
+how they know positions: that is a :class:`BartVariant`. NLLB-MoE has other names, and experts.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
 from export.importers.renaming import Rename, affine, linear, stacked_experts
-from export.importers.seq2seq import text_to_text_checkpoint, token_table
+from export.importers.seq2seq import seq2seq_checkpoint, token_table
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -57,7 +57,7 @@ UNUSED_POSITIONS = 2  # the first rows of learnt tables: fairseq's padding and i
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNames:
+class BartLayerNames:
     """What a checkpoint calls the parts of a layer."""
 
     cross_attention: str = "encoder_attn"
@@ -72,7 +72,7 @@ def no_experts(_config: Fields, _side: str, _index: int) -> ExpertsConfig | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class BartVariant:
     """What varies between the families.
 
     ``first_position`` is a function of the padding's id, ``language`` a pattern of the tokens
@@ -90,12 +90,12 @@ class Layout:
     final_norm: bool = False
     logits_bias: bool = True
     language: str | None = None
-    names: LayerNames = LayerNames()
+    names: BartLayerNames = BartLayerNames()
     experts: Callable[[Fields, str, int], ExpertsConfig | None] = no_experts
 
 
-def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
-    """The model of ``layout`` in ``folder``, ready for a bundle.
+def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoint:
+    """The model of ``variant`` in ``folder``, ready for a bundle.
 
     Padding is never generated: no target had it, and to M2M-100 it has no position.
 
@@ -104,25 +104,25 @@ def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
     """
     config = folder.config
     check_supported(config, tie_word_embeddings=(True,))
-    architecture = architecture_of(config, layout.architecture)
-    model = _config(config, layout)
+    architecture = architecture_of(config, variant.architecture)
+    model = _config(config, variant)
     tokens = token_table(folder.weights, TOKENS)
     head = []
-    if layout.logits_bias and LOGITS_BIAS in folder.weights:
+    if variant.logits_bias and LOGITS_BIAS in folder.weights:
         head = [Rename("head.output.bias", (LOGITS_BIAS,), lambda bias: bias.flatten())]
-    elif layout.logits_bias:  # not all versions save a bias of zeros
+    elif variant.logits_bias:  # not all versions save a bias of zeros
         head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
-    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model, layout.names), *head]
+    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model, variant.names), *head]
     used = {name for entry in table for name in entry.sources}
     ignored = {*TOKENS, *BUFFERS} - used
-    checkpoint = text_to_text_checkpoint(
+    checkpoint = seq2seq_checkpoint(
         folder,
         model,
         architecture,
         table,
-        layout.tasks,
+        variant.tasks,
         ignored=ignored,
-        language=layout.language,
+        language=variant.language,
     )
     special = checkpoint.special_tokens
     suppressed = tuple(sorted({*special.suppressed, special.pad}))
@@ -130,33 +130,33 @@ def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
     return dataclasses.replace(checkpoint, special_tokens=special)
 
 
-def _config(config: Fields, layout: Layout) -> ModelConfig:
+def _config(config: Fields, variant: BartVariant) -> ModelConfig:
     hidden_size = config.positive("d_model", 1024)
-    final_norm = NORM if layout.final_norm else None
-    encoder = _layer(config, layout, "encoder", hidden_size)
-    decoder = _layer(config, layout, "decoder", hidden_size, cross=True)
+    final_norm = NORM if variant.final_norm else None
+    encoder = _layer(config, variant, "encoder", hidden_size)
+    decoder = _layer(config, variant, "decoder", hidden_size, cross=True)
     return ModelConfig(
         kind=Kind.ENCODER_DECODER,
         vocabulary_size=config.positive("vocab_size"),
         hidden_size=hidden_size,
         position=PositionConfig(
-            kind=layout.positions,
+            kind=variant.positions,
             max_positions=config.positive("max_position_embeddings", 1024),
-            first=layout.first_position(config.integer("pad_token_id", 1)),
+            first=variant.first_position(config.integer("pad_token_id", 1)),
         ),
         embedding=EmbeddingConfig(
             scale=hidden_size**0.5 if config.flag("scale_embedding", False) else 1.0,
-            norm=NORM if layout.embedding_norm else None,
-            separate_target=layout.embedding_norm,
+            norm=NORM if variant.embedding_norm else None,
+            separate_target=variant.embedding_norm,
         ),
         encoder=StackConfig(layers=encoder, final_norm=final_norm),
         decoder=StackConfig(layers=decoder, final_norm=final_norm),
-        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True, bias=layout.logits_bias),
+        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True, bias=variant.logits_bias),
     )
 
 
 def _layer(
-    config: Fields, layout: Layout, side: str, hidden_size: int, *, cross: bool = False
+    config: Fields, variant: BartVariant, side: str, hidden_size: int, *, cross: bool = False
 ) -> tuple[LayerConfig, ...]:
     """The layers of the stack ``side``.
 
@@ -173,7 +173,7 @@ def _layer(
     )
     feed_forward = FeedForwardConfig(
         inner_size=config.positive(f"{side}_ffn_dim", 4096),
-        activation=activation(config, "activation_function", layout.activation),
+        activation=activation(config, "activation_function", variant.activation),
         gated=False,
         bias=True,
     )
@@ -182,17 +182,17 @@ def _layer(
         cross_attention=attention if cross else None,
         feed_forward=feed_forward,
         norm=NORM,
-        norm_order=layout.order,
+        norm_order=variant.order,
     )
     layers = []
     for index in range(config.positive(f"{side}_layers", 12, maximum=MAX_LAYERS)):
-        experts = layout.experts(config, side, index)
+        experts = variant.experts(config, side, index)
         changed = msgspec.structs.replace(feed_forward, experts=experts)
         layers.append(msgspec.structs.replace(layer, feed_forward=changed))
     return tuple(layers)
 
 
-def _table(model: ModelConfig, names: LayerNames) -> list[Rename]:
+def _table(model: ModelConfig, names: BartLayerNames) -> list[Rename]:
     """Every weight but the tokens' and the head's."""
     table: list[Rename] = []
     for side, stack, place in (
@@ -217,7 +217,7 @@ def _without_unused(table: Tensor) -> Tensor:
     return table[UNUSED_POSITIONS:]
 
 
-def _layer_table(side: str, layer: LayerConfig, names: LayerNames) -> list[Rename]:
+def _layer_table(side: str, layer: LayerConfig, names: BartLayerNames) -> list[Rename]:
     ours, theirs = f"{side}.layers.{{n}}", f"model.{side}.layers.{{n}}"
     own, source = f"{theirs}.self_attn", f"{theirs}.{names.cross_attention}"
     query, key, value = (f"{own}.{letter}_proj" for letter in "qkv")

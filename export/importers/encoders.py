@@ -84,7 +84,7 @@ def assemble(
     ignored = {*(prefix + name for name in body.ignored), *head.ignored} - used
     weights = rename(
         [*prefixed(body.table, prefix), *head.table],
-        _Layered(head.weights, folder.weights),
+        _MergedWeights(head.weights, folder.weights),
         ignored=ignored,
     )
     check_weights(model, weights)
@@ -112,7 +112,7 @@ def assemble(
 LEGACY_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-class _Layered(Mapping[str, Tensor]):
+class _MergedWeights(Mapping[str, Tensor]):
     """The weights of several files as one mapping; each is read when it is asked for."""
 
     def __init__(self, *parts: Mapping[str, Tensor]) -> None:

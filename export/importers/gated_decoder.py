@@ -40,7 +40,7 @@ from model.position_config import PositionConfig, PositionKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class DecoderSizes:
     """The sizes of a model.
 
     Raises:
@@ -72,7 +72,7 @@ class Shape:
         epsilon: float = 1e-6,
         tied: bool = False,
         head_size: int | None = None,
-    ) -> "Shape":
+    ) -> "DecoderSizes":
         """From ``config.json``, with defaults of the family.
 
         Without a ``head_size`` of either, the heads divide the hidden size.

@@ -9,7 +9,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import HUGGING_FACE, OURS, Names, Shape, gated_table
+from export.importers.gated_decoder import HUGGING_FACE, OURS, DecoderSizes, Names, gated_table
 from export.importers.layer_types import FULL, SLIDING, layer_types
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
@@ -42,7 +42,7 @@ def import_gemma(folder: HuggingFaceFolder) -> Checkpoint:
     config = folder.config
     architecture = architecture_of(config, "GemmaForCausalLM")
     check_supported(config, use_bidirectional_attention=(False,))
-    shape = Shape.of(config, tied=True, head_size=256)
+    shape = DecoderSizes.of(config, tied=True, head_size=256)
     positions = rotary(config, shape.head_size)
     # Older configurations say "gelu" and mean its approximation.
     kinds = {"gelu": Activation.GELU_TANH}
@@ -68,7 +68,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config
     architecture = architecture_of(config, "Gemma2ForCausalLM")
-    shape = Shape.of(config, tied=True, head_size=256)
+    shape = DecoderSizes.of(config, tied=True, head_size=256)
     positions = rotary(config, shape.head_size)
     attention = _scaled_attention(config, shape, rotary=positions.config)
     attention = msgspec.structs.replace(
@@ -94,7 +94,7 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
     config = folder.config
     architecture = architecture_of(config, "Gemma3ForCausalLM")
     check_supported(config, attn_logit_softcapping=(None,))
-    shape = Shape.of(config, tied=True, head_size=256)
+    shape = DecoderSizes.of(config, tied=True, head_size=256)
     far = rotary(config, shape.head_size, default_base=1_000_000.0, layer_type=FULL)
     near = RotaryConfig(base=config.number("rope_local_base_freq", 10_000.0))
     if SLIDING in config.fields("rope_parameters"):
@@ -117,12 +117,14 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
     return causal_checkpoint(folder, model, architecture, table)
 
 
-def _attention(config: Fields, shape: Shape, *, rotary: RotaryConfig) -> AttentionConfig:
+def _attention(config: Fields, shape: DecoderSizes, *, rotary: RotaryConfig) -> AttentionConfig:
     bias = config.flag("attention_bias", False)
     return shape.attention(input_bias=bias, output_bias=bias, rotary=rotary)
 
 
-def _scaled_attention(config: Fields, shape: Shape, *, rotary: RotaryConfig) -> AttentionConfig:
+def _scaled_attention(
+    config: Fields, shape: DecoderSizes, *, rotary: RotaryConfig
+) -> AttentionConfig:
     check_supported(config, use_bidirectional_attention=(False,))
     scale = config.positive("query_pre_attn_scalar", 256) ** -0.5
     return msgspec.structs.replace(_attention(config, shape, rotary=rotary), scale=scale)
@@ -134,7 +136,7 @@ def _windowed(config: Fields, attention: AttentionConfig) -> AttentionConfig:
 
 def _sandwiched(
     config: Fields,
-    shape: Shape,
+    shape: DecoderSizes,
     types: tuple[str, ...],
     attentions: dict[str, AttentionConfig],
     max_positions: int,

@@ -16,7 +16,7 @@ from export.importers.renaming import (
     picked,
     rows_by_kind,
 )
-from export.importers.rotary import Rotary, rotary, turned_first
+from export.importers.rotary import Rotary, rotary, rotary_dimensions_first
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -72,7 +72,7 @@ def import_gpt_neox(folder: HuggingFaceFolder) -> Checkpoint:
             kind=HeadKind.LANGUAGE_MODEL, tied=config.flag("tie_word_embeddings", False)
         ),
     )
-    rows = rows_by_kind(num_heads, head_size, turned_first(head_size, positions.config))
+    rows = rows_by_kind(num_heads, head_size, rotary_dimensions_first(head_size, positions.config))
     table = [
         Rename("embedding.tokens.weight", ("gpt_neox.embed_in.weight",)),
         *per_layer(_layer_table(picked(rows), config), num_layers),

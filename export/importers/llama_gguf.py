@@ -6,7 +6,7 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError, WeightsError
-from export.importers.gated_decoder import OURS, Names, Shape, gated_table
+from export.importers.gated_decoder import OURS, DecoderSizes, Names, gated_table
 from export.importers.renaming import rename
 from export.importers.samples import ENGLISH_PROMPTS
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
@@ -82,7 +82,7 @@ def import_qwen3_gguf(file: GgufFile) -> Checkpoint:
     return _checkpoint(file, "qwen3", "Qwen3ForCausalLM", shape, layer, file.weights)
 
 
-def _rotary(file: GgufFile, kind: str, shape: Shape) -> RotaryConfig:
+def _rotary(file: GgufFile, kind: str, shape: DecoderSizes) -> RotaryConfig:
     """Llama 3.1 and later have a factor for each frequency, computed by the converter."""
     scaling = None
     if FACTORS in file.weights:
@@ -98,7 +98,7 @@ def _checkpoint(
     file: GgufFile,
     kind: str,
     architecture: str,
-    shape: Shape,
+    shape: DecoderSizes,
     layer: LayerConfig,
     theirs: Mapping[str, Tensor],
 ) -> Checkpoint:
@@ -128,7 +128,7 @@ def _checkpoint(
     )
 
 
-def _gguf_shape(file: GgufFile, kind: str) -> Shape:
+def _gguf_shape(file: GgufFile, kind: str) -> DecoderSizes:
     metadata, weights = file.metadata, file.weights
     hidden_size = metadata.positive(f"{kind}.embedding_length")
     num_heads = metadata.positive(f"{kind}.attention.head_count")
@@ -142,7 +142,7 @@ def _gguf_shape(file: GgufFile, kind: str) -> Shape:
         f"{kind}.expert_count": (0,),
     }
     check_supported(metadata, **values)
-    return Shape(
+    return DecoderSizes(
         origin=metadata.origin,
         vocabulary_size=len(metadata.texts("tokenizer.ggml.tokens")),
         hidden_size=hidden_size,
@@ -163,7 +163,7 @@ class _Unpermuted(Mapping[str, Tensor]):
     (``convert_hf_to_gguf.py``, ``LlamaModel.permute``); rotary positions here are half-split.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], shape: Shape) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], shape: DecoderSizes) -> None:
         self._weights = weights
         self._num_heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads}
 

@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from export.checkpoint import Checkpoint, check_weights
-from export.importers.marian_weights import MIXERS, Mixer, marian_weights
+from export.importers.marian_weights import MIXERS, MarianMixer, marian_weights
 from export.importers.samples import source_sentences
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
 from export.readers.fields import Fields
@@ -107,7 +107,7 @@ def import_marian(folder: MarianFolder) -> Checkpoint:
     )
 
 
-def _mixer(config: Fields) -> Mixer:
+def _mixer(config: Fields) -> MarianMixer:
     name = config.text("transformer-decoder-autoreg", "self-attention")
     mixer = lookup(MIXERS, name, f"{config.origin}: transformer-decoder-autoreg")
     if mixer.kind == MixerKind.SSRU:
@@ -115,7 +115,7 @@ def _mixer(config: Fields) -> Mixer:
     return mixer
 
 
-def _config(config: Fields, mixer: Mixer, vocabulary_size: int) -> ModelConfig:
+def _config(config: Fields, mixer: MarianMixer, vocabulary_size: int) -> ModelConfig:
     hidden_size = config.positive("dim-emb")
     num_heads = config.positive("transformer-heads")
     activation = config.text("transformer-ffn-activation", "swish")

@@ -75,7 +75,7 @@ ENCODER_LAYER = [*_self_attention("encoder"), *_feed_forward("encoder")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixer:
+class MarianMixer:
     """How a decoder's layer looks back: ``transformer-decoder-autoreg`` chooses."""
 
     kind: MixerKind
@@ -83,12 +83,12 @@ class Mixer:
 
 
 MIXERS = {
-    "self-attention": Mixer(kind=MixerKind.ATTENTION, table=_self_attention("decoder")),
-    "rnn": Mixer(kind=MixerKind.SSRU, table=SSRU),
+    "self-attention": MarianMixer(kind=MixerKind.ATTENTION, table=_self_attention("decoder")),
+    "rnn": MarianMixer(kind=MixerKind.SSRU, table=SSRU),
 }
 
 
-def marian_weights(file: MarianFile, model: ModelConfig, mixer: Mixer) -> dict[str, Tensor]:
+def marian_weights(file: MarianFile, model: ModelConfig, mixer: MarianMixer) -> dict[str, Tensor]:
     """All weights of ``model``, whose last token is the start of every target.
 
     Raises:

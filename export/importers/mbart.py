@@ -1,13 +1,13 @@
 """mBART and mBART-50 (Liu et al. 2020; Tang et al. 2020): BART with pre-norm, in many languages."""
 
 from export.checkpoint import Checkpoint
-from export.importers.bart_tables import Layout, import_layout
+from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import Task
 from model.config import NormOrder
 from model.position_config import PositionKind
 
-LAYOUT = Layout(
+VARIANT = BartVariant(
     architecture="MBartForConditionalGeneration",
     tasks=(Task.TRANSLATE,),
     order=NormOrder.PRE,
@@ -24,4 +24,4 @@ def import_mbart(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: as their names say.
     """
-    return import_layout(folder, LAYOUT)
+    return import_variant(folder, VARIANT)

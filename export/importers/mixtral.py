@@ -7,8 +7,8 @@ from export.importers.gated_decoder import (
     GATES,
     HUGGING_FACE,
     ROUTER,
+    DecoderSizes,
     Names,
-    Shape,
     gated_table,
 )
 from export.importers.rotary import rotary
@@ -34,7 +34,7 @@ def import_mixtral(folder: HuggingFaceFolder) -> Checkpoint:
     config = folder.config
     architecture = architecture_of(config, "MixtralForCausalLM")
     check_supported(config, hidden_act=("silu",))
-    shape = Shape.of(config, epsilon=1e-5)
+    shape = DecoderSizes.of(config, epsilon=1e-5)
     positions = rotary(config, shape.head_size, default_base=1_000_000.0)
     attention = shape.attention(
         input_bias=False,

@@ -9,8 +9,8 @@ import dataclasses
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.importers.bart_tables import LayerNames, Layout, import_layout
-from export.importers.m2m100 import LAYOUT as M2M100
+from export.importers.bart_tables import BartLayerNames, BartVariant, import_variant
+from export.importers.m2m100 import VARIANT as M2M100
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -35,11 +35,11 @@ def _experts(config: Fields, side: str, index: int) -> ExpertsConfig | None:
     )
 
 
-LAYOUT: Layout = dataclasses.replace(
+VARIANT: BartVariant = dataclasses.replace(
     M2M100,
     architecture="NllbMoeForConditionalGeneration",
     activation="relu",
-    names=LayerNames(
+    names=BartLayerNames(
         cross_attention="cross_attention",
         cross_attention_norm="cross_attention_layer_norm",
         feed_forward="ffn.",
@@ -62,7 +62,7 @@ def import_nllb_moe(folder: HuggingFaceFolder) -> Checkpoint:
             f"{config.origin}: {CAPACITY} {config.number(CAPACITY)} is not supported; 1.0 is: "
             "with less, which tokens pass an expert depends on those beside them"
         )
-    checkpoint = import_layout(folder, LAYOUT)
+    checkpoint = import_variant(folder, VARIANT)
     # Trained with a part of the experts' outputs masked: at inference all are there, and smaller.
     kept = 1 - config.number("moe_token_dropout", 0.2)
     for name in _expert_outputs(checkpoint):

@@ -5,14 +5,14 @@ That is the Transformer of Vaswani et al. 2017: a base or a big one, as the conf
 
 from export.checkpoint import Checkpoint
 from export.errors import UnsupportedError
-from export.importers.bart_tables import Layout, import_layout
+from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.bundle import Task
 from model.config import NormOrder
 from model.position_config import PositionKind
 
-LAYOUT = Layout(
+VARIANT = BartVariant(
     architecture="MarianMTModel",
     tasks=(Task.TRANSLATE,),
     order=NormOrder.POST,
@@ -34,4 +34,4 @@ def import_opus_mt(folder: HuggingFaceFolder) -> Checkpoint:
             f"{config.origin}: decoder_vocab_size {sizes[1]} is not supported; "
             f"that of the source, {sizes[0]}, is"
         )
-    return import_layout(folder, LAYOUT)
+    return import_variant(folder, VARIANT)

@@ -8,9 +8,9 @@ import torch
 
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import HUGGING_FACE, OURS, Names, Shape, gated_table
+from export.importers.gated_decoder import HUGGING_FACE, OURS, DecoderSizes, Names, gated_table
 from export.importers.renaming import picked
-from export.importers.rotary import rotary, turned_first
+from export.importers.rotary import rotary, rotary_dimensions_first
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 
@@ -30,7 +30,7 @@ def import_phi3(folder: HuggingFaceFolder) -> Checkpoint:
     config = folder.config
     architecture = architecture_of(config, "Phi3ForCausalLM")
     check_supported(config, hidden_act=("silu",))
-    shape = Shape.of(config, epsilon=1e-5)
+    shape = DecoderSizes.of(config, epsilon=1e-5)
     positions = rotary(config, shape.head_size)
     attention = shape.attention(
         input_bias=False,
@@ -39,7 +39,7 @@ def import_phi3(folder: HuggingFaceFolder) -> Checkpoint:
         window=config.optional_integer("sliding_window"),
     )
     model = shape.model((shape.layer(attention),) * shape.num_layers, positions.max_positions)
-    order = turned_first(shape.head_size, positions.config)
+    order = rotary_dimensions_first(shape.head_size, positions.config)
     turned = shape.head_size * torch.arange(shape.num_heads + shape.num_kv_heads)[:, None] + order
     values = torch.arange(shape.num_kv_heads * shape.head_size) + turned.numel()
     rows = picked(torch.cat([turned.flatten(), values]))

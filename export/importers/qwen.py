@@ -13,8 +13,8 @@ from export.importers.gated_decoder import (
     GATES,
     HUGGING_FACE,
     ROUTER,
+    DecoderSizes,
     Names,
-    Shape,
     gated_table,
 )
 from export.importers.layer_types import windows
@@ -40,7 +40,7 @@ def import_qwen2(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: as their names say.
     """
     architecture = architecture_of(folder.config, "Qwen2ForCausalLM")
-    shape = Shape.of(folder.config)
+    shape = DecoderSizes.of(folder.config)
     return _import(folder, architecture, shape, input_bias=True, output_bias=False)
 
 
@@ -51,7 +51,7 @@ def import_qwen3(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: as their names say.
     """
     architecture = architecture_of(folder.config, "Qwen3ForCausalLM")
-    shape = Shape.of(folder.config, head_size=128)
+    shape = DecoderSizes.of(folder.config, head_size=128)
     bias = folder.config.flag("attention_bias", False)
     return _import(
         folder, architecture, shape, input_bias=bias, output_bias=bias, head_norm=shape.norm
@@ -66,7 +66,7 @@ def import_qwen3_moe(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config
     architecture = architecture_of(config, "Qwen3MoeForCausalLM")
-    shape = Shape.of(config)
+    shape = DecoderSizes.of(config)
     bias = config.flag("attention_bias", False)
     return _import(
         folder,
@@ -97,7 +97,7 @@ def _experts(config: Fields, num_layers: int) -> tuple[ExpertsConfig | None, ...
 def _import(
     folder: HuggingFaceFolder,
     architecture: str,
-    shape: Shape,
+    shape: DecoderSizes,
     experts: tuple[ExpertsConfig | None, ...] | None = None,
     **attention: Any,
 ) -> Checkpoint:

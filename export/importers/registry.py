@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.head_padding import padded_heads
+from export.head_padding import pad_heads
 from export.importers.albert import import_albert
 from export.importers.bart import import_bart
 from export.importers.bert import import_bert
@@ -119,7 +119,7 @@ def _import_marian(path: Path) -> Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
+class CheckpointFormat:
     """A way in which checkpoints lie on a disk; ``matches`` looks at names and first bytes."""
 
     description: str
@@ -127,19 +127,19 @@ class Format:
     load: Callable[[Path], Checkpoint]
 
 
-FORMATS = (
-    Format(
+CHECKPOINT_FORMATS = (
+    CheckpointFormat(
         description=f"a Hugging Face folder ({CONFIG_FILE}, safetensors, tokenizer.json; "
         f"model_type {', '.join(HUGGING_FACE)})",
         matches=lambda path: (path / CONFIG_FILE).is_file(),
         load=_import_hugging_face,
     ),
-    Format(
+    CheckpointFormat(
         description=f"a GGUF file (general.architecture {', '.join(GGUF)})",
         matches=lambda path: is_gguf(path) if path.is_file() else any(path.glob("*.gguf")),
         load=_import_gguf,
     ),
-    Format(
+    CheckpointFormat(
         description=f"a Marian binary model (.bin) with its vocabulary ({VOCABULARY_PATTERN})",
         matches=lambda path: is_marian(path) if path.is_file() else any(path.glob("*.bin")),
         load=_import_marian,
@@ -174,12 +174,12 @@ def import_path(path: Path) -> Checkpoint:
             raise SourceError(f"{path}: no such file or folder")
         if is_pickle(path):
             raise refusal([path], path.with_suffix(".safetensors"))
-        for format_ in FORMATS:
+        for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
-                checkpoint = padded_heads(format_.load(path))
+                checkpoint = pad_heads(format_.load(path))
                 _check_tokenizer(checkpoint, path)
                 return checkpoint
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
-    known = "\n".join(f"  {format_.description}" for format_ in FORMATS)
+    known = "\n".join(f"  {format_.description}" for format_ in CHECKPOINT_FORMATS)
     raise UnsupportedError(f"{path}: of no known format; these are:\n{known}")

@@ -154,7 +154,7 @@ SCALINGS: dict[str, Callable[[Fields, Fields], _Scaled]] = {
 }
 
 
-def turned_first(head_size: int, rotary: RotaryConfig) -> Tensor:
+def rotary_dimensions_first(head_size: int, rotary: RotaryConfig) -> Tensor:
     """Their index of each of a head's dimensions, where theirs has those that turn in front.
 
     Theirs pairs ``(i, i + size / 2)`` and leaves the rest at the end; ours pairs

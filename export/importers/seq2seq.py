@@ -20,7 +20,7 @@ def token_table(weights: Mapping[str, Tensor], names: tuple[str, ...]) -> str:
     return next((name for name in names if name in weights), names[0])
 
 
-def text_to_text_checkpoint(
+def seq2seq_checkpoint(
     folder: HuggingFaceFolder,
     model: ModelConfig,
     architecture: str,

@@ -3,7 +3,7 @@
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import Shape, gated_table
+from export.importers.gated_decoder import DecoderSizes, gated_table
 from export.importers.layer_types import SLIDING, layer_types
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
@@ -20,7 +20,7 @@ def import_smollm3(folder: HuggingFaceFolder) -> Checkpoint:
     config = folder.config
     architecture = architecture_of(config, "SmolLM3ForCausalLM")
     check_supported(config, hidden_act=("silu",))
-    shape = Shape.of(config, tied=True)
+    shape = DecoderSizes.of(config, tied=True)
     positions = rotary(config, shape.head_size, default_base=2_000_000.0)
     turns = _turns(config, shape.num_layers)
     window = None

@@ -8,7 +8,7 @@ from export.errors import UnsupportedError
 from export.importers.activations import ACTIVATIONS
 from export.importers.causal import OUTPUT_MATRIX
 from export.importers.renaming import Rename, linear, per_layer
-from export.importers.seq2seq import text_to_text_checkpoint, token_table
+from export.importers.seq2seq import seq2seq_checkpoint, token_table
 from export.importers.support import MAX_LAYERS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -73,7 +73,7 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
     else:
         table += linear("head.output", OUTPUT_MATRIX.removesuffix(".weight"), bias=False)
     tasks = (Task.GENERATE, Task.TRANSLATE)
-    return text_to_text_checkpoint(folder, model, architecture, table, tasks, ignored=ignored)
+    return seq2seq_checkpoint(folder, model, architecture, table, tasks, ignored=ignored)
 
 
 def _is_tied(folder: HuggingFaceFolder, tokens: str) -> bool:

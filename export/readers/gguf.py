@@ -29,7 +29,7 @@ _MAX_ALIGNMENT = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class GgufTensor:
-    """``shape`` is in numpy's order, the reverse of the file's; ``data`` is still quantised."""
+    """``shape`` is in numpy's order, the reverse of the file's; ``data`` is still quantized."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class GgufTensor:
         """The weight in fp32.
 
         Raises:
-            UnsupportedError: no dequantisation is known for this type.
+            UnsupportedError: no dequantization is known for this type.
         """
         raw = np.frombuffer(self.data, np.uint8)
         shape = gguf.quant_shape_to_byte_shape(self.shape, self.type)
@@ -52,7 +52,7 @@ class GgufTensor:
 
 
 class GgufWeights(Mapping[str, torch.Tensor]):
-    """Weights by name, each dequantised when it is asked for."""
+    """Weights by name, each dequantized when it is asked for."""
 
     def __init__(self, tensors: Mapping[str, GgufTensor]) -> None:
         self._tensors = tensors

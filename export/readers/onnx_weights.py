@@ -1,6 +1,6 @@
 """The weights of an ONNX graph that PyTorch's older exporter wrote, by the module's own names.
 
-Weights are whole, or quantised by ONNX Runtime's tools: matrices of ``MatMulNBits`` in blocks
+Weights are whole, or quantized by ONNX Runtime's tools: matrices of ``MatMulNBits`` in blocks
 of 4 or 8 bits (docs/ContribOperators.md of ONNX Runtime), lookup tables as bytes with one scale.
 """
 
@@ -28,7 +28,7 @@ class OnnxWeights(Mapping[str, torch.Tensor]):
 
     Raises:
         SourceError: the file is damaged.
-        UnsupportedError: weights lie in other files, or are quantised in another way.
+        UnsupportedError: weights lie in other files, or are quantized in another way.
     """
 
     def __init__(self, path: Path) -> None:

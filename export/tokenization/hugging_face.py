@@ -1,4 +1,4 @@
-"""A Hugging Face folder's tokenizer, in whichever of its forms it was saved."""
+"""A Hugging Face folder's tokenizer, in whichever of its formats it was saved."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from export.tokenization.sentence_piece_ids import (
     to_tokenizer,
     tokens_in_order,
 )
-from export.tokenization.special import SpecialTokens, class_name, special_tokens
+from export.tokenization.special import TokenizerSpecialTokens, class_name, special_tokens
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCE_PIECES = (
@@ -40,7 +40,7 @@ class TokenizerFolder:
 
     path: Path
     config: Fields
-    special: SpecialTokens
+    special: TokenizerSpecialTokens
     name: str
 
     def json(self, name: str) -> Fields:
@@ -73,17 +73,17 @@ def read_tokenizer(path: Path, config: Fields) -> str:
 
     Raises:
         SourceError: a file is damaged, or files do not go together.
-        UnsupportedError: there is no form that is known; the message lists them.
+        UnsupportedError: there is no format_ that is known; the message lists them.
     """
     if (path / TOKENIZER_FILE).is_file():
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
         tokenizer.update(truncation=None, padding=None)
         return json.dumps(tokenizer, ensure_ascii=False)
-    for form in FORMS:
-        if form.matches(path):
-            return form.convert(_folder(path, config)).to_str()
-    forms = ", ".join([TOKENIZER_FILE, *(form.description for form in FORMS)])
-    raise UnsupportedError(f"{path}: no tokenizer; one of these is needed: {forms}")
+    for format_ in TOKENIZER_FORMATS:
+        if format_.matches(path):
+            return format_.convert(_folder(path, config)).to_str()
+    formats = ", ".join([TOKENIZER_FILE, *(format_.description for format_ in TOKENIZER_FORMATS)])
+    raise UnsupportedError(f"{path}: no tokenizer; one of these is needed: {formats}")
 
 
 def _folder(path: Path, config: Fields) -> TokenizerFolder:
@@ -179,7 +179,7 @@ def convert_byte_level_bpe(folder: TokenizerFolder) -> Tokenizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class TokenizerFormat:
     """One way to save a tokenizer."""
 
     description: str
@@ -187,18 +187,18 @@ class Form:
     convert: Callable[[TokenizerFolder], Tokenizer]
 
 
-FORMS = (
-    Form(
+TOKENIZER_FORMATS = (
+    TokenizerFormat(
         description=f"a SentencePiece model ({', '.join(SENTENCE_PIECES)})",
         matches=lambda path: _sentence_piece_path(path) is not None,
         convert=convert_sentence_piece,
     ),
-    Form(
+    TokenizerFormat(
         description="vocab.json with merges.txt",
         matches=lambda path: (path / "merges.txt").is_file() and (path / "vocab.json").is_file(),
         convert=convert_byte_level_bpe,
     ),
-    Form(
+    TokenizerFormat(
         description="vocab.txt",
         matches=lambda path: (path / "vocab.txt").is_file(),
         convert=convert_word_piece,

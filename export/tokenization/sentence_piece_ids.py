@@ -23,7 +23,7 @@ from export.tokenization.sentence_piece import (
     refused,
     unmatchable,
 )
-from export.tokenization.special import SpecialTokens
+from export.tokenization.special import TokenizerSpecialTokens
 
 # Behind pieces that text is never split into. Unicode reserves it: it is no character.
 ONLY_DECODED = "\ufdd0"
@@ -77,7 +77,7 @@ def not_in_text(token: str) -> str:
 
 
 def to_tokenizer(
-    model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens
+    model: SentencePieceModel, tokens: Sequence[str], special: TokenizerSpecialTokens
 ) -> Tokenizer:
     """``model`` with the ids of ``tokens``.
 
@@ -91,7 +91,7 @@ def to_tokenizer(
 
 
 def _to_tokenizer(
-    model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens
+    model: SentencePieceModel, tokens: Sequence[str], special: TokenizerSpecialTokens
 ) -> Tokenizer:
     kinds = {str(piece.piece): piece.type for piece in model.pieces}
     unknown = _unknown(model, tokens, special)
@@ -112,7 +112,9 @@ def _to_tokenizer(
     return tokenizer
 
 
-def _unknown(model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens) -> str:
+def _unknown(
+    model: SentencePieceModel, tokens: Sequence[str], special: TokenizerSpecialTokens
+) -> str:
     pieces = [str(piece.piece) for piece in model.pieces if piece.type == UNKNOWN]
     for token in (*pieces, special.tokens.get("unk", "<unk>")):
         if token in tokens:

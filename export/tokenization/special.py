@@ -95,7 +95,7 @@ CLASSES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
+class TokenizerSpecialTokens:
     """``tokens`` by role; ``added`` by id; ``template`` is what surrounds a text.
 
     ``details`` says of some tokens what they do to the spaces beside them.
@@ -168,7 +168,7 @@ def class_name(tokenizer_config: Fields, config: Fields) -> str:
 
 def special_tokens(
     tokenizer_config: Fields, token_map: Fields, added: Fields, name: str
-) -> SpecialTokens:
+) -> TokenizerSpecialTokens:
     """From tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 
     Args:
@@ -198,7 +198,7 @@ def special_tokens(
             suffix=_switched(tokenizer_config, "eos", template.suffix),
             between=template.between,
         )
-    return SpecialTokens(
+    return TokenizerSpecialTokens(
         tokens=tokens,
         added=_added(tokenizer_config, added),
         details=details,

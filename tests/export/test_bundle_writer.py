@@ -99,7 +99,7 @@ def test_int8(tmp_path: Path, name: str) -> None:
     directory = write_bundle(checkpoint(name), tmp_path, precision=Precision.INT8)
     assert read_manifest(directory).precision == Precision.INT8
     parity = read_parity(directory)
-    assert parity.max_absolute_error <= 1e-5  # of the fp32 graph, with evened activations
+    assert parity.max_absolute_error <= 1e-5  # of the fp32 graph, with smoothed activations
     assert 0.99 < parity.min_cosine < 0.999999
     manifest = read_manifest(directory)
     for graph_name, graph in manifest.graphs.items():

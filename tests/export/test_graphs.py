@@ -20,7 +20,9 @@ def test_chosen_tokens_are_those_of_all(name: str) -> None:
     step = Step.whole(torch.tensor([5, 5], dtype=torch.int32))
     every = model.decode(ids, step).hidden.reshape(10, -1)
     chosen = torch.tensor([9, 4, 4], dtype=torch.int32)
-    torch.testing.assert_close(model.decode(ids, step, logit_positions=chosen).hidden[0], every[chosen])
+    torch.testing.assert_close(
+        model.decode(ids, step, logit_positions=chosen).hidden[0], every[chosen]
+    )
 
 
 def test_graphs_say_nothing_of_the_machine_that_made_them(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from export.checkpoint import Checkpoint, check_weights
 from export.graphs import export_graphs
-from export.head_padding import padded_heads
+from export.head_padding import pad_heads
 from export.parity import compare_fp32
 from model.config import LayerConfig, NormConfig, NormKind
 from model.kernels import Step
@@ -79,7 +79,7 @@ def test_padded_heads_compute_the_same(
     name: str, head_size: int, attention: dict[str, Any], padded_size: int
 ) -> None:
     before = with_heads(name, head_size, **attention)
-    after = padded_heads(before)
+    after = pad_heads(before)
     check_weights(after.config, after.weights)
     sizes = {
         part.head_size
@@ -94,10 +94,10 @@ def test_padded_heads_compute_the_same(
 
 def test_sizes_that_the_operators_take_stay() -> None:
     checkpoint = architectures.checkpoint("llama")
-    assert padded_heads(checkpoint) is checkpoint
+    assert pad_heads(checkpoint) is checkpoint
 
 
 def test_graphs_of_padded_cross_attention(tmp_path: Path) -> None:
-    checkpoint = padded_heads(with_heads("vaswani", 20))
+    checkpoint = pad_heads(with_heads("vaswani", 20))
     graphs = export_graphs(checkpoint.config, checkpoint.weights, tmp_path)
     compare_fp32(checkpoint, tmp_path, graphs)

@@ -10,7 +10,7 @@ import torch
 from export.checkpoint import Checkpoint
 from export.graphs import export_graphs
 from export.parity import TOLERANCE, compare_fp32
-from export.smooth_quant import equalized
+from export.smooth_quant import smooth_activations
 from model.config import AttentionConfig, LayerConfig, ModelConfig, NormOrder, StackConfig
 from model.kernels import PositionEncodings
 from model.position_config import (
@@ -89,8 +89,8 @@ def of(config: ModelConfig, name: str) -> Checkpoint:
 )
 def test_graphs_are_the_eager_module(config: ModelConfig, like: str, tmp_path: Path) -> None:
     made = of(config, like)
-    evened = equalized(config, made.weights, [[1, 2, 3], [4, 5]])
-    graphs = export_graphs(config, evened, tmp_path)
+    smoothed = smooth_activations(config, made.weights, [[1, 2, 3], [4, 5]])
+    graphs = export_graphs(config, smoothed, tmp_path)
     reference = compare_fp32(made, tmp_path, graphs)
     assert reference.max_absolute_error <= TOLERANCE
     assert reference.tokens_equal == reference.tokens_compared

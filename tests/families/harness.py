@@ -39,19 +39,19 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.decoding import (
-    Run,
-    Work,
-    best,
+    DecodingInputs,
+    DecodingRun,
     decode_in_graph,
+    greedy_tokens,
     lengths_of,
     padded,
-    remember_source,
+    prefill_source,
 )
-from export.encoding import EncoderWork, encode_in_graph
+from export.encoding import EncoderInputs, encode_in_graph
 from export.graphs import export_graphs
-from export.parity import TIE, TOLERANCE, Reference
+from export.parity import TIE, TOLERANCE, ParityReference
 from export.runtime import DecodeSession, Floats, Session
-from export.smooth_quant import equalized
+from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
 from model.bundle import Graph
 from model.config import Kind
@@ -116,10 +116,10 @@ def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) 
     """
     with imported(model, seed) as checkpoint:
         rows = _rows(checkpoint, seed)
-        evened = equalized(checkpoint.config, checkpoint.weights, rows)
+        smoothed = smooth_activations(checkpoint.config, checkpoint.weights, rows)
         theirs = [_their_outputs(model, checkpoint, row, expected) for row in rows]
         errors = []
-        for weights in (checkpoint.weights, evened):
+        for weights in (checkpoint.weights, smoothed):
             module = from_weights(checkpoint.config, weights).double()
             ours = _our_outputs(module, checkpoint, rows)
             pairs = zip(ours, theirs, strict=True)
@@ -196,7 +196,7 @@ class _Checked(NamedTuple):
     """``row`` without the family's name, and what transformers gave, for other precisions."""
 
     row: Family
-    reference: Reference
+    reference: ParityReference
 
 
 def _check_encoder(
@@ -209,12 +209,12 @@ def _check_encoder(
     rows = _rows(checkpoint)
     session = Session(directory, graphs["encode"])
 
-    def work_of(rows: list[list[int]]) -> EncoderWork:
+    def inputs_of(rows: list[list[int]]) -> EncoderInputs:
         has_segments = bool(checkpoint.config.embedding.num_segments)
-        return EncoderWork(rows, [[0] * len(row) for row in rows] if has_segments else None)
+        return EncoderInputs(rows, [[0] * len(row) for row in rows] if has_segments else None)
 
     def run(rows: list[list[int]]) -> list[Floats]:
-        return [outputs[0] for outputs in encode_in_graph(session, work_of(rows))]
+        return [outputs[0] for outputs in encode_in_graph(session, inputs_of(rows))]
 
     theirs = [
         _their_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
@@ -224,7 +224,7 @@ def _check_encoder(
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
     assert max(_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
     row = Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
-    return _Checked(row, Reference(theirs, error, 0, 0, texts=work_of(rows)))
+    return _Checked(row, ParityReference(theirs, error, 0, 0, encoder_inputs=inputs_of(rows)))
 
 
 def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
@@ -236,37 +236,37 @@ def _check_decoder(
     model: Any, checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]
 ) -> _Checked:
     rows, special = _rows(checkpoint), checkpoint.special_tokens
-    work = Work(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
+    inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
     if checkpoint.config.kind == Kind.ENCODER_DECODER:
         assert special.decoder_start is not None
         # Forced prefixes of different lengths.
         prompts = [[special.decoder_start, *row[:index]] for index, row in enumerate(rows)]
-        work = dataclasses.replace(work, prompts=prompts, sources=rows)
-    longest = max(map(len, work.prompts)) + NUM_STEPS
+        inputs = dataclasses.replace(inputs, prompts=prompts, sources=rows)
+    longest = max(map(len, inputs.prompts)) + NUM_STEPS
     assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
 
-    together = _decode(directory, graphs, work)
-    theirs = _their_logits(model, work, together)
+    together = _decode(directory, graphs, inputs)
+    theirs = _their_logits(model, inputs, together)
     error = max(_errors([together.logits], [theirs]))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
 
     for index in range(len(rows)):  # alone, and fed the same tokens
         one = dataclasses.replace(
-            work,
-            prompts=[work.prompts[index]],
-            sources=None if work.sources is None else [work.sources[index]],
+            inputs,
+            prompts=[inputs.prompts[index]],
+            sources=None if inputs.sources is None else [inputs.sources[index]],
         )
         alone = _decode(directory, graphs, one, together.tokens[index : index + 1])
         assert np.abs(alone.logits[0] - together.logits[index]).max() <= ROW_TOLERANCE
-    short = dataclasses.replace(work, num_steps=NUM_CHUNKED_STEPS)
+    short = dataclasses.replace(inputs, num_steps=NUM_CHUNKED_STEPS)
     chunked = _decode(directory, graphs, short, together.tokens, chunks=3)
     difference = np.abs(chunked.logits - together.logits[:, :NUM_CHUNKED_STEPS]).max()
     assert difference <= ROW_TOLERANCE, "a prompt depends on its chunks"
 
-    equal = best(theirs, work.suppressed) == together.tokens
+    equal = greedy_tokens(theirs, inputs.suppressed) == together.tokens
     chosen = np.take_along_axis(theirs, together.tokens[..., None], -1)
     allowed = np.array(theirs)
-    allowed[..., list(work.suppressed)] = -np.inf
+    allowed[..., list(inputs.suppressed)] = -np.inf
     tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
     assert (equal | tied).all(), "greedy tokens differ"
     row = Family(
@@ -277,8 +277,13 @@ def _check_decoder(
         tokens_equal=int(equal.sum()),
         tokens_tied=int((tied & ~equal).sum()),
     )
-    reference = Reference(
-        list(theirs[:, :NUM_CHUNKED_STEPS]), error, 0, 0, work=short, tokens=together.tokens
+    reference = ParityReference(
+        list(theirs[:, :NUM_CHUNKED_STEPS]),
+        error,
+        0,
+        0,
+        decoder_inputs=short,
+        tokens=together.tokens,
     )
     return _Checked(row, reference)
 
@@ -286,31 +291,31 @@ def _check_decoder(
 def _decode(
     directory: Path,
     graphs: dict[str, Graph],
-    work: Work,
+    inputs: DecodingInputs,
     tokens: Any = None,
     chunks: int = 1,
-) -> Run:
+) -> DecodingRun:
     decoder = DecodeSession(
         directory,
         graphs["decode"],
-        num_slots=len(work.prompts),
-        capacity=work.capacity,
-        source_capacity=work.source_capacity,
+        num_slots=len(inputs.prompts),
+        capacity=inputs.capacity,
+        source_capacity=inputs.source_capacity,
     )
-    if work.sources is not None:
-        remember_source(Session(directory, graphs["encode"]), decoder, work.sources)
-    return decode_in_graph(decoder, work, tokens, chunks)
+    if inputs.sources is not None:
+        prefill_source(Session(directory, graphs["encode"]), decoder, inputs.sources)
+    return decode_in_graph(decoder, inputs, tokens, chunks)
 
 
-def _their_logits(model: Any, work: Work, run: Run) -> Floats:
+def _their_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> Floats:
     """``[rows, steps, vocabulary]``: after the same tokens, each row in one pass."""
     rows = []
-    for index, prompt in enumerate(work.prompts):
+    for index, prompt in enumerate(inputs.prompts):
         ids = torch.tensor([[*prompt, *run.tokens[index, :-1].tolist()]])
-        if work.sources is None:
+        if inputs.sources is None:
             logits = model(ids).logits
         else:
-            source = torch.tensor([work.sources[index]])
+            source = torch.tensor([inputs.sources[index]])
             logits = model(input_ids=source, decoder_input_ids=ids).logits
         rows.append(logits[0, len(prompt) - 1 :].numpy())
     return np.stack(rows)

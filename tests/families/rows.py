@@ -10,7 +10,7 @@ import onnx_ir
 
 from export.apply_recipe import apply_recipe
 from export.graph_files import load_graph
-from export.parity import Reference, min_cosine
+from export.parity import ParityReference, min_cosine
 from export.recipes import RECIPES
 from model.bundle import Device, Graph, Precision
 from model.config import ModelConfig
@@ -23,7 +23,7 @@ _seen: dict[str, Family] = {}  # what this process has noted
 
 
 def sizes_of(
-    config: ModelConfig, reference: Reference, directory: Path, graphs: dict[str, Graph]
+    config: ModelConfig, reference: ParityReference, directory: Path, graphs: dict[str, Graph]
 ) -> dict[str, int]:
     """Bytes of the graphs in ``directory``, fp32, and of what each precision makes of them."""
     sizes = {str(Precision.FP32): _graph_bytes(directory)}

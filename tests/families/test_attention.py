@@ -191,7 +191,7 @@ def test_a_decoders_self_attention_is_the_references(kind: str) -> None:
     np.testing.assert_allclose(averaged, expected, atol=1e-6)
 
 
-def test_a_quantised_bundle_has_it_too(tmp_path: Path) -> None:
+def test_a_quantized_bundle_has_it_too(tmp_path: Path) -> None:
     with imported(BartForConditionalGeneration(BART)) as checkpoint:
         bundle = write_bundle(checkpoint, tmp_path, precision=Precision.INT8)
         start = checkpoint.special_tokens.decoder_start

@@ -139,7 +139,7 @@ def test_logits_are_those_of_the_model_that_was_converted(tmp_path: Path, tied: 
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "BF16", "F16"])
-def test_quantised_weights_are_dequantised(tmp_path: Path, kind: str) -> None:
+def test_quantized_weights_are_dequantized(tmp_path: Path, kind: str) -> None:
     model, type_ = llama(), gguf.GGMLQuantizationType[kind]
     checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", model, kind=type_)))
     weight = model.model.layers[1].mlp.down_proj.weight.detach().numpy()
