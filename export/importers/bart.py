@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2019): for generation from a text, such as its summary."""
+"""BART (Lewis et al. 2019): text to text, for example summaries."""
 
 from export.checkpoint import Checkpoint
 from export.importers.bart_tables import BartVariant, import_variant
@@ -20,6 +20,6 @@ def import_bart(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``BartForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     return import_variant(folder, VARIANT)

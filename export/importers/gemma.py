@@ -1,6 +1,6 @@
 """Gemma, Gemma 2 and Gemma 3 (Gemma Team 2024 and 2025), the text models.
 
-Their norms multiply by ``1 + w``, their embeddings by the square root of the size.
+Their norms multiply by ``1 + w``; embeddings are scaled by the square root of the hidden size.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import HUGGING_FACE, OURS, DecoderSizes, Names, gated_table
+from export.importers.gated_decoder import HUGGING_FACE, TARGET, DecoderSizes, Names, gated_table
 from export.importers.layer_types import FULL, SLIDING, layer_types
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
@@ -18,17 +18,17 @@ from export.supported import check_supported
 from model.config import Activation, AttentionConfig, ModelConfig, NormOrder
 from model.position_config import RotaryConfig
 
-_THEIRS = "model.layers.{n}"
+_SOURCE = "model.layers.{n}"
 SANDWICH: Names = {
     **HUGGING_FACE,
-    f"{OURS}.mixer_norm.before": (f"{_THEIRS}.input_layernorm",),
-    f"{OURS}.mixer_norm.after": (f"{_THEIRS}.post_attention_layernorm",),
-    f"{OURS}.feed_forward_norm.before": (f"{_THEIRS}.pre_feedforward_layernorm",),
-    f"{OURS}.feed_forward_norm.after": (f"{_THEIRS}.post_feedforward_layernorm",),
+    f"{TARGET}.mixer_norm.before": (f"{_SOURCE}.input_layernorm",),
+    f"{TARGET}.mixer_norm.after": (f"{_SOURCE}.post_attention_layernorm",),
+    f"{TARGET}.feed_forward_norm.before": (f"{_SOURCE}.pre_feedforward_layernorm",),
+    f"{TARGET}.feed_forward_norm.after": (f"{_SOURCE}.post_feedforward_layernorm",),
 }
 
 
-def one_more(weight: Tensor) -> Tensor:
+def add_one(weight: Tensor) -> Tensor:
     """``1 + w``."""
     return weight + 1
 
@@ -37,14 +37,14 @@ def import_gemma(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``GemmaForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "GemmaForCausalLM")
     check_supported(config, use_bidirectional_attention=(False,))
     shape = DecoderSizes.of(config, tied=True, head_size=256)
     positions = rotary(config, shape.head_size)
-    # Older configurations say "gelu" and mean its approximation.
+    # In older configurations, "gelu" means the tanh approximation.
     kinds = {"gelu": Activation.GELU_TANH}
     name = config.text("hidden_act", "gelu_pytorch_tanh")
     layer = shape.layer(
@@ -56,7 +56,7 @@ def import_gemma(folder: HuggingFaceFolder) -> Checkpoint:
         positions.max_positions,
         embedding_scale=shape.hidden_size**0.5,
     )
-    table = gated_table(model, norm=one_more)
+    table = gated_table(model, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
 
 
@@ -64,7 +64,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Gemma2ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "Gemma2ForCausalLM")
@@ -81,7 +81,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
         {FULL: attention, SLIDING: _windowed(config, attention)},
         positions.max_positions,
     )
-    table = gated_table(model, SANDWICH, norm=one_more)
+    table = gated_table(model, SANDWICH, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
 
 
@@ -89,7 +89,7 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Gemma3ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "Gemma3ForCausalLM")
@@ -113,7 +113,7 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
         },
         far.max_positions,
     )
-    table = gated_table(model, SANDWICH, norm=one_more)
+    table = gated_table(model, SANDWICH, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError, WeightsError
-from export.importers.gated_decoder import OURS, DecoderSizes, Names, gated_table
+from export.importers.gated_decoder import TARGET, DecoderSizes, Names, gated_table
 from export.importers.renaming import rename
 from export.importers.samples import ENGLISH_PROMPTS
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
@@ -19,19 +19,19 @@ from model.config import LayerConfig
 from model.position_config import ListedScaling, RotaryConfig
 
 FACTORS = "rope_freqs.weight"
-_THEIRS = "blk.{n}"
+_SOURCE = "blk.{n}"
 GGUF: Names = {
     "embedding.tokens": ("token_embd",),
     "decoder.final_norm": ("output_norm",),
     "head.output": ("output",),
-    f"{OURS}.mixer_norm": (f"{_THEIRS}.attn_norm",),
-    f"{OURS}.mixer.qkv": tuple(f"{_THEIRS}.attn_{name}" for name in "qkv"),
-    f"{OURS}.mixer.query_norm": (f"{_THEIRS}.attn_q_norm",),
-    f"{OURS}.mixer.key_norm": (f"{_THEIRS}.attn_k_norm",),
-    f"{OURS}.mixer.output": (f"{_THEIRS}.attn_output",),
-    f"{OURS}.feed_forward_norm": (f"{_THEIRS}.ffn_norm",),
-    f"{OURS}.feed_forward.input": (f"{_THEIRS}.ffn_gate", f"{_THEIRS}.ffn_up"),
-    f"{OURS}.feed_forward.output": (f"{_THEIRS}.ffn_down",),
+    f"{TARGET}.mixer_norm": (f"{_SOURCE}.attn_norm",),
+    f"{TARGET}.mixer.qkv": tuple(f"{_SOURCE}.attn_{name}" for name in "qkv"),
+    f"{TARGET}.mixer.query_norm": (f"{_SOURCE}.attn_q_norm",),
+    f"{TARGET}.mixer.key_norm": (f"{_SOURCE}.attn_k_norm",),
+    f"{TARGET}.mixer.output": (f"{_SOURCE}.attn_output",),
+    f"{TARGET}.feed_forward_norm": (f"{_SOURCE}.ffn_norm",),
+    f"{TARGET}.feed_forward.input": (f"{_SOURCE}.ffn_gate", f"{_SOURCE}.ffn_up"),
+    f"{TARGET}.feed_forward.output": (f"{_SOURCE}.ffn_down",),
 }
 
 
@@ -39,7 +39,7 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
     """The model in a GGUF file of the architecture ``llama``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     shape = _gguf_shape(file, "llama")
     bias = "blk.0.attn_q.bias" in file.weights
@@ -55,7 +55,7 @@ def import_qwen2_gguf(file: GgufFile) -> Checkpoint:
     """The model in a GGUF file of the architecture ``qwen2``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     shape = _gguf_shape(file, "qwen2")
     attention = shape.attention(
@@ -69,7 +69,7 @@ def import_qwen3_gguf(file: GgufFile) -> Checkpoint:
     """The model in a GGUF file of the architecture ``qwen3``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     shape = _gguf_shape(file, "qwen3")
     attention = shape.attention(
@@ -100,12 +100,12 @@ def _checkpoint(
     architecture: str,
     shape: DecoderSizes,
     layer: LayerConfig,
-    theirs: Mapping[str, Tensor],
+    source_weights: Mapping[str, Tensor],
 ) -> Checkpoint:
     metadata = file.metadata
     max_positions = metadata.positive(f"{kind}.context_length")
     model = shape.model((layer,) * shape.num_layers, max_positions)
-    weights = rename(gated_table(model, GGUF), theirs, ignored=(FACTORS,))
+    weights = rename(gated_table(model, GGUF), source_weights, ignored=(FACTORS,))
     check_weights(model, weights)
     ids = metadata.integers("tokenizer.ggml.eos_token_id")
     turn_end = metadata.integers("tokenizer.ggml.eot_token_id")

@@ -23,6 +23,6 @@ def import_m2m100(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``M2M100ForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     return import_variant(folder, VARIANT)

@@ -22,6 +22,6 @@ def import_mbart(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``MBartForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     return import_variant(folder, VARIANT)

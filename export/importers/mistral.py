@@ -12,7 +12,7 @@ def import_mistral(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``MistralForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "MistralForCausalLM")

@@ -29,7 +29,7 @@ def import_mixtral(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``MixtralForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "MixtralForCausalLM")

@@ -1,4 +1,4 @@
-"""PEGASUS (Zhang et al. 2020): summaries."""
+"""PEGASUS (Zhang et al. 2020): summarization."""
 
 from export.checkpoint import Checkpoint
 from export.importers.bart_tables import BartVariant, import_variant
@@ -20,6 +20,6 @@ def import_pegasus(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``PegasusForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     return import_variant(folder, VARIANT)

@@ -1,7 +1,7 @@
 """Qwen2 and Qwen3 (Qwen Team 2024 and 2025), as ``transformers`` saves them.
 
-Llama with windows in some layers; Qwen2 has biases on queries, keys and values, Qwen3 normalises
-the queries and keys of each head, and may have a mixture of experts.
+Llama, with sliding windows in some layers. Qwen2 has biases on queries, keys and values. Qwen3
+normalises the queries and keys of each head, and may be a mixture of experts.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ def import_qwen2(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Qwen2ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     architecture = architecture_of(folder.config, "Qwen2ForCausalLM")
     shape = DecoderSizes.of(folder.config)
@@ -48,7 +48,7 @@ def import_qwen3(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Qwen3ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     architecture = architecture_of(folder.config, "Qwen3ForCausalLM")
     shape = DecoderSizes.of(folder.config, head_size=128)
@@ -62,7 +62,7 @@ def import_qwen3_moe(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Qwen3MoeForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "Qwen3MoeForCausalLM")
@@ -80,7 +80,7 @@ def import_qwen3_moe(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _experts(config: Fields, num_layers: int) -> tuple[ExpertsConfig | None, ...]:
-    """Those of each layer; some layers may have one feed-forward."""
+    """The experts of each layer; None for layers with one feed-forward."""
     experts = ExpertsConfig(
         count=config.positive("num_experts", config.positive("num_local_experts", 128)),
         active=config.positive("num_experts_per_tok", 8),

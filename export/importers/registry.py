@@ -1,4 +1,4 @@
-"""Which importer reads what. A new format or family is an entry here."""
+"""The importers of all formats and families; a new one is an entry here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,7 +120,7 @@ def _import_marian(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFormat:
-    """A way in which checkpoints lie on a disk; ``matches`` looks at names and first bytes."""
+    """A format of checkpoints on disk; ``matches`` looks at file names and first bytes."""
 
     description: str
     matches: Callable[[Path], bool]
@@ -148,7 +148,7 @@ CHECKPOINT_FORMATS = (
 
 
 def _check_tokenizer(checkpoint: Checkpoint, path: Path) -> None:
-    """Every token has an embedding: a text cannot make an id that the model does not know."""
+    """Checks that every token id of the tokenizer has an embedding."""
     try:
         tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
     except Exception as error:
@@ -157,7 +157,7 @@ def _check_tokenizer(checkpoint: Checkpoint, path: Path) -> None:
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= checkpoint.config.vocabulary_size:
         raise SourceError(
-            f"{path}: the tokenizer has the id {largest}, the model "
+            f"{path}: the tokenizer has the id {largest}, but the model has only "
             f"{checkpoint.config.vocabulary_size} tokens"
         )
 
@@ -166,8 +166,8 @@ def import_path(path: Path) -> Checkpoint:
     """The checkpoint in the folder or file ``path``, whatever its format.
 
     Raises:
-        SourceError: there is nothing, or it is damaged.
-        UnsupportedError: of no known format or family; the message lists those there are.
+        SourceError: it does not exist or is damaged.
+        UnsupportedError: an unknown format or family; the message lists the supported ones.
     """
     try:
         if not path.exists():
@@ -182,4 +182,4 @@ def import_path(path: Path) -> Checkpoint:
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
     known = "\n".join(f"  {format_.description}" for format_ in CHECKPOINT_FORMATS)
-    raise UnsupportedError(f"{path}: of no known format; these are:\n{known}")
+    raise UnsupportedError(f"{path}: unknown format; supported formats:\n{known}")

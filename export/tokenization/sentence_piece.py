@@ -66,7 +66,9 @@ class SentencePieceModel:
             UnsupportedError: it needs something that *tokenizers* cannot express.
         """
         if self.is_bpe:
-            raise UnsupportedError(f"{self.origin}: model_type 'BPE' is not supported; UNIGRAM is")
+            raise UnsupportedError(
+                f"{self.origin}: model_type 'BPE' is not supported; supported: UNIGRAM"
+            )
         with refused(self.origin):
             return self._to_json(append_eos, extra_control_tokens)
 

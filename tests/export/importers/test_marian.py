@@ -151,17 +151,17 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"type": "s2s"}, UnsupportedError, "type 's2s' is not supported; 'transformer' is"),
+        ({"type": "s2s"}, UnsupportedError, "type 's2s' is not supported; supported: 'transformer'"),
         ({"transformer-preprocess": "n"}, UnsupportedError, "transformer-preprocess 'n'"),
         ({"transformer-postprocess": "da"}, UnsupportedError, "transformer-postprocess 'da'"),
         ({"transformer-ffn-depth": 3}, UnsupportedError, "transformer-ffn-depth 3"),
-        ({"transformer-ffn-activation": "gelu"}, UnsupportedError, "'gelu' is not supported; relu"),
+        ({"transformer-ffn-activation": "gelu"}, UnsupportedError, "'gelu' is not supported; supported: relu"),
         ({"transformer-tied-layers": [1, 1]}, UnsupportedError, "transformer-tied-layers [1, 1]"),
         ({"transformer-decoder-autoreg": "average-attention"}, UnsupportedError, "self-attention"),
         (
             {"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"},
             UnsupportedError,
-            "dec-cell 'gru' is not supported; 'ssru' is",
+            "dec-cell 'gru' is not supported; supported: 'ssru'",
         ),
         ({"dim-emb": None}, SourceError, "dim-emb is missing"),
         ({"transformer-heads": 5}, SourceError, "5 heads do not divide the size 32"),
