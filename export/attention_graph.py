@@ -16,13 +16,13 @@ from onnx_ir.tape import Tape
 
 from export.graph_files import load_graph
 from export.quantized_matmul import constant
-from model.bundle import ATTEND, AttentionKind, Dtype, Graph, TensorSpec
+from model.bundle import ATTEND, AttentionKind, Dtype, GraphSpec, TensorSpec
 
 OPERATOR = "GroupQueryAttention"
 FILE = "attend.onnx"
 
 
-def add_attention_graph(graphs: dict[str, Graph], directory: Path) -> dict[str, Graph]:
+def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[str, GraphSpec]:
     """Writes ``attend.onnx`` into ``directory`` and returns ``graphs`` with its signature.
 
     Returns ``graphs`` unchanged if there is no decoder, or if it has no attention.

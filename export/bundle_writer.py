@@ -41,7 +41,7 @@ from model.bundle import (
     Device,
     Dimensions,
     FileRecord,
-    Graph,
+    GraphSpec,
     KvCache,
     Manifest,
     Parity,
@@ -217,7 +217,7 @@ def _scratch(root: Path) -> Iterator[Path]:
 def _write_records(
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     parity: Parity,
     name: str,
     version: str,

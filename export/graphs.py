@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from export.graph_files import save_graph
 from export.signatures import signatures
-from model.bundle import Dtype, Graph, Shape, StateSpec
+from model.bundle import Dtype, GraphSpec, Shape, StateSpec
 from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
 from model.kernels import Step
@@ -94,7 +94,7 @@ class CachedDecoder(nn.Module):
         return outputs
 
 
-def _wrapper(name: str, graph: Graph, model: Transformer) -> nn.Module:
+def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
     if name == "decode":
         return CachedDecoder(model, graph.states)
     if model.config.kind == Kind.ENCODER:
@@ -125,7 +125,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def trace(name: str, graph: Graph, model: Transformer) -> onnx_ir.Model:
+def trace(name: str, graph: GraphSpec, model: Transformer) -> onnx_ir.Model:
     """``model`` as the ONNX graph ``name``, with the input and output names of ``graph``."""
     shapes: list[Shape] = [spec.shape for spec in graph.inputs]
     example = [_example(spec.dtype, spec.shape, EXAMPLE_SIZES) for spec in graph.inputs]
@@ -161,7 +161,7 @@ def trace(name: str, graph: Graph, model: Transformer) -> onnx_ir.Model:
 
 def export_graphs(
     config: ModelConfig, weights: dict[str, Tensor], directory: Path
-) -> dict[str, Graph]:
+) -> dict[str, GraphSpec]:
     """Writes every fp32 graph of ``config`` into ``directory`` and returns their signatures.
 
     Weights go to ``<graph>.onnx.data`` next to each graph.

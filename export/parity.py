@@ -34,7 +34,7 @@ from export.offload import LARGE_BYTES, num_bytes
 from export.parity_inputs import decoding_inputs, parity_rows
 from export.perplexity import PerplexityScore
 from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
-from model.bundle import Graph, Parity
+from model.bundle import GraphSpec, Parity
 from model.config import Kind
 from model.transformer import Transformer
 
@@ -69,7 +69,7 @@ class ParityReference:
 def compare_fp32(
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     weights: Mapping[str, Tensor] | None = None,
 ) -> ParityReference:
     """Compares the fp32 graphs in ``directory`` with the eager module.
@@ -108,7 +108,7 @@ def compare_fp32(
 
 
 def min_cosine(
-    reference: ParityReference, directory: Path, graphs: dict[str, Graph], threshold: float
+    reference: ParityReference, directory: Path, graphs: dict[str, GraphSpec], threshold: float
 ) -> float:
     """The worst row's cosine between the graphs in ``directory`` and ``reference``.
 
@@ -167,7 +167,7 @@ class _Sessions:
 
 
 def _sessions(
-    inputs: DecodingInputs, directory: Path, graphs: dict[str, Graph], *, is_large: bool = False
+    inputs: DecodingInputs, directory: Path, graphs: dict[str, GraphSpec], *, is_large: bool = False
 ) -> _Sessions:
     decoder = DecodeSession(
         directory,
@@ -199,7 +199,7 @@ def _compare_decoder(
     make_model: Callable[[], Transformer],
     inputs: DecodingInputs,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     *,
     is_large: bool,
 ) -> ParityReference:
@@ -258,7 +258,7 @@ def _compare_decoder(
 
 
 def _compare_encoder(
-    model: Transformer, rows: list[list[int]], directory: Path, graphs: dict[str, Graph]
+    model: Transformer, rows: list[list[int]], directory: Path, graphs: dict[str, GraphSpec]
 ) -> ParityReference:
     inputs = EncoderInputs.of(model.config, rows)
     expected = encode_eagerly(model, inputs)

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.bundle import Dtype, Graph
+from model.bundle import Dtype, GraphSpec
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -47,7 +47,7 @@ class Session:
     slower but saves a copy in memory.
     """
 
-    def __init__(self, directory: Path, graph: Graph, *, is_large: bool = False) -> None:
+    def __init__(self, directory: Path, graph: GraphSpec, *, is_large: bool = False) -> None:
         options = ort.SessionOptions()
         if is_large:
             options.add_session_config_entry("session.disable_prepacking", "1")
@@ -83,7 +83,7 @@ class DecodeSession(Session):
     def __init__(
         self,
         directory: Path,
-        graph: Graph,
+        graph: GraphSpec,
         *,
         num_slots: int,
         capacity: int,

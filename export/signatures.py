@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
+from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
 from model.config import (
     AttentionConfig,
     HeadKind,
@@ -21,7 +21,7 @@ DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
 
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
 
-Signatures = dict[str, Graph]
+Signatures = dict[str, GraphSpec]
 
 
 def _max_chunk(stack: StackConfig) -> int | None:
@@ -118,7 +118,7 @@ HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
 }
 
 
-def _encode(config: ModelConfig) -> Graph:
+def _encode(config: ModelConfig) -> GraphSpec:
     inputs = [_ids("token_ids"), _lengths("lengths")]
     if config.embedding.num_segments:
         inputs.append(_ids("segment_ids"))
@@ -135,7 +135,7 @@ def _encode(config: ModelConfig) -> Graph:
         outputs = HEAD_OUTPUTS[config.head.kind](config)
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             inputs.append(LOGIT_POSITIONS)
-    return Graph(
+    return GraphSpec(
         file="encode.onnx",
         inputs=tuple(inputs),
         outputs=tuple(outputs),
@@ -143,7 +143,7 @@ def _encode(config: ModelConfig) -> Graph:
     )
 
 
-def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
+def _decode(config: ModelConfig, stack: StackConfig) -> GraphSpec:
     max_chunk = _max_chunk(stack)
     inputs = [
         _ids("token_ids", max_chunk or "length"),
@@ -154,7 +154,7 @@ def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
     ]
     if config.kind == Kind.ENCODER_DECODER:
         inputs += [_lengths("source_lengths"), _scalar("max_source_length")]
-    return Graph(
+    return GraphSpec(
         file="decode.onnx",
         inputs=tuple(inputs),
         outputs=(_chosen_logits(config),),
@@ -182,7 +182,7 @@ def with_float_states(graphs: Signatures, dtype: Dtype) -> Signatures:
     """``graphs`` with states and the outputs that fill them in ``dtype``; others stay fp32."""
     sources = {state.source for graph in graphs.values() for state in graph.states}
 
-    def changed(graph: Graph) -> Graph:
+    def changed(graph: GraphSpec) -> GraphSpec:
         states = tuple(msgspec.structs.replace(state, dtype=dtype) for state in graph.states)
         outputs = tuple(
             msgspec.structs.replace(output, dtype=dtype) if output.name in sources else output

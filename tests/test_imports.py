@@ -22,7 +22,13 @@ ALLOWED = {
 OURS = {*ALLOWED, "tests", "scripts"}
 # Programs of the comparison that run in environments of their own, with what is compared.
 PEERS = "loadtest/peers"
-TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
+TORCH_FREE_MODULES = (
+    "model/config.py",
+    "model/position_config.py",
+    "model/bundle.py",
+    "model/graph_spec.py",
+    "model/bundle_files.py",
+)
 
 
 def _files(folder: str) -> list[Path]:

@@ -19,7 +19,7 @@ from export.kv_cache import (
     quantize_cache,
 )
 from export.perplexity import EvaluationSet, measure_perplexity
-from model.bundle import Device, Dtype, Graph, KvCache, Precision, StateRole
+from model.bundle import Device, Dtype, GraphSpec, KvCache, Precision, StateRole
 from model.bundle_files import read_manifest, read_parity
 from model.config import ModelConfig
 from tests.architectures import ARCHITECTURES, checkpoint, random_weights
@@ -79,13 +79,13 @@ def test_a_token_takes_a_quarter_of_fp32() -> None:
     assert as_int8(graph).cache_bytes_per_token == expected
 
 
-def observed_graphs(name: str) -> Graph:
+def observed_graphs(name: str) -> GraphSpec:
     from export.signatures import signatures  # noqa: PLC0415
 
     return signatures(ARCHITECTURES[name])["decode"]
 
 
-def as_int8(graph: Graph) -> Graph:
+def as_int8(graph: GraphSpec) -> GraphSpec:
     states = tuple(msgspec.structs.replace(state, dtype=Dtype.INT8) for state in graph.states)
     return msgspec.structs.replace(graph, states=states)
 

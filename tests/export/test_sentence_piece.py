@@ -74,7 +74,7 @@ def test_files_that_are_no_unigram_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="not a SentencePiece model"):
         read_sentence_piece(tmp_path / "none.spm")
     train_vocabulary(path, model_type="bpe")
-    with pytest.raises(UnsupportedError, match="model_type 'BPE' is not supported; supported: UNIGRAM"):
+    with pytest.raises(UnsupportedError, match="'BPE' is not supported; supported: UNIGRAM"):
         read_sentence_piece(path).to_json(append_eos=True)
     train_vocabulary(path, model_type="char")
     with pytest.raises(UnsupportedError, match="model_type 'CHAR' is not supported"):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from export.checkpoint import Checkpoint
-from model.bundle import Graph
+from model.bundle import GraphSpec
 from server.backend.ort import OrtBackend
 from server.engine.cache import Capacity
 from server.engine.choice_graph import NEVER
@@ -44,7 +44,7 @@ def check_beams(
     model: Any,
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     *,
     eos: int,
     prompts: list[list[int]],
@@ -100,7 +100,7 @@ def check_beams(
 
 def _run(
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     jobs: list[GenerationJob],
     suppressed: tuple[int, ...],
 ) -> list[list[Hypothesis]]:

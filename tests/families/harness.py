@@ -53,7 +53,7 @@ from export.parity import TIE, TOLERANCE, ParityReference
 from export.runtime import DecodeSession, Floats, Session
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
-from model.bundle import Graph
+from model.bundle import GraphSpec
 from model.config import Kind
 from model.kernels import Step
 from model.transformer import Transformer, from_weights
@@ -203,7 +203,7 @@ def _check_encoder(
     model: Any,
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     expected: Expected | None,
 ) -> _Checked:
     rows = _rows(checkpoint)
@@ -233,7 +233,7 @@ def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
 
 
 def _check_decoder(
-    model: Any, checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]
+    model: Any, checkpoint: Checkpoint, directory: Path, graphs: dict[str, GraphSpec]
 ) -> _Checked:
     rows, special = _rows(checkpoint), checkpoint.special_tokens
     inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
@@ -290,7 +290,7 @@ def _check_decoder(
 
 def _decode(
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     inputs: DecodingInputs,
     tokens: Any = None,
     chunks: int = 1,

@@ -26,7 +26,7 @@ from transformers import (
 from export.attention_graph import add_attention_graph
 from export.bundle_writer import write_bundle
 from export.graphs import export_graphs
-from model.bundle import ATTEND, AttentionKind, Graph, Precision
+from model.bundle import ATTEND, AttentionKind, GraphSpec, Precision
 from model.bundle_files import read_manifest
 from server.backend.ort import OrtBackend
 from server.engine.cache import Capacity
@@ -66,7 +66,7 @@ T5_SMALL = T5Config(**T5_OPTIONS)
 SOURCE, TARGET = (5, 9, 13, 6, 21, 8, 4), (7, 11, 5, 5, 30)
 
 
-def loaded_runner(directory: Path, graphs: dict[str, Graph]) -> Runner:
+def loaded_runner(directory: Path, graphs: dict[str, GraphSpec]) -> Runner:
     backend = OrtBackend("cpu", 1)
     loaded = {
         name: backend.load(directory / graph.file, graph.disabled_optimizers)
@@ -81,7 +81,7 @@ def loaded_runner(directory: Path, graphs: dict[str, Graph]) -> Runner:
     )
 
 
-def every(graphs: dict[str, Graph], kind: AttentionKind) -> AttentionRead:
+def every(graphs: dict[str, GraphSpec], kind: AttentionKind) -> AttentionRead:
     (output,) = (output for output in graphs[ATTEND].outputs if output.name == kind)
     layers, heads = (tuple(range(int(size))) for size in output.shape[1:3])
     return AttentionRead(kind, layers, heads, average=False)
@@ -89,7 +89,7 @@ def every(graphs: dict[str, Graph], kind: AttentionKind) -> AttentionRead:
 
 def attention_of(
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     start: int,
     kind: AttentionKind = AttentionKind.CROSS,
 ) -> Any:

@@ -111,7 +111,10 @@ def test_a_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
             "'BertForMultipleChoice' is not supported; supported: BertModel, BertForSequenceClass",
         ),
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: "),
-        ({"problem_type": "ranking"}, "problem_type 'ranking' is not supported; supported: single_label"),
+        (
+            {"problem_type": "ranking"},
+            "problem_type 'ranking' is not supported; supported: sin",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused(

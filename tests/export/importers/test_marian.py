@@ -151,11 +151,19 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"type": "s2s"}, UnsupportedError, "type 's2s' is not supported; supported: 'transformer'"),
+        (
+            {"type": "s2s"},
+            UnsupportedError,
+            "'s2s' is not supported; supported: 'transformer'",
+        ),
         ({"transformer-preprocess": "n"}, UnsupportedError, "transformer-preprocess 'n'"),
         ({"transformer-postprocess": "da"}, UnsupportedError, "transformer-postprocess 'da'"),
         ({"transformer-ffn-depth": 3}, UnsupportedError, "transformer-ffn-depth 3"),
-        ({"transformer-ffn-activation": "gelu"}, UnsupportedError, "'gelu' is not supported; supported: relu"),
+        (
+            {"transformer-ffn-activation": "gelu"},
+            UnsupportedError,
+            "'gelu' is not supported; ",
+        ),
         ({"transformer-tied-layers": [1, 1]}, UnsupportedError, "transformer-tied-layers [1, 1]"),
         ({"transformer-decoder-autoreg": "average-attention"}, UnsupportedError, "self-attention"),
         (
