@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from model.bundle import Graph as GraphSpec
+from model.bundle import GraphSpec
 from server.backend.base import Array, Block, BoundGraph, Graph
 from server.engine.adjust import Change, Kind
 from server.engine.choice_graph import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.bundle import Graph as GraphSpec
+from model.bundle import GraphSpec
 from server.backend.base import Array, BoundGraph, Graph
 from server.engine.isolation import attempts
 from server.engine.lifecycle import Outcome

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Rows
 
 import numpy as np
 
-from model.bundle import Graph as GraphSpec
+from model.bundle import GraphSpec
 from server.backend.base import SOURCE_ROWS, Array, Block, BoundGraph, Graph, Layout
 from server.engine.buckets import Bucket, Buckets
 from server.engine.cache import Capacity, MakeMemory, SlotCache

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.bundle import AttentionKind
-from model.bundle import Graph as GraphSpec
+from model.bundle import AttentionKind, GraphSpec
 from server.backend.base import SOURCE_ROWS, Array, BoundGraph, Graph
 from server.backend.host_memory import HostMemory
 from server.engine.buckets import Buckets

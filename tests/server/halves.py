@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.bundle import Dtype, Graph, TensorSpec
+from model.bundle import Dtype, GraphSpec, TensorSpec
 from server.backend.base import Array, Block
 from server.engine.encoder import TOKEN_VECTORS, BatchLimits, Encoder
 from server.engine.observer import Unobserved
@@ -38,7 +38,7 @@ class Halves:
 
 def encoder_of(graph: Halves, limits: BatchLimits) -> Encoder:
     """What serves ``graph``."""
-    spec = Graph(
+    spec = GraphSpec(
         file="encode.onnx",
         inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),
         outputs=tuple(
