@@ -140,7 +140,7 @@ def test_an_existing_bundle_is_left_alone(bundles: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])
 def test_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ExportError, match="no name for a bundle"):
+    with pytest.raises(ExportError, match="is not a bundle name"):
         write_bundle(checkpoint("bert"), tmp_path, version=name)
 
 

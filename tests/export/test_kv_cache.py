@@ -155,7 +155,7 @@ def test_random_rows_are_looked_at_where_text_says_little() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "ssru"])
 def test_what_has_no_such_cache_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UnsupportedError, match="no self-attention with a cache"):
+    with pytest.raises(UnsupportedError, match="this model has no key/value cache"):
         write_bundle(checkpoint(name), tmp_path, kv_cache=KvCache.INT8)
     assert list(tmp_path.iterdir()) == []
 

@@ -23,24 +23,24 @@ from tests.architectures import ARCHITECTURES, checkpoint, random_weights
 
 @pytest.fixture
 def every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("double", "parity", "bundle_writer"):
+    for module in ("float64_reference", "parity", "bundle_writer"):
         monkeypatch.setattr(f"export.{module}.LARGE_BYTES", 1)
 
 
-def test_spilled_weights_are_the_weights_and_leave_the_dictionary(tmp_path: Path) -> None:
+def test_offloaded_weights_are_equal_and_leave_the_dictionary(tmp_path: Path) -> None:
     weights = random_weights(ARCHITECTURES["llama"])
     weights["half"] = torch.arange(6.0).view(2, 3).T.to(torch.float16)  # neither fp32 nor in order
     expected = dict(weights)
-    spilled = OffloadedWeights(weights, tmp_path / "weights")
+    offloaded = OffloadedWeights(weights, tmp_path / "weights")
     assert weights == {}
-    assert num_bytes(spilled) == sum(4 * weight.numel() for weight in expected.values())
+    assert num_bytes(offloaded) == sum(4 * weight.numel() for weight in expected.values())
     for name, weight in expected.items():
-        torch.testing.assert_close(spilled[name], weight.float(), rtol=0, atol=0)
+        torch.testing.assert_close(offloaded[name], weight.float(), rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("every_model_is_large")
 @pytest.mark.parametrize("name", ["llama", "ssru", "bert"])
-def test_a_module_in_double_part_by_part_computes_the_same(name: str) -> None:
+def test_converting_modules_one_by_one_to_float64_computes_the_same(name: str) -> None:
     config = ARCHITECTURES[name]
     weights = random_weights(config)
     whole, parts = from_weights(config, weights).double(), float64_model(config, weights)

@@ -84,4 +84,4 @@ def test_a_tokenizer_with_more_tokens_than_the_model(folder: Path) -> None:
     tokenizer.add_tokens(["surplus"])
     tokenizer.save(str(path))
     message = message_of(folder, SourceError)
-    assert message.endswith(f"the tokenizer has the id {len(WORDS)}, the model {len(WORDS)} tokens")
+    assert message.endswith(f"the model has only {len(WORDS)} tokens")

@@ -216,7 +216,7 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
         ({"llama__embedding_length": None}, SourceError, "llama.embedding_length is missing"),
         ({"tokenizer__ggml__merges": ["a zz"]}, SourceError, "the tokenizer's merges"),
         ({"tokenizer__ggml__merges": ["ab"]}, SourceError, "merge 'ab' is not a pair"),
-        ({"tokenizer__ggml__tokens": ["a"] * len(TOKENS)}, SourceError, "two equal tokens"),
+        ({"tokenizer__ggml__tokens": ["a"] * len(TOKENS)}, SourceError, "duplicate tokens"),
         ({"tokenizer__ggml__token_type": [1]}, SourceError, "1 token types for"),
     ],
 )
