@@ -8,10 +8,10 @@
 #     docker run --gpus all -v "$PWD/bundles:/bundles:ro" triune:gpu --bundles /bundles --device cuda
 #
 # The server writes nothing: add --read-only --cap-drop ALL --security-opt no-new-privileges.
-# tests/container builds this file and runs the image that way.
+# tests/container builds this file and runs the image with these options.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-# What installs is not in what is installed: pip stays in /opt/tools.
+# The image has no pip: the installer stays in /opt/tools of this stage.
 FROM ${PYTHON_IMAGE} AS install
 ARG DEVICE=cpu
 WORKDIR /src
@@ -19,7 +19,7 @@ ENV PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/tools \
     && python -m venv --without-pip /opt/triune
 COPY requirements requirements
-# Only files whose hashes are written down; `make lock` writes them.
+# Installs only files whose hashes are in the lock; `make lock` writes it.
 RUN case "$DEVICE" in \
       cpu|gpu) ;; \
       *) echo "DEVICE is cpu or gpu, not $DEVICE" >&2; exit 1 ;; \
@@ -31,11 +31,11 @@ COPY . .
 RUN /opt/tools/bin/python scripts/build_kernels.py \
     && /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /opt/wheel . \
     && /opt/tools/bin/pip --python /opt/triune/bin/python install --no-deps /opt/wheel/*.whl
-# Python's packages; those of the base image are its own to list.
+# The list of Python packages. The base image's own packages are not in it.
 RUN /opt/tools/bin/cyclonedx-py environment /opt/triune/bin/python \
         --pyproject pyproject.toml --output-reproducible --output-file /opt/sbom.cdx.json
 
-# PyTorch is needed to export, so it stays in this stage.
+# Only the export needs PyTorch, so it stays in this stage.
 FROM ${PYTHON_IMAGE} AS bundles
 ARG BUNDLES=mounted
 WORKDIR /src
@@ -63,7 +63,7 @@ COPY --from=bundles /bundles /bundles
 ENV PATH=/opt/triune/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 EXPOSE 50051 9464
-# SIGTERM finishes what is in flight, for up to 30 seconds: stop with `docker stop --time 35`.
+# SIGTERM lets calls in flight finish for up to 30 seconds: stop with `docker stop --time 35`.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=6s --start-period=60s --retries=3 \
     CMD ["python", "-m", "client", "--target", "127.0.0.1:50051", "health"]

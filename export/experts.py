@@ -1,6 +1,6 @@
 """Quantizes mixtures of experts: ``MoE`` becomes ``QMoE``.
 
-Measurements: docs/decisions/0016-experts-in-few-bits.md.
+Measurements: docs/decisions/0020-mixtures-of-experts.md.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Quantized constant matrices, and the operators that multiply with them.
 
 Activations are quantized dynamically, row by row, so a row's result does not depend on the other
-rows of its batch. Measurements: docs/decisions/0006-int8-by-rows.md and 0011-int4-by-blocks.md.
+rows of its batch. Measurements: docs/decisions/0006-int8.md and 0011-int4.md.
 """
 
 from dataclasses import dataclass

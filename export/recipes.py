@@ -56,7 +56,7 @@ _ROWS, _BLOCKS_8, _BLOCKS_4 = (
 )
 _HALF, _BRAIN = Dtype.FLOAT16, Dtype.BFLOAT16
 
-# Measurements: docs/decisions/0010 to 0012. CUDA has no fp32 attention kernel and no MatMulInteger
+# Measurements: docs/decisions/0006 to 0011. CUDA has no fp32 attention kernel and no MatMulInteger
 # for unsigned bytes: there, quantized weights are in blocks and everything else is fp16.
 RECIPES: dict[tuple[Precision, Device], Recipe] = {
     (Precision.FP32, Device.CPU): Recipe(min_cosine=0.95),

@@ -2,7 +2,7 @@
 
 The queries of a block of ``window - 1`` tokens see only their own block and its two neighbours
 (Beltagy et al. 2020, section 3.1). So each block is a separate attention over three blocks of
-keys. Measurements: docs/decisions/0030-windows-both-ways.md.
+keys. Measurements: docs/decisions/0021-attention-shapes.md.
 """
 
 import torch

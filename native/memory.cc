@@ -1,4 +1,4 @@
-// Copies of parts of tensors: called by server/backend/kernels/memory.py.
+// Copies of parts of tensors: called by server/runtime/kernels/memory.py.
 
 #include <stdint.h>
 #include <string.h>
@@ -13,7 +13,7 @@ struct Tensor {
   int64_t row_bytes, num_parts, part_bytes, token_bytes;
 };
 
-// As server/backend/base.py has it.
+// As server/runtime/contract.py has it.
 struct Move {
   int64_t source, target, start, stop, num_rows;
 };

@@ -9,7 +9,7 @@
 
 namespace {
 
-// server/backend/kernels/library.py
+// server/runtime/kernels/library.py
 enum Kernels : int {
   kRowInt8 = 1,
   kMatMul = 2,

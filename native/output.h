@@ -6,7 +6,7 @@
 constexpr int64_t kPanel = 16;  // outputs side by side
 
 // A gate: of 2n outputs, panels have eight of the first n, then eight of the last n, as
-// server/backend/kernels/epilogue.py lays them. Shazeer 2020.
+// server/runtime/kernels/epilogue.py lays them. Shazeer 2020.
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSiluGate = 3 };
 
 // y = activation(sum + bias) + rest; of a gate, activation(first half) * second half.

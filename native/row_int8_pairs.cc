@@ -1,5 +1,5 @@
 // Which groups of a panel's inputs are multiplied together: called by
-// server/backend/kernels/int8.py.
+// server/runtime/kernels/int8.py.
 
 #include <stdlib.h>
 #include <string.h>

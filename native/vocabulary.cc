@@ -1,4 +1,4 @@
-// Called by server/backend/kernels/vocabulary.py: vocabulary.h says what each does.
+// Called by server/runtime/kernels/vocabulary.py: vocabulary.h says what each does.
 
 #include "vocabulary.h"
 

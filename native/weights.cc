@@ -229,7 +229,7 @@ void expand(Form form, const void* panel, int64_t first, int64_t last, float* ou
 
 using weights::Form;
 
-// As weights::bytes_of, for server/backend/kernels/weights.py.
+// As weights::bytes_of, for server/runtime/kernels/weights.py.
 EXPORTED int64_t triune_weights_bytes(int32_t form, int64_t num_inputs) {
   return weights::bytes_of(static_cast<Form>(form), num_inputs);
 }

@@ -6,7 +6,7 @@
 
 namespace weights {
 
-// server/backend/kernels/weights.py. The forms of GGUF: bytes are Q8_0, nibbles Q4_0 and Q4_1.
+// server/runtime/kernels/weights.py. The forms of GGUF: bytes are Q8_0, nibbles Q4_0 and Q4_1.
 enum class Form : int32_t { kFloat = 0, kHalf = 1, kBrain = 2, kBytes = 3, kNibbles = 4 };
 
 constexpr int64_t kBlock = 32;  // inputs that share a scale, in the last two forms

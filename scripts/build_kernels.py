@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "native"
-LIBRARY = ROOT / "server" / "backend" / "libtriune_kernels.so"
+LIBRARY = ROOT / "server" / "runtime" / "libtriune_kernels.so"
 TARGET = ("-target", "x86_64-linux-gnu.2.28", "-mcpu=baseline")
 OPTIONS = (
     *("-std=c++20", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"),

@@ -1,9 +1,10 @@
-"""Writes the README's comparisons with peers from the reports in ``loadtest/results``.
+"""Generates the comparison with other engines and servers from ``loadtest/results``.
 
     python -m scripts.comparisons [--check]
 
-The reports are those of ``python -m loadtest compare``. ``--check`` changes nothing and fails if
-the README does not say what they say.
+The reports come from ``python -m loadtest compare``. All rows go to ``docs/performance.md``, and a
+selection to ``README.md``. ``--check`` changes nothing and fails if a document differs from the
+reports.
 """
 
 import json
@@ -11,77 +12,112 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scripts.parts import ROOT, main, replaced
+from scripts.fidelity import Fidelity, Row
+from scripts.generated_sections import ROOT, Section, main
 
 RESULTS = ROOT / "loadtest" / "results"
-Row = dict[str, Any]
-SOONER = "1 / seconds "  # so that more is better in all rows
+INVERSE_SECONDS = "1 / seconds "
+"""Prefix of metrics that are inverted times, so that more is better in every row."""
+
+SUMMARY = (
+    ("embed", "engine", "32×128", "fp32", "tokens/s"),
+    ("embed", "engine", "32×128", "int8", "tokens/s"),
+    ("embed", "server", "32 tokens", "fp32", "requests/s"),
+    ("embed", "server", "32 tokens", "int8", "requests/s"),
+    ("embed", "server", "8–256 tokens, steady", "fp32", "1 / seconds to answer, p99"),
+    ("generate", "engine", "decode, 128 cached", "fp32", "tokens/s"),
+    ("generate", "engine", "decode, 128 cached", "int8", "tokens/s"),
+    ("generate", "engine", "prefill of 512", "int8", "tokens/s"),
+    ("generate", "server", "128 in, 64 out", "int8", "tokens/s"),
+    ("generate", "server", "128 in, 64 out", "int8", "1 / seconds to first token, p50"),
+    ("translate", "engine", "30 to 30, greedy", "int8", "tokens/s"),
+    ("translate", "engine", "30 to 30, beam 4", "int8", "tokens/s"),
+    ("translate", "server", "30 to 30, greedy", "int8", "tokens/s"),
+)
+"""Task, level, work, precision and metric of each row of the README's table."""
 
 
-def table(rows: Iterable[Row]) -> str:
-    """Its Markdown: a line for each work, with all its batches or numbers of clients."""
+def table(rows: Sequence[Row], fidelity: Fidelity) -> str:
+    """Markdown table with one line per work and metric, for all its batch sizes or clients."""
     lines = [
-        "| task | work | precision | at | Triune | × the best peer | which |",
-        "|---|---|---|---|---|---|---|",
+        "| task | work | precision | at | Triune | × best peer | best peer | fidelity to fp32 |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    works: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        works.setdefault(_work(row), []).append(row)
-    for (task, level, work, precision, metric), same in works.items():
-        measured = [row for row in same if row["ratio_to_best_peer"] is not None]
-        if not measured:
-            continue
-        what = "clients" if level == "server" else "together"
-        peers = dict.fromkeys(str(row["best_peer"]) for row in measured)
+    for (task, level, work, precision, metric), measured in _by_work(rows).items():
         lines.append(
             f"| {task}, {level} | {work} | {precision} "
-            f"| {_joined(map(_size, measured))} {what} "
+            f"| {_sizes(level, measured)} "
             f"| {_measured(metric, [row['ours'] for row in measured])} "
-            f"| {_joined(format(row['ratio_to_best_peer'], '.2f') for row in measured)} "
-            f"| {', '.join(peers)} |"
+            f"| {_ratios(measured)} | {_peers(measured)} | {fidelity.of(measured[0])} |"
         )
     return "\n".join(lines)
 
 
-def places(rows: Sequence[Row]) -> str:
-    """Where each task was measured, in a sentence for each machine.
+def summary(rows: Sequence[Row], fidelity: Fidelity) -> str:
+    """Markdown table of the rows in ``SUMMARY``, each with the options that measure it again.
 
-    With the precision, where not all of a task's were measured on one.
+    Raises ``KeyError`` if the reports have no such row.
     """
-    machines: dict[tuple[str, str], set[str]] = {}
+    works = _by_work(rows)
+    lines = [
+        "| options | workload | Triune | × best peer | fidelity to fp32 |",
+        "|---|---|---|---|---|",
+    ]
+    for key in SUMMARY:
+        task, level, work, precision, metric = key
+        measured = works[key]
+        options = f"--task {task}" + (f" --level {level}" if level != "engine" else "")
+        lines.append(
+            f"| `{options}` | {precision}, {work}, {_sizes(level, measured)} "
+            f"| {_measured(metric, [row['ours'] for row in measured])} "
+            f"| {_ratios(measured)} ({_peers(measured)}) | {fidelity.of(measured[0])} |"
+        )
+    return "\n".join(lines)
+
+
+def machines(rows: Sequence[Row]) -> str:
+    """The tasks that each machine measured, one sentence per machine.
+
+    Names the precision where a task's precisions were measured on different machines.
+    """
+    by_task: dict[tuple[str, str], set[str]] = {}
     for row in rows:
-        machines.setdefault((row["task"], row["level"]), set()).add(row["where"])
+        by_task.setdefault((row["task"], row["level"]), set()).add(row["machine"])
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         task, level = row["task"], row["level"]
-        is_split = len(machines[task, level]) > 1
-        what = f"{task} ({level}, {row['precision']})" if is_split else f"{task} ({level})"
-        found.setdefault(row["where"], {})[what] = None
-    return "\n".join(f"Measured on {where}: {', '.join(what)}." for where, what in found.items())
+        is_split = len(by_task[task, level]) > 1
+        name = f"{task} ({level}, {row['precision']})" if is_split else f"{task} ({level})"
+        found.setdefault(row["machine"], {})[name] = None
+    return "\n".join(f"Measured on {name}: {', '.join(tasks)}." for name, tasks in found.items())
 
 
 def committed() -> list[Row]:
-    """The rows of all reports of comparisons, by task, level and precision."""
+    """The rows of all committed comparison reports, by task, level and precision."""
     files = sorted(RESULTS.glob("compare-*.json"), key=lambda path: path.stem)
     return newest([json.loads(path.read_text("utf-8")) for path in files])
 
 
 def newest(reports: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The rows of all reports; of what several measured, that of the one that began last."""
+    """The rows of all reports. Of rows measured twice, the one of the later report."""
     found: dict[tuple[str, ...], tuple[str, Row]] = {}
     for report in reports:
         machine = report["machine"]
-        where = f"{machine['cores']} cores of {machine['processor']}"
+        name = f"{machine['cores']} cores of {machine['processor']}"
         for row in report["rows"]:
             key = (*_work(row), str(_size(row)))
             if key not in found or report["started"] > found[key][0]:
-                found[key] = report["started"], {**row, "where": where}
+                found[key] = report["started"], {**row, "machine": name}
     return [row for _, row in found.values()]
 
 
-def rendered(readme: str, rows: Sequence[Row]) -> str:
-    """``readme`` with the comparisons in ``rows``."""
-    return replaced(readme, "comparisons", f"{table(rows)}\n\n{places(rows)}")
+def _by_work(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
+    """Rows with a ratio to a peer, grouped by task, level, work, precision and metric."""
+    works: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row["ratio_to_best_peer"] is not None:
+            works.setdefault(_work(row), []).append(row)
+    return works
 
 
 def _work(row: Row) -> tuple[str, ...]:
@@ -89,16 +125,28 @@ def _work(row: Row) -> tuple[str, ...]:
 
 
 def _size(row: Row) -> Any:
-    """How many at a time."""
+    """The batch size or the number of clients."""
     return row.get("batch", row.get("clients"))
 
 
-def _measured(metric: str, values: list[float]) -> str:
-    """Rates as they are; of what is better the sooner, the time."""
-    if not metric.startswith(SOONER):
+def _sizes(level: str, rows: Sequence[Row]) -> str:
+    return f"{_joined(map(_size, rows))} {'clients' if level == 'server' else 'together'}"
+
+
+def _ratios(rows: Sequence[Row]) -> str:
+    return _joined(format(row["ratio_to_best_peer"], ".2f") for row in rows)
+
+
+def _peers(rows: Sequence[Row]) -> str:
+    return ", ".join(dict.fromkeys(str(row["best_peer"]) for row in rows))
+
+
+def _measured(metric: str, values: Sequence[float]) -> str:
+    """Rates as they are; inverted times as milliseconds."""
+    if not metric.startswith(INVERSE_SECONDS):
         return f"{_joined(map(_number, values))} {metric}"
     milliseconds = _joined(_number(1e3 / value) for value in values)
-    return f"{milliseconds} ms {metric.removeprefix(SOONER)}"
+    return f"{milliseconds} ms {metric.removeprefix(INVERSE_SECONDS)}"
 
 
 def _joined(values: Iterable[object]) -> str:
@@ -109,5 +157,20 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def _render_table() -> str:
+    rows = committed()
+    return f"{table(rows, Fidelity.committed(rows))}\n\n{machines(rows)}"
+
+
+def _render_summary() -> str:
+    rows = committed()
+    return summary(rows, Fidelity.committed(rows))
+
+
+SECTIONS = (
+    Section(document=ROOT / "docs" / "performance.md", name="comparisons", render=_render_table),
+    Section(document=ROOT / "README.md", name="summary", render=_render_summary),
+)
+
 if __name__ == "__main__":
-    sys.exit(main("comparisons", "loadtest/results", lambda readme: rendered(readme, committed())))
+    sys.exit(main("loadtest/results", SECTIONS))

@@ -1,30 +1,30 @@
-"""Writes the README's table of families from what their tests measured.
+"""Generates the table of model families in ``docs/families.md``.
 
     python -m pytest tests/families
     python -m scripts.families [--check]
 
-The tests leave one file a family in ``build/families`` (see ``tests/families/harness.py``). They
-are taken over into ``docs/families.json``, which is committed, and from there into the README; a
-family that was not tested meanwhile keeps its row. ``--check`` changes nothing and fails if the
-README does not say what ``docs/families.json`` says.
+The tests write one file per family to ``build/families`` (see ``tests/families/harness.py``). This
+script copies them to ``docs/families.json``, which is committed, and renders that file. A family
+without a new file keeps its row. ``--check`` changes nothing and fails if the document differs
+from ``docs/families.json``.
 """
 
 import sys
 
 import msgspec
 
-from scripts.parts import ROOT, main, replaced
+from scripts.generated_sections import ROOT, Section, main
 
 COMMITTED = ROOT / "docs" / "families.json"
 ROWS = ROOT / "build" / "families"
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured of a family: its fp32 graphs against ``transformers``.
+    """Parity of one family's fp32 graphs with ``transformers``, on a small random model.
 
-    ``max_absolute_error`` is of a logit, or of a component of an encoder's output.
-    ``tokens_tied`` were chosen otherwise, between two logits closer than 1e-3.
-    ``bytes_by_precision`` are those of the graphs of the small model that was tested.
+    ``max_absolute_error`` is the largest error of a logit, or of a component of an encoder's
+    output. ``tokens_tied`` counts greedy tokens that differ where the two best logits are closer
+    than 1e-3. ``bytes_by_precision`` holds the sizes of the small model's graphs.
     """
 
     family: str
@@ -45,7 +45,7 @@ def _tokens(row: Family) -> str:
 
 
 def table(families: list[Family]) -> str:
-    """Its Markdown."""
+    """The Markdown table, one row per family."""
     lines = [
         "| family | kind | operators | max error | token match | size by precision |",
         "|---|---|---|---|---|---|",
@@ -64,11 +64,6 @@ def table(families: list[Family]) -> str:
     return "\n".join(lines)
 
 
-def rendered(readme: str, families: list[Family]) -> str:
-    """``readme`` with the table of ``families``."""
-    return replaced(readme, "families", table(families))
-
-
 def committed() -> list[Family]:
     """The rows of ``docs/families.json``; none if there is no such file."""
     if not COMMITTED.exists():
@@ -77,19 +72,25 @@ def committed() -> list[Family]:
 
 
 def measured() -> list[Family]:
-    """The rows that tests left in ``build/families``."""
+    """The rows that the tests wrote to ``build/families``."""
     files = sorted(ROWS.glob("*.json"))
     return [msgspec.json.decode(file.read_bytes(), type=Family) for file in files]
 
 
 def update() -> None:
-    """Takes up what was measured."""
+    """Copies the measured rows to ``docs/families.json``."""
     rows = {row.family: row for row in [*committed(), *measured()]}
     families = sorted(rows.values(), key=lambda row: (row.kind, row.family.lower()))
     COMMITTED.write_bytes(msgspec.json.format(msgspec.json.encode(families), indent=2) + b"\n")
 
 
+SECTIONS = (
+    Section(
+        document=ROOT / "docs" / "families.md",
+        name="families",
+        render=lambda: table(committed()),
+    ),
+)
+
 if __name__ == "__main__":
-    sys.exit(
-        main("families", "docs/families.json", lambda readme: rendered(readme, committed()), update)
-    )
+    sys.exit(main("docs/families.json", SECTIONS, update))

@@ -1,20 +1,20 @@
-"""Writes the README's table of faults from what their tests measured.
+"""Generates the table of faults in ``docs/reliability.md``.
 
     python -m pytest tests/faults
     python -m scripts.faults [--check]
 
-The tests leave one file a fault in ``build/faults`` (see ``tests/faults/record.py``). They are
-taken over into ``docs/faults.json``, which is committed, and from there into the README; a fault
-that was not tested meanwhile keeps its row. Fuzzing and the soak take hours: their rows are of what
-``python -m tests.fuzz --json`` and ``python -m tests.soak --json`` last wrote. ``--check`` changes
-nothing and fails if the README does not say what ``docs/faults.json`` says.
+The tests write one file per fault to ``build/faults`` (see ``tests/faults/record.py``). This script
+copies them to ``docs/faults.json``, which is committed, and renders that file. A fault without a
+new file keeps its row. Fuzzing and the soak take hours: their rows come from the committed reports
+of ``python -m tests.fuzz --json`` and ``python -m tests.soak --json``. ``--check`` changes nothing
+and fails if the document differs from ``docs/faults.json``.
 """
 
 import sys
 
 import msgspec
 
-from scripts.parts import ROOT, main, replaced
+from scripts.generated_sections import ROOT, Section, main
 
 COMMITTED = ROOT / "docs" / "faults.json"
 ROWS = ROOT / "build" / "faults"
@@ -25,7 +25,7 @@ Figure = int | float | str
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault, what must happen, and what was measured, by name. ``order``: in the table."""
+    """One fault: the required behaviour and the measured figures. ``order`` sorts the table."""
 
     order: int = 100
     fault: str
@@ -34,17 +34,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def table(rows: list[Row]) -> str:
-    """Its Markdown."""
+    """The Markdown table, one row per fault."""
     lines = ["| fault | what must happen | measured |", "|---|---|---|"]
     for row in rows:
         figures = ", ".join(f"{_words(name)} {_number(v)}" for name, v in row.figures.items())
         lines.append(f"| {row.fault} | {row.must} | {figures} |")
     return "\n".join(lines)
-
-
-def rendered(readme: str, rows: list[Row]) -> str:
-    """``readme`` with the table of ``rows``."""
-    return replaced(readme, "faults", table(rows))
 
 
 def committed() -> list[Row]:
@@ -55,14 +50,14 @@ def committed() -> list[Row]:
 
 
 def measured() -> list[Row]:
-    """The rows that tests left in ``build/faults``."""
+    """The rows that the tests wrote to ``build/faults``."""
     return [
         msgspec.json.decode(file.read_bytes(), type=Row) for file in sorted(ROWS.glob("*.json"))
     ]
 
 
 def long_runs() -> list[Row]:
-    """The rows of fuzzing and of the soak."""
+    """The rows of fuzzing and of the soak, from their committed reports."""
     targets = msgspec.json.decode(FUZZING.read_bytes())["targets"].values()
     soak = msgspec.json.decode(SOAK.read_bytes())
     calls = sum(count for statuses in soak["requests"].values() for count in statuses.values())
@@ -71,18 +66,19 @@ def long_runs() -> list[Row]:
         Row(
             order=13,
             fault="malformed and huge messages, bad field values, broken bundles and checkpoints",
-            must="an error of the closed set that names what is wrong; no crash; what was found is "
-            "mended and replayed by the tests",
+            must="a typed error that names the invalid part; no crash; every finding is fixed and "
+            "replayed by the tests",
             figures={
                 "fuzzed_targets": len(targets),
                 "inputs": sum(target["inputs"] for target in targets),
-                "found_and_mended": sum(len(target["findings"]) for target in targets),
+                "found_and_fixed": sum(len(target["findings"]) for target in targets),
             },
         ),
         Row(
             order=16,
-            fault="mixed load for long, with clients that crash, cancel, stall and send nonsense",
-            must="memory does not grow, no slot stays open; a planted leak is caught",
+            fault="a long mixed load, with clients that crash, cancel, stall and send invalid "
+            "requests",
+            must="memory does not grow, no slot leaks; a planted leak is detected",
             figures={
                 "minutes": round(soak["seconds"] / 60),
                 "calls": calls,
@@ -95,7 +91,7 @@ def long_runs() -> list[Row]:
 
 
 def update() -> None:
-    """Takes up what was measured."""
+    """Copies the measured rows to ``docs/faults.json``."""
     by_fault = {row.fault: row for row in [*committed(), *measured(), *long_runs()]}
     rows = sorted(by_fault.values(), key=lambda row: (row.order, row.fault))
     COMMITTED.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
@@ -103,7 +99,7 @@ def update() -> None:
 
 
 def _words(name: str) -> str:
-    """``p99_milliseconds`` as a reader writes it."""
+    """``p99_milliseconds`` as words."""
     return name.replace("_", " ")
 
 
@@ -113,7 +109,13 @@ def _number(value: Figure) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or value >= 100 else f"{value:.3g}"
 
 
+SECTIONS = (
+    Section(
+        document=ROOT / "docs" / "reliability.md",
+        name="faults",
+        render=lambda: table(committed()),
+    ),
+)
+
 if __name__ == "__main__":
-    sys.exit(
-        main("faults", "docs/faults.json", lambda readme: rendered(readme, committed()), update)
-    )
+    sys.exit(main("docs/faults.json", SECTIONS, update))

@@ -1,4 +1,4 @@
-"""Generates Python stubs from the .proto files: ``make protos``."""
+"""Generates the Python stubs of the .proto files: ``make protos``."""
 
 import shutil
 import sys
@@ -12,13 +12,14 @@ PACKAGE = Path("protos/triune/v1")
 
 
 class GenerationError(Exception):
-    """protoc refused the .proto files; it has said why on standard error."""
+    """protoc failed; its message is on standard error."""
 
 
 def generate(out: Path) -> None:
-    """Writes the stubs of all .proto files below ``out``, in the package's folder.
+    """Writes the stubs of all .proto files to ``out``, in the folder of the package.
 
-    A file without a service has no ``_pb2_grpc`` module: protoc's empty one is left out.
+    Removes protoc's empty ``_pb2_grpc`` modules of files without a service. Raises
+    ``GenerationError`` if protoc fails.
     """
     sources = sorted((ROOT / PACKAGE).glob("*.proto"))
     plugins = [
@@ -36,7 +37,7 @@ def generate(out: Path) -> None:
 
 
 def main() -> None:
-    """Replaces the committed stubs, once all are generated."""
+    """Replaces the committed stubs after all were generated."""
     with TemporaryDirectory() as folder:
         generate(Path(folder))
         shutil.copytree(Path(folder) / PACKAGE, ROOT / PACKAGE, dirs_exist_ok=True)

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Collects what a machine with a card and no network lacks, as wheels for its Python and Linux on
-# x86-64, so that `loadtest gpu` runs there. What one upload cannot hold is cut into pieces.
+# Collects the wheels that `loadtest gpu` needs on a machine with a GPU and without a network, for
+# Linux on x86-64. Large wheels are split into pieces, so that each fits one upload.
 #
 #     scripts/gpu_bundle.sh FOLDER [PYTHON_VERSION] [PIECE_MEGABYTES]
 #
-# There: `bash FOLDER/unpack.sh TARGET`, then `PYTHONPATH=TARGET python3 -m loadtest gpu …`.
+# On that machine: `bash FOLDER/unpack.sh TARGET`, then `PYTHONPATH=TARGET python3 -m loadtest gpu …`.
 #
-# Expected there: PyTorch for CUDA 13 with its nvidia-* wheels, transformers, onnx, onnx-ir,
+# Expected on that machine: PyTorch for CUDA 13 with its nvidia-* wheels, transformers, onnx, onnx-ir,
 # onnxscript, ml-dtypes, numpy, tokenizers, safetensors, sentencepiece, pyyaml, jinja2,
-# prometheus-client, typer, rich, uvloop. The stubs want a grpcio and a protobuf as new as ours.
+# prometheus-client, typer, rich, uvloop. The stubs need grpcio and protobuf at least as new as the lock's.
 set -euo pipefail
 
-folder=${1:?where the wheels go}
+folder=${1:?folder for the wheels}
 python=${2:-3.12}
 piece=${3:-45}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# What we import and such a machine was not seen to have. Versions are those of the lock.
+# Packages that such machines lack, in the versions of the lock.
 packages="onnxruntime-gpu flatbuffers msgspec llguidance tenacity protobuf grpcio
     grpcio-health-checking grpcio-reflection googleapis-common-protos"
 
@@ -42,7 +42,7 @@ for wheel in "$folder"/*.whl; do
 done
 cat > "$folder/unpack.sh" <<'END'
 #!/usr/bin/env bash
-# unpack.sh TARGET: pieces become wheels again, and wheels a folder for PYTHONPATH.
+# unpack.sh TARGET: joins the pieces to wheels and installs them to TARGET, a folder for PYTHONPATH.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 wheels=$(mktemp -d)
@@ -54,7 +54,7 @@ done
 find "$here" -maxdepth 1 -name '*.whl' -exec cp {} "$wheels" \;
 python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$1" "$wheels"/*.whl
 rm -r "$wheels"
-# ONNX Runtime looks for CUDA's libraries beside itself: PyTorch's are as good.
+# ONNX Runtime looks for CUDA's libraries beside itself: link PyTorch's.
 nvidia=$(python3 -c '
 from importlib.util import find_spec
 found = find_spec("nvidia")

@@ -1,9 +1,10 @@
-"""A bundle of a random Transformer-base, to measure translation without a trained one.
+"""Exports a Transformer-base with random weights, to measure translation without a trained model.
 
     python -m scripts.transformer_base --out DIR/NAME --precision int8
 
-Vaswani et al. 2017, table 3, "base", with a shared vocabulary of 32,000: 6 + 6 layers of 512, 8
-heads, 2048 inside. The tokenizer knows the words ``w2`` to ``w31999``.
+The sizes are those of Vaswani et al. 2017, table 3, "base", with a shared vocabulary of 32,000:
+6 + 6 layers, hidden size 512, 8 heads, feed-forward size 2,048. The tokenizer's words are ``w2`` to
+``w31999``.
 """
 
 from pathlib import Path
@@ -39,7 +40,7 @@ HIDDEN = 512
 
 
 def config() -> ModelConfig:
-    """Of the base model, with norms after the sums as in the paper."""
+    """The configuration of the base model, with post-norm as in the paper."""
     attention = AttentionConfig(
         num_heads=8, num_kv_heads=8, head_size=HIDDEN // 8, input_bias=True, output_bias=True
     )
@@ -68,7 +69,7 @@ def config() -> ModelConfig:
 
 
 def checkpoint() -> Checkpoint:
-    """The model with random weights, always the same."""
+    """The model with random weights from a fixed seed."""
     words = ["</s>", "<unk>", *(f"w{index}" for index in range(2, VOCABULARY))]
     vocabulary = {word: index for index, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 import uvloop
 
-from server.backend.devices import parse_device, parse_devices
-from server.config import PADDED_TOKENS, STEP_TOKENS, SamplingPlace, ServerConfig, TlsFiles
+from server.config import BATCHED_TOKENS, PADDED_TOKENS, SamplingPlace, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
+from server.runtime.devices import parse_device, parse_devices
 
 log = logging.getLogger("server")
 
-# More batches side by side than this make each too small.
+# More lanes than this make each batch too small.
 MAX_LANES = 4
 
 
@@ -27,80 +27,97 @@ def main(
     metrics: Annotated[str, typer.Option(help="Prometheus address.")] = "0.0.0.0:9464",
     admin: Annotated[
         str | None,
-        typer.Option(help="Address to load and unload models at, best on loopback; off."),
+        typer.Option(
+            help="Address for loading and unloading models, best on loopback. Default: off."
+        ),
     ] = None,
     watch: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Look at the bundles every so many seconds; off."),
+        typer.Option(min=0.1, help="Check for new bundles every N seconds. Default: off."),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate chain (PEM); read again when it changes.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")] = None,
     tls_client_ca: Annotated[
-        Path | None, typer.Option(help="Clients need a certificate that this (PEM) vouches for.")
+        Path | None, typer.Option(help="CA (PEM) that must have signed every client's certificate.")
     ] = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(help="Calls need a bearer token of this file: TOKEN or NAME:TOKEN a line."),
+        typer.Option(
+            help="Require a bearer token from this file: one TOKEN or NAME:TOKEN per line."
+        ),
     ] = None,
     admin_tokens: Annotated[
-        Path | None, typer.Option(help="The same for the admin address; --tokens if not given.")
+        Path | None, typer.Option(help="Tokens for the admin address. Default: those of --tokens.")
     ] = None,
-    max_streams: Annotated[
-        int, typer.Option(min=1, help="Calls at a time on one connection.")
-    ] = 512,
+    max_streams: Annotated[int, typer.Option(min=1, help="Concurrent calls per connection.")] = 512,
     max_connection_age: Annotated[
-        float | None, typer.Option(min=1, help="Seconds after which clients connect again; never.")
+        float | None, typer.Option(min=1, help="Close connections after N seconds. Default: never.")
     ] = None,
     device: Annotated[
         str,
-        typer.Option(help="cpu, cuda or cuda:N; cuda:0,cuda:1 serves each model on both."),
+        typer.Option(
+            help="cpu, cuda or cuda:N; cuda:0,cuda:1 puts a replica of every model on both."
+        ),
     ] = "cpu",
     device_memory: Annotated[
-        bool, typer.Option(help="Keep states as a GPU does, also on a CPU.", hidden=True)
+        bool, typer.Option(help="Keep the cache in device memory, even on a CPU.", hidden=True)
     ] = False,
     sampling: Annotated[
         SamplingPlace,
-        typer.Option(help="Where tokens are chosen; auto: on a GPU there, else on the host."),
+        typer.Option(
+            help="Where tokens are sampled. auto: on the GPU if there is one, else on the host."
+        ),
     ] = SamplingPlace.AUTO,
     cuda_graphs: Annotated[
-        bool, typer.Option(help="Record a GPU's steps when a model is loaded, and play them back.")
+        bool,
+        typer.Option(
+            help="Record decode steps as CUDA graphs when a model is loaded, and replay them."
+        ),
     ] = True,
     lanes: Annotated[
         int | None,
-        typer.Option(min=1, help="Batches side by side on a device: one; on the CPU, its cores."),
+        typer.Option(
+            min=1,
+            help="Concurrent batches per device. Default: 1; on a CPU, one per core, up to 4.",
+        ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a run that is alone; all cores.")
+        int | None,
+        typer.Option(
+            min=1, help="Intra-op threads when only one lane is active. Default: all cores."
+        ),
     ] = None,
     slots: Annotated[
-        int, typer.Option(min=1, help="Sequences that decode together, per model and lane.")
+        int, typer.Option(min=1, help="Sequences decoded together, per model and lane.")
     ] = 32,
-    max_length: Annotated[int, typer.Option(min=2, help="Tokens that a sequence may hold.")] = 2048,
-    max_step_tokens: Annotated[
+    max_length: Annotated[int, typer.Option(min=2, help="Longest sequence, in tokens.")] = 2048,
+    max_batched_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens that one step may read; 256, on a GPU 2048."),
+        typer.Option(min=1, help="Token budget of one step. Default: 256; on a GPU, 2048."),
     ] = None,
-    max_queue: Annotated[
-        int, typer.Option(min=0, help="Sequences that may wait, per model.")
-    ] = 256,
+    max_step_tokens: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
+    max_queue: Annotated[int, typer.Option(min=0, help="Queued sequences, per model.")] = 256,
     max_queue_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens of sequences that may wait, per model.")
+        int, typer.Option(min=0, help="Tokens of queued sequences, per model.")
     ] = 1 << 19,
     client_tokens_per_second: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens that one client may ask for; no limit by default."),
+        typer.Option(min=1, help="Tokens per second that one client may use. Default: no limit."),
     ] = None,
     client_burst_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens that it may ask for at once; a minute's by default."),
+        typer.Option(
+            min=1, help="Tokens that one client may use at once. Default: one minute's worth."
+        ),
     ] = None,
     stall_seconds: Annotated[
-        float, typer.Option(min=0.1, help="End a stream that is not read for so long.")
+        float,
+        typer.Option(min=0.1, help="End a stream that its client does not read for N seconds."),
     ] = 30.0,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds for calls in flight after SIGTERM.")
+        float, typer.Option(min=0, help="Seconds that calls in flight get to finish after SIGTERM.")
     ] = 30.0,
 ) -> None:
     """Serves bundles over gRPC until SIGTERM."""
@@ -111,6 +128,9 @@ def main(
     except StartupError as error:
         log.error("%s", error)
         raise typer.Exit(1) from error
+    if max_step_tokens is not None:
+        log.warning("--max-step-tokens is deprecated: use --max-batched-tokens")
+        max_batched_tokens = max_batched_tokens or max_step_tokens
     config = ServerConfig(
         bundles=bundles,
         listen=listen,
@@ -130,7 +150,7 @@ def main(
         num_threads=threads or num_cores,
         num_slots=slots,
         max_length=max_length,
-        max_step_tokens=max_step_tokens or STEP_TOKENS[parse_device(devices[0]).kind],
+        max_batched_tokens=max_batched_tokens or BATCHED_TOKENS[parse_device(devices[0]).kind],
         max_padded_tokens=PADDED_TOKENS[parse_device(devices[0]).kind],
         max_queue=max_queue,
         max_queue_tokens=max_queue_tokens,
@@ -139,11 +159,11 @@ def main(
         stall_seconds=stall_seconds,
         grace_seconds=grace,
     )
-    # Texts are split in threads of ours, or where they are read: no threads beside those.
+    # The server has its own threads for tokenization.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         check_installation(device)
-        # Where ONNX Runtime is not installed, there is nothing to import.
+        # Imported late: without ONNX Runtime, the message of check_installation is the better one.
         from server.app import serve  # noqa: PLC0415
 
         status = uvloop.run(serve(config))

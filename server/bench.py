@@ -2,7 +2,7 @@
 
 It reads a JSON object a line and answers with one, as the peers of ``python -m loadtest compare``
 do (``loadtest/peers/lines.py`` says what they hold). What it drives is the engine that the server
-has: lanes, scheduling and all, from submission to the news of each token.
+has: lanes, scheduling and all, from submission to the updates of each token.
 
 ``{"op": "ceilings"}`` measures what no model can exceed on this machine.
 """
@@ -20,34 +20,34 @@ import onnx
 
 from model.bundle import BundleError
 from server.app import make_backends
-from server.backend.devices import parse_device
 from server.ceilings import measure_ceilings
-from server.config import PADDED_TOKENS, STEP_TOKENS, ServerConfig
-from server.engine.build import build_engine, capacity_of, clock, make_workers
-from server.engine.busy import BusyLanes
+from server.config import BATCHED_TOKENS, PADDED_TOKENS, ServerConfig
+from server.engine.decoding.options import NO_LOGPROBS, Beams, LogprobOptions
 from server.engine.engine import Engine
 from server.engine.observer import Unobserved
-from server.engine.options import SILENT, Beams, Reporting
-from server.engine.sequence import EncodingJob, GenerationJob, Job
-from server.engine.ticket import Ticket
+from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.sequence import EncodingJob, GenerationJob, Job
 from server.errors import StartupError
 from server.installation import check_installation
 from server.models.registry import Model, load_bundle
+from server.models.workers import build_engine, capacity_of, clock, make_workers
+from server.runtime.devices import parse_device
 
 Message = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Result:
-    """The tokens of a row, their moments and what was told of them; the vector of a text."""
+    """The tokens of a row, their token_times and what was told of them; the vector of a text."""
 
     tokens: list[int] = field(default_factory=list)
-    moments: list[float] = field(default_factory=list)
+    token_times: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     vector: list[float] = field(default_factory=list)
 
 
-TOLD = Reporting(top_logprobs=0)
+TOLD = LogprobOptions(top_logprobs=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Bench:
             num_slots=message.get("slots", 32),
             max_length=message.get("max_length", 1024),
             **{
-                "max_step_tokens": STEP_TOKENS[kind],
+                "max_batched_tokens": BATCHED_TOKENS[kind],
                 "max_padded_tokens": PADDED_TOKENS[kind],
                 **options,
             },
@@ -117,7 +117,7 @@ class Bench:
         seconds = clock() - started
         if not message["max_new_tokens"]:
             return {"seconds": seconds, "num_tokens": sum(map(len, message["inputs"]))}
-        arrivals = [[moment - started for moment in result.moments] for result in results]
+        arrivals = [[moment - started for moment in result.token_times] for result in results]
         return {"arrivals": arrivals}
 
     async def clients(self, message: Message) -> Message:
@@ -130,11 +130,11 @@ class Bench:
         begin = clock() + message["warmup_seconds"]
         end = begin + message["seconds"]
         results: list[Result] = []
-        tickets: dict[int, Ticket] = {}
+        tickets: dict[int, JobHandle] = {}
 
         async def client(number: int) -> None:
             while clock() < end:
-                (tickets[number],) = self._submit([next(waiting)], message, SILENT)
+                (tickets[number],) = self._submit([next(waiting)], message, NO_LOGPROBS)
                 results.append(Result())
                 await _follow(tickets[number], results[-1])
 
@@ -143,7 +143,7 @@ class Bench:
         assert self._engine is not None
         self._engine.cancel(tickets.values())
         await asyncio.gather(*tasks, return_exceptions=True)
-        count = sum(begin <= moment < end for result in results for moment in result.moments)
+        count = sum(begin <= moment < end for result in results for moment in result.token_times)
         return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
@@ -152,8 +152,8 @@ class Bench:
 
     async def tokens(self, message: Message) -> Message:
         """Greedy tokens after each input; with ``is_told``, the logarithm of each's probability."""
-        reporting = TOLD if message["is_told"] else SILENT
-        results = await self._results(_rows(message), message, reporting)
+        logprob_options = TOLD if message["is_told"] else NO_LOGPROBS
+        results = await self._results(_rows(message), message, logprob_options)
         return {
             "tokens": [result.tokens for result in results],
             "logprobs": [result.logprobs for result in results],
@@ -177,23 +177,25 @@ class Bench:
             run = [replace(row, num_new_tokens=longest) for row in batch]
             found = await self._results(run if self._static.padded else batch, message)
             for row, result in zip(batch, found, strict=True):
-                del result.moments[row.num_new_tokens :]
+                del result.token_times[row.num_new_tokens :]
             results += found
         return results
 
     async def _results(
-        self, rows: list[Row], message: Message, reporting: Reporting = SILENT
+        self, rows: list[Row], message: Message, logprob_options: LogprobOptions = NO_LOGPROBS
     ) -> list[Result]:
-        tickets = self._submit(rows, message, reporting)
+        tickets = self._submit(rows, message, logprob_options)
         return await asyncio.gather(*(_follow(ticket, Result()) for ticket in tickets))
 
-    def _submit(self, rows: list[Row], message: Message, reporting: Reporting) -> list[Ticket]:
+    def _submit(
+        self, rows: list[Row], message: Message, logprob_options: LogprobOptions
+    ) -> list[JobHandle]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
-        jobs = [self._job(row, message.get("beams", 1), reporting) for row in rows]
+        jobs = [self._job(row, message.get("beams", 1), logprob_options) for row in rows]
         return self._engine.submit(self._model.key, jobs)
 
-    def _job(self, row: Row, beams: int, reporting: Reporting) -> Job:
+    def _job(self, row: Row, beams: int, logprob_options: LogprobOptions) -> Job:
         if not row.num_new_tokens:
             return EncodingJob(row.ids)
         assert self._model is not None
@@ -201,9 +203,15 @@ class Bench:
         search = None if beams == 1 else Beams(beams)
         # No end of sequence: the work is as long as was asked for.
         if start is None:
-            return GenerationJob(row.ids, row.num_new_tokens, beams=search, reporting=reporting)
+            return GenerationJob(
+                row.ids, row.num_new_tokens, beams=search, logprob_options=logprob_options
+            )
         return GenerationJob(
-            (start,), row.num_new_tokens, source=row.ids, beams=search, reporting=reporting
+            (start,),
+            row.num_new_tokens,
+            source=row.ids,
+            beams=search,
+            logprob_options=logprob_options,
         )
 
 
@@ -219,18 +227,20 @@ def _die(error: BaseException) -> None:
     os._exit(1)
 
 
-async def _follow(ticket: Ticket, result: Result) -> Result:
+async def _follow(ticket: JobHandle, result: Result) -> Result:
     """All that came of one job, in ``result`` as it comes."""
     while True:
-        news = await ticket.next()
-        result.tokens += news.tokens
-        result.moments += [clock()] * len(news.tokens)
-        result.logprobs += [told.logprob for told in news.logprobs]
-        if news.vector is not None:
-            result.vector = news.vector.tolist()
-        if news.end is not None and not news.end.is_success:
-            raise RuntimeError(f"a sequence ended as {news.end.outcome}: {news.end.failure}")
-        if news.is_last:
+        update = await ticket.next()
+        result.tokens += update.tokens
+        result.token_times += [clock()] * len(update.tokens)
+        result.logprobs += [told.logprob for told in update.logprobs]
+        if update.vector is not None:
+            result.vector = update.vector.tolist()
+        if update.completion is not None and not update.completion.is_success:
+            raise RuntimeError(
+                f"a sequence ended as {update.completion.outcome}: {update.completion.failure}"
+            )
+        if update.is_last:
             return result
 
 

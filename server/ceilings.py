@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from server.backend.ort import OrtBackend
+from server.runtime.ort.backend import OrtBackend
 
 _READ_BYTES = 128 << 20
 _SIZE = 1536

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-# Tokens that a step may read, by kind of device: docs/decisions/0084-prompts-on-cuda.md.
-STEP_TOKENS = {"cpu": 256, "cuda": 2048}
-# Of a batch of texts, padding included: docs/decisions/0097-small-batches-of-texts.md.
+# Token budget of one step, by kind of device: docs/decisions/0083-cuda-graphs.md.
+BATCHED_TOKENS = {"cpu": 256, "cuda": 2048}
+# Tokens of one encoder batch, padding included: docs/decisions/0097-encoder-batches.md.
 PADDED_TOKENS = {"cpu": 256, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """In PEM. With ``client_ca``, clients need a certificate that it vouches for."""
+    """PEM files. With ``client_ca``, clients need a certificate that it signed."""
 
     certificate: Path
     key: Path
@@ -20,9 +20,9 @@ class TlsFiles:
 
 
 class SamplingPlace(StrEnum):
-    """Where tokens are chosen: where the logits are, wherever a graph can, or by the host.
+    """Where tokens are sampled.
 
-    ``AUTO`` leaves it to the device: a CPU is faster on the host (0086).
+    ``AUTO``: on the device on a GPU, on the host on a CPU, where that is faster (0085).
     """
 
     AUTO = "auto"
@@ -34,26 +34,27 @@ class SamplingPlace(StrEnum):
 class ServerConfig:
     """Lengths in tokens, times in seconds.
 
-    Each of ``devices`` has a replica of every model, and ``num_lanes``. ``has_device_memory``
-    treats a CPU as a device whose memory the host cannot reach. With ``cuda_graphs``, steps of a
-    GPU are padded to a few sizes, recorded when a model is loaded, and played back.
+    Devices: each of ``devices`` has a replica of every model and ``num_lanes`` lanes.
+    ``has_device_memory`` treats a CPU as a device whose memory the host cannot reach. With
+    ``cuda_graphs``, decode steps on a GPU are padded to a few sizes, recorded when a model is
+    loaded, and replayed.
 
-    ``num_threads`` are those of a run that is alone; ``num_lanes`` runs side by side share
-    them. Of a graph's weights at most ``max_paired_bytes`` are held twice for that: see
-    :mod:`server.backend.paired`. While no more than ``gather_rows`` sequences run, one lane
-    takes them all. ``admin``: where models are loaded and unloaded; nowhere if None.
-    ``watch_seconds``: between two looks at the folder of bundles; None looks once.
+    Threads: ``num_threads`` serve a lane that runs alone; lanes side by side share them. At most
+    ``max_paired_bytes`` of a graph's weights are held twice for that
+    (:mod:`server.runtime.thread_switching`). Up to ``single_lane_max_sequences`` sequences run on
+    one lane together.
 
-    ``max_queue`` and ``max_queue_tokens`` bound the sequences that wait, per model, beyond what
-    runs; ``max_queued_texts`` and ``max_queued_text_tokens`` the texts of an encoder;
-    ``max_tokenizing`` the requests that wait to be tokenized. One client may ask for
-    ``client_tokens_per_second`` (None: no limit), read or generated, and for
-    ``client_burst_tokens`` (None: a minute's) at once. A stream that its client does not read
-    for ``stall_seconds`` is ended.
+    Listeners: ``admin`` is the address for loading and unloading models; ``None`` opens none.
+    Without ``tls`` nothing is encrypted, without ``tokens`` nobody needs one; the admin address
+    uses ``admin_tokens`` if given. A connection has at most ``max_streams`` concurrent calls and
+    closes after ``max_connection_seconds`` (``None``: never) plus the grace period.
+    ``watch_seconds``: between two checks for new bundles; ``None`` checks once.
 
-    ``tls`` None is no encryption, ``tokens`` None asks for none; the admin address has
-    ``admin_tokens``, or else the same. A connection has at most ``max_streams`` calls at a time,
-    and is closed after ``max_connection_seconds`` (None: never) and the grace period.
+    Admission, per model: ``max_queue`` and ``max_queue_tokens`` bound the waiting sequences,
+    ``max_queued_texts`` and ``max_queued_text_tokens`` an encoder's texts, ``max_tokenizing`` the
+    requests that wait for tokenization. A client may use ``client_tokens_per_second`` (``None``:
+    no limit), and ``client_burst_tokens`` (``None``: one minute's worth) at once. A stream ends
+    when its client does not read it for ``stall_seconds``.
     """
 
     bundles: Path
@@ -73,10 +74,10 @@ class ServerConfig:
     num_lanes: int = 1
     num_threads: int = 1
     max_paired_bytes: int = 1 << 29
-    gather_rows: int = 8
+    single_lane_max_sequences: int = 8
     num_slots: int = 32
     max_length: int = 2048
-    max_step_tokens: int = STEP_TOKENS["cpu"]
+    max_batched_tokens: int = BATCHED_TOKENS["cpu"]
     max_padded_tokens: int = PADDED_TOKENS["cpu"]
     max_queue: int = 256
     max_queue_tokens: int = 1 << 19
@@ -91,35 +92,35 @@ class ServerConfig:
 
     @property
     def has_buckets(self) -> bool:
-        """Whether decode runs are padded to a few sizes, and recorded where a device can.
+        """Whether decode runs are padded to a few sizes, and recorded if the device can.
 
-        A session that records takes runs of one thread alone.
+        A session that records accepts runs from one thread only.
         """
         return self.cuda_graphs and self._is_apart and self.num_lanes == 1
 
     @property
     def samples_on_device(self) -> bool:
-        """Whether graphs choose tokens, where they can."""
+        """Whether tokens are sampled by graphs on the device, where that is possible."""
         if self.sampling == SamplingPlace.AUTO:
             return self._is_apart
         return self.sampling == SamplingPlace.DEVICE
 
     @property
     def keeps_logits(self) -> bool:
-        """Whether logits stay on the device until they are asked for."""
+        """Whether logits stay on the device until the host needs them."""
         return self.samples_on_device and self._is_apart
 
     @property
     def _is_apart(self) -> bool:
-        """Whether the host does not reach the devices' memory."""
+        """Whether the host cannot reach the devices' memory."""
         return self.has_device_memory or self.devices[0].startswith("cuda")
 
     @property
     def num_all_lanes(self) -> int:
-        """Of all devices."""
+        """Lanes of all devices together."""
         return len(self.devices) * self.num_lanes
 
     @property
     def tokens_of_admin(self) -> Path | None:
-        """The file of the tokens that calls to the admin address need."""
+        """The token file for the admin address."""
         return self.admin_tokens or self.tokens

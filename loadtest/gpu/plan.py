@@ -97,7 +97,7 @@ TOLERANCES = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.15, "int8": 0.1, "int4": 0.
 _COSINES = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 0.002, "int4": 0.03}
 _CACHE_TOLERANCE = 0.1
 # A prompt is longer than this, so that it is read in pieces over what is cached.
-CHUNKED = {"max_step_tokens": 16}
+CHUNKED = {"max_batched_tokens": 16}
 
 
 # Paths that options of the server turn on: a version without one says so. A CPU can be treated as

@@ -97,7 +97,7 @@ def _load_ours(speed: Speed, setting: _Setting) -> Worker:
         "lanes": None if setting.device == "cpu" else 1,
         "slots": max(speed.batches),
         "max_length": min(1024, speed.num_tokens + speed.num_new_tokens + 1),
-        "config": {"max_step_tokens": 8192, "max_padded_tokens": 1 << 15, **speed.config},
+        "config": {"max_batched_tokens": 8192, "max_padded_tokens": 1 << 15, **speed.config},
     }
     return _loaded("server.bench", question, speed, setting)
 

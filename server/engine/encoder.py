@@ -1,18 +1,17 @@
 """The worker of encoders: batches by padded cost, ``step()``: schedule → run → apply."""
 
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from model.bundle import GraphSpec
-from server.backend.base import Array, BoundGraph, Graph
-from server.engine.isolation import attempts
-from server.engine.lifecycle import Outcome
+from server.engine.isolation import run_with_isolation
 from server.engine.observer import Load, Observer, RunReport
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import EncodingJob, Floats, JobTimes, JobUpdate
 from server.engine.runner import pad
-from server.engine.sequence import EncodingJob, Floats, Progress, Times
+from server.runtime.contract import Array, BoundGraph, Graph
 
 TOKEN_VECTORS = "token_embeddings"
 MAX_OVERTAKEN = 3
@@ -28,7 +27,7 @@ class BatchLimits:
     max_padding: float = 1.25
 
 
-def choose_first(are_bulk: Rows[bool], num_overtaken: int) -> int:
+def choose_first(are_bulk: Sequence[bool], num_overtaken: int) -> int:
     """Which of the waiting texts runs for sure: a pure function.
 
     It is the oldest, but for bulk work, which a text that somebody waits for overtakes up to
@@ -43,7 +42,7 @@ def choose_first(are_bulk: Rows[bool], num_overtaken: int) -> int:
     return next((index for index, is_bulk in enumerate(are_bulk) if not is_bulk), 0)
 
 
-def form_batch(lengths: Rows[int], limits: BatchLimits, first: int = 0) -> tuple[int, ...]:
+def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> tuple[int, ...]:
     """Which of the waiting texts to run now: a pure function.
 
     ``first`` always runs; those nearest to it in length join it, as long as the
@@ -81,13 +80,13 @@ def form_batch(lengths: Rows[int], limits: BatchLimits, first: int = 0) -> tuple
 class _Text:
     id: int
     job: EncodingJob
-    times: Times
+    times: JobTimes
     is_cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """As in :class:`Progress`."""
+    """As in :class:`JobUpdate`."""
 
     vector: Floats
     token_vectors: Floats | None
@@ -142,7 +141,7 @@ class Encoder:
         """Nothing: batches of texts are of any size."""
 
     def submit(self, id_: int, job: EncodingJob) -> None:
-        self._waiting[id_] = _Text(id_, job, Times(self._clock()))
+        self._waiting[id_] = _Text(id_, job, JobTimes(self._clock()))
 
     def cancel(self, id_: int, output: int | None = None) -> None:
         """The text, which has one output, leaves at the next step; an ended one is no error."""
@@ -151,13 +150,13 @@ class Encoder:
         if text is not None:
             text.is_cancelled = True
 
-    def step(self) -> list[Progress]:
+    def step(self) -> list[JobUpdate]:
         """Runs one batch. Returns a result or a failure for each text that left."""
         now = self._clock()
-        news = self._drop_over(now)
+        updates = self._drop_over(now)
         waiting = list(self._waiting.values())
         if not waiting:
-            return news
+            return updates
         first = choose_first([text.job.is_bulk for text in waiting], self._num_overtaken)
         self._num_overtaken = self._num_overtaken + 1 if first else 0
         lengths = [len(text.job.token_ids) for text in waiting]
@@ -166,27 +165,27 @@ class Encoder:
             text.times.started = now
             del self._waiting[text.id]
 
-        def run(texts: Rows[_Text]) -> list[_Result]:
+        def run(texts: Sequence[_Text]) -> list[_Result]:
             return self._run([text.job for text in texts])
 
-        for attempt in attempts(batch, run, f"a run of {self.model}"):
+        for attempt in run_with_isolation(batch, run, f"a run of {self.model}"):
             if attempt.result is None:
-                news += [self._failure(text, "the model run failed") for text in attempt.items]
+                updates += [self._failure(text, "the model run failed") for text in attempt.items]
             else:
-                news += self._apply(attempt.items, attempt.result)
-        return news
+                updates += self._apply(attempt.items, attempt.result)
+        return updates
 
-    def _drop_over(self, now: float) -> list[Progress]:
-        news = []
+    def _drop_over(self, now: float) -> list[JobUpdate]:
+        updates = []
         for text in tuple(self._waiting.values()):
             deadline = text.job.deadline
             if text.is_cancelled or (deadline is not None and deadline <= now):
                 outcome = Outcome.CANCELLED if text.is_cancelled else Outcome.DEADLINE
-                news.append(Progress(text.id, end=text.times.end(outcome, now)))
+                updates.append(JobUpdate(text.id, completion=text.times.end(outcome, now)))
                 del self._waiting[text.id]
-        return news
+        return updates
 
-    def _run(self, jobs: Rows[EncodingJob]) -> list[_Result]:
+    def _run(self, jobs: Sequence[EncodingJob]) -> list[_Result]:
         """What the graph gives for each job; the memory is the job's own."""
         started = self._clock()
         ids, lengths = pad([job.token_ids for job in jobs])
@@ -211,7 +210,9 @@ class Encoder:
         self._observer.on_run(self.model, report)
         return results
 
-    def _split(self, jobs: Rows[EncodingJob], output: Array, tokens: Array | None) -> list[_Result]:
+    def _split(
+        self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
+    ) -> list[_Result]:
         """Copies: the run's memory is used again by the next run."""
         results, start = [], 0
         for row, job in enumerate(jobs):
@@ -226,21 +227,26 @@ class Encoder:
             results.append(_Result(vector.copy(), token_vectors))
         return results
 
-    def _apply(self, batch: Rows[_Text], results: Rows[_Result]) -> list[Progress]:
+    def _apply(self, batch: Sequence[_Text], results: Sequence[_Result]) -> list[JobUpdate]:
         now = self._clock()
-        news = []
+        updates = []
         for text, result in zip(batch, results, strict=True):
             vectors = result.token_vectors
             is_finite = vectors is None or np.isfinite(vectors).all()
             if not (is_finite and np.isfinite(result.vector).all()):
-                news.append(self._failure(text, "the model's output is not finite"))
+                updates.append(self._failure(text, "the model's output is not finite"))
                 continue
             text.times.first_token = now
             end = text.times.end(Outcome.DONE, now)
-            news.append(
-                Progress(text.id, vector=result.vector, token_vectors=result.token_vectors, end=end)
+            updates.append(
+                JobUpdate(
+                    text.id,
+                    vector=result.vector,
+                    token_vectors=result.token_vectors,
+                    completion=end,
+                )
             )
-        return news
+        return updates
 
-    def _failure(self, text: _Text, reason: str) -> Progress:
-        return Progress(text.id, end=text.times.end(Outcome.FAILED, self._clock(), reason))
+    def _failure(self, text: _Text, reason: str) -> JobUpdate:
+        return JobUpdate(text.id, completion=text.times.end(Outcome.FAILED, self._clock(), reason))

@@ -1,4 +1,4 @@
-"""The engine as request handlers see it: submit jobs, await their news.
+"""The engine as request handlers see it: submit jobs, await their updates.
 
 All of it runs on the event loop's thread; only :meth:`Engine._publish` is called
 by lanes.
@@ -8,19 +8,18 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from server.engine.admission import Admission, ClientBuckets, ClientRate, Room
-from server.engine.busy import BusyLanes
 from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
-from server.engine.placement import choose_lane
-from server.engine.sequence import Cost, EncodingJob, GenerationJob, Job, Progress
-from server.engine.ticket import Ticket
+from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
+from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.placement import choose_lane
+from server.engine.requests.sequence import Cost, EncodingJob, GenerationJob, Job, JobUpdate
 from server.errors import ShuttingDownError
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class Engine:
         num_lanes: threads, of all devices.
         observer: told of runs and steps.
         busy: told which lanes have work.
-        gather_rows: up to so many rows, a device's work goes to one lane, which has it alone.
+        single_lane_max_sequences: up to this many, one lane of a device runs all sequences.
         on_death: called on the loop, once, when a lane died.
         client_rate: of each client; None is no limit.
         num_devices: each with as many lanes, which stand together.
@@ -53,21 +52,21 @@ class Engine:
         num_lanes: int,
         observer: Observer,
         busy: BusyLanes,
-        gather_rows: int,
+        single_lane_max_sequences: int,
         on_death: Callable[[BaseException], None],
         client_rate: ClientRate | None = None,
         num_devices: int = 1,
     ) -> None:
         self._num_devices = num_devices
         self._buckets = None if client_rate is None else ClientBuckets(client_rate)
-        self._gather_rows = gather_rows
+        self._gather_rows = single_lane_max_sequences
         self._loop = asyncio.get_running_loop()
         self._on_death = on_death
         # A number for each model that ever came, which its workers are known by in the lanes.
         self._numbers = itertools.count()
         self._index: dict[str, int] = {}
         self._served: dict[int, _Served] = {}
-        self._tickets: dict[int, Ticket] = {}
+        self._tickets: dict[int, JobHandle] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
         self._is_closed = False
@@ -79,7 +78,7 @@ class Engine:
         for lane in self._lanes:
             lane.start()
 
-    def add(self, model: str, workers: list[Worker[Any]], room: Room) -> None:
+    def add(self, model: str, workers: list[Worker[Any]], room: AdmissionLimits) -> None:
         """Takes a model.
 
         Args:
@@ -91,7 +90,7 @@ class Engine:
         ready = [self._loop.create_future() for _ in self._lanes]
         self._served[number] = _Served(Admission(model, room), asyncio.gather(*ready))
         for lane, worker, done in zip(self._lanes, workers, ready, strict=True):
-            lane.send(Add(number, worker, self._teller(done)))
+            lane.send(Add(number, worker, self._completion_callback(done)))
 
     async def prepared(self, model: str) -> None:
         """Waits until the lanes have prepared their workers for a model."""
@@ -110,14 +109,14 @@ class Engine:
         del self._served[number]
         gone = [self._loop.create_future() for _ in self._lanes]
         for lane, done in zip(self._lanes, gone, strict=True):
-            lane.send(Remove(number, self._teller(done)))
+            lane.send(Remove(number, self._completion_callback(done)))
         await asyncio.gather(*gone)
 
     def check(self, model: str, num_rows: int, *, is_bulk: bool = False) -> None:
         """Refuses a request for so many rows before any work, if :meth:`submit` would.
 
         Raises:
-            InvalidArgumentError: more than could ever be accepted at once.
+            RequestTooLargeError: more than could ever be accepted at once.
             OverloadedError: no room for them now.
             ShuttingDownError: the engine stops, or died.
         """
@@ -128,21 +127,21 @@ class Engine:
     def submit(
         self,
         model: str,
-        jobs: Rows[Job],
+        jobs: Sequence[Job],
         client: str | None = None,
         *,
-        is_patient: bool = False,
-    ) -> list[Ticket]:
+        coalesce_updates: bool = False,
+    ) -> list[JobHandle]:
         """Accepts all jobs of a request, or none.
 
         Args:
             model: that does them.
             jobs: at least one.
             client: whose limit counts; None for what belongs to a request that was accepted.
-            is_patient: see :class:`server.engine.ticket.Ticket`.
+            coalesce_updates: see :class:`server.engine.requests.job_handle.Ticket`.
 
         Raises:
-            InvalidArgumentError: more than could ever be accepted at once.
+            RequestTooLargeError: more than could ever be accepted at once.
             OverloadedError: no room for them now, or the queue is longer than the caller waits.
             ShuttingDownError: the engine stops, or died.
         """
@@ -158,7 +157,7 @@ class Engine:
             self._buckets.check(client, cost, now)
             self._buckets.take(client, cost, now)
         admission.take(cost)
-        return [self._accept(index, job, is_patient=is_patient) for job in jobs]
+        return [self._accept(index, job, coalesce_updates=coalesce_updates) for job in jobs]
 
     def _remaining_seconds(self, job: Job) -> float | None:
         """Until the caller gives up; None too for one who may overtake what waits."""
@@ -167,14 +166,14 @@ class Engine:
             return None
         return job.deadline - time.monotonic()
 
-    def cancel(self, tickets: Iterable[Ticket], output: int | None = None) -> None:
+    def cancel(self, tickets: Iterable[JobHandle], output: int | None = None) -> None:
         """Ends jobs, or one output of each, early. Those that are done are left as they are."""
         for ticket in tickets:
             if not ticket.is_done:
                 self._lanes[ticket.lane].send(Cancel(ticket.model, ticket.id, output))
 
     def stop(self) -> None:
-        """Ends the lanes after the steps they are in. Unfinished jobs get no more news."""
+        """Ends the lanes after the steps they are in. Unfinished jobs get no more updates."""
         self._is_closed = True
         for lane in self._lanes:
             lane.send(Stop())
@@ -182,25 +181,25 @@ class Engine:
             lane.join()
         self._abandon()
 
-    def _teller(self, done: "asyncio.Future[None]") -> Callable[[], object]:
+    def _completion_callback(self, done: "asyncio.Future[None]") -> Callable[[], object]:
         """What a lane calls to set a future of the loop."""
         return partial(self._loop.call_soon_threadsafe, _set, done)
 
-    def _accept(self, model: int, job: Job, *, is_patient: bool) -> Ticket:
+    def _accept(self, model: int, job: Job, *, coalesce_updates: bool) -> JobHandle:
         lane = choose_lane(self._lane_load, self._num_devices, job.num_rows, self._gather_rows)
         self._lane_load[lane] += job.num_rows
-        ticket = Ticket(next(self._ids), lane, model, job.cost, is_patient)
+        ticket = JobHandle(next(self._ids), lane, model, job.cost, coalesce_updates)
         self._tickets[ticket.id] = ticket
         self._lanes[lane].send(Submit(model, ticket.id, job))
         return ticket
 
-    def _publish(self, news: list[Progress]) -> None:
-        """Called by lanes: one wake-up of the loop for the news of a step."""
-        self._loop.call_soon_threadsafe(self._deliver, news)
+    def _publish(self, updates: list[JobUpdate]) -> None:
+        """Called by lanes: one wake-up of the loop for the updates of a step."""
+        self._loop.call_soon_threadsafe(self._deliver, updates)
 
-    def _deliver(self, news: list[Progress]) -> None:
+    def _deliver(self, updates: list[JobUpdate]) -> None:
         now = time.monotonic()
-        for progress in news:
+        for progress in updates:
             ticket = self._tickets.get(progress.id)
             if ticket is None:  # abandoned: the engine stops
                 continue
@@ -209,12 +208,12 @@ class Engine:
             if ticket.tell(progress, now):
                 self.cancel([ticket])
 
-    def _close(self, ticket: Ticket, last: Progress) -> None:
+    def _close(self, ticket: JobHandle, last: JobUpdate) -> None:
         ticket.is_done = True
         del self._tickets[ticket.id]
         self._lane_load[ticket.lane] -= ticket.cost.num_rows
         served = self._served[ticket.model]
-        served.admission.give_back(ticket.cost, last.end)
+        served.admission.give_back(ticket.cost, last.completion)
         if not served.admission.accepted.num_rows:
             served.idle.set()
 

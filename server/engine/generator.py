@@ -1,25 +1,24 @@
 """The worker of decoders and encoder-decoders: ``step()``: schedule → run → apply."""
 
 import logging
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from server.engine import sampling
-from server.engine.cache import Capacity
-from server.engine.choosing import Chooser
-from server.engine.isolation import attempts
-from server.engine.lifecycle import Event, Phase
-from server.engine.logits import HostLogits, Logits
+from server.engine.cache.row_store import SlotStore
+from server.engine.cache.slot_cache import Capacity
+from server.engine.decoding import sampling
+from server.engine.decoding.logits import HostLogits, Logits
+from server.engine.decoding.options import AttentionSelection
+from server.engine.gpu.device_sampler import DeviceSampler
+from server.engine.isolation import run_with_isolation
 from server.engine.observer import Load, Observer, RunReport
-from server.engine.options import AttentionRead
 from server.engine.outputs import NOT_FINITE, Outputs
-from server.engine.rows import RowStore
-from server.engine.runner import Runner
+from server.engine.requests.lifecycle import Event, Phase
+from server.engine.requests.sequence import DecodingSequence, GenerationJob, JobUpdate
+from server.engine.requests.waiting_queue import WaitingQueue
+from server.engine.runner import ModelRunner
 from server.engine.scheduler import Chunk, Limits, Plan, overdue, schedule
-from server.engine.sequence import GenerationJob, Progress, Sequence
-from server.engine.waiting import WaitingQueue
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +31,12 @@ class Generator:
     def __init__(
         self,
         model: str,
-        runner: Runner,
+        runner: ModelRunner,
         capacity: Capacity,
         limits: Limits,
         clock: Clock,
         observer: Observer,
-        chooser: Chooser | None = None,
+        chooser: DeviceSampler | None = None,
     ) -> None:
         self.model = model
         self._runner = runner
@@ -47,7 +46,7 @@ class Generator:
         self._observer = observer
         self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
-        self._rows = RowStore(runner.cache, capacity.num_slots)
+        self._rows = SlotStore(runner.cache, capacity.num_slots)
         self._outputs = Outputs(self._rows, capacity.max_length, chooser)
 
     def __repr__(self) -> str:
@@ -104,12 +103,12 @@ class Generator:
         """
         self._outputs.cancel(id_, output)
 
-    def step(self) -> list[Progress]:
+    def step(self) -> list[JobUpdate]:
         """One step. Returns what happened to each job, in order."""
         self._run(self._schedule())
         self._outputs.branch(self._clock())
         self._release_ended()
-        return self._outputs.take_news()
+        return self._outputs.drain_updates()
 
     def _schedule(self) -> Plan:
         """What to run, with rows given to what it admits."""
@@ -124,7 +123,7 @@ class Generator:
         self._rows.unmatch(self._waiting.items)
         return plan
 
-    def _admit(self, row: Sequence, now: float) -> None:
+    def _admit(self, row: DecodingSequence, now: float) -> None:
         row.on(Event.ADMIT)
         group = self._outputs.of(row)
         group.times.started = now
@@ -139,33 +138,33 @@ class Generator:
         if plan.decode:
             self._decode([self._rows.get(id_) for id_ in plan.decode])
 
-    def _decode(self, rows: Rows[Sequence]) -> None:
-        if all(row.job.reporting.attention is None for row in rows):
+    def _decode(self, rows: Sequence[DecodingSequence]) -> None:
+        if all(row.job.logprob_options.attention is None for row in rows):
             self._read("decode", rows, [1] * len(rows))
             return
         # A prompt of which one token is left runs with these, also one that is read for attention.
         for row in rows:
-            is_prompt = row.job.reporting.attention is not None
+            is_prompt = row.job.logprob_options.attention is not None
             self._read("prefill" if is_prompt else "decode", [row], [1])
 
-    def _encode(self, rows: Rows[Sequence]) -> None:
-        def run(rows: Rows[Sequence]) -> Rows[Sequence]:
+    def _encode(self, rows: Sequence[DecodingSequence]) -> None:
+        def run(rows: Sequence[DecodingSequence]) -> Sequence[DecodingSequence]:
             started = self._clock()
             self._runner.encode(rows, [self._rows.slot_of(row) for row in rows])
             num_tokens = sum(row.num_source_tokens for row in rows)
             self._report("encode", len(rows), num_tokens, started)
             return rows
 
-        for attempt in attempts(rows, run, f"encoding by {self.model}", _is_open):
+        for attempt in run_with_isolation(rows, run, f"encoding by {self.model}", _is_open):
             if attempt.result is None:
                 self._outputs.fail(attempt.items, self._clock())
             for row in attempt.result or ():
                 row.is_encoded = True
 
-    def _prefill(self, chunks: Rows[Chunk]) -> None:
+    def _prefill(self, chunks: Sequence[Chunk]) -> None:
         rows = [self._rows.get(chunk.id) for chunk in chunks]
         sizes = [chunk.num_tokens for chunk in chunks]
-        alone = any(not _is_open(row) or row.job.reporting.reads_alone for row in rows)
+        alone = any(not _is_open(row) or row.job.logprob_options.reads_alone for row in rows)
         if not alone:
             self._read("prefill", rows, sizes)
             return
@@ -175,18 +174,18 @@ class Generator:
             if _is_open(row):
                 self._read("prefill", [row], [size])
 
-    def _read(self, phase: str, rows: Rows[Sequence], sizes: Rows[int]) -> None:
+    def _read(self, phase: str, rows: Sequence[DecodingSequence], sizes: Sequence[int]) -> None:
         """Runs the decoder over the next tokens of neighbouring rows and applies the result."""
         reads = sorted(zip(rows, sizes, strict=True), key=lambda read: self._rows.slot_of(read[0]))
 
-        def run(reads: Rows[tuple[Sequence, int]]) -> Logits:
+        def run(reads: Sequence[tuple[DecodingSequence, int]]) -> Logits:
             started = self._clock()
             logits = self._logits(phase, [row for row, _ in reads], [size for _, size in reads])
             self._report(phase, len(reads), sum(size for _, size in reads), started)
             return logits
 
         label = f"a {phase} run of {self.model}"
-        for attempt in attempts(reads, run, label, lambda read: _is_open(read[0])):
+        for attempt in run_with_isolation(reads, run, label, lambda read: _is_open(read[0])):
             read = [row for row, _ in attempt.items]
             if attempt.result is None:
                 self._outputs.fail(read, self._clock())
@@ -194,12 +193,12 @@ class Generator:
             now = self._clock()
             self._outputs.apply(read, [size for _, size in attempt.items], attempt.result, now)
 
-    def _logits(self, phase: str, rows: Rows[Sequence], sizes: Rows[int]) -> Logits:
+    def _logits(self, phase: str, rows: Sequence[DecodingSequence], sizes: Sequence[int]) -> Logits:
         """After the next tokens of each row: ``[rows, vocabulary]``. ``rows`` in order of slots."""
-        slot, reporting = self._rows.slot_of(rows[0]), rows[0].job.reporting
-        if phase == "prefill" and reporting.attention is not None:
-            return self._read_attention(rows[0], slot, sizes[0], reporting.attention)
-        if phase == "prefill" and reporting.prompt_logprobs is not None:
+        slot, logprob_options = self._rows.slot_of(rows[0]), rows[0].job.logprob_options
+        if phase == "prefill" and logprob_options.attention is not None:
+            return self._read_attention(rows[0], slot, sizes[0], logprob_options.attention)
+        if phase == "prefill" and logprob_options.prompt_logprobs is not None:
             return self._read_scored(rows[0], slot, sizes[0])
         if phase == "decode" and slot == 0 and self._runner.buckets is not None:
             count = self._runner.buckets.rows_for(len(rows)) - len(rows)
@@ -208,9 +207,9 @@ class Generator:
                 return self._runner.decode_padded(rows, padding)
         return self._runner.decode(rows, slot, sizes)
 
-    def _read_scored(self, row: Sequence, slot: int, size: int) -> Logits:
+    def _read_scored(self, row: DecodingSequence, slot: int, size: int) -> Logits:
         """Reads a prompt's next tokens and notes how likely each was after those before it."""
-        group, num_top = self._outputs.of(row), row.job.reporting.prompt_logprobs or 0
+        group, num_top = self._outputs.of(row), row.job.logprob_options.prompt_logprobs or 0
         index = row.num_cached_tokens
         for logits in self._runner.decode_all(row, slot, size):
             for after in logits:
@@ -222,14 +221,16 @@ class Generator:
                     group.prompt_logprobs.append(token)
         return HostLogits(logits[-1:])
 
-    def _read_attention(self, row: Sequence, slot: int, size: int, wanted: AttentionRead) -> Logits:
+    def _read_attention(
+        self, row: DecodingSequence, slot: int, size: int, wanted: AttentionSelection
+    ) -> Logits:
         """Reads a prompt's next tokens and notes their attention. Nothing is generated after."""
         attention = self._outputs.of(row).attention
         attention.extend(self._runner.decode_attention(row, slot, size, wanted))
         return HostLogits(np.zeros((1, 1), np.float32))
 
     def _release_ended(self) -> None:
-        """Frees the slots of what ended. Rows move only here, never between the runs of a plan."""
+        """Frees the slots of what ended. Rows move only here."""
         for row in self._outputs.take_ended():
             if not self._waiting.discard(row.id):
                 self._rows.release(row)
@@ -239,5 +240,5 @@ class Generator:
         self._observer.on_run(self.model, report)
 
 
-def _is_open(row: Sequence) -> bool:
+def _is_open(row: DecodingSequence) -> bool:
     return row.phase != Phase.ENDED

@@ -1,8 +1,7 @@
 """A run that fails is tried again item by item, so that only the guilty ones fail."""
 
 import logging
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -13,13 +12,13 @@ log = logging.getLogger(__name__)
 class Attempt(NamedTuple, Generic[T, R]):
     """``items`` that ran together. ``result`` is None if their run failed."""
 
-    items: Rows[T]
+    items: Sequence[T]
     result: R | None
 
 
-def attempts(
-    items: Rows[T],
-    run: Callable[[Rows[T]], R],
+def run_with_isolation(
+    items: Sequence[T],
+    run: Callable[[Sequence[T]], R],
     label: str,
     is_wanted: Callable[[T], bool] = lambda _: True,
 ) -> Iterator[Attempt[T, R]]:
@@ -47,4 +46,4 @@ def attempts(
         return
     for item in items:
         if is_wanted(item):
-            yield from attempts([item], run, label)
+            yield from run_with_isolation([item], run, label)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from server.engine.busy import BusyLanes
 from server.engine.observer import Load, Observer
-from server.engine.sequence import Job, Progress
+from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.sequence import Job, JobUpdate
 
 JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
@@ -25,7 +25,7 @@ class Worker(Protocol[JobT_contra]):
     def load(self) -> Load: ...
     def submit(self, id_: int, job: JobT_contra) -> None: ...
     def cancel(self, id_: int, output: int | None = None) -> None: ...
-    def step(self) -> list[Progress]: ...
+    def step(self) -> list[JobUpdate]: ...
 
     def prepare(self) -> None:
         """Called once, before anything is submitted."""
@@ -81,7 +81,7 @@ class Lane(threading.Thread):
 
     Args:
         index: for reports.
-        publish: takes the news of a step; called by this thread, must not block.
+        publish: takes the updates of a step; called by this thread, must not block.
         on_death: takes the exception that ended the thread.
         observer: told of every step.
         busy: told whether this lane has work.
@@ -90,7 +90,7 @@ class Lane(threading.Thread):
     def __init__(
         self,
         index: int,
-        publish: Callable[[list[Progress]], None],
+        publish: Callable[[list[JobUpdate]], None],
         on_death: Callable[[BaseException], None],
         observer: Observer,
         busy: BusyLanes,
@@ -129,9 +129,9 @@ class Lane(threading.Thread):
 
     def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
-        news = worker.step()
-        if news:
-            self._publish(news)
+        updates = worker.step()
+        if updates:
+            self._publish(updates)
         seconds = time.perf_counter() - started
         self._observer.on_step(worker.model, self._index, worker.load, seconds)
 
@@ -149,9 +149,9 @@ class Lane(threading.Thread):
             self._busy.enter(self._index)
             if isinstance(command, Stop):
                 return False
-            self._obey(command)
+            self._handle(command)
 
-    def _obey(self, command: Add | Remove | Submit | Cancel) -> None:
+    def _handle(self, command: Add | Remove | Submit | Cancel) -> None:
         match command:
             case Add(worker, instance, done):
                 instance.prepare()

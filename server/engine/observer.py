@@ -1,4 +1,4 @@
-"""What an engine reports of its steps. The implementation is in ``server.metrics``."""
+"""What an engine reports of its steps. The implementation is in ``server.telemetry.metrics``."""
 
 from dataclasses import dataclass
 from typing import Protocol

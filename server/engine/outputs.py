@@ -3,24 +3,23 @@
 import itertools
 import logging
 import math
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from server.engine import sampling
-from server.engine.adjust import ConstraintError
-from server.engine.beam import Likeliest
-from server.engine.branching import Branching
-from server.engine.choosing import Ask, Chooser
-from server.engine.group import Group
-from server.engine.lifecycle import Outcome, Phase
-from server.engine.logits import HostLogits, Logits
-from server.engine.rows import Copy, RowStore
-from server.engine.sampling import TokenLogprob
-from server.engine.sequence import Floats, GenerationJob, Progress, Sequence
+from server.engine.cache.row_store import SlotCopy, SlotStore
+from server.engine.decoding import sampling
+from server.engine.decoding.beam import TopTokens
+from server.engine.decoding.branching import Branching
+from server.engine.decoding.logits import HostLogits, Logits
+from server.engine.decoding.logits_processors import ConstraintError
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
+from server.engine.requests.lifecycle import Outcome, Phase
+from server.engine.requests.sequence import DecodingSequence, Floats, GenerationJob, JobUpdate
+from server.engine.requests.sequence_group import SequenceGroup
 
 NOT_FINITE = "the model's output is not finite"
 RUN_FAILED = "the model run failed"
@@ -37,29 +36,31 @@ class Outputs:
         chooser: of tokens, where it can; None leaves all to the host.
     """
 
-    def __init__(self, rows: RowStore, max_length: int, chooser: Chooser | None = None) -> None:
+    def __init__(
+        self, rows: SlotStore, max_length: int, chooser: DeviceSampler | None = None
+    ) -> None:
         self._chooser = chooser
         self._rows = rows
         self._max_length = max_length
-        self._groups: dict[int, Group] = {}
-        self._group_of: dict[int, Group] = {}  # by sequence
+        self._groups: dict[int, SequenceGroup] = {}
+        self._group_of: dict[int, SequenceGroup] = {}  # by sequence
         self._ids = itertools.count()
         # Groups whose rows branch at the end of the step, with the logits of each row.
         self._branching: dict[int, dict[int, Floats]] = {}
-        self._ended: list[Sequence] = []
-        self._news: list[Progress] = []
+        self._ended: list[DecodingSequence] = []
+        self._updates: list[JobUpdate] = []
 
     @property
     def is_empty(self) -> bool:
         return not self._groups
 
-    def open(self, id_: int, job: GenerationJob, now: float) -> Sequence:
+    def open(self, id_: int, job: GenerationJob, now: float) -> DecodingSequence:
         """A new job; returns the row that will read its prompt."""
-        row = Sequence.first_of(next(self._ids), job)
-        self._groups[id_] = self._group_of[row.id] = Group.of(id_, row, now)
+        row = DecodingSequence.first_of(next(self._ids), job)
+        self._groups[id_] = self._group_of[row.id] = SequenceGroup.of(id_, row, now)
         return row
 
-    def of(self, row: Sequence) -> Group:
+    def of(self, row: DecodingSequence) -> SequenceGroup:
         """The job that ``row`` works on."""
         return self._group_of[row.id]
 
@@ -70,19 +71,21 @@ class Outputs:
             if output is None or (self.of(row).is_plain and row.output == output):
                 row.is_cancelled = True
 
-    def take_news(self) -> list[Progress]:
+    def drain_updates(self) -> list[JobUpdate]:
         """What was said since the last time."""
-        news, self._news = self._news, []
-        return news
+        updates, self._updates = self._updates, []
+        return updates
 
-    def take_ended(self) -> list[Sequence]:
+    def take_ended(self) -> list[DecodingSequence]:
         """The rows that ended since the last time; they belong to no job any more."""
         ended, self._ended = self._ended, []
         for row in ended:
             del self._group_of[row.id]
         return ended
 
-    def apply(self, rows: Rows[Sequence], sizes: Rows[int], logits: Logits, now: float) -> None:
+    def apply(
+        self, rows: Sequence[DecodingSequence], sizes: Sequence[int], logits: Logits, now: float
+    ) -> None:
         """Notes what was read, and chooses the next token of each row that knows no more."""
         plain: list[int] = []
         unread: list[int] = []
@@ -117,8 +120,8 @@ class Outputs:
             return
         # Of all rows at once, and all copies at once: the lanes wait for each other less often.
         count = max(0 if g.search is None else g.search.num_candidates for g in groups)
-        found = iter(sampling.likeliest_of([row for table in tables for row in table], count))
-        copies: list[Copy] = []
+        found = iter(sampling.top_tokens_of([row for table in tables for row in table], count))
+        copies: list[SlotCopy] = []
         for group, table in zip(groups, tables, strict=True):
             self._branch(group, table, list(islice(found, len(table))), copies, now)
         self._rows.copy(copies)
@@ -137,15 +140,17 @@ class Outputs:
         else:
             self._end_all(group, outcome, now)
 
-    def fail(self, rows: Rows[Sequence], now: float) -> None:
+    def fail(self, rows: Sequence[DecodingSequence], now: float) -> None:
         """The runs of these rows failed, each alone: a plain one ends, any other with its job."""
         for row in rows:
             self._fail(row, now, RUN_FAILED)
 
-    def _choose(self, rows: Rows[Sequence], indices: Rows[int], logits: Logits, now: float) -> None:
+    def _choose(
+        self, rows: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits, now: float
+    ) -> None:
         """Gives each row its next token, from the ``logits`` at its index."""
         asks = [
-            Ask(index, row, 0.0 if row.generator is None else row.generator.random())
+            SampleRequest(index, row, 0.0 if row.generator is None else row.generator.random())
             for row, index in zip(rows, indices, strict=True)
         ]
         if self._chooser is not None:
@@ -157,7 +162,7 @@ class Outputs:
         if asks:
             self._choose_here(asks, logits.rows([ask.index for ask in asks]), now)
 
-    def _choose_here(self, asks: Rows[Ask], logits: Floats, now: float) -> None:
+    def _choose_here(self, asks: Sequence[SampleRequest], logits: Floats, now: float) -> None:
         """On the host, from ``logits [asks, vocabulary]``."""
         best = sampling.greedy(logits)
         for ask, token, row_logits in zip(asks, best, logits, strict=True):
@@ -167,7 +172,7 @@ class Outputs:
                 self._next(ask.row, partial(_chosen, ask, token, row_logits), row_logits, now)
 
     def _next(
-        self, row: Sequence, choose: Callable[[], int], logits: Floats | None, now: float
+        self, row: DecodingSequence, choose: Callable[[], int], logits: Floats | None, now: float
     ) -> None:
         """Gives a row the token that ``choose`` returns; if that goes wrong, it ends alone.
 
@@ -181,7 +186,7 @@ class Outputs:
             log.exception("no token could be chosen")
             self._end(row, Outcome.FAILED, now, failure=NOT_CHOSEN)
 
-    def _take(self, row: Sequence, token: int, logits: Floats | None, now: float) -> None:
+    def _take(self, row: DecodingSequence, token: int, logits: Floats | None, now: float) -> None:
         group = self.of(row)
         if group.times.first_token is None:
             group.times.first_token = now
@@ -189,21 +194,21 @@ class Outputs:
         if outcome is None and row.num_cached_tokens == self._max_length:
             outcome = Outcome.LENGTH
         logprobs: tuple[TokenLogprob, ...] = ()
-        num_top = row.job.reporting.top_logprobs
+        num_top = row.job.logprob_options.top_logprobs
         if num_top is not None and logits is not None:
             logprobs = (sampling.token_logprob(logits, token, num_top),)
         if outcome is None:
-            news = Progress(group.id, (token,), output=row.output, logprobs=logprobs)
-            self._news.append(news)
+            updates = JobUpdate(group.id, (token,), output=row.output, logprobs=logprobs)
+            self._updates.append(updates)
         else:
             self._end(row, outcome, now, tokens=(token,), logprobs=logprobs)
 
     def _branch(
         self,
-        group: Group,
+        group: SequenceGroup,
         table: list[Floats],
-        found: list[Likeliest],
-        copies: list[Copy],
+        found: list[TopTokens],
+        copies: list[SlotCopy],
         now: float,
     ) -> None:
         """``table``: logits of each row; ``copies`` gets what is to be copied in the end."""
@@ -218,7 +223,7 @@ class Outputs:
             if group.search is None:
                 tokens = branching.split(table[0])
             else:
-                self._news += branching.search(table, found)
+                self._updates += branching.search(table, found)
         except Exception as error:
             outcome, failure = Outcome.UNSATISFIABLE, str(error)
             if not isinstance(error, ConstraintError):
@@ -235,7 +240,9 @@ class Outputs:
         else:
             self._ended += [row for row in before if row not in group.rows]
 
-    def _begin(self, group: Group, tokens: list[int] | None, logits: Floats, now: float) -> None:
+    def _begin(
+        self, group: SequenceGroup, tokens: list[int] | None, logits: Floats, now: float
+    ) -> None:
         """Gives the rows of a job that split their first token."""
         rows = list(group.rows)
         if tokens is None:
@@ -247,7 +254,7 @@ class Outputs:
 
     def _end(
         self,
-        row: Sequence,
+        row: DecodingSequence,
         outcome: Outcome,
         now: float,
         *,
@@ -258,27 +265,32 @@ class Outputs:
         """Ends a plain row: its caller is told, its slot is free when the step is over."""
         group = self.of(row)
         progress = group.end(row, outcome, now, tokens=tokens, logprobs=logprobs, failure=failure)
-        self._news.append(progress)
+        self._updates.append(progress)
         self._ended.append(row)
         if outcome == Outcome.FAILED:
             self._rows.clear(row)
         if progress.is_last:
             del self._groups[group.id]
 
-    def _fail(self, row: Sequence, now: float, failure: str) -> None:
+    def _fail(self, row: DecodingSequence, now: float, failure: str) -> None:
         if self.of(row).is_plain:
             self._end(row, Outcome.FAILED, now, failure=failure)
         else:
             self._end_all(self.of(row), Outcome.FAILED, now, failure)
 
-    def _end_search(self, group: Group, now: float) -> None:
+    def _end_search(self, group: SequenceGroup, now: float) -> None:
         self._ended += group.rows
-        self._news += group.end_search(now)
+        self._updates += group.end_search(now)
         del self._groups[group.id]
         self._branching.pop(group.id, None)
 
     def _abandon(
-        self, group: Group, rows: Rows[Sequence], outcome: Outcome, now: float, failure: str
+        self,
+        group: SequenceGroup,
+        rows: Sequence[DecodingSequence],
+        outcome: Outcome,
+        now: float,
+        failure: str,
     ) -> None:
         """Ends a group that was left in the middle of branching: ``rows`` are all it had or has."""
         for row in rows:
@@ -287,17 +299,19 @@ class Outputs:
         self._ended += [row for row in rows if row.phase == Phase.ENDED]
         self._end_all(group, outcome, now, failure)
 
-    def _end_all(self, group: Group, outcome: Outcome, now: float, failure: str = "") -> None:
+    def _end_all(
+        self, group: SequenceGroup, outcome: Outcome, now: float, failure: str = ""
+    ) -> None:
         self._ended += group.rows
         if outcome == Outcome.FAILED:
             for row in group.rows:
                 self._rows.clear(row)
-        self._news += group.end_all(outcome, now, failure)
+        self._updates += group.end_all(outcome, now, failure)
         del self._groups[group.id]
         self._branching.pop(group.id, None)
 
 
-def _overdue_outcome(row: Sequence, now: float) -> Outcome:
+def _overdue_outcome(row: DecodingSequence, now: float) -> Outcome:
     finish_by = row.job.finish_by
     if row.is_cancelled:
         return Outcome.CANCELLED
@@ -306,7 +320,7 @@ def _overdue_outcome(row: Sequence, now: float) -> Outcome:
     return Outcome.DEADLINE
 
 
-def _chosen(ask: Ask, best: int, logits: Floats) -> int:
+def _chosen(ask: SampleRequest, best: int, logits: Floats) -> int:
     """The next token of a row whose likeliest is ``best``, by its ``logits [vocabulary]``."""
     row = ask.row
     if row.is_plainly_greedy:

@@ -1,21 +1,20 @@
 """Turns rows of sequences into graph inputs, and runs them over the cache."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Rows
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from model.bundle import AttentionKind, GraphSpec
-from server.backend.base import SOURCE_ROWS, Array, BoundGraph, Graph
-from server.backend.host_memory import HostMemory
-from server.engine.buckets import Buckets
-from server.engine.cache import Capacity, MakeMemory, SlotCache
-from server.engine.choice_graph import NEVER
-from server.engine.logits import DeviceLogits, HostLogits, Logits
-from server.engine.options import AttentionRead
-from server.engine.padded import PaddedDecode
-from server.engine.sequence import Floats, Sequence
+from server.engine.cache.slot_cache import Capacity, MakeMemory, SlotCache
+from server.engine.decoding.logits import DeviceLogits, HostLogits, Logits
+from server.engine.decoding.options import AttentionSelection
+from server.engine.gpu.buckets import Buckets
+from server.engine.gpu.padded_decode import PaddedDecode
+from server.engine.gpu.sampler_graph import NEVER
+from server.engine.requests.sequence import DecodingSequence, Floats
+from server.runtime.contract import SOURCE_ROWS, Array, BoundGraph, Graph
+from server.runtime.host_memory import HostMemory
 
 # Tokens whose logits over the whole vocabulary are held at once.
 SCORED_CHUNK = 64
@@ -24,12 +23,12 @@ SCORED_CHUNK = 64
 class _Read(NamedTuple):
     """The ``size`` tokens of ``row`` from index ``start`` on, which is what it has cached."""
 
-    row: Sequence
+    row: DecodingSequence
     start: int
     size: int
 
 
-class Runner:
+class ModelRunner:
     """One model's graphs over one lane's slots.
 
     Args:
@@ -75,7 +74,7 @@ class Runner:
             )
         self._take = take
 
-    def encode(self, rows: Rows[Sequence], slots: Rows[int]) -> None:
+    def encode(self, rows: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
         """Runs the encoder over the sources and stores its memory in ``slots``."""
         if self._encode is None:
             raise ValueError("a decoder has nothing to encode")
@@ -83,7 +82,9 @@ class Runner:
         memory = self._encode.run_kept({"token_ids": ids, "lengths": lengths})
         self.cache.write_cross(slots, memory, lengths.tolist())
 
-    def decode(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Logits:
+    def decode(
+        self, rows: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]
+    ) -> Logits:
         """Reads the next ``sizes[i]`` tokens of each row into its slot.
 
         Args:
@@ -103,7 +104,7 @@ class Runner:
             self.cache.restore(first_slot, len(rows))
             raise
 
-    def decode_padded(self, rows: Rows[Sequence], padding: Rows[int]) -> Logits:
+    def decode_padded(self, rows: Sequence[DecodingSequence], padding: Sequence[int]) -> Logits:
         """As :meth:`decode`, of one token of each row from slot 0 on, in a run of a fixed size.
 
         Args:
@@ -130,7 +131,9 @@ class Runner:
         """Runs each bucket until it is recorded, where nothing runs yet. Returns how many are."""
         return 0 if self._padded is None else self._padded.record()
 
-    def _read(self, rows: Rows[Sequence], first_slot: int, sizes: Rows[int]) -> Logits:
+    def _read(
+        self, rows: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]
+    ) -> Logits:
         together = 1 if self._within_source else self._max_chunk
         if together is None or max(sizes) <= together:
             reads = [
@@ -147,7 +150,7 @@ class Runner:
             last.append(logits.rows([0]).copy())  # the next run overwrites them
         return HostLogits(np.concatenate(last))
 
-    def decode_all(self, row: Sequence, slot: int, size: int) -> Iterator[Floats]:
+    def decode_all(self, row: DecodingSequence, slot: int, size: int) -> Iterator[Floats]:
         """Reads the next ``size`` tokens of a row.
 
         Yields:
@@ -159,7 +162,7 @@ class Runner:
             yield logits.rows(range(read.size))
 
     def decode_attention(
-        self, row: Sequence, slot: int, size: int, wanted: AttentionRead
+        self, row: DecodingSequence, slot: int, size: int, wanted: AttentionSelection
     ) -> Iterator[Floats]:
         """Reads the next ``size`` tokens of a row.
 
@@ -184,12 +187,14 @@ class Runner:
                 weights[..., :num_seen] = chosen[:, :, index, :num_seen]
                 yield weights
 
-    def _longest(self, row: Sequence, size: int) -> int:
+    def _longest(self, row: DecodingSequence, size: int) -> int:
         """How many of ``size`` new tokens of ``row`` one run may hold."""
         limit = self._max_chunk or size
         return min(limit, row.num_source_tokens) if self._within_source else limit
 
-    def _run(self, reads: Rows[_Read], first_slot: int, *, all_positions: bool = False) -> Logits:
+    def _run(
+        self, reads: Sequence[_Read], first_slot: int, *, all_positions: bool = False
+    ) -> Logits:
         """One run: logits after each row's last new token, or after every one of one row."""
         key = (first_slot, len(reads))
         if key not in self._bound:
@@ -204,7 +209,7 @@ class Runner:
             logits[:, self._suppressed] = NEVER
         return HostLogits(logits)
 
-    def _inputs(self, reads: Rows[_Read], *, all_positions: bool = False) -> dict[str, Array]:
+    def _inputs(self, reads: Sequence[_Read], *, all_positions: bool = False) -> dict[str, Array]:
         ids, num_new = pad([read.row.tokens[read.start : read.start + read.size] for read in reads])
         num_cached = np.array([read.start for read in reads], np.int32)
         positions = np.arange(len(reads), dtype=np.int32) * ids.shape[1] + num_new - 1
@@ -225,20 +230,20 @@ class Runner:
         return inputs
 
 
-def _pieces(row: Sequence, size: int, longest: int) -> Iterator[_Read]:
+def _pieces(row: DecodingSequence, size: int, longest: int) -> Iterator[_Read]:
     stop = row.num_cached_tokens + size
     for start in range(row.num_cached_tokens, stop, longest):
         yield _Read(row, start, min(longest, stop - start))
 
 
-def _source_rows(reads: Rows[_Read]) -> Array:
+def _source_rows(reads: Sequence[_Read]) -> Array:
     """For each, the first that has its source."""
     first: dict[int, int] = {}
     rows = [first.setdefault(id(read.row.job), index) for index, read in enumerate(reads)]
     return np.array(rows, np.int32)
 
 
-def pad(rows: Rows[Rows[int]]) -> tuple[Array, Array]:
+def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     """Right-pads with id 0.
 
     Returns:

@@ -36,7 +36,7 @@ class Schedulable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``max_step_tokens``: tokens that one step may read, decoded rows included.
+    """``max_batched_tokens``: tokens that one step may read, decoded rows included.
 
     ``min_chunk``: prompts get at least this many tokens of a step, whatever decodes;
     a prompt is not split off with fewer. ``max_padding``: padded over real tokens of a
@@ -44,7 +44,7 @@ class Limits:
     """
 
     num_slots: int
-    max_step_tokens: int
+    max_batched_tokens: int
     min_chunk: int = 16
     max_padding: float = 1.25
 
@@ -97,7 +97,7 @@ def schedule(
     """
     rows = list(running)
     decode = tuple(item.id for item in rows if is_decodable(item))
-    budget = max(limits.max_step_tokens - len(decode), limits.min_chunk)
+    budget = max(limits.max_batched_tokens - len(decode), limits.min_chunk)
 
     chunks: list[tuple[Schedulable, int]] = []
     for item in rows[len(decode) :]:

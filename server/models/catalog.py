@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from model.bundle import MANIFEST_FILE, NAME_PATTERN, BundleError
-from server.backend.base import Backend
 from server.config import ServerConfig
-from server.engine.build import capacity_of, make_workers
 from server.engine.engine import Engine
 from server.engine.lane import Worker
-from server.engine.warm_up import warm_up
 from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, StartupError
-from server.metrics import Metrics
 from server.models.calls_in_flight import CallsInFlight
-from server.models.memory import release_free_memory
+from server.models.free_memory import release_free_memory
 from server.models.registry import (
     Entry,
     Model,
@@ -31,6 +27,10 @@ from server.models.registry import (
     replicated,
     version_order,
 )
+from server.models.warm_up import warm_up
+from server.models.workers import capacity_of, make_workers
+from server.runtime.contract import Backend
+from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

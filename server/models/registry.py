@@ -11,12 +11,12 @@ from jinja2 import TemplateError
 
 from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Manifest, Parity
 from model.bundle_files import read_manifest, read_parity, verify_files
-from server.backend.base import Backend, Graph
-from server.backend.external_data import check_external_data
-from server.backend.lazy import LazyGraph
-from server.engine.cache import MakeMemory
-from server.engine.choosing import LoadModel
+from server.engine.cache.slot_cache import MakeMemory
+from server.engine.gpu.device_sampler import LoadModel
 from server.errors import ModelNotFoundError
+from server.runtime.contract import Backend, Graph
+from server.runtime.ort.external_data import check_external_data
+from server.runtime.ort.lazy_graph import LazyGraph
 from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
 from server.text.tokenizer import Tokenizer

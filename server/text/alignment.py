@@ -1,16 +1,16 @@
-"""Where the tokens of a generated text stand in it."""
+"""Character offsets of generated tokens in their text."""
 
 from collections.abc import Sequence
 
 from server.text.tokenizer import Tokenizer
 
-Span = tuple[int, int]  # characters, the end excluded
+Span = tuple[int, int]  # start and end in characters; end excluded
 
 
 def target_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Span | None]:
-    """The characters of ``tokenizer.decode(ids)`` that each token adds, without a space before.
+    """The characters that each token adds to ``tokenizer.decode(ids)``, without leading spaces.
 
-    None for a token that adds none: a special one, or the first part of a character.
+    ``None`` for a token that adds none, such as a special token or the first bytes of a character.
     """
     whole = tokenizer.decode(ids)
     spans: list[Span | None] = []

@@ -1,17 +1,19 @@
-"""From logits of starts and ends to the parts of a text that answer a question."""
+"""Answer spans from a question-answering model's start and end logits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from server.engine.sequence import Floats
-from server.text.reading import Reading
+from server.text.windows import TokenizedText
+
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters from ``start`` to ``end``; both 0 for no answer."""
+    """An answer: characters ``start`` to ``end`` of the context; both 0 for no answer."""
 
     score: float
     start: int
@@ -19,41 +21,41 @@ class Span:
 
 
 def find_answers(
-    reading: Reading,
+    text: TokenizedText,
     logits: Sequence[Floats],
     *,
     top_k: int,
     max_answer_tokens: int,
-    allow_none: bool,
+    allow_no_answer: bool,
 ) -> list[Span]:
     """The best spans over all windows, best first.
 
-    A span's score is the probability of its start times that of its end, among the tokens of
-    the context in its window and the first token, which stands for no answer (Devlin et al.
-    2018, section 4.3). Spans are widened to whole words. That there is no answer is as likely
-    as it is in the window where it is least so.
+    A span's score is the probability of its start times the probability of its end, both among
+    the context's tokens in the window and the first token, which means "no answer" (Devlin et al.
+    2018, section 4.3). Spans are extended to whole words. The score of "no answer" is its lowest
+    over all windows.
 
     Args:
-        reading: of the question and the context.
-        logits: of each window, ``[length, 2]``.
-        top_k: at most so many.
+        text: question and context.
+        logits: start and end logits of each window, ``[length, 2]``.
+        top_k: the most spans to return.
         max_answer_tokens: the longest span.
-        allow_none: whether no answer may be among them.
+        allow_no_answer: whether "no answer" may be among the spans.
     """
     best: dict[tuple[int, int], float] = {}
     none_score = 1.0
-    for window, window_logits in zip(reading.windows, logits, strict=True):
-        context = np.arange(window.start, window.start + window.size)
-        # The first token, then the context.
+    for window, window_logits in zip(text.windows, logits, strict=True):
+        context = np.arange(window.text_start, window.text_start + window.num_text_tokens)
+        # [1 + context, 2]: the first token, then the context's.
         rows = window_logits[np.concatenate([[0], context])].astype(np.float64)
         weights = np.exp(rows - rows.max(0))
         start, end = (weights / weights.sum(0)).T
         none_score = min(none_score, float(start[0] * end[0]))
         for first, last, score in _best_pairs(start[1:], end[1:], max_answer_tokens, top_k):
-            span = _characters(reading, window.first + first, window.first + last)
+            span = _whole_words(text, window.first_token + first, window.first_token + last)
             best[span] = max(score, best.get(span, 0.0))
     spans = [Span(score, *characters) for characters, score in best.items()]
-    if allow_none:
+    if allow_no_answer:
         spans.append(Span(none_score, 0, 0))
     return sorted(spans, key=lambda span: -span.score)[:top_k]
 
@@ -61,14 +63,14 @@ def find_answers(
 def _best_pairs(
     start: Floats, end: Floats, max_length: int, top_k: int
 ) -> Iterable[tuple[int, int, float]]:
-    """First token, last token and score of the likeliest spans."""
+    """First token, last token and score of the best spans, best first."""
     size = len(start)
     # A band: [size, max_length], the last token from first to first + max_length - 1.
     lengths = min(max_length, size)
     lasts = np.arange(size)[:, None] + np.arange(lengths)
     scores = np.where(lasts < size, start[:, None] * end[np.minimum(lasts, size - 1)], -1.0)
     flat = scores.ravel()
-    # Spans of the same words become one, so more are looked at than are wanted.
+    # More candidates than are returned: spans of the same words become one.
     count = min(len(flat), top_k * 4)
     order = np.argpartition(-flat, count - 1)[:count] if count else np.empty(0, np.int64)
     for index in order[np.argsort(-flat[order], kind="stable")]:
@@ -77,13 +79,13 @@ def _best_pairs(
             yield first, first + length, float(flat[index])
 
 
-def _characters(reading: Reading, first: int, last: int) -> tuple[int, int]:
-    """The characters of the words that tokens ``first`` to ``last`` belong to."""
-    words = reading.words
+def _whole_words(text: TokenizedText, first: int, last: int) -> tuple[int, int]:
+    """Start and end, in characters, of the words that tokens ``first`` to ``last`` belong to."""
+    words = text.word_ids
     if words[first] is not None:
         while first > 0 and words[first - 1] == words[first]:
             first -= 1
     if words[last] is not None:
         while last + 1 < len(words) and words[last + 1] == words[last]:
             last += 1
-    return reading.spans[first][0], reading.spans[last][1]
+    return text.offsets[first][0], text.offsets[last][1]

@@ -1,4 +1,4 @@
-"""Chat templates: Jinja, in a sandbox, as Hugging Face defines them."""
+"""Chat templates as Hugging Face defines them: sandboxed Jinja."""
 
 import json
 from collections.abc import Sequence
@@ -15,14 +15,18 @@ ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """``role`` is one of :data:`ROLES`."""
+    """One turn of a conversation. ``role`` is one of :data:`ROLES`."""
 
     role: str
     content: str
 
 
 class ChatTemplate:
-    """Turns a conversation into a prompt that ends where the assistant's turn begins.
+    """Renders a conversation as a prompt for the assistant's next turn.
+
+    Args:
+        template: the Jinja source.
+        special_tokens: by name, such as ``bos_token``; variables of the template.
 
     Raises:
         jinja2.TemplateError: the template does not compile.
@@ -36,12 +40,12 @@ class ChatTemplate:
             self._template = environment.from_string(template)
         except TemplateError:
             raise
-        except Exception as error:  # nested too deeply for the parser or for Python
+        except Exception as error:  # such as RecursionError for deep nesting
             raise TemplateError(f"{type(error).__name__}: {error}") from error
         self._special_tokens = special_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt. Raises ``InvalidArgumentError`` if the template refuses the messages."""
+        """The prompt. Raises ``InvalidArgumentError`` if the template rejects the messages."""
         try:
             return self._template.render(
                 messages=[asdict(message) for message in messages],
@@ -51,7 +55,7 @@ class ChatTemplate:
         except TemplateError as error:
             raise InvalidArgumentError("messages", str(error)) from error
         except Exception as error:
-            # A template is the bundle's code: what it raises on these messages is up to it.
+            # The template is code of the bundle and may raise anything.
             raise InvalidArgumentError("messages", f"the chat template: {error}") from error
 
 

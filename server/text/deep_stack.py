@@ -1,11 +1,11 @@
-"""For native code that recurses as deeply as its input says."""
+"""Runs native code whose recursion depth depends on its input."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-# Of addresses; memory is taken as far as the recursion goes, and given back.
+# Address space only: memory is committed as the recursion needs it, and freed at the end.
 STACK_BYTES = 256 << 20
 
 T = TypeVar("T")
@@ -13,10 +13,10 @@ _lock = threading.Lock()
 
 
 def on_deep_stack(function: Callable[[], T]) -> T:
-    """``function()``, in a thread of its own with :data:`STACK_BYTES` of stack.
+    """Runs ``function`` in a new thread with :data:`STACK_BYTES` of stack. Returns its result.
 
     Raises:
-        Exception: what ``function`` raises.
+        BaseException: whatever ``function`` raises.
     """
     result: Future[T] = Future()
 
@@ -27,7 +27,7 @@ def on_deep_stack(function: Callable[[], T]) -> T:
             result.set_exception(error)
 
     thread = threading.Thread(target=run, name="deep-stack", daemon=True)
-    with _lock:  # the size is the process's: of threads that start meanwhile
+    with _lock:  # stack_size applies to every thread that the process starts meanwhile
         before = threading.stack_size(STACK_BYTES)
         try:
             thread.start()

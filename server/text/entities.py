@@ -1,4 +1,4 @@
-"""From labels of tokens to entities of a text."""
+"""Entities of a text from the label probabilities of its tokens."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -8,14 +8,19 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-Scores = npt.NDArray[np.float32]  # [labels]: probabilities of a token's or a word's labels
+Scores = npt.NDArray[np.float32]  # [labels]: label probabilities of a token or a word
 _PREFIXED = re.compile(r"[BIESLU]-.")
-_ENDS = frozenset("ESLU")  # last token, or the only one
-_BEGINS = frozenset("BSU")
+_ENDS = frozenset("ESLU")  # prefixes of an entity's last or only token
+_BEGINS = frozenset("BSU")  # prefixes of its first or only token
 
 
 class Aggregation(StrEnum):
-    """How tokens become entities; the last three first make words of tokens."""
+    """How tokens become entities, as ``aggregation_strategy`` of ``transformers``.
+
+    ``NONE``: each token is an entity. ``SIMPLE``: neighbouring tokens with one label. ``FIRST``,
+    ``AVERAGE`` and ``MAX``: the same with words; a word gets the label of its first token, of the
+    mean of its tokens' probabilities, or of its most certain token.
+    """
 
     NONE = "none"
     SIMPLE = "simple"
@@ -25,8 +30,8 @@ class Aggregation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A token or a word: characters from ``start`` to ``end``."""
+class LabelledToken:
+    """A token or a word: label probabilities, and characters ``start`` to ``end``."""
 
     scores: Scores
     start: int
@@ -36,6 +41,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
+    """Characters ``start`` to ``end`` of the text.
+
+    ``label`` has no prefix such as ``B-``, except with ``Aggregation.NONE``.
+    """
+
     label: str
     score: float
     start: int
@@ -43,90 +53,100 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
-class _Labelled:
+class _BestLabel:
+    """The likeliest label of a token or a word: its index, and its probability."""
+
     label: int
     score: float
     start: int
     end: int
 
 
-def _merge_first(word: Sequence[Piece]) -> Scores:
+def _first_scores(word: Sequence[LabelledToken]) -> Scores:
     return word[0].scores
 
 
-def _merge_average(word: Sequence[Piece]) -> Scores:
+def _mean_scores(word: Sequence[LabelledToken]) -> Scores:
     mean: Scores = np.stack([token.scores for token in word]).mean(0)
     return mean
 
 
-def _merge_max(word: Sequence[Piece]) -> Scores:
+def _surest_scores(word: Sequence[LabelledToken]) -> Scores:
     return max(word, key=lambda token: float(token.scores.max())).scores
 
 
-WORDS: dict[Aggregation, Callable[[Sequence[Piece]], Scores]] = {
-    Aggregation.FIRST: _merge_first,
-    Aggregation.AVERAGE: _merge_average,
-    Aggregation.MAX: _merge_max,
+_WORD_SCORES: dict[Aggregation, Callable[[Sequence[LabelledToken]], Scores]] = {
+    Aggregation.FIRST: _first_scores,
+    Aggregation.AVERAGE: _mean_scores,
+    Aggregation.MAX: _surest_scores,
 }
 
 
 def find_entities(
-    tokens: Sequence[Piece],
+    tokens: Sequence[LabelledToken],
     labels: Sequence[str],
     aggregation: Aggregation,
     ignored: Collection[str] = ("O",),
 ) -> list[Entity]:
-    """The entities of a text, in its order, as the pipelines of ``transformers`` find them.
+    """The entities of a text, in order, as the pipelines of ``transformers`` find them.
 
-    Neighbours of one label become one entity, up to the next that begins one (``B-``, and in
-    a BIOES scheme ``S-``, or what follows ``E-`` and ``S-``). Its score is the mean of theirs.
+    Neighbours with the same label form one entity. A new entity begins at ``B-`` and, in a BIOES or
+    BILOU scheme, at ``S-`` or ``U-`` and after ``E-``, ``L-``, ``S-`` or ``U-``. Its score is the
+    mean of its tokens' or words' probabilities.
 
     Args:
-        tokens: of the text, without special ones.
+        tokens: of the text, without special tokens.
         labels: of the model, such as ``B-PER``.
-        aggregation: how.
-        ignored: labels that are no entities, with their prefix or without.
+        aggregation: how tokens become entities.
+        ignored: labels that mark no entities; without prefix unless ``aggregation`` is ``NONE``.
     """
-    if aggregation in WORDS:
-        tokens = _words(tokens, WORDS[aggregation])
-    found = []
+    if aggregation in _WORD_SCORES:
+        tokens = _words(tokens, _WORD_SCORES[aggregation])
+    best = []
     for token in tokens:
-        best = int(token.scores.argmax())
-        found.append(_Labelled(best, float(token.scores[best]), token.start, token.end))
+        label = int(token.scores.argmax())
+        best.append(_BestLabel(label, float(token.scores[label]), token.start, token.end))
     if aggregation == Aggregation.NONE:
-        entities = [Entity(labels[x.label], x.score, x.start, x.end) for x in found]
+        entities = [Entity(labels[x.label], x.score, x.start, x.end) for x in best]
     else:
-        entities = _group(found, [_split(label, _has_ends(labels)) for label in labels])
+        has_ends = _has_ends(labels)
+        entities = _group(best, [_split(label, has_ends) for label in labels])
     return [entity for entity in entities if entity.label not in ignored]
 
 
-def _words(tokens: Sequence[Piece], merge: Callable[[Sequence[Piece]], Scores]) -> list[Piece]:
-    words: list[list[Piece]] = []
+def _words(
+    tokens: Sequence[LabelledToken], merge: Callable[[Sequence[LabelledToken]], Scores]
+) -> list[LabelledToken]:
+    """Merges the tokens of each word; ``merge`` gives the word's probabilities."""
+    words: list[list[LabelledToken]] = []
     for token in tokens:
         if token.begins_word or not words:
             words.append([token])
         else:
             words[-1].append(token)
-    return [Piece(merge(word), word[0].start, word[-1].end, begins_word=True) for word in words]
+    return [
+        LabelledToken(merge(word), word[0].start, word[-1].end, begins_word=True) for word in words
+    ]
 
 
 def _has_ends(labels: Sequence[str]) -> bool:
-    """Whether the scheme marks ends as well as beginnings: BIOES or BILOU."""
+    """Whether the scheme marks ends too: BIOES or BILOU."""
     entities = [label for label in labels if label != "O"]
     prefixed = all(_PREFIXED.match(label) for label in entities)
     return prefixed and any(label[0] in _ENDS for label in entities)
 
 
 def _split(label: str, has_ends: bool) -> tuple[str, str]:
-    """Prefix and name; what has no prefix goes on."""
+    """Prefix and name. A label without a prefix continues an entity, as ``I-`` does."""
     if label[:2] in ("B-", "I-") or (has_ends and label != "O"):
         return label[0], label[2:]
     return "I", label
 
 
-def _group(found: Sequence[_Labelled], labels: Sequence[tuple[str, str]]) -> list[Entity]:
-    groups: list[list[_Labelled]] = []
-    for token in found:
+def _group(tokens: Sequence[_BestLabel], labels: Sequence[tuple[str, str]]) -> list[Entity]:
+    """Joins neighbours into entities; ``labels`` are split into prefix and name."""
+    groups: list[list[_BestLabel]] = []
+    for token in tokens:
         prefix, name = labels[token.label]
         if groups:
             last_prefix, last_name = labels[groups[-1][-1].label]

@@ -1,8 +1,8 @@
-"""Grammars that an output must follow: the one file that imports llguidance.
+"""Grammar-constrained decoding. No other file imports llguidance.
 
-llguidance (https://github.com/guidance-ai/llguidance) computes, for a JSON schema, a regular
-expression or a context-free grammar, which tokens may come next. Why it and not another:
-docs/decisions/0007-grammars.md.
+llguidance (https://github.com/guidance-ai/llguidance) computes which tokens may come next, for a
+JSON schema, a regular expression or a context-free grammar. docs/decisions/0007-grammars.md says
+why it was chosen.
 """
 
 import json
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from server.engine.adjust import ConstraintError, Floats
+from server.engine.decoding.logits_processors import ConstraintError, Floats
 from server.text.deep_stack import on_deep_stack
 from server.text.spelling import drops_first_space, spelling
 
@@ -29,6 +29,8 @@ _SPECIAL_IN_REGEX = re.compile(r"[\\.+*?()|\[\]{}^$#&~\-]")
 
 
 class GrammarKind(StrEnum):
+    """The language that a grammar is written in."""
+
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     LARK = "lark"
@@ -37,24 +39,29 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """``text`` of a JSON schema, a regular expression or a grammar; or ``choices``."""
+    """What an output must match: ``text`` in the language of ``kind``, or one of ``choices``."""
 
     kind: GrammarKind
     text: str = ""
     choices: tuple[str, ...] = ()
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of ``text`` and ``choices`` in UTF-8."""
+        return sum(len(text.encode()) for text in (self.text, *self.choices))
+
 
 class GrammarError(Exception):
-    """A grammar that cannot be used; the message is for the caller who wrote it."""
+    """A grammar that cannot be used. The message is sent to the caller."""
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer, and keeps the last ones. Thread-safe.
+    """Compiles grammars for one tokenizer and caches the latest. Thread-safe.
 
     Args:
-        path: of ``tokenizer.json``, read when the first grammar comes.
-        vocabulary_size: of the model's logits.
-        eos: the tokens that may end an output; at least one.
+        path: of ``tokenizer.json``; read when the first grammar is compiled.
+        vocabulary_size: length of the model's logits.
+        eos: ids of the end-of-sequence tokens; without any, no grammar compiles.
     """
 
     def __init__(self, path: Path, vocabulary_size: int, eos: tuple[int, ...]) -> None:
@@ -64,46 +71,46 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._drops_first_space = False
-        # The library recurses once for each rule, and 8 MiB are too few for a grammar's worth.
+        # The library recurses once per rule; 8 MiB of stack are too few for the largest grammar.
         self._compiled = lru_cache(CACHED_GRAMMARS)(
             lambda grammar: on_deep_stack(lambda: self._compile(grammar))
         )
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
-        """A constraint at its beginning. Takes up to a second: not for an event loop.
+        """A constraint in its initial state. Blocks for up to a second.
 
         Raises:
-            GrammarError: it is malformed, too complex, or the tokenizer is of no use to it.
+            GrammarError: the grammar is malformed or too complex, or the tokenizer is unsupported.
         """
         return self._compiled(grammar).fork()
 
     def _compile(self, grammar: Grammar) -> "GrammarConstraint":
-        tokenizer = self._library_tokenizer()
+        tokenizer = self._tokenizer_for_library()
         try:
             source = _source(grammar)
             if self._drops_first_space:
-                source = _after_a_space(source)
+                source = _with_optional_space(source)
         except RecursionError as error:
             raise GrammarError("is nested too deeply") from error
         matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
         constraint = GrammarConstraint(matcher, self._vocabulary_size)
-        try:  # the first tokens of one that explodes cost too much already
+        try:  # a grammar that explodes exceeds the limits at the first token
             constraint.fork().mask(np.zeros(self._vocabulary_size, np.float32))
         except ConstraintError as error:
             raise GrammarError(str(error)) from error
         return constraint
 
-    def _library_tokenizer(self) -> llguidance.LLTokenizer:
+    def _tokenizer_for_library(self) -> llguidance.LLTokenizer:
         with self._lock:
             if self._tokenizer is None:
                 if not self._eos:
                     raise GrammarError("this model has no token that ends an output")
-                ours = Tokenizer.from_file(str(self._path))
-                self._drops_first_space = drops_first_space(ours)
+                tokenizer = Tokenizer.from_file(str(self._path))
+                self._drops_first_space = drops_first_space(tokenizer)
                 try:
-                    self._tokenizer = self._read_tokenizer(ours)
+                    self._tokenizer = self._convert_tokenizer(tokenizer)
                 except Exception as error:
                     # The library raises ValueError and RuntimeError, and wraps Rust's panics.
                     raise GrammarError(
@@ -111,18 +118,19 @@ class GrammarCompiler:
                     ) from error
             return self._tokenizer
 
-    def _read_tokenizer(self, ours: Tokenizer) -> llguidance.LLTokenizer:
-        """By the library, if it knows such a decoder; else from what the tokens decode to."""
+    def _convert_tokenizer(self, tokenizer: Tokenizer) -> llguidance.LLTokenizer:
+        """From ``tokenizer.json`` if the library supports its decoder, else from the spellings."""
         given: str | llguidance.TokenizerWrapper = self._path.read_text("utf-8")
         try:
             return llguidance.LLTokenizer(given, n_vocab=self._vocabulary_size, eos_token=self._eos)
         except ValueError:
-            given = llguidance.TokenizerWrapper(_Spelled(ours, self._vocabulary_size, self._eos[0]))
+            spelled = _SpelledTokenizer(tokenizer, self._vocabulary_size, self._eos[0])
+            given = llguidance.TokenizerWrapper(spelled)
         return llguidance.LLTokenizer(given, eos_token=self._eos)
 
 
 class GrammarConstraint:
-    """Implements :class:`server.engine.adjust.Constraint`."""
+    """Implements :class:`server.engine.decoding.logits_processors.Constraint`."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
         self._matcher = matcher
@@ -145,8 +153,8 @@ class GrammarConstraint:
         return GrammarConstraint(self._matcher.deep_copy(), self._bits.shape[1] * 32)
 
 
-class _Spelled:
-    """A tokenizer in the form that the library's wrapper reads."""
+class _SpelledTokenizer:
+    """A tokenizer with the attributes that ``llguidance.TokenizerWrapper`` reads."""
 
     bos_token_id = None
 
@@ -161,8 +169,8 @@ class _Spelled:
         return self._encode(text)
 
 
-def _after_a_space(source: str) -> str:
-    """The same, where a text may begin with a space that its reader does not see."""
+def _with_optional_space(source: str) -> str:
+    """The grammar with an optional first space, which the tokenizer drops when it decodes."""
     if source.lstrip().startswith("{"):
         (inner,) = json.loads(source)["grammars"]
     else:
@@ -172,7 +180,7 @@ def _after_a_space(source: str) -> str:
 
 
 def _source(grammar: Grammar) -> str:
-    """In the library's own form."""
+    """The grammar in the library's format."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             try:
@@ -185,7 +193,7 @@ def _source(grammar: Grammar) -> str:
         case GrammarKind.REGEX:
             return str(llguidance.LLMatcher.grammar_from_regex(grammar.text))
         case GrammarKind.LARK:
-            if grammar.text.lstrip().startswith("{"):  # the library's own form, not for callers
+            if grammar.text.lstrip().startswith("{"):  # the library's format, not for callers
                 raise GrammarError("does not begin with a rule")
             return str(llguidance.LLMatcher.grammar_from_lark(grammar.text))
         case GrammarKind.CHOICES:

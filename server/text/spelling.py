@@ -1,4 +1,4 @@
-"""What each token adds to a text, in bytes: read off the tokenizer's own decoder."""
+"""The bytes that each token adds to a text, found with the tokenizer's own decoder."""
 
 import re
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_REPLACEMENT = "\ufffd"  # what a part of a character decodes to
-SPACE = "▁"  # SentencePiece's
-_BEFORE = "a"  # any text that a token may follow
+_REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
+SPACE = "▁"  # SentencePiece writes it for a space
+_CONTEXT = "a"  # some text for a token to follow
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """``tokens[id]`` is what ``id`` adds after other text.
+    """The vocabulary as bytes.
 
-    ``unwritable``: the tokens that no text is made of, with their names for bytes: special ones,
-    the unknown one, parts of characters that the vocabulary does not name. ``encode`` finds the
-    tokens that a text in the middle of another has.
+    ``tokens[id]``: the bytes that ``id`` adds after other text. ``unwritable``: ids that add no
+    text of their own (special tokens, the unknown token, incomplete characters); their entry in
+    ``tokens`` is their name. ``encode``: tokenizes bytes that follow other text.
     """
 
     tokens: tuple[bytes, ...]
@@ -27,8 +27,8 @@ class Spelling:
 
 
 def spelling(tokenizer: Tokenizer, vocabulary_size: int) -> Spelling:
-    """Of the first ``vocabulary_size`` ids."""
-    before = tokenizer.encode(_BEFORE, add_special_tokens=False).ids
+    """The spelling of the first ``vocabulary_size`` ids."""
+    before = tokenizer.encode(_CONTEXT, add_special_tokens=False).ids
     start = len(tokenizer.decode(before))
     ids = range(min(vocabulary_size, tokenizer.get_vocab_size()))
     texts = tokenizer.decode_batch([[*before, id_] for id_ in ids])
@@ -45,12 +45,12 @@ def spelling(tokenizer: Tokenizer, vocabulary_size: int) -> Spelling:
         else:
             tokens.append(name.encode())
             unwritable.append(id_)
-    for id_ in range(len(tokens), vocabulary_size):  # rows of the logits that no token has
+    for id_ in range(len(tokens), vocabulary_size):  # logits without a token (padding)
         tokens.append(f"<{id_}>".encode())
         unwritable.append(id_)
 
     def encode(text: bytes) -> list[int]:
-        """By the model alone: what comes before a text's first word is not added."""
+        """Runs the tokenizer's model only, which adds no space before the first word."""
         spelled = text.decode("utf-8", errors="ignore").replace(" ", SPACE)
         return [token.id for token in tokenizer.model.tokenize(spelled)]
 
@@ -58,11 +58,11 @@ def spelling(tokenizer: Tokenizer, vocabulary_size: int) -> Spelling:
 
 
 def drops_first_space(tokenizer: Tokenizer) -> bool:
-    """Whether a space before a text's first word is the tokenizer's and not the text's.
+    """Whether decoding drops the space before the first word.
 
-    So it is where SentencePiece puts one before every word.
+    True for tokenizers that add a space before every word, as SentencePiece does.
     """
-    before = tokenizer.encode(_BEFORE, add_special_tokens=False).ids
+    before = tokenizer.encode(_CONTEXT, add_special_tokens=False).ids
     start = len(tokenizer.decode(before))
     for token, id_ in tokenizer.get_vocab().items():
         if token.startswith(SPACE) and token.strip(SPACE):

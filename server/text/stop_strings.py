@@ -1,13 +1,13 @@
-"""Ends a growing text just before the first stop string in it."""
+"""Ends a streamed text before its first stop string."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Holds back text that may be the beginning of a stop string.
+    """Holds back text that may begin a stop string.
 
     Args:
-        stops: none of them empty.
+        stops: the stop strings; none is empty.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -16,7 +16,7 @@ class StopStrings:
         self.is_matched = False
 
     def push(self, piece: str) -> str:
-        """The text that is safe to show. After a match, always empty."""
+        """Adds ``piece``. Returns the text that is safe to send; after a match, always empty."""
         if self.is_matched:
             return ""
         text = self._held + piece
@@ -30,12 +30,12 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The text held back, now that nothing follows."""
+        """The text held back so far; call it when no more text follows."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that begins ``stop``."""
+    """Length of the longest suffix of ``text`` that is a proper prefix of ``stop``."""
     longest = min(len(text), len(stop) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,4 +1,4 @@
-"""A bundle's tokenizer, and text as it grows token by token."""
+"""A bundle's tokenizer, and streaming detokenization."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError
-from server.text.reading import Limit, Reading, TooLongError, read
+from server.text.windows import LengthLimit, TokenizedText, TooLongError, tokenize_windows
 
-_REPLACEMENT = "\ufffd"  # what an incomplete UTF-8 sequence decodes to
+_REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
 
 
 class Tokenizer:
@@ -35,7 +35,7 @@ class Tokenizer:
         return [tuple(encoding.ids) for encoding in batch]
 
     def encode_after(self, context: str, text: str) -> tuple[tuple[int, ...], int]:
-        """Token ids of ``context + text``, and how many of them are before ``text``.
+        """Token ids of ``context + text``, and how many of them precede ``text``.
 
         A token that spans the border belongs to ``text``.
         """
@@ -49,54 +49,63 @@ class Tokenizer:
         )
         return tuple(encoding.ids), next(inside, len(encoding.ids))
 
-    def read(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, limit: Limit, *, spans: bool
-    ) -> list[Reading]:
-        """Each text, or each with its pair, as an encoder reads it.
+    def tokenize_windows(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        limit: LengthLimit,
+        *,
+        with_offsets: bool,
+    ) -> list[TokenizedText]:
+        """Tokenizes texts, or pairs of texts, for an encoder.
 
         Args:
             texts: alone, or the first of each pair.
-            pairs: the second, as many.
-            limit: of a window.
-            spans: whether the readings' spans and words are needed; else they are empty.
+            pairs: the second text of each pair; as many as ``texts``.
+            limit: the longest text, and what happens to longer ones.
+            with_offsets: whether offsets and word ids are needed; otherwise they are empty.
 
         Raises:
-            TooLongError: the limit says so; names the text.
+            TooLongError: a text exceeds the limit; ``index`` says which.
         """
-        encode = self._tokenizer.encode_batch if spans else self._tokenizer.encode_batch_fast
+        encode = self._tokenizer.encode_batch if with_offsets else self._tokenizer.encode_batch_fast
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
-        readings = []
+        tokenized = []
         for index, whole in enumerate(encode(inputs)):
             pair = None if pairs is None else pairs[index]
             try:
-                readings.append(
-                    read(self._tokenizer, texts[index], pair, whole, limit, spans=spans)
+                text = tokenize_windows(
+                    self._tokenizer, texts[index], pair, whole, limit, with_offsets=with_offsets
                 )
             except TooLongError as error:
                 error.index = index
                 raise
-        return readings
+            tokenized.append(text)
+        return tokenized
 
-    def word_starts(self, text: str, reading: Reading) -> list[bool]:
-        """Whether each token of ``reading`` begins a word of ``text``.
+    def word_starts(self, text: str, tokenized: TokenizedText) -> list[bool]:
+        """Whether each token of ``tokenized`` begins a word of ``text``.
 
-        Where the vocabulary marks what continues a word, the tokenizer knows the words; else
-        they are what stands between spaces.
+        If the vocabulary marks tokens that continue a word (WordPiece), the tokenizer's words
+        count. Otherwise words are separated by white space.
         """
         if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
-            words = reading.words
+            words = tokenized.word_ids
             return [
                 word is None or index == 0 or word != words[index - 1]
                 for index, word in enumerate(words)
             ]
         starts = []
-        for start, _ in reading.spans:
+        for start, _ in tokenized.offsets:
             around = text[max(0, start - 1) : start + 1]
             starts.append(start == 0 or any(character.isspace() for character in around))
         return starts
 
     def id_of(self, word: str) -> int | None:
-        """The one token that ``word`` is, as the vocabulary spells it or as text."""
+        """The token id of ``word``, spelled as in the vocabulary or as text.
+
+        ``None`` if ``word`` is not a single token.
+        """
         id_: int | None = self._tokenizer.token_to_id(word)
         if id_ is not None:
             return id_
@@ -104,12 +113,12 @@ class Tokenizer:
         return int(ids[0]) if len(ids) == 1 else None
 
     def text_of(self, id_: int) -> str:
-        """One token as text, a special one too."""
+        """The text of one token, special tokens included."""
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
     def offsets(self, text: str) -> list[tuple[int, int] | None]:
-        """The characters of ``text`` that each of its tokens stands for; None: a special one."""
+        """Start and end of each token in ``text``, in characters; ``None`` for special tokens."""
         encoding = self._tokenizer.encode(text)
         return [
             None if special or start >= end else _trimmed(text, start, end)
@@ -119,21 +128,21 @@ class Tokenizer:
         ]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The vocabulary's own spelling of each id."""
+        """The spelling of each id in the vocabulary."""
         return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ``ids`` without special tokens and without an unfinished last character."""
+        """The text of ``ids`` without special tokens and without an incomplete last character."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text.rstrip(_REPLACEMENT)
 
     def stream(self) -> "TextStream":
-        """For one sequence, from its first generated token."""
+        """A detokenizer for one sequence, from its first generated token."""
         return TextStream(self, self._tokenizer)
 
 
 class TextStream:
-    """Token ids in, text out. The pieces, joined, are ``Tokenizer.decode`` of all ids."""
+    """Streaming detokenizer. The pieces, joined, equal ``Tokenizer.decode`` of all ids."""
 
     def __init__(self, tokenizer: Tokenizer, library: HuggingFaceTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -143,19 +152,19 @@ class TextStream:
         self._num_characters = 0
 
     def push(self, id_: int) -> str:
-        """The text that became certain; empty while a character is incomplete."""
+        """Adds a token. Returns the text that is final; empty while a character is incomplete."""
         self._ids.append(id_)
         piece = self._stream.step(self._library, id_) or ""
         self._num_characters += len(piece)
         return piece
 
     def finish(self) -> str:
-        """What the pieces so far still lack."""
+        """The rest of the text."""
         return self._tokenizer.decode(self._ids)[self._num_characters :]
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Without the space that many vocabularies put before a word."""
+    """Excludes the leading space that many vocabularies count to a word; ``None`` if empty."""
     piece = text[start:end]
     start += len(piece) - len(piece.lstrip())
     return (start, end) if start < end else None

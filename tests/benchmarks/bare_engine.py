@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from model.bundle import TOKENIZER_FILE
-from server.backend.base import Array, Block, BoundGraph, Graph
-from server.backend.ort import OrtBackend
-from server.engine.cache import Capacity
+from server.engine.cache.slot_cache import Capacity
 from server.engine.generator import Generator
 from server.engine.observer import Unobserved
-from server.engine.runner import Runner
+from server.engine.requests.sequence import DecodingSequence, GenerationJob
+from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
-from server.engine.sequence import GenerationJob, Sequence
 from server.models.registry import Model, load_bundle
+from server.runtime.contract import Array, Block, BoundGraph, Graph
+from server.runtime.ort.backend import OrtBackend
 
 MAX_LENGTH = 1200
 MAX_STEP_TOKENS = 256
@@ -101,7 +101,7 @@ class BareEngine:
         spec = self.model.manifest.graphs["decode"]
         graph = TimedGraph(self.model.replicas[0].graphs["decode"], self.stopwatch)
         capacity = Capacity(num_slots, self.model.max_length, self.model.max_length)
-        self._runner = Runner(spec, graph, None, capacity)
+        self._runner = ModelRunner(spec, graph, None, capacity)
         limits = Limits(num_slots, MAX_STEP_TOKENS)
         self._generator = Generator(
             "bench", self._runner, capacity, limits, time.perf_counter, Unobserved()
@@ -123,8 +123,11 @@ class BareEngine:
         while len(steps) < num_steps:
             self.stopwatch.seconds = 0.0
             started = time.perf_counter()
-            news = self._generator.step()
-            if len(news) == batch and self._generator.load.num_cached_tokens > batch * num_cached:
+            updates = self._generator.step()
+            if (
+                len(updates) == batch
+                and self._generator.load.num_cached_tokens > batch * num_cached
+            ):
                 steps.append(time.perf_counter() - started)
                 runtime.append(self.stopwatch.seconds)
         self._finish()
@@ -142,7 +145,7 @@ class BareEngine:
     def prefill_seconds(self, length: int) -> float:
         """One run over a whole prompt, from an empty slot."""
         prompt = self.prompts(1, length)[0]
-        row = Sequence.first_of(0, GenerationJob(prompt, 1))
+        row = DecodingSequence.first_of(0, GenerationJob(prompt, 1))
         started = time.perf_counter()
         self._runner.decode([row], 0, [length])
         return time.perf_counter() - started

@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.machine import machine
-from server.backend.ort import OrtBackend
-from server.engine import sampling
-from server.engine.choice_graph import Shape
-from server.engine.choosing import Ask, Chooser
-from server.engine.logits import HostLogits
-from server.engine.options import Sampling
-from server.engine.sequence import GenerationJob, Sequence
+from server.engine.decoding import sampling
+from server.engine.decoding.logits import HostLogits
+from server.engine.decoding.options import Sampling
+from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
+from server.engine.gpu.sampler_graph import Shape
+from server.engine.requests.sequence import DecodingSequence, GenerationJob
+from server.runtime.ort.backend import OrtBackend
 
 VOCABULARY = 49_152
 ROWS = (1, 8, 32)
@@ -47,7 +47,7 @@ def main(
 ) -> None:
     """Measures the host and the graphs."""
     table = Table("logits", "sampling", "rows", "host ms", "graph ms", "left to the host")
-    chooser = Chooser(OrtBackend("cpu", threads).load_model, Shape(VOCABULARY))
+    chooser = DeviceSampler(OrtBackend("cpu", threads).load_model, Shape(VOCABULARY))
     results = []
     for steepness, scale in STEEPNESS.items():
         rng = np.random.default_rng(1)
@@ -78,12 +78,12 @@ def main(
         out.write_text(json.dumps({**report, "results": results}, indent=1) + "\n")
 
 
-def _ask(index: int, options: Sampling, uniform: float) -> Ask:
-    row = Sequence.first_of(index, GenerationJob((1,), 1, sampling=options))
-    return Ask(index, row, uniform)
+def _ask(index: int, options: Sampling, uniform: float) -> SampleRequest:
+    row = DecodingSequence.first_of(index, GenerationJob((1,), 1, sampling=options))
+    return SampleRequest(index, row, uniform)
 
 
-def _on_the_host(logits: sampling.Floats, asks: list[Ask]) -> list[int | None]:
+def _on_the_host(logits: sampling.Floats, asks: list[SampleRequest]) -> list[int | None]:
     best = sampling.greedy(logits)
     options = asks[0].row.job.sampling
     if options.is_greedy:

@@ -16,9 +16,9 @@ from export.parity import min_cosine
 from export.quantized_matmul import Int8Rows
 from export.recipes import AUTO, RECIPES, choose_precision
 from model.bundle import Device, Dtype, Precision
-from server.backend.kernels import int8
-from server.backend.kernels.library import Kernels
-from server.backend.kernels.rewrite import rewrite
+from server.runtime.kernels import int8
+from server.runtime.kernels.library import Kernels
+from server.runtime.kernels.rewrite import rewrite
 from tests.architectures import ARCHITECTURES
 from tests.export.exported import Exported
 

@@ -10,15 +10,15 @@ import torch
 
 from export.checkpoint import Checkpoint
 from model.bundle import GraphSpec
-from server.backend.ort import OrtBackend
-from server.engine.cache import Capacity
-from server.engine.choice_graph import NEVER
+from server.engine.cache.slot_cache import Capacity
+from server.engine.decoding.options import Beams, EarlyStopping
 from server.engine.generator import Generator
+from server.engine.gpu.sampler_graph import NEVER
 from server.engine.observer import Unobserved
-from server.engine.options import Beams, EarlyStopping
-from server.engine.runner import Runner
+from server.engine.requests.sequence import GenerationJob, JobUpdate
+from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
-from server.engine.sequence import GenerationJob, Progress
+from server.runtime.ort.backend import OrtBackend
 
 EARLY_STOPPING: dict[EarlyStopping, bool | str] = {
     EarlyStopping.HEURISTIC: False,
@@ -111,14 +111,16 @@ def _run(
         for name, graph in graphs.items()
     }
     capacity = Capacity(NUM_SLOTS, 64, 64)
-    runner = Runner(graphs["decode"], loaded["decode"], loaded.get("encode"), capacity, suppressed)
+    runner = ModelRunner(
+        graphs["decode"], loaded["decode"], loaded.get("encode"), capacity, suppressed
+    )
     clock = itertools.count().__next__
     generator = Generator(
         "beams", runner, capacity, Limits(NUM_SLOTS, 256), lambda: float(clock()), Unobserved()
     )
     for id_, job in enumerate(jobs):
         generator.submit(id_, job)
-    news: list[Progress] = []
+    news: list[JobUpdate] = []
     while generator.has_work:
         news += generator.step()
     results = []

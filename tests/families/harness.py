@@ -1,4 +1,5 @@
-"""Parity of a family with ``transformers``: from a configuration class to a row of the README.
+"""Parity of a family with ``transformers``: from a configuration class to a row of
+``docs/families.md``.
 
 A family's test is a few lines; ``tests/families/test_gpt2.py`` is one to copy::
 

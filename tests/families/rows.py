@@ -1,4 +1,4 @@
-"""What a passing check notes of a family: operators, sizes, and the row of the README's table."""
+"""What a passing check notes of a family: operators, sizes, and the row of ``docs/families.md``."""
 
 import json
 import shutil

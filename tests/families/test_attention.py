@@ -28,11 +28,11 @@ from export.bundle_writer import write_bundle
 from export.graphs import export_graphs
 from model.bundle import ATTEND, AttentionKind, GraphSpec, Precision
 from model.bundle_files import read_manifest
-from server.backend.ort import OrtBackend
-from server.engine.cache import Capacity
-from server.engine.options import AttentionRead
-from server.engine.runner import Runner
-from server.engine.sequence import GenerationJob, Sequence
+from server.engine.cache.slot_cache import Capacity
+from server.engine.decoding.options import AttentionSelection
+from server.engine.requests.sequence import DecodingSequence, GenerationJob
+from server.engine.runner import ModelRunner
+from server.runtime.ort.backend import OrtBackend
 from tests.families.harness import VOCABULARY_SIZE, imported
 
 BART = BartConfig(
@@ -66,13 +66,13 @@ T5_SMALL = T5Config(**T5_OPTIONS)
 SOURCE, TARGET = (5, 9, 13, 6, 21, 8, 4), (7, 11, 5, 5, 30)
 
 
-def loaded_runner(directory: Path, graphs: dict[str, GraphSpec]) -> Runner:
+def loaded_runner(directory: Path, graphs: dict[str, GraphSpec]) -> ModelRunner:
     backend = OrtBackend("cpu", 1)
     loaded = {
         name: backend.load(directory / graph.file, graph.disabled_optimizers)
         for name, graph in graphs.items()
     }
-    return Runner(
+    return ModelRunner(
         graphs["decode"],
         loaded["decode"],
         loaded.get("encode"),
@@ -81,10 +81,10 @@ def loaded_runner(directory: Path, graphs: dict[str, GraphSpec]) -> Runner:
     )
 
 
-def every(graphs: dict[str, GraphSpec], kind: AttentionKind) -> AttentionRead:
+def every(graphs: dict[str, GraphSpec], kind: AttentionKind) -> AttentionSelection:
     (output,) = (output for output in graphs[ATTEND].outputs if output.name == kind)
     layers, heads = (tuple(range(int(size))) for size in output.shape[1:3])
-    return AttentionRead(kind, layers, heads, average=False)
+    return AttentionSelection(kind, layers, heads, average=False)
 
 
 def attention_of(
@@ -95,8 +95,8 @@ def attention_of(
 ) -> Any:
     """``[target, layers, heads, source]`` of a row, beside another that is longer."""
     runner = loaded_runner(directory, graphs)
-    longer = Sequence.first_of(0, GenerationJob((start,), 1, source=(*SOURCE, *SOURCE)))
-    row = Sequence.first_of(1, GenerationJob((start, *TARGET), 0, source=SOURCE))
+    longer = DecodingSequence.first_of(0, GenerationJob((start,), 1, source=(*SOURCE, *SOURCE)))
+    row = DecodingSequence.first_of(1, GenerationJob((start, *TARGET), 0, source=SOURCE))
     runner.encode([longer, row], [0, 1])
     wanted = every(graphs, kind)
     return np.stack(list(runner.decode_attention(row, 1, len(row.tokens), wanted)))
@@ -180,7 +180,7 @@ def test_a_decoders_self_attention_is_the_references(kind: str) -> None:
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
         graphs = add_attention_graph(graphs, directory)
         runner, wanted = loaded_runner(directory, graphs), every(graphs, AttentionKind.SELF)
-        row = Sequence.first_of(1, GenerationJob(tokens, 0))
+        row = DecodingSequence.first_of(1, GenerationJob(tokens, 0))
         told = list(runner.decode_attention(row, 1, len(SOURCE), wanted))
         row.num_cached_tokens = len(SOURCE)
         told += list(runner.decode_attention(row, 1, len(TARGET), wanted))

@@ -30,7 +30,7 @@ def _sum_of_experts(self: Any, x: Tensor, _mask: Tensor, shares: Tensor) -> Tens
     """Every expert's output by its share of a token, as fairseq and transformers 4 have it.
 
     transformers 5.23 takes the 0 and 1 of a mask for the numbers of experts: all tokens pass
-    experts 0 and 1 (docs/decisions/0015).
+    experts 0 and 1 (docs/decisions/0020).
     """
     kept = 1 - self.moe_token_dropout
     outputs = [self[f"expert_{index}"](x) for index in range(self.num_experts)]

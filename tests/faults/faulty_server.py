@@ -16,7 +16,7 @@ import typer
 
 from server import __main__ as command
 from server import app
-from server.backend.base import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
+from server.runtime.contract import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
 from tests.server.fake_backend import OnHost
 
 # Each makes the rows that read it go wrong, or the whole run, or the thread.
@@ -39,7 +39,7 @@ class Died(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class FaultyBackend:
-    """Implements :class:`server.backend.base.Backend`."""
+    """Implements :class:`server.runtime.contract.Backend`."""
 
     real: Backend
     run_seconds: float

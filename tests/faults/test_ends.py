@@ -71,7 +71,7 @@ def test_a_dead_engine_ends_its_calls_and_the_process(tiny_bundles: Path) -> Non
     ]
     record(
         9,
-        "the engine's thread dies",
+        "the engine thread dies",
         "calls in flight end with `UNAVAILABLE`, health is `NOT_SERVING`, exit status 1",
         milliseconds_to_tell_callers=1000 * detected,
         milliseconds_to_exit=1000 * ended,
@@ -121,7 +121,7 @@ def test_sigterm_under_load_loses_nothing(tiny_bundles: Path) -> None:
     record(
         10,
         "SIGTERM under load",
-        "`NOT_SERVING` first, new calls refused, what was accepted finishes, exit status 0",
+        "`NOT_SERVING` first, new calls are refused, accepted calls finish, exit status 0",
         accepted=sum(begun),
         accepted_but_lost=sum(begun) - sum(done),
         seconds_to_drain=drained,

@@ -77,8 +77,8 @@ def test_a_good_client_is_served_among_a_thousand_bad_ones(server: ServerProcess
     assert metric(server, "triune_sequences_running", model=DECODER) == 0
     record(
         14,
-        "1,000 connections with calls that never send their request; a flood of calls; of pings",
-        "limits hold, a good client is served",
+        "1,000 connections whose calls never send a request; floods of calls and of pings",
+        "limits hold, and a well-behaved client is served",
         connections=NUM_CONNECTIONS,
         calls=NUM_STREAMS,
         p99_before_milliseconds=1000 * percentile(quiet, 0.99),

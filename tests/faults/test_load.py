@@ -96,7 +96,7 @@ async def test_goodput_stays_on_a_plateau(server: ServerProcess) -> None:
     assert figures["goodput_at_4x_per_second"] > 0.7 * figures["goodput_at_1x_per_second"]
     record(
         2,
-        "offered load of 0.5 to 4 times what the server can do",
-        "goodput stays on a plateau, the time to the first token stays bounded",
+        "offered load of 0.5 to 4 × the server's capacity",
+        "goodput stays on a plateau, time to first token stays bounded",
         **figures,
     )

@@ -114,7 +114,7 @@ def test_what_waits_for_a_slot_gives_the_same_output(client: Client) -> None:
     record(
         8,
         "the cache is full",
-        "wait, with identical output; a request that can never fit is refused by its field",
+        "requests wait, with identical output; one that can never fit is rejected by its field",
         slots=SLOTS,
         sequences=len(prompts),
         changed=sum(a != b for a, b in zip(alone, together, strict=True)),
@@ -147,7 +147,7 @@ def test_what_expires_in_the_queue_is_never_run(server: ServerProcess, client: C
     record(
         3,
         "a deadline passes in the queue",
-        "dropped before any computation",
+        "the request is dropped before any computation",
         expired=QUEUE,
         model_runs_for_them=int(num_runs),
     )
@@ -169,7 +169,7 @@ def test_time_that_is_over_while_decoding_leaves_partial_text(
     record(
         4,
         "a deadline passes while decoding",
-        "the text so far with `FINISH_REASON_DEADLINE` where it is asked for; the slot is free",
+        "the partial text with `FINISH_REASON_DEADLINE` if requested; the slot is freed",
         texts=num_texts,
         slots_leaked=int(metric(server, "triune_sequences_running", model=DECODER)),
     )
@@ -224,8 +224,8 @@ def test_cancels_at_any_moment_leak_no_slot(server: ServerProcess, client: Clien
     assert client.generate(DECODER, "1,", max_new_tokens=5).outputs[0].text == expected
     record(
         5,
-        "clients cancel: queued, reading a prompt, decoding, streaming",
-        "the slot is free within one step",
+        "clients cancel while queued, in prefill, decoding or streaming",
+        "the slot is freed within one step",
         cancels=NUM_CANCELS,
         slots_leaked=int(metric(server, "triune_sequences_running", model=DECODER)),
     )

@@ -65,8 +65,8 @@ def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
     assert set(codes) == {grpc.StatusCode.INTERNAL}
     record(
         6,
-        "a poisoned request in a batch: NaN, infinite, a run that raises",
-        "it alone fails, with `INTERNAL`; its slot is zeroed before it is used again",
+        "one request of a batch fails: NaN, infinity, an exception",
+        "only that request fails, with `INTERNAL`; its slot is zeroed before reuse",
         poisoned=len(codes),
         mates=NUM_ROUNDS * len(good),
         mates_harmed=harmed,

@@ -65,7 +65,7 @@ def test_a_stream_that_is_not_read_is_ended_and_harms_no_other(tiny_bundles: Pat
         record(
             12,
             "a client does not read its stream",
-            "a bounded buffer, then that stream ends with `RESOURCE_EXHAUSTED`",
+            "the buffer is bounded, then that stream ends with `RESOURCE_EXHAUSTED`",
             streams=NUM_SLOW,
             ended=len(codes),
             growth_MB=(after - before) / 1e6,

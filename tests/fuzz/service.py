@@ -14,14 +14,15 @@ from google.protobuf.message import Message
 from protos.triune.v1 import inference_pb2 as pb
 from server.app import make_backends
 from server.config import ServerConfig
-from server.engine.build import build_engine
-from server.engine.busy import BusyLanes
-from server.metrics import Metrics
+from server.engine.requests.busy_lanes import BusyLanes
+from server.frontends.grpc.inference import InferenceServicer
 from server.models.catalog import Catalog
-from server.rpc.context import Services
-from server.rpc.health import Health
-from server.rpc.inference import InferenceServicer
-from server.rpc.threads import Threads
+from server.models.registry import Registry
+from server.models.workers import build_engine
+from server.service.context import ServiceContext
+from server.service.service import Service as InferenceService
+from server.service.threads import Threads
+from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
 from tests.fuzz.files import scratch
 
@@ -123,13 +124,17 @@ async def _start() -> Service:
     busy, metrics = BusyLanes(), Metrics()
     backends = make_backends(config, busy)
     engine = build_engine(config, metrics, busy, _die)
-    catalog = Catalog(config, backends, engine, metrics, Health().follow)
+    catalog = Catalog(config, backends, engine, metrics, _ignore)
     await catalog.load_all()
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"
     threads = Threads(ThreadPoolExecutor(1), config.max_tokenizing)
-    services = Services(config, catalog, engine, metrics, threads)
-    return Service(asyncio.get_running_loop(), InferenceServicer(services))
+    context = ServiceContext(config, catalog, engine, metrics, threads)
+    return Service(asyncio.get_running_loop(), InferenceServicer(InferenceService(context)))
+
+
+async def _ignore(_: Registry) -> None:
+    """Nobody watches the health of this server."""
 
 
 def _die(error: BaseException) -> NoReturn:

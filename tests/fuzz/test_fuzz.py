@@ -7,13 +7,14 @@ import importlib.util
 import random
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.registry import CORPUS, ROOT, TARGETS, cases, load
+from tests.fuzz.registry import CORPUS, ROOT, TARGETS, Target, cases, load
 
 NUM_EXAMPLES = 40
 NUM_RUNS = 300
@@ -36,6 +37,15 @@ def changed(draw: st.DrawFn, seeds: list[bytes], size: int) -> bytes:
     return bytes(data[:size])
 
 
+def failure(target: Target, data: bytes) -> str:
+    """How ``target`` fails on ``data``; empty if it does not."""
+    try:
+        target.run(data)
+    except Exception:
+        return f"{data!r}\n{traceback.format_exc()}"
+    return ""
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_changed_seeds(name: str) -> None:
     target = load(name)
@@ -49,7 +59,7 @@ def test_changed_seeds(name: str) -> None:
     )
     @given(changed(list(target.seeds()), target.SIZE))
     def check(data: bytes) -> None:
-        target.run(data)
+        assert not failure(target, data)
 
     check()
 
@@ -57,8 +67,8 @@ def test_changed_seeds(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_was_found_before(name: str) -> None:
     target = load(name)
-    for case in cases(name):
-        target.run(case.read_bytes())
+    failures = {case.name: failure(target, case.read_bytes()) for case in cases(name)}
+    assert not any(failures.values()), "\n".join(filter(None, failures.values()))
 
 
 def test_every_case_is_of_a_target() -> None:

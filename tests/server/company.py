@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from server.engine.sequence import GenerationJob
+from server.engine.requests.sequence import GenerationJob
 from tests.server.generating import Bench, bench
 from tests.server.test_branching import jobs
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.backend.kernels.library import use_registers
+from server.runtime.kernels.library import use_registers
 
 WIDTHS = [bits for bits in (256, 512) if use_registers(bits)]
 use_registers(0)

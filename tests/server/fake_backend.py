@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
-from server.backend.base import Array, Block
+from server.runtime.contract import Array, Block
 
 VOCABULARY = 97
 EOS = 0

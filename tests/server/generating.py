@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass, field
 
-from server.backend.host_memory import HostMemory
-from server.backend.ort import OrtBackend
-from server.engine.buckets import Buckets
-from server.engine.cache import Capacity, MakeMemory, SlotCache
-from server.engine.choice_graph import Shape
-from server.engine.choosing import bind_take
+from server.engine.cache.slot_cache import Capacity, MakeMemory, SlotCache
 from server.engine.generator import Generator
-from server.engine.lifecycle import Outcome
+from server.engine.gpu.buckets import Buckets
+from server.engine.gpu.device_sampler import bind_take
+from server.engine.gpu.sampler_graph import Shape
 from server.engine.observer import Load, RunReport
-from server.engine.runner import Runner
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import Completion, GenerationJob, JobUpdate
+from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
-from server.engine.sequence import End, GenerationJob, Progress
-from tests.server.choosing import chooser, load_model
+from server.runtime.host_memory import HostMemory
+from server.runtime.ort.backend import OrtBackend
 from tests.server.fake_backend import EOS, VOCABULARY, FakeDecode, FakeEncode, decode_spec
+from tests.server.samplers import chooser, load_model
 
 MAX_LENGTH = 64
 
@@ -58,15 +58,15 @@ class Bench:
     clock: Clock
     recorder: Recorder
     cache: SlotCache
-    news: list[Progress] = field(default_factory=list)
+    updates: list[JobUpdate] = field(default_factory=list)
 
     def submit(self, id_: int, job: GenerationJob) -> None:
         self.generator.submit(id_, job)
 
-    def step(self) -> list[Progress]:
-        news = self.generator.step()
-        self.news += news
-        return news
+    def step(self) -> list[JobUpdate]:
+        updates = self.generator.step()
+        self.updates += updates
+        return updates
 
     def run(self, max_steps: int = 10_000) -> None:
         for _ in range(max_steps):
@@ -78,36 +78,36 @@ class Bench:
     def tokens_of(self, id_: int, output: int = 0) -> list[int]:
         return [
             token
-            for progress in self.news
+            for progress in self.updates
             if (progress.id, progress.output) == (id_, output)
             for token in progress.tokens
         ]
 
-    def ends_of(self, id_: int) -> dict[int, End]:
-        ends: dict[int, End] = {}
-        for progress in self.news:
-            if progress.id == id_ and progress.end is not None:
+    def ends_of(self, id_: int) -> dict[int, Completion]:
+        ends: dict[int, Completion] = {}
+        for progress in self.updates:
+            if progress.id == id_ and progress.completion is not None:
                 assert progress.output not in ends, "an output ends once"
-                ends[progress.output] = progress.end
+                ends[progress.output] = progress.completion
         return ends
 
-    def last_of(self, id_: int, output: int = 0) -> Progress:
+    def last_of(self, id_: int, output: int = 0) -> JobUpdate:
         (last,) = (
             progress
-            for progress in self.news
-            if (progress.id, progress.output) == (id_, output) and progress.end is not None
+            for progress in self.updates
+            if (progress.id, progress.output) == (id_, output) and progress.completion is not None
         )
         return last
 
     @property
     def tokens(self) -> dict[int, list[int]]:
-        return {id_: self.tokens_of(id_) for id_ in {progress.id for progress in self.news}}
+        return {id_: self.tokens_of(id_) for id_ in {progress.id for progress in self.updates}}
 
     @property
     def outcomes(self) -> dict[int, list[Outcome]]:
         return {
             id_: [end.outcome for end in ends.values()]
-            for id_ in {progress.id for progress in self.news}
+            for id_ in {progress.id for progress in self.updates}
             if (ends := self.ends_of(id_))
         }
 
@@ -115,7 +115,7 @@ class Bench:
 def bench(
     *,
     num_slots: int = 4,
-    max_step_tokens: int = 16,
+    max_batched_tokens: int = 16,
     has_source: bool = False,
     is_recurrent: bool = True,
     memory: str = "host",
@@ -129,7 +129,7 @@ def bench(
     buckets = Buckets.of(num_slots, MAX_LENGTH) if has_buckets else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
     shape = Shape(VOCABULARY)
-    runner = Runner(
+    runner = ModelRunner(
         spec,
         decode,
         encode,
@@ -138,7 +138,7 @@ def bench(
         buckets=buckets,
         take=bind_take(load_model, shape) if chooses and memory == "device" else None,
     )
-    limits = Limits(num_slots, max_step_tokens, min_chunk=4)
+    limits = Limits(num_slots, max_batched_tokens, min_chunk=4)
     chosen_by = chooser(shape) if chooses else None
     generator = Generator("fake", runner, capacity, limits, clock, recorder, chosen_by)
     return Bench(generator, decode, clock, recorder, runner.cache)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.bundle import Dtype, GraphSpec, TensorSpec
-from server.backend.base import Array, Block
 from server.engine.encoder import TOKEN_VECTORS, BatchLimits, Encoder
 from server.engine.observer import Unobserved
+from server.runtime.contract import Array, Block
 from tests.server.company import FAIL, POISON
 
 

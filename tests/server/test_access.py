@@ -25,8 +25,8 @@ from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
 from server.app import RunningServer, running_server
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
-from server.listeners import check_admin, credentials
-from server.rpc.tokens import Tokens
+from server.frontends.grpc.listeners import check_admin, credentials
+from server.service.access_tokens import AccessTokens
 from tests.faults.record import record
 
 CLASSIFIER = "tiny-classifier"
@@ -133,7 +133,7 @@ async def test_every_method_but_health_needs_a_token(bundles: Path, tokens: Path
         assert not let_in
         record(
             18,
-            "calls without a token, or with a wrong one, to every method but health",
+            "calls without a token or with a wrong one, to every method except health",
             "`UNAUTHENTICATED`, reflection and administration included",
             methods=len([method for method in named if not method.startswith(f"/{HEALTH}/")]),
             let_in=len(let_in),
@@ -172,7 +172,7 @@ async def test_admin_tokens_are_their_own(bundles: Path, tokens: Path, tmp_path:
 
 
 def test_tokens_follow_their_file(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
-    known = Tokens(tokens)
+    known = AccessTokens(tokens)
     assert known.name_of("Bearer first-token") == "alice"
     unnamed = known.name_of("Bearer second.token==")
     assert unnamed is not None
@@ -299,14 +299,23 @@ def test_admin_is_not_for_everybody(address: str, tmp_path: Path) -> None:
         with pytest.raises(StartupError, match="is not a loopback address"):
             check_admin(ServerConfig(bundles=tmp_path, admin=address, **options))
     for options in closed:
-        check_admin(ServerConfig(bundles=tmp_path, admin=address, **options))
+        assert not refusal(ServerConfig(bundles=tmp_path, admin=address, **options))
+
+
+def refusal(config: ServerConfig) -> str:
+    """Why ``check_admin`` refuses; empty if it does not."""
+    try:
+        check_admin(config)
+    except StartupError as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "unix:x"]
 )
 def test_admin_on_loopback_is_open(address: str, tmp_path: Path) -> None:
-    check_admin(ServerConfig(bundles=tmp_path, admin=address))
+    assert not refusal(ServerConfig(bundles=tmp_path, admin=address))
 
 
 def test_what_cannot_guard_is_an_error_at_start(tmp_path: Path) -> None:
@@ -322,7 +331,7 @@ def test_what_cannot_guard_is_an_error_at_start(tmp_path: Path) -> None:
             credentials(tls)
     for path in (tmp_path / "none", tmp_path / "bad"):
         with pytest.raises(StartupError, match="tokens: "):
-            Tokens(path)
+            AccessTokens(path)
 
 
 async def test_what_is_too_large_is_refused(bundles: Path) -> None:

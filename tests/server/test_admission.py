@@ -9,36 +9,37 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from server.engine.admission import (
+from server.engine.engine import Engine
+from server.engine.observer import Unobserved
+from server.engine.requests.admission import (
     MAX_RETRY_SECONDS,
     MIN_RETRY_SECONDS,
     Admission,
+    AdmissionLimits,
     ClientBuckets,
     ClientRate,
-    Room,
 )
-from server.engine.busy import BusyLanes
-from server.engine.engine import Engine
-from server.engine.lifecycle import Outcome
-from server.engine.observer import Unobserved
-from server.engine.sequence import Cost, End
+from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import Completion, Cost
 from server.errors import (
     DeadlineError,
-    InvalidArgumentError,
     Limit,
     OverloadedError,
+    RequestTooLargeError,
     ShuttingDownError,
 )
-from server.rpc.threads import Threads
+from server.frontends.grpc.status import field_of
+from server.service.threads import Threads
 from tests.server.generating import bench, job
 
-ROOM = Room(most=Cost(6, 100), parallel=Cost(2, 80))
+ROOM = AdmissionLimits(most=Cost(6, 100), parallel=Cost(2, 80))
 SECOND = 1_000_000_000
 costs = st.builds(Cost, st.integers(1, 8), st.integers(1, 130))
 
 
-def ended(seconds: float) -> End:
-    return End(Outcome.STOP, 0.0, seconds / 4, 3 * seconds / 4)
+def ended(seconds: float) -> Completion:
+    return Completion(Outcome.STOP, 0.0, seconds / 4, 3 * seconds / 4)
 
 
 @given(st.lists(st.tuples(costs, st.booleans()), max_size=60))
@@ -50,7 +51,7 @@ def test_counts_never_pass_the_bounds_and_return_to_zero(requests) -> None:
             and admission.accepted.num_tokens + cost.num_tokens <= 100
         )
         if cost.num_rows > 6 or cost.num_tokens > 100:
-            with pytest.raises(InvalidArgumentError):
+            with pytest.raises(RequestTooLargeError):
                 admission.check(cost)
         elif fits:
             admission.check(cost)
@@ -85,13 +86,13 @@ def test_the_limit_that_was_reached_is_named() -> None:
     [
         (Cost(7, 10), "inputs"),
         (Cost(1, 101), "inputs"),
-        (Cost(1, 101, 60), "stopping.max_new_tokens"),
+        (Cost(1, 101, 60), "max_new_tokens"),
     ],
 )
 def test_what_never_fits_is_refused_by_its_field(cost: Cost, field: str) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(RequestTooLargeError) as caught:
         Admission("m", ROOM).check(cost)
-    assert caught.value.field == field
+    assert field_of(caught.value) == field
 
 
 def test_who_would_wait_in_vain_is_refused_early() -> None:
@@ -117,7 +118,7 @@ def test_what_failed_teaches_nothing() -> None:
     admission = Admission("m", ROOM)
     for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.DEADLINE):
         admission.take(Cost(1, 1))
-        admission.give_back(Cost(1, 1), End(outcome, 0.0, 9.0, 9.0))
+        admission.give_back(Cost(1, 1), Completion(outcome, 0.0, 9.0, 9.0))
     for _ in range(5):
         admission.take(Cost(1, 1))
     assert admission.wait_seconds(Cost(1, 1)) == 0.0
@@ -152,7 +153,7 @@ def test_a_client_never_gets_more_than_its_burst_and_rate(per_second, burst, req
         cost = Cost(1, num_tokens)
         try:
             buckets.check("a", cost, now)
-        except InvalidArgumentError:
+        except RequestTooLargeError:
             assert num_tokens > burst
             continue
         except OverloadedError as error:
@@ -180,9 +181,11 @@ async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[BaseException] = loop.create_future()
     engine = Engine(1, Unobserved(), BusyLanes(), 4, died.set_result)
-    engine.add("fake", [bench(num_slots=2).generator], Room(Cost(2, 1000), Cost(2, 1000)))
+    engine.add(
+        "fake", [bench(num_slots=2).generator], AdmissionLimits(Cost(2, 1000), Cost(2, 1000))
+    )
     engine.check("fake", 2)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(RequestTooLargeError):
         engine.check("fake", 3)
     tickets = engine.submit("fake", [job([5], 9), job([6], 9)])
     with pytest.raises(OverloadedError):

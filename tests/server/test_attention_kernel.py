@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from server.backend.base import SOURCE_ROWS, Array
-from server.backend.kernels import rewrite as rewriting
-from server.backend.kernels.library import LIBRARY, Kernels, runnable
-from server.backend.kernels.rewrite import rewrite
-from server.backend.ort import OrtBackend
+from server.runtime.contract import SOURCE_ROWS, Array
+from server.runtime.kernels import rewrite as rewriting
+from server.runtime.kernels.library import LIBRARY, Kernels, runnable
+from server.runtime.kernels.rewrite import rewrite
+from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
     pytest.mark.skipif(

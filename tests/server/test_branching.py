@@ -9,11 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.engine.beam import BeamSearch
-from server.engine.lifecycle import Outcome
-from server.engine.options import Adjustments, Beams, EarlyStopping, Reporting, Sampling
-from server.engine.sampling import likeliest, log_probabilities, log_sum_exp
-from server.engine.sequence import GenerationJob
+from server.engine.decoding.beam import BeamSearch
+from server.engine.decoding.options import (
+    Beams,
+    EarlyStopping,
+    LogitsOptions,
+    LogprobOptions,
+    Sampling,
+)
+from server.engine.decoding.sampling import log_probabilities, log_sum_exp, top_tokens
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import GenerationJob
 from tests.server.fake_backend import EOS, next_logits, reference
 from tests.server.generating import MAX_LENGTH, Bench, bench, job
 
@@ -33,7 +39,7 @@ def searched(
     search = BeamSearch(beams, frozenset({EOS}), max_new_tokens)
     while not search.is_over:
         table = [next_logits((*prompt, *live.tokens), source) for live in search.live]
-        search.advance([likeliest(row, search.num_candidates, log_sum_exp(row)) for row in table])
+        search.advance([top_tokens(row, search.num_candidates, log_sum_exp(row)) for row in table])
     return [Found(list(best.tokens), best.score) for best in search.best(beams.size)]
 
 
@@ -81,11 +87,13 @@ def same(mixed: Bench, id_: int, alone: Bench) -> None:
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=st.lists(st.tuples(jobs(), st.integers(0, 4)), min_size=1, max_size=9),
-    max_step_tokens=st.integers(1, 64),
+    max_batched_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
 )
-def test_output_does_not_depend_on_company(mixed_jobs, max_step_tokens, is_recurrent) -> None:
-    mixed = bench(num_slots=NUM_SLOTS, max_step_tokens=max_step_tokens, is_recurrent=is_recurrent)
+def test_output_does_not_depend_on_company(mixed_jobs, max_batched_tokens, is_recurrent) -> None:
+    mixed = bench(
+        num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, is_recurrent=is_recurrent
+    )
     for id_, (wanted, steps_before) in enumerate(mixed_jobs):
         for _ in range(steps_before):
             mixed.step()
@@ -118,7 +126,7 @@ def test_cancelling_at_any_point_harms_no_other(mixed_jobs, cancels, is_recurren
     mixed.run()
     assert mixed.generator.load.num_running == 0
     for id_, wanted in enumerate(mixed_jobs):
-        lasts = [progress for progress in mixed.news if progress.id == id_ and progress.is_last]
+        lasts = [progress for progress in mixed.updates if progress.id == id_ and progress.is_last]
         assert len(lasts) == 1
         if id_ not in cancelled:
             same(mixed, id_, run_alone(wanted, is_recurrent=is_recurrent))
@@ -152,9 +160,11 @@ def test_a_search_has_its_source() -> None:
 
 
 def test_what_a_search_streams_is_never_taken_back() -> None:
-    wanted = replace(job([5, 6], 30), beams=Beams(3), reporting=Reporting(top_logprobs=0))
+    wanted = replace(
+        job([5, 6], 30), beams=Beams(3), logprob_options=LogprobOptions(top_logprobs=0)
+    )
     alone = run_alone(wanted)
-    pieces = [progress for progress in alone.news if progress.tokens]
+    pieces = [progress for progress in alone.updates if progress.tokens]
     assert len(pieces) > 2, "the beams agree on something before the end"
     told = [token for piece in pieces for token in piece.tokens]
     best = searched([5, 6], Beams(3), 30)[0]
@@ -166,7 +176,7 @@ def test_what_a_search_streams_is_never_taken_back() -> None:
 
 def test_samples_share_one_prefill() -> None:
     wanted = replace(job([3] * 20, 8), sampling=Sampling(1.5, seed=3), num_outputs=4)
-    alone = bench(num_slots=4, max_step_tokens=64)
+    alone = bench(num_slots=4, max_batched_tokens=64)
     alone.submit(0, replace(wanted, eos=frozenset()))
     alone.run()
     assert alone.recorder.num_tokens("prefill") == 20
@@ -237,7 +247,7 @@ def test_wide_requests_wait_for_rows_and_starve_nobody() -> None:
 def test_a_reused_prefix_changes_nothing(plans, num_slots) -> None:
     """Prompts that share long beginnings with others, running, waiting or gone."""
     beginnings = [[first * 7 + k % 5 + 1 for k in range(44)] for first in range(3)]
-    mixed = bench(num_slots=num_slots, max_step_tokens=64, is_recurrent=False)
+    mixed = bench(num_slots=num_slots, max_batched_tokens=64, is_recurrent=False)
     prompts_ = []
     for id_, (which, cut, rest, steps_before, beams) in enumerate(plans):
         prompts_.append(beginnings[which][: 44 - cut] + rest)
@@ -252,7 +262,7 @@ def test_a_reused_prefix_changes_nothing(plans, num_slots) -> None:
 
 
 def test_a_second_prompt_reads_only_what_is_new() -> None:
-    one = bench(max_step_tokens=64, is_recurrent=False)
+    one = bench(max_batched_tokens=64, is_recurrent=False)
     shared = [k % 9 + 1 for k in range(40)]
     one.submit(1, job([*shared, 50], 3))
     one.run()
@@ -265,7 +275,7 @@ def test_a_second_prompt_reads_only_what_is_new() -> None:
 
 
 def test_recurrent_states_are_not_reused() -> None:
-    one = bench(max_step_tokens=64, is_recurrent=True)
+    one = bench(max_batched_tokens=64, is_recurrent=True)
     for id_ in range(2):
         one.submit(id_, job([k % 9 + 1 for k in range(40)], 3))
         one.run()
@@ -282,7 +292,7 @@ def test_a_higher_priority_is_served_first_and_a_low_one_in_the_end() -> None:
     for id_, priority in ((1, 0), (2, 5), (3, -5), (4, 5)):
         one.submit(id_, replace(job([2, id_], 2), priority=priority, eos=frozenset()))
     one.run()
-    order = list(dict.fromkeys(progress.id for progress in one.news))
+    order = list(dict.fromkeys(progress.id for progress in one.updates))
     assert order == [0, 2, 4, 1, 3]
 
 
@@ -300,7 +310,7 @@ def test_low_priority_is_not_starved() -> None:
 
 def test_prompts_are_read_whatever_decodes() -> None:
     """More rows decode than a step may read: a prompt still gets ``min_chunk`` tokens of each."""
-    mixed = bench(num_slots=6, max_step_tokens=4)
+    mixed = bench(num_slots=6, max_batched_tokens=4)
     for id_ in range(5):
         mixed.submit(id_, replace(job([5, id_ + 1], 60), eos=frozenset()))
     for _ in range(12):
@@ -323,11 +333,15 @@ def test_adjustments_reach_the_choice() -> None:
     free = run_alone(replace(job([8, 9], 12), eos=frozenset())).tokens_of(0)
     first = free[0]
     banned = replace(
-        job([8, 9], 12), adjustments=Adjustments(logit_bias=((first, -100.0),)), eos=frozenset()
+        job([8, 9], 12),
+        logits_options=LogitsOptions(logit_bias=((first, -100.0),)),
+        eos=frozenset(),
     )
     assert first not in run_alone(banned).tokens_of(0)
     word = tuple(free[2:4])
-    no_word = replace(job([8, 9], 12), adjustments=Adjustments(bad_words=(word,)), eos=frozenset())
+    no_word = replace(
+        job([8, 9], 12), logits_options=LogitsOptions(bad_word_ids=(word,)), eos=frozenset()
+    )
     tokens = run_alone(no_word).tokens_of(0)
     assert tokens[:3] == free[:3]
     assert tokens[3] != free[3]
@@ -336,8 +350,8 @@ def test_adjustments_reach_the_choice() -> None:
 def test_prompt_logprobs_are_those_of_every_position() -> None:
     prompt = [(7 * k) % 96 + 1 for k in range(30)]
     for budget in (64, 5):
-        one = bench(max_step_tokens=budget)
-        one.submit(0, replace(job(prompt, 0), reporting=Reporting(prompt_logprobs=3)))
+        one = bench(max_batched_tokens=budget)
+        one.submit(0, replace(job(prompt, 0), logprob_options=LogprobOptions(prompt_logprobs=3)))
         one.submit(1, job([3, 4], 5))
         one.run()
         told = one.last_of(0).prompt_logprobs
@@ -354,12 +368,12 @@ def test_prompt_logprobs_are_those_of_every_position() -> None:
 def test_logprobs_are_of_the_models_own_distribution() -> None:
     wanted = replace(
         job([8, 9], 5),
-        adjustments=Adjustments(logit_bias=((11, 50.0),)),
-        reporting=Reporting(top_logprobs=2),
+        logits_options=LogitsOptions(logit_bias=((11, 50.0),)),
+        logprob_options=LogprobOptions(top_logprobs=2),
         eos=frozenset(),
     )
     alone = run_alone(wanted)
-    rows = [row for progress in alone.news for row in progress.logprobs]
+    rows = [row for progress in alone.updates for row in progress.logprobs]
     assert alone.tokens_of(0) == [11] * 5
     expected = log_probabilities(next_logits([8, 9]))
     assert rows[0].logprob == pytest.approx(expected[11], abs=1e-5)

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.backend.host_memory import HostMemory
-from server.backend.ort import OrtBackend
 from server.config import ServerConfig
-from server.engine.admission import Room
-from server.engine.buckets import Buckets
-from server.engine.busy import BusyLanes
-from server.engine.cache import SlotCache
+from server.engine.cache.row_store import SlotStore
+from server.engine.cache.slot_cache import SlotCache
 from server.engine.engine import Engine
+from server.engine.gpu.buckets import Buckets
 from server.engine.observer import Unobserved
-from server.engine.rows import RowStore
-from server.engine.sequence import Cost, GenerationJob, Sequence
+from server.engine.requests.admission import AdmissionLimits
+from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.sequence import Cost, DecodingSequence, GenerationJob
 from server.models.registry import load_bundle
+from server.runtime.host_memory import HostMemory
+from server.runtime.ort.backend import OrtBackend
 from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together
 from tests.server.fake_backend import decode_spec, reference
 from tests.server.generating import MAX_LENGTH, MEMORIES, bench, job
@@ -46,10 +46,10 @@ def test_a_bucket_holds_what_it_is_for_and_little_more(num_slots, max_length, da
 def test_where_padding_writes() -> None:
     """Just behind what a row holds, or over the last token of one that is full."""
     spec = decode_spec(has_source=False, is_recurrent=False)
-    store = RowStore(SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH), 4)
+    store = SlotStore(SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH), 4)
 
-    def held(id_: int, num_tokens: int) -> Sequence:
-        row = Sequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
+    def held(id_: int, num_tokens: int) -> DecodingSequence:
+        row = DecodingSequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
         store.admit(row)
         row.num_cached_tokens = num_tokens
         return row
@@ -67,13 +67,13 @@ def test_where_padding_writes() -> None:
 
 def test_a_full_resident_loses_its_last_token_alone() -> None:
     spec = decode_spec(has_source=False, is_recurrent=False)
-    store = RowStore(SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH), 2)
-    row = Sequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
+    store = SlotStore(SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH), 2)
+    row = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
     store.admit(row)
     row.num_cached_tokens = MAX_LENGTH
     store.release(row)
     assert store.behind(0, 2, MAX_LENGTH) == [MAX_LENGTH - 1, 0]
-    again = Sequence.first_of(1, replace(row.job, prompt=(*row.job.prompt, 7)))
+    again = DecodingSequence.first_of(1, replace(row.job, prompt=(*row.job.prompt, 7)))
     store.match([again])
     assert again.num_cached_tokens == MAX_LENGTH - 1
 
@@ -82,18 +82,18 @@ def test_a_full_resident_loses_its_last_token_alone() -> None:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=companies(),
-    max_step_tokens=st.integers(1, 64),
+    max_batched_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
 def test_padding_changes_no_token(
-    memory, mixed_jobs, max_step_tokens, is_recurrent, has_source
+    memory, mixed_jobs, max_batched_tokens, is_recurrent, has_source
 ) -> None:
     """Prompts in the middle of which others decode, residents, recurrent states, failures."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(
         num_slots=NUM_SLOTS,
-        max_step_tokens=max_step_tokens,
+        max_batched_tokens=max_batched_tokens,
         memory=memory,
         has_buckets=True,
         **options,
@@ -135,15 +135,15 @@ def test_padding_spoils_no_prefix(shared, tails, num_slots) -> None:
 async def test_the_lane_prepares_a_worker_before_it_is_ready() -> None:
     engine = Engine(1, Unobserved(), BusyLanes(), 4, lambda _: None)
     padded = bench(num_slots=2, has_buckets=True)
-    engine.add("fake", [padded.generator], Room(Cost(2, 1000), Cost(2, 1000)))
+    engine.add("fake", [padded.generator], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
     await engine.prepared("fake")
     assert padded.graph.num_runs == 2 * 3, "each of two sizes, until it would be recorded"
     (ticket,) = engine.submit("fake", [job([5, 6], 6)])
     tokens: list[int] = []
-    while not (news := await ticket.next()).is_last:
-        tokens += news.tokens
+    while not (updates := await ticket.next()).is_last:
+        tokens += updates.tokens
     engine.stop()
-    assert [*tokens, *news.tokens] == reference([5, 6], 6)
+    assert [*tokens, *updates.tokens] == reference([5, 6], 6)
 
 
 def test_what_is_recorded_and_what_it_took_is_told(
@@ -198,13 +198,13 @@ def test_real_graphs_give_the_same_tokens_when_padded(tiny_bundles: Path, name: 
     assert generator.load.num_cuda_graphs == 0, "a CPU runs them as they come"
     for number in range(10):
         some = {10 * number + index: plain.job(rng) for index in range(rng.randrange(2, 7))}
-        news = []
+        updates = []
         for id_, wanted in some.items():
-            news += generator.step()
+            updates += generator.step()
             generator.submit(id_, wanted)
-        news += run(generator)
+        updates += run(generator)
         for id_, wanted in some.items():
-            assert told(news, id_) == plain.alone(wanted)
+            assert told(updates, id_) == plain.alone(wanted)
 
 
 def test_what_has_buckets(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from client.types import (
     Lark,
 )
 from model import bundle
-from server.engine.options import AttentionRead
-from server.engine.sequence import GenerationJob
+from server.engine.decoding.options import AttentionSelection
+from server.engine.requests.sequence import GenerationJob
 from server.errors import InvalidArgumentError
-from server.rpc.attention import AttentionWanted, check_size
+from server.service.attention import AttentionPlan, check_attention_size
 from tests.serving import server_process
 
 DECODER, DATES = "tiny-decoder", "dates"
@@ -223,16 +223,14 @@ def test_self_attention_of_prompt_and_text(client: Client) -> None:
 
 
 def test_attention_larger_than_a_response_is_refused_before_anything_runs() -> None:
-    read = AttentionRead(
+    read = AttentionSelection(
         bundle.AttentionKind.SELF, tuple(range(30)), tuple(range(9)), average=False
     )
     jobs = [GenerationJob(tuple(range(100)), max_new_tokens=28)]
-    check_size(AttentionWanted(read, alignments=False), jobs)
-    check_size(AttentionWanted(replace(read, average=True), alignments=False), jobs * 100)
-    with pytest.raises(
-        InvalidArgumentError, match=r"^response\.attention: could be 8847360 weights"
-    ):
-        check_size(AttentionWanted(read, alignments=False), jobs * 2)
+    check_attention_size(AttentionPlan(read, alignments=False), jobs)
+    check_attention_size(AttentionPlan(replace(read, average=True), alignments=False), jobs * 100)
+    with pytest.raises(InvalidArgumentError, match=r"^attention: could be 8847360 weights"):
+        check_attention_size(AttentionPlan(read, alignments=False), jobs * 2)
 
 
 @pytest.mark.parametrize(

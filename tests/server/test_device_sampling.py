@@ -11,26 +11,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from client.sync import Client
-from server.backend.ort import OrtBackend
-from server.engine.cache import Capacity
-from server.engine.choosing import Chooser, bind_take, shape_of
+from server.engine.cache.slot_cache import Capacity
+from server.engine.decoding.options import LogitsOptions, LogprobOptions, Sampling
 from server.engine.generator import Generator
-from server.engine.lifecycle import Outcome
+from server.engine.gpu.device_sampler import DeviceSampler, bind_take, shape_of
 from server.engine.observer import Unobserved
-from server.engine.options import Adjustments, Reporting, Sampling
-from server.engine.runner import Runner
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import GenerationJob
+from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
-from server.engine.sequence import GenerationJob
 from server.models.registry import load_bundle
-from tests.server.choosing import Copies
+from server.runtime.ort.backend import OrtBackend
 from tests.server.company import FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.generating import bench, job
+from tests.server.samplers import Copies
 from tests.server.test_branching import jobs, same
 from tests.server.test_mixes import Mixer, run, told
 from tests.serving import ServerProcess, server_process
 
 CAPACITY = Capacity(8, 96, 96)
-ADJUSTED = Adjustments(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), ((7,), (8, 9)))
+ADJUSTED = LogitsOptions(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), ((7,), (8, 9)))
 SAMPLED = [
     Sampling(0.9, seed=1),
     Sampling(0.8, top_k=7, top_p=0.9, seed=2),
@@ -46,26 +46,26 @@ def wanted_jobs(draw: st.DrawFn) -> GenerationJob:
     if wanted.beams is None and not wanted.alternatives and draw(st.booleans()):
         wanted = replace(wanted, sampling=draw(st.sampled_from(SAMPLED)))
     if draw(st.booleans()):
-        wanted = replace(wanted, adjustments=ADJUSTED)
+        wanted = replace(wanted, logits_options=ADJUSTED)
     if wanted.beams is None and draw(st.booleans()) and draw(st.booleans()):
-        wanted = replace(wanted, reporting=Reporting(top_logprobs=2))
+        wanted = replace(wanted, logprob_options=LogprobOptions(top_logprobs=2))
     return wanted
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=companies(wanted_jobs()),
-    max_step_tokens=st.integers(1, 64),
+    max_batched_tokens=st.integers(1, 64),
     memory=st.sampled_from(["host", "device"]),
     has_buckets=st.booleans(),
 )
 def test_rows_in_any_company_are_as_on_the_host(
-    mixed_jobs, max_step_tokens, memory, has_buckets
+    mixed_jobs, max_batched_tokens, memory, has_buckets
 ) -> None:
     """Over the fake runtime, some of them with a NaN or in a run that fails."""
     mixed = bench(
         num_slots=NUM_SLOTS,
-        max_step_tokens=max_step_tokens,
+        max_batched_tokens=max_batched_tokens,
         memory=memory,
         has_buckets=has_buckets,
         chooses=True,
@@ -80,12 +80,12 @@ def test_rows_in_any_company_are_as_on_the_host(
 
 
 def logprobs(of: Any, id_: int, output: int) -> list[Any]:
-    rows = (progress for progress in of.news if (progress.id, progress.output) == (id_, output))
+    rows = (progress for progress in of.updates if (progress.id, progress.output) == (id_, output))
     return [value for progress in rows for value in progress.logprobs]
 
 
 def test_a_prompt_that_is_not_finite_ends_before_it_is_read() -> None:
-    mixed = bench(chooses=True, memory="device", max_step_tokens=8, **FAULTS)
+    mixed = bench(chooses=True, memory="device", max_batched_tokens=8, **FAULTS)
     mixed.submit(0, job([POISON, *range(1, 30)], 4))
     mixed.submit(1, job([5], 4))
     mixed.run()
@@ -106,7 +106,7 @@ class ChoosingMixer(Mixer):
         manifest, (replica,) = self.model.manifest, self.model.replicas
         spec, graphs = manifest.graphs["decode"], replica.graphs
         shape = shape_of(spec)
-        runner = Runner(
+        runner = ModelRunner(
             spec,
             graphs["decode"],
             graphs.get("encode"),
@@ -115,7 +115,7 @@ class ChoosingMixer(Mixer):
             take=bind_take(self.copies.load, shape),
         )
         limits = Limits(CAPACITY.num_slots, 64, min_chunk=8)
-        chooser = Chooser(self.copies.load, shape)
+        chooser = DeviceSampler(self.copies.load, shape)
         return Generator("mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), chooser)
 
 
@@ -137,15 +137,15 @@ def test_served_tokens_are_the_hosts(mixers: tuple[Mixer, ChoosingMixer]) -> Non
                 options = replace(rng.choice(SAMPLED), seed=rng.randrange(5))
                 wanted = replace(wanted, sampling=options, num_outputs=rng.randrange(1, 3))
             if rng.random() < 0.3:
-                wanted = replace(wanted, adjustments=ADJUSTED)
+                wanted = replace(wanted, logits_options=ADJUSTED)
             some[10 * number + index] = wanted
-        news = []
+        updates = []
         for id_, wanted in some.items():
-            news += generator.step()
+            updates += generator.step()
             generator.submit(id_, wanted)
-        news += run(generator)
+        updates += run(generator)
         for id_, wanted in some.items():
-            assert told(news, id_) == on_host.alone(wanted)
+            assert told(updates, id_) == on_host.alone(wanted)
 
 
 def test_whole_logits_are_copied_of_the_rows_that_need_them(
@@ -156,17 +156,17 @@ def test_whole_logits_are_copied_of_the_rows_that_need_them(
     plain = replace(plain, beams=None, num_outputs=1, sampling=Sampling(), eos=frozenset())
     jobs_ = [
         plain,
-        replace(plain, adjustments=ADJUSTED),
+        replace(plain, logits_options=ADJUSTED),
         *(replace(plain, sampling=options) for options in SAMPLED),
     ]
-    for last in ([], [replace(plain, reporting=Reporting(top_logprobs=1))]):
+    for last in ([], [replace(plain, logprob_options=LogprobOptions(top_logprobs=1))]):
         copies.rows.clear()
         generator, before = on_device.generator(), copies.num_runs
         for id_, wanted in enumerate([*jobs_, *last]):
             generator.submit(id_, wanted)
-        news = run(generator)
+        updates = run(generator)
         for id_, wanted in enumerate([*jobs_, *last]):
-            assert told(news, id_) == on_host.alone(wanted)
+            assert told(updates, id_) == on_host.alone(wanted)
         assert copies.num_runs > before
         assert len(copies.rows) == len(last) * plain.max_new_tokens
 
@@ -190,7 +190,7 @@ def test_a_server_answers_as_its_host_would(server: ServerProcess, tiny_bundles:
         (plain, {}),
         (replace(plain, sampling=SAMPLED[0]), {"temperature": 0.9, "seed": 1}),
         (
-            replace(plain, sampling=SAMPLED[2], adjustments=Adjustments(1.5, 0.5)),
+            replace(plain, sampling=SAMPLED[2], logits_options=LogitsOptions(1.5, 0.5)),
             {
                 "temperature": 1.1,
                 "top_p": 0.8,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.backend.ort import OrtBackend
-from server.engine.options import Beams
-from server.engine.sequence import GenerationJob
+from server.engine.decoding.options import Beams
+from server.engine.requests.sequence import GenerationJob
 from server.models.registry import load_bundle
+from server.runtime.ort.backend import OrtBackend
 from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together
 from tests.server.fake_backend import host_view
 from tests.server.generating import bench, job
@@ -23,17 +23,21 @@ from tests.server.test_mixes import Mixer, run, told
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=companies(),
-    max_step_tokens=st.integers(1, 64),
+    max_batched_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
 def test_rows_on_a_device_are_as_on_the_host(
-    mixed_jobs, max_step_tokens, is_recurrent, has_source
+    mixed_jobs, max_batched_tokens, is_recurrent, has_source
 ) -> None:
     """Samples, beams, greedy ones, runs that fail: alone on the host, together on the device."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(
-        num_slots=NUM_SLOTS, max_step_tokens=max_step_tokens, memory="device", **options, **FAULTS
+        num_slots=NUM_SLOTS,
+        max_batched_tokens=max_batched_tokens,
+        memory="device",
+        **options,
+        **FAULTS,
     )
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
     for block in mixed.cache.rows(0, NUM_SLOTS).values():
@@ -44,7 +48,7 @@ def test_rows_on_a_device_are_as_on_the_host(
 
 @pytest.mark.parametrize("memory", ["host", "device"])
 def test_a_prefix_is_copied_where_it_is(memory: str) -> None:
-    mixed = bench(num_slots=3, is_recurrent=False, memory=memory, max_step_tokens=64)
+    mixed = bench(num_slots=3, is_recurrent=False, memory=memory, max_batched_tokens=64)
     prompt = [*range(1, 41)]
     mixed.submit(0, job(prompt, 4))
     mixed.submit(1, job([7], 12))
@@ -73,10 +77,10 @@ def test_served_tokens_are_the_same_over_both(mixers: tuple[Mixer, Mixer]) -> No
     rng, generator = random.Random(7), on_device.generator()
     for number in range(12):
         some = {10 * number + index: on_host.job(rng) for index in range(rng.randrange(2, 7))}
-        news = []
+        updates = []
         for id_, wanted in some.items():
-            news += generator.step()
+            updates += generator.step()
             generator.submit(id_, wanted)
-        news += run(generator)
+        updates += run(generator)
         for id_, wanted in some.items():
-            assert told(news, id_) == on_host.alone(wanted)
+            assert told(updates, id_) == on_host.alone(wanted)

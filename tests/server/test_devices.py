@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.sync import Client
-from server.backend import devices
-from server.backend.devices import Device, Placed
-from server.engine.placement import choose_lane
+from server.engine.requests.placement import choose_lane
 from server.errors import StartupError
+from server.runtime import devices
+from server.runtime.devices import Device, Placed
 from tests.serving import server_process
 
 
@@ -49,23 +49,23 @@ def test_devices_that_make_no_sense(text: str, message: str) -> None:
         )
     ),
     num_rows=st.integers(1, 5),
-    gather_rows=st.integers(0, 8),
+    single_lane_max_sequences=st.integers(0, 8),
 )
-def test_a_job_goes_to_the_least_loaded_device(loads, num_rows, gather_rows) -> None:
+def test_a_job_goes_to_the_least_loaded_device(loads, num_rows, single_lane_max_sequences) -> None:
     flat = [load for device in loads for load in device]
-    lane = choose_lane(flat, len(loads), num_rows, gather_rows)
+    lane = choose_lane(flat, len(loads), num_rows, single_lane_max_sequences)
     device, index = divmod(lane, len(loads[0]))
     mine = loads[device]
     assert sum(mine) == min(map(sum, loads))
     if mine[index] != min(mine):
         assert mine[index] == sum(mine), "only a lane that has all of a device's work gets more"
-        assert mine[index] + num_rows <= gather_rows
+        assert mine[index] + num_rows <= single_lane_max_sequences
 
 
 def test_a_lone_lane_keeps_little_work_and_shares_much() -> None:
-    assert choose_lane([3, 0], 1, 1, gather_rows=4) == 0
-    assert choose_lane([4, 0], 1, 1, gather_rows=4) == 1
-    assert choose_lane([0, 0, 3, 0], 2, 1, gather_rows=4) == 0
+    assert choose_lane([3, 0], 1, 1, single_lane_max_sequences=4) == 0
+    assert choose_lane([4, 0], 1, 1, single_lane_max_sequences=4) == 1
+    assert choose_lane([0, 0, 3, 0], 2, 1, single_lane_max_sequences=4) == 0
 
 
 def test_sizes_may_be_left_to_the_host_and_products_may_not() -> None:

@@ -21,7 +21,7 @@ from client.errors import TriuneError
 from client.sync import Client
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
-from server.rpc.embedding import MAX_STREAM_REQUESTS
+from server.service.embed_stream import MAX_STREAM_REQUESTS
 from tests import heads
 from tests.serving import ServerProcess, server_process
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.encoder import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
-from server.engine.sequence import EncodingJob
+from server.engine.requests.sequence import EncodingJob
 from tests.server.halves import Halves, encoder_of
 
 LIMITS = BatchLimits(max_padded_tokens=64)

@@ -6,17 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from server.text.entities import Aggregation, Entity, Piece, find_entities
-from server.text.reading import Fit, Limit, Reading, TooLongError, best_windows, read
+from server.text.entities import Aggregation, Entity, LabelledToken, find_entities
+from server.text.windows import (
+    LengthLimit,
+    LongInput,
+    TokenizedText,
+    TooLongError,
+    best_windows,
+    tokenize_windows,
+)
 from tests.heads import tokenizer_folder
 
 BIOES = ("O", "B-X", "I-X", "E-X", "S-X", "S-Y")
 
 
-def piece(label: int, position: int, labels: tuple[str, ...], *, begins: bool = True) -> Piece:
+def piece(
+    label: int, position: int, labels: tuple[str, ...], *, begins: bool = True
+) -> LabelledToken:
     scores = np.full(len(labels), 0.1 / len(labels), np.float32)
     scores[label] = 0.9
-    return Piece(scores, 2 * position, 2 * position + 1, begins)
+    return LabelledToken(scores, 2 * position, 2 * position + 1, begins)
 
 
 def found(names: str, labels: tuple[str, ...]) -> list[tuple[str, int, int]]:
@@ -52,7 +61,7 @@ def test_a_word_has_one_label() -> None:
     labels = ("O", "B-X", "B-Y")
     scores = [[0.1, 0.6, 0.3], [0.05, 0.05, 0.9], [0.2, 0.5, 0.3]]
     tokens = [
-        Piece(np.array(row, np.float32), i, i + 1, begins_word=i == 0)
+        LabelledToken(np.array(row, np.float32), i, i + 1, begins_word=i == 0)
         for i, row in enumerate(scores)
     ]
     means = np.array(scores).mean(0)
@@ -71,11 +80,11 @@ LIBRARY.no_padding()
 LIBRARY.no_truncation()
 
 
-def reading_of(text: str, pair: str | None, limit: Limit) -> Reading:
+def tokenized(text: str, pair: str | None, limit: LengthLimit) -> TokenizedText:
     inputs = text if pair is None else (text, pair)
     whole = LIBRARY.encode(inputs) if pair is None else LIBRARY.encode(text, pair)
     assert inputs
-    return read(LIBRARY, text, pair, whole, limit, spans=True)
+    return tokenize_windows(LIBRARY, text, pair, whole, limit, with_offsets=True)
 
 
 @given(
@@ -83,36 +92,36 @@ def reading_of(text: str, pair: str | None, limit: Limit) -> Reading:
     st.integers(0, 12),
     st.integers(5, 24),
     st.integers(0, 10),
-    st.sampled_from(Fit),
+    st.sampled_from(LongInput),
 )
 def test_every_token_is_read_once_or_counted(
-    num_tokens: int, num_first: int, room: int, stride: int, fit: Fit
+    num_tokens: int, num_first: int, room: int, stride: int, long_input: LongInput
 ) -> None:
     text = " ".join(["a", "b", "c", "d", "e", "f", "g"][i % 7] for i in range(num_tokens))
     first = " ".join(["x"] * num_first) or None
-    limit = Limit(fit, room, room, stride)
+    limit = LengthLimit(long_input, room, room, stride)
     try:
-        reading = reading_of(text, None, limit) if first is None else reading_of(first, text, limit)
+        read = tokenized(text, None, limit) if first is None else tokenized(first, text, limit)
     except TooLongError:
         special = 2 if first is None else 3 + num_first
         fits = num_tokens + special <= room
         assert not fits
-        assert fit in (Fit.ERROR, Fit.WINDOWS) or room - 3 < 2
-        if fit == Fit.WINDOWS:
+        assert long_input in (LongInput.ERROR, LongInput.WINDOWS) or room - 3 < 2
+        if long_input == LongInput.WINDOWS:
             assert room - special <= stride
         return
-    assert all(len(window.token_ids) <= room for window in reading.windows)
-    places = best_windows(reading)
-    begin = reading.windows[0].first
+    assert all(len(window.token_ids) <= room for window in read.windows)
+    places = best_windows(read)
+    begin = read.windows[0].first_token
     ids = LIBRARY.encode(text, add_special_tokens=False).ids
     for token, (number, index) in enumerate(places, begin):
-        assert reading.windows[number].token_ids[index] == ids[token]
-        start, end = reading.spans[token]
+        assert read.windows[number].token_ids[index] == ids[token]
+        start, end = read.offsets[token]
         assert text[start:end] == LIBRARY.id_to_token(ids[token])
-    cut_first = max(0, num_first - (len(reading.windows[0].token_ids) - len(places) - 3))
-    if first is None or fit == Fit.WINDOWS:
-        assert len(places) + reading.num_truncated == num_tokens
-    elif len(reading.windows) == 1:
-        assert len(places) + reading.num_truncated == num_tokens + cut_first
-    if fit == Fit.WINDOWS:
-        assert reading.num_truncated == 0
+    cut_first = max(0, num_first - (len(read.windows[0].token_ids) - len(places) - 3))
+    if first is None or long_input == LongInput.WINDOWS:
+        assert len(places) + read.num_truncated_tokens == num_tokens
+    elif len(read.windows) == 1:
+        assert len(places) + read.num_truncated_tokens == num_tokens + cut_first
+    if long_input == LongInput.WINDOWS:
+        assert read.num_truncated_tokens == 0

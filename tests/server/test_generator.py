@@ -4,9 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.engine.lifecycle import Outcome
-from server.engine.options import Sampling
-from server.engine.sequence import GenerationJob
+from server.engine.decoding.options import Sampling
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import GenerationJob
 from tests.server.fake_backend import reference
 from tests.server.generating import MAX_LENGTH, bench, job
 
@@ -18,10 +18,10 @@ budgets = st.integers(1, 20)
 @given(
     jobs=st.lists(st.tuples(prompts, budgets, st.integers(0, 6)), min_size=1, max_size=14),
     num_slots=st.integers(1, 6),
-    max_step_tokens=st.integers(1, 64),
+    max_batched_tokens=st.integers(1, 64),
 )
-def test_output_does_not_depend_on_batch_mates(jobs, num_slots, max_step_tokens) -> None:
-    mixed = bench(num_slots=num_slots, max_step_tokens=max_step_tokens)
+def test_output_does_not_depend_on_batch_mates(jobs, num_slots, max_batched_tokens) -> None:
+    mixed = bench(num_slots=num_slots, max_batched_tokens=max_batched_tokens)
     for id_, (prompt, budget, steps_before) in enumerate(jobs):
         for _ in range(steps_before):
             mixed.step()
@@ -118,7 +118,7 @@ def test_a_failed_run_ends_its_rows_and_the_next_request_is_served() -> None:
 
 
 def test_a_long_prompt_does_not_stall_a_running_sequence() -> None:
-    mixed = bench(max_step_tokens=8)
+    mixed = bench(max_batched_tokens=8)
     mixed.generator.submit(1, job([3], 20))
     mixed.step()
     mixed.generator.submit(2, job([4] * 40, 2))

@@ -9,8 +9,8 @@ import trustme
 
 from client.channel import OPEN, Security
 from server.config import ServerConfig, TlsFiles
-from server.listeners import make_server, open_port
-from server.rpc.identity import address_of, identity_of
+from server.frontends.grpc.identity import address_of, identity_of
+from server.frontends.grpc.listeners import make_server, open_port
 
 _METHOD = "/tests.Identity/Who"
 

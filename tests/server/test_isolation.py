@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.engine.adjust import Constraint, ConstraintError, Floats
+from server.engine.decoding.logits_processors import Constraint, ConstraintError, Floats
+from server.engine.decoding.options import Beams, Sampling
 from server.engine.encoder import BatchLimits
-from server.engine.isolation import attempts
-from server.engine.lifecycle import Outcome
-from server.engine.options import Beams, Sampling
-from server.engine.sequence import EncodingJob
+from server.engine.isolation import run_with_isolation
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import EncodingJob
 from tests.server.company import FAIL, FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.fake_backend import host_view, reference
 from tests.server.generating import bench, job
@@ -24,16 +24,16 @@ from tests.server.test_branching import same
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=companies(),
-    max_step_tokens=st.integers(1, 64),
+    max_batched_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
 def test_a_bad_request_of_any_kind_harms_no_other(
-    mixed_jobs, max_step_tokens, is_recurrent, has_source
+    mixed_jobs, max_batched_tokens, is_recurrent, has_source
 ) -> None:
     """Samples, beams, greedy ones; some see a token that breaks the run, or makes a NaN."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
-    mixed = bench(num_slots=NUM_SLOTS, max_step_tokens=max_step_tokens, **options, **FAULTS)
+    mixed = bench(num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, **options, **FAULTS)
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
     assert mixed.generator.load.num_running == 0
     for block in mixed.cache.rows(0, NUM_SLOTS).values():
@@ -89,7 +89,7 @@ def test_an_error_while_choosing_ends_one_job(change, num_tokens, error, outcome
     mixed.submit(3, job([9], 12))
     mixed.run()
     assert outcome in mixed.outcomes[2]
-    assert [progress.is_last for progress in mixed.news if progress.id == 2].count(True) == 1
+    assert [progress.is_last for progress in mixed.updates if progress.id == 2].count(True) == 1
     assert mixed.generator.load.num_running == 0
     assert mixed.tokens_of(1) == reference([7, 8], 12)
     assert mixed.tokens_of(3) == reference([9], 12)
@@ -104,8 +104,10 @@ def test_attempts_run_alone_only_after_a_failure() -> None:
             raise ValueError
         return sum(items)
 
-    assert [attempt.result for attempt in attempts([1, 2], run, "test")] == [3]
-    assert [(attempt.items, attempt.result) for attempt in attempts([1, 3, 2], run, "test")] == [
+    assert [attempt.result for attempt in run_with_isolation([1, 2], run, "test")] == [3]
+    assert [
+        (attempt.items, attempt.result) for attempt in run_with_isolation([1, 3, 2], run, "test")
+    ] == [
         ([1], 1),
         ([3], None),
         ([2], 2),
@@ -119,10 +121,10 @@ def test_of_a_batch_of_texts_only_the_bad_ones_fail() -> None:
     texts = [(2, 4), (2, FAIL), (2, 6), (2, POISON), (2, 8)]
     for id_, text in enumerate(texts):
         encoder.submit(id_, EncodingJob(text, wants_tokens=True))
-    news = {progress.id: progress for progress in encoder.step()}
+    updates = {progress.id: progress for progress in encoder.step()}
     assert graph.num_runs == 1 + len(texts)
     for id_, text in enumerate(texts):
-        end, vector = news[id_].end, news[id_].vector
+        end, vector = updates[id_].completion, updates[id_].vector
         assert end is not None
         if set(text) & {FAIL, POISON}:
             assert end.outcome == Outcome.FAILED

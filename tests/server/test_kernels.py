@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from onnx_ir.tape import Tape
 
 from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
-from server.backend.base import Array
-from server.backend.kernels import rewrite as rewriting
-from server.backend.kernels.int8 import in_pairs, leave_room
-from server.backend.kernels.library import Kernels, runnable
-from server.backend.kernels.rewrite import rewrite, rewritten, shared
-from server.backend.ort import OrtBackend
+from server.runtime.contract import Array
+from server.runtime.kernels import rewrite as rewriting
+from server.runtime.kernels.int8 import in_pairs, leave_room
+from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.rewrite import rewrite, rewritten, shared
+from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
     pytest.mark.skipif(Kernels.ROW_INT8 not in runnable(), reason="no kernels for this processor"),

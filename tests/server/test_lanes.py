@@ -11,12 +11,12 @@ import pytest
 
 from client.sync import Client
 from model.bundle import BundleError
-from server.backend.base import Array, Block, BoundGraph, Graph, Layout, Memory
-from server.backend.host_memory import HostMemory
-from server.backend.paired import PairedBackend
-from server.engine.busy import BusyLanes
 from server.engine.lane import Cancel, Lane, Submit
 from server.engine.observer import Unobserved
+from server.engine.requests.busy_lanes import BusyLanes
+from server.runtime.contract import Array, Block, BoundGraph, Graph, Layout, Memory
+from server.runtime.host_memory import HostMemory
+from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, OnHost
 from tests.server.generating import job
 from tests.serving import ServerProcess, server_process
@@ -61,7 +61,7 @@ class Named(OnHost):
 def test_a_lone_lane_runs_wide_and_several_run_narrow(tmp_path: Path) -> None:
     busy = BusyLanes()
     (tmp_path / "decode.onnx").write_bytes(b"12345678")
-    backend = PairedBackend(Named(1.0), Named(2.0), lambda: busy.is_one, max_bytes=8)
+    backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: busy.is_one, max_bytes=8)
     bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
 
     def which() -> float:
@@ -90,7 +90,7 @@ def test_a_lane_has_work_from_when_it_is_sent() -> None:
 
 def test_large_weights_are_held_once(tmp_path: Path) -> None:
     (tmp_path / "decode.onnx").write_bytes(b"123456789")
-    backend = PairedBackend(Named(1.0), Named(2.0), lambda: True, max_bytes=8)
+    backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: True, max_bytes=8)
     bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
     assert bound.run({})["logits"][0, 0] == 1.0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.backend.base import Array, Block, Layout, Memory, Move
+from server.runtime.contract import Array, Block, Layout, Memory, Move
 from tests.server.fake_backend import host_view
 from tests.server.generating import MEMORIES
 

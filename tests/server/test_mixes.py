@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from server.backend.ort import OrtBackend
-from server.engine.buckets import Buckets
-from server.engine.cache import Capacity
+from server.engine.cache.slot_cache import Capacity
+from server.engine.decoding.options import Beams, LogitsOptions, Sampling
 from server.engine.generator import Generator
+from server.engine.gpu.buckets import Buckets
 from server.engine.observer import Unobserved
-from server.engine.options import Adjustments, Beams, Sampling
-from server.engine.runner import Runner
+from server.engine.requests.sequence import GenerationJob, JobUpdate
+from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
-from server.engine.sequence import GenerationJob, Progress
 from server.models.registry import Model, load_bundle
+from server.runtime.ort.backend import OrtBackend
 from tests import tiny
 from tests.faults.record import record
 
@@ -51,7 +51,7 @@ class Mixer:
                 job,
                 dataclasses.replace(job, sampling=Sampling(0.8, top_p=0.9, seed=seed)),
                 dataclasses.replace(job, beams=Beams(3), num_outputs=2),
-                dataclasses.replace(job, adjustments=Adjustments(repetition_penalty=1.3)),
+                dataclasses.replace(job, logits_options=LogitsOptions(repetition_penalty=1.3)),
             ]
         )
 
@@ -66,7 +66,7 @@ class Mixer:
         capacity = Capacity(NUM_SLOTS, 96, 96)
         graphs = self.model.replicas[0].graphs
         memory = self.model.replicas[0].memory
-        runner = Runner(
+        runner = ModelRunner(
             spec,
             graphs["decode"],
             graphs.get("encode"),
@@ -84,17 +84,17 @@ class Mixer:
         return told(run(generator), 0)
 
 
-def run(generator: Generator) -> list[Progress]:
-    news: list[Progress] = []
+def run(generator: Generator) -> list[JobUpdate]:
+    updates: list[JobUpdate] = []
     while generator.has_work:
-        news += generator.step()
-    return news
+        updates += generator.step()
+    return updates
 
 
-def told(news: list[Progress], id_: int) -> dict[int, list[int]]:
+def told(updates: list[JobUpdate], id_: int) -> dict[int, list[int]]:
     """Tokens by output."""
     outputs: dict[int, list[int]] = {}
-    for progress in news:
+    for progress in updates:
         if progress.id == id_:
             outputs.setdefault(progress.output, []).extend(progress.tokens)
     return outputs
@@ -108,19 +108,19 @@ def test_five_hundred_mixes(tiny_bundles: Path, name: str) -> None:
     num_requests = 0
     for _ in range(NUM_MIXES[name]):
         jobs = {next(ids): mixer.job(rng) for _ in range(rng.randrange(2, 7))}
-        news: list[Progress] = []
+        updates: list[JobUpdate] = []
         for id_, job in jobs.items():
             for _ in range(rng.randrange(4)):
-                news += generator.step()
+                updates += generator.step()
             generator.submit(id_, job)
-        news += run(generator)
+        updates += run(generator)
         for id_, job in jobs.items():
-            assert told(news, id_) == mixer.alone(job)
+            assert told(updates, id_) == mixer.alone(job)
         num_requests += len(jobs)
     record(
         15,
-        f"batch mates: greedy, sampled and beam-searched requests mixed, {name}",
-        "same request, same tokens, whatever shares the batch",
+        f"greedy, sampled and beam search requests in one batch, {name}",
+        "the same request gives the same tokens, whatever shares the batch",
         mixes=NUM_MIXES[name],
         requests=num_requests,
         identical=num_requests,

@@ -22,12 +22,12 @@ from client.errors import TriuneError
 from client.types import ModelState
 from model.bundle import BundleError
 from server.app import RunningServer, running_server
-from server.backend.host_memory import HostMemory
-from server.backend.ort import OrtBackend
 from server.config import ServerConfig
-from server.engine.warm_up import warm_up
 from server.models.registry import Model, Replica, load_bundle
+from server.models.warm_up import warm_up
 from server.models.watch import Changes, Watch, changes
+from server.runtime.host_memory import HostMemory
+from server.runtime.ort.backend import OrtBackend
 from tests.faults.record import record
 from tests.server.fake_backend import FakeDecode, decode_spec
 
@@ -131,7 +131,7 @@ async def test_twenty_reloads_under_load_drop_nothing(root: Path) -> None:
         assert running.registry.get(DATES).serial == 20
         record(
             11,
-            "a model is loaded again under load",
+            "a model is reloaded under load",
             "the old version serves until the new one is ready; a failed load keeps the old one",
             reloads=20,
             answers_meanwhile=num_answers,

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from server.backend.base import Array, BoundGraph
-from server.backend.kernels import norms
-from server.backend.kernels.library import Kernels, runnable
-from server.backend.kernels.rewrite import rewrite
-from server.backend.ort import OrtBackend
+from server.runtime.contract import Array, BoundGraph
+from server.runtime.kernels import norms
+from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.rewrite import rewrite
+from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
     pytest.mark.skipif(Kernels.NORM not in runnable(), reason="no kernels for this processor"),

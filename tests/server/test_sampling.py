@@ -14,8 +14,8 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from server.engine import sampling
-from server.engine.options import Sampling
+from server.engine.decoding import sampling
+from server.engine.decoding.options import Sampling
 
 LOGITS = np.log(np.array([0.4, 0.05, 0.3, 0.15, 0.1], np.float32))
 
@@ -128,6 +128,6 @@ def test_the_largest_in_order(
 
 def test_the_likeliest_are_possible() -> None:
     row = np.where(np.arange(500) % 100 == 0, 1.0, -np.inf).astype(np.float32)
-    found = sampling.likeliest(row, 20, sampling.log_sum_exp(row))
+    found = sampling.top_tokens(row, 20, sampling.log_sum_exp(row))
     assert found.tokens == [0, 100, 200, 300, 400]
     assert found.logprobs == pytest.approx([np.log(1 / 5)] * 5)

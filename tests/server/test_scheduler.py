@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from server.engine.cache.slots import SlotTable
 from server.engine.scheduler import Limits, is_decodable, overdue, schedule
-from server.engine.slots import SlotTable
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ items = st.builds(
     deadline=st.none() | st.floats(0, 10),
 )
 limits = st.builds(
-    Limits, num_slots=st.integers(1, 8), max_step_tokens=st.integers(1, 64), min_chunk=st.just(4)
+    Limits, num_slots=st.integers(1, 8), max_batched_tokens=st.integers(1, 64), min_chunk=st.just(4)
 )
 
 
@@ -58,7 +58,7 @@ def test_a_plan_keeps_its_promises(situation) -> None:
     chunks = [chunk for batch in plan.prefill for chunk in batch]
     assert not {chunk.id for chunk in chunks} & set(plan.decode)
     assert sum(chunk.num_tokens for chunk in chunks) <= max(
-        bounds.max_step_tokens - len(plan.decode), bounds.min_chunk
+        bounds.max_batched_tokens - len(plan.decode), bounds.min_chunk
     )
     order = [item.id for item in kept] + list(plan.admit)
     split = [c for c in chunks if c.num_tokens < by_id[c.id].num_remaining_tokens]
@@ -91,7 +91,7 @@ def test_a_step_with_work_does_something(situation) -> None:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
 def test_sources_of_similar_length_share_an_encoder_run(lengths) -> None:
     waiting = [Item(i, 1, 0, length, is_encoded=False) for i, length in enumerate(lengths)]
-    plan = schedule(waiting, (), Limits(num_slots=64, max_step_tokens=10_000))
+    plan = schedule(waiting, (), Limits(num_slots=64, max_batched_tokens=10_000))
     assert sorted(id_ for batch in plan.encode for id_ in batch) == sorted(plan.admit)
     for batch in plan.encode:
         sizes = [lengths[id_] for id_ in batch]

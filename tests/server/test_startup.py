@@ -265,8 +265,8 @@ def test_damaged_bundles_are_refused_by_name_and_the_others_served(
         assert models["dates"].state == ModelState.READY
     record(
         17,
-        "bundles that are damaged or attack: links, paths outside, hidden external data, …",
-        "each is refused by name, the others are served",
+        "damaged and hostile bundles: links, outside paths, hidden external data, …",
+        "each is rejected by name, the others are served",
         bundles=len(DAMAGES),
         refused=sum(model.state == ModelState.REFUSED for model in models.values()),
     )

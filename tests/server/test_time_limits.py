@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protos.triune.v1 import inference_pb2 as pb
-from server.engine.lifecycle import Outcome
-from server.engine.options import Beams, Sampling
+from server.engine.decoding.options import Beams, Sampling
+from server.engine.requests.lifecycle import Outcome
 from server.errors import InvalidArgumentError
-from server.rpc.time_limit import finish_by
+from server.service.generation_options import StoppingOptions, check_stopping
+from server.service.time_limit import finish_by
 from tests.server.fake_backend import reference
 from tests.server.generating import bench, job
 from tests.server.test_branching import NUM_SLOTS, jobs, run_alone
@@ -35,7 +35,7 @@ def test_whatever_ends_at_any_time_frees_its_slots(mixed_jobs, has_source) -> No
         mixed.clock.now += 1.0
     assert mixed.generator.load.num_running == mixed.generator.load.num_waiting == 0
     for id_, (one, at, is_partial) in enumerate(mixed_jobs):
-        assert [news.is_last for news in mixed.news if news.id == id_].count(True) == 1
+        assert [updates.is_last for updates in mixed.updates if updates.id == id_].count(True) == 1
         plain = replace(one, source=(7, 8) if has_source else ())
         alone = run_alone(plain, has_source=has_source)
         outcomes = {end.outcome for end in mixed.ends_of(id_).values()}
@@ -89,7 +89,7 @@ def test_what_expires_in_the_queue_costs_no_run(limit, change) -> None:
 
 
 def test_an_expired_prompt_is_not_read_on() -> None:
-    one = bench(max_step_tokens=4)
+    one = bench(max_batched_tokens=4)
     one.submit(1, replace(job([5] * 40, 4), deadline=2.5))
     while one.generator.has_work:
         one.step()
@@ -99,17 +99,17 @@ def test_an_expired_prompt_is_not_read_on() -> None:
 
 
 def test_when_a_text_has_to_be_finished() -> None:
-    assert finish_by(pb.StoppingOptions(), 100.0, 110.0) is None
-    assert finish_by(pb.StoppingOptions(max_seconds=3.0), 100.0, None) == 103.0
-    before = pb.StoppingOptions(stop_before_deadline=True)
+    assert finish_by(StoppingOptions(), 100.0, 110.0) is None
+    assert finish_by(StoppingOptions(max_seconds=3.0), 100.0, None) == 103.0
+    before = StoppingOptions(stop_before_deadline=True)
     assert finish_by(before, 100.0, 101.0) == pytest.approx(100.9)
     assert finish_by(before, 100.0, 200.0) == pytest.approx(199.5)
     assert finish_by(before, 100.0, 100.05) == pytest.approx(100.03)
-    both = pb.StoppingOptions(stop_before_deadline=True, max_seconds=0.5)
+    both = StoppingOptions(stop_before_deadline=True, max_seconds=0.5)
     assert finish_by(both, 100.0, 101.0) == pytest.approx(100.5)
     with pytest.raises(InvalidArgumentError, match="the call has no deadline"):
         finish_by(before, 100.0, None)
     for bad in (0.0, -1.0, float("nan"), 1e9):
         with pytest.raises(InvalidArgumentError) as caught:
-            finish_by(pb.StoppingOptions(max_seconds=bad), 100.0, None)
-        assert caught.value.field == "stopping.max_seconds"
+            check_stopping(StoppingOptions(max_seconds=bad), 0)
+        assert caught.value.field == "max_seconds"

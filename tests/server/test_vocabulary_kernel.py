@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.backend.kernels import vocabulary
-from server.backend.kernels.library import Kernels, runnable
-from server.engine import sampling
+from server.engine.decoding import sampling
+from server.runtime.kernels import vocabulary
+from server.runtime.kernels.library import Kernels, runnable
 
 pytestmark = [
     pytest.mark.skipif(
@@ -54,16 +54,16 @@ def test_rows_are_looked_at_together_as_one_by_one(
     table = rng.normal(size=(num_rows, size)).astype(np.float32)
     table[rng.random(table.shape) < forbidden] = -np.inf
     table[:, rng.integers(size)] = 1.0
-    found = sampling.likeliest_of(list(table), count)
+    found = sampling.top_tokens_of(list(table), count)
     for row, likeliest in zip(table, found, strict=True):
         assert likeliest.total == sampling.log_sum_exp(row)
-        assert likeliest == sampling.likeliest(row, count, likeliest.total)
+        assert likeliest == sampling.top_tokens(row, count, likeliest.total)
 
 
 def test_rows_that_are_not_numbers_are_told_of() -> None:
     table = np.zeros((3, 100), np.float32)
     table[1, 7], table[2] = np.nan, -np.inf
-    totals = [likeliest.total for likeliest in sampling.likeliest_of(list(table), 4)]
+    totals = [likeliest.total for likeliest in sampling.top_tokens_of(list(table), 4)]
     assert [bool(np.isfinite(total)) for total in totals] == [True, False, False]
 
 

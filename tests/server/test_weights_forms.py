@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.backend.base import Array
-from server.backend.kernels import rewrite as rewriting
-from server.backend.kernels import weights
-from server.backend.kernels.library import Kernels, runnable
-from server.backend.kernels.rewrite import rewrite
-from server.backend.kernels.weights import Form, smallest
-from server.backend.ort import OrtBackend
+from server.runtime.contract import Array
+from server.runtime.kernels import rewrite as rewriting
+from server.runtime.kernels import weights
+from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.rewrite import rewrite
+from server.runtime.kernels.weights import Form, smallest
+from server.runtime.ort.backend import OrtBackend
 from tests.server.test_matmul_kernel import graph
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from server import __main__ as program
-from server.metrics import Metrics
+from server.telemetry.metrics import Metrics
 
 _kept: list[bytes] = []
 _on_request = Metrics.on_request

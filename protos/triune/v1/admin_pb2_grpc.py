@@ -50,9 +50,9 @@ class AdminServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def LoadModel(self, request, context):
-        """Loads a bundle from the server's folder, or loads it again. Answers when new calls get it.
+        """Loads or reloads a bundle from the server's folder. Returns once new calls use it.
 
-        FAILED_PRECONDITION if it is refused: what was loaded from there before goes on serving.
+        FAILED_PRECONDITION if the bundle is rejected; the version loaded before keeps serving.
         NOT_FOUND if there is no such bundle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -60,8 +60,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """Offers a model to no new call: they get NOT_FOUND. Calls that came before finish on it;
-        its memory is free when the last one ends, and until then its state is UNLOADING.
+        """Unloads a model: new calls get NOT_FOUND, earlier calls finish. The state is UNLOADING
+        until the last of them ends; then the memory is free.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

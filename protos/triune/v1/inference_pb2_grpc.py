@@ -106,15 +106,15 @@ class InferenceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Continues prompts with a decoder, or answers texts with an encoder-decoder: with summaries,
-        say.
+        """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder, such as a
+        summarizer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateStream(self, request, context):
-        """The same; each piece of text is sent as soon as it is known.
+        """As Generate, but streams each piece of text as soon as it is known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,8 +141,8 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EmbedStream(self, request_iterator, context):
-        """The same for any number of texts: as many are in work as the server has room for.
-        Requests to Embed overtake it.
+        """As Embed, for bulk work of any size: the server takes texts as it has room. Embed calls
+        have precedence.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,42 +156,42 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Tells how likely given texts are, to a decoder or an encoder-decoder.
+        """Scores given texts: their log-probability under a decoder or an encoder-decoder.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tag(self, request, context):
-        """Finds the parts of texts that have labels: names, places.
+        """Labels spans of texts, such as names and places.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FillMask(self, request, context):
-        """Finds words for the masks of texts.
+        """Predicts words for the masks in texts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Answer(self, request, context):
-        """Finds the part of a text that answers a question.
+        """Extracts the span of a text that answers a question.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Rerank(self, request, context):
-        """Sorts documents by how well they fit a query.
+        """Sorts documents by relevance to a query.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Splits texts as the model would.
+        """Tokenizes texts as the model does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -7,7 +7,7 @@ import onnx
 from onnx import helper
 
 from model.bundle import BundleError, Manifest
-from server.backend.external_data import check_external_data
+from server.runtime.ort.external_data import check_external_data
 from tests.fuzz.files import rewrite, scratch
 from tests.fuzz.targets import manifest as bundle
 

@@ -9,11 +9,12 @@ from typing import Any
 import onnx
 
 from model.bundle import MANIFEST_FILE, PARITY_FILE, TOKENIZER_FILE, BundleError
-from server.backend.base import Block, Layout, Memory
-from server.backend.host_memory import HostMemory
 from server.config import ServerConfig
+from server.frontends.grpc.models import model_message
 from server.models.registry import Entry, State, load_bundle
-from server.rpc.models import describe
+from server.runtime.contract import Block, Layout, Memory
+from server.runtime.host_memory import HostMemory
+from server.service.model_info import model_info
 from tests.fuzz.draw import Draw
 from tests.fuzz.files import rewrite, scratch
 from tests.fuzz.vocabularies import file
@@ -83,7 +84,7 @@ def run(data: bytes) -> None:
         str(error).encode()  # is told by ListModels
         return
     entry = Entry(directory.parent.name, directory.name, State.READY, model)
-    describe(entry, ServerConfig(bundles=directory)).SerializeToString()
+    model_message(model_info(entry, ServerConfig(bundles=directory))).SerializeToString()
 
 
 def seeds() -> Iterator[bytes]:

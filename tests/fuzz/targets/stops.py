@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from server.text.answers import find_answers
-from server.text.entities import Aggregation, Piece, find_entities
-from server.text.reading import Reading, Window
+from server.text.entities import Aggregation, LabelledToken, find_entities
 from server.text.stop_strings import StopStrings
+from server.text.windows import TokenizedText, Window
 from tests.fuzz.draw import Draw
 
 SIZE = 128
@@ -51,7 +51,7 @@ def _check_entities(draw: Draw) -> None:
         scores = np.full(len(labels), 0.1, np.float32)
         scores[byte % len(labels)] = (byte >> 4) / 16
         start, at = at + (byte & 1), at + (byte & 1) + (byte >> 1 & 3)
-        tokens.append(Piece(scores, start, at, begins_word=bool(byte & 8)))
+        tokens.append(LabelledToken(scores, start, at, begins_word=bool(byte & 8)))
     last = 0
     for entity in find_entities(tokens, labels, aggregation):
         assert last <= entity.start <= entity.end <= at, "entities are in the order of the text"
@@ -61,20 +61,20 @@ def _check_entities(draw: Draw) -> None:
 
 def _check_answers(draw: Draw) -> None:
     room, stride = 2 + draw.byte() % 6, draw.byte() % 2
-    top_k, longest, allow_none = 1 + draw.byte() % 6, 1 + draw.byte() % 6, draw.flag()
+    top_k, longest, allow_no_answer = 1 + draw.byte() % 6, 1 + draw.byte() % 6, draw.flag()
     bytes_ = draw.rest()
     windows, logits = [], []
     for first in range(0, max(1, len(bytes_) - stride), room - stride):
         part = bytes_[first : first + room]
         zeros = (0,) * (len(part) + 2)
-        windows.append(Window(zeros, zeros, start=1, first=first, size=len(part)))
+        windows.append(Window(zeros, zeros, 1, first_token=first, num_text_tokens=len(part)))
         values = np.array([0, *part, 0], np.float32) / 16
         logits.append(np.stack([values, values[::-1]], -1).astype(np.float32))
-    spans = tuple((at, at + 1) for at in range(len(bytes_)))
-    words = tuple(None if byte == 0 else at // 2 for at, byte in enumerate(bytes_))
-    reading = Reading(tuple(windows), spans, words, 0)
+    offsets = tuple((at, at + 1) for at in range(len(bytes_)))
+    word_ids = tuple(None if byte == 0 else at // 2 for at, byte in enumerate(bytes_))
+    text = TokenizedText(tuple(windows), offsets, word_ids, 0)
     found = find_answers(
-        reading, logits, top_k=top_k, max_answer_tokens=longest, allow_none=allow_none
+        text, logits, top_k=top_k, max_answer_tokens=longest, allow_no_answer=allow_no_answer
     )
     assert len(found) <= top_k
     for span in found:

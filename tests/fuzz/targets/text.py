@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from server.text.alignment import target_spans
-from server.text.reading import Fit, Limit, TooLongError, best_windows
 from server.text.tokenizer import Tokenizer
+from server.text.windows import LengthLimit, LongInput, TooLongError, best_windows
 from tests.fuzz.draw import Draw
 from tests.fuzz.vocabularies import NAMES, TEXTS, size, tokenizer
 
@@ -21,17 +21,17 @@ def run(data: bytes) -> None:
         _check_decoding(tokenizer(name), ids)
         return
     longest = 2 + draw.byte() % 62
-    limit = Limit(
-        fit=draw.choice(tuple(Fit)),
+    limit = LengthLimit(
+        long_input=draw.choice(tuple(LongInput)),
         max_tokens=longest,
         max_whole_tokens=longest + draw.byte() % 8,
         stride=draw.byte() % 32 if draw.flag() else None,
     )
     first, second = draw.rest_as_texts(2)
     if kind == 1:
-        _check_reading(tokenizer(name), first, None, limit)
+        _check_windows(tokenizer(name), first, None, limit)
     elif kind == 2:
-        _check_reading(tokenizer(name), first, second, limit)
+        _check_windows(tokenizer(name), first, second, limit)
     else:
         _check_encoding(tokenizer(name), first, second)
 
@@ -62,23 +62,25 @@ def _check_decoding(tokenizer: Tokenizer, ids: list[int]) -> None:
     assert len(tokenizer.tokens(ids)) == len(target_spans(tokenizer, ids)) == len(ids)
 
 
-def _check_reading(tokenizer: Tokenizer, first: str, pair: str | None, limit: Limit) -> None:
+def _check_windows(tokenizer: Tokenizer, first: str, pair: str | None, limit: LengthLimit) -> None:
     pairs = None if pair is None else [pair]
     text = first if pair is None else pair
     try:
-        (reading,) = tokenizer.read([first], pairs, limit, spans=True)
+        (tokenized,) = tokenizer.tokenize_windows([first], pairs, limit, with_offsets=True)
     except TooLongError:
         return
     longest = max(limit.max_tokens, limit.max_whole_tokens)
-    for window in reading.windows:
+    for window in tokenized.windows:
         assert len(window.token_ids) <= longest, "a window is no longer than the limit"
         assert len(window.segment_ids) == len(window.token_ids)
-        assert window.start + window.size <= len(window.token_ids)
-    for start, end in reading.spans:
+        assert window.text_start + window.num_text_tokens <= len(window.token_ids)
+    for start, end in tokenized.offsets:
         assert 0 <= start <= end <= len(text)
-    starts = tokenizer.word_starts(text, reading)
-    assert len(starts) == len(reading.spans)
-    first_token = reading.windows[0].first
-    places = best_windows(reading)
-    assert len(places) == len(reading.spans) - first_token, "each token that was read has a place"
-    assert reading.num_truncated >= 0
+    starts = tokenizer.word_starts(text, tokenized)
+    assert len(starts) == len(tokenized.offsets)
+    first_token = tokenized.windows[0].first_token
+    places = best_windows(tokenized)
+    assert len(places) == len(tokenized.offsets) - first_token, (
+        "each token that was read has a place"
+    )
+    assert tokenized.num_truncated_tokens >= 0

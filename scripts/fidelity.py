@@ -1,0 +1,62 @@
+"""How close each measured model's output is to fp32, from the committed reports.
+
+Encoders: the worst cosine of a vector to its fp32 vector, which ``loadtest compare`` measures.
+Decoders: perplexity over that of fp32, which ``python -m export`` writes to a bundle's
+``parity.json``. The translator that is compared has random weights, so it has no such figure.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.generated_sections import ROOT
+
+Row = dict[str, Any]
+UNKNOWN = "–"
+DECODER_PARITY = ROOT / "loadtest" / "results" / "parity-smollm2-int8.json"
+"""A copy of ``bundles/smollm2/1/parity.json``; ``make bench`` refreshes it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fidelity:
+    """``min_cosines``: of our vectors, by precision. ``parity``: of the int8 decoder's export."""
+
+    min_cosines: Mapping[str, float]
+    parity: Mapping[str, Any]
+
+    @classmethod
+    def committed(cls, rows: Sequence[Row]) -> "Fidelity":
+        """From ``rows`` of comparisons and the committed parity report."""
+        min_cosines: dict[str, float] = {}
+        for row in rows:
+            if (cosine := _cosine(row, "ours")) is not None:
+                precision = row["precision"]
+                min_cosines[precision] = min(cosine, min_cosines.get(precision, 1.0))
+        return cls(min_cosines=min_cosines, parity=json.loads(DECODER_PARITY.read_text("utf-8")))
+
+    def of(self, row: Row) -> str:
+        """The fidelity of ``row``'s model, and of the best peer where it was measured."""
+        if row["task"] == "embed" and row["precision"] in self.min_cosines:
+            own = _cosine(row, "ours")
+            if own is None:
+                return f"cosine ≥ {_floor(self.min_cosines[row['precision']])}"
+            peer = _cosine(row, row["best_peer"])
+            beside = "" if peer is None else f" (peer {_floor(peer)})"
+            return f"cosine ≥ {_floor(own)}{beside}"
+        if row["task"] == "generate" and row["precision"] == "int8":
+            ratio = self.parity["perplexity"] / self.parity["fp32_perplexity"]
+            return f"perplexity × {ratio:.3f}"
+        if row["task"] == "generate" and row["precision"] == "fp32":
+            return f"logits within {self.parity['max_absolute_error']:.0e}"
+        return UNKNOWN
+
+
+def _cosine(row: Row, engine: str) -> float | None:
+    cosine: float | None = row.get("min_cosine_to_fp32", {}).get(engine)
+    return cosine
+
+
+def _floor(cosine: float) -> str:
+    """Four decimals, rounded down but for errors of double precision."""
+    return f"{int((cosine + 1e-9) * 1e4) / 1e4:.4f}"

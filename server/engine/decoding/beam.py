@@ -1,0 +1,139 @@
+"""Beam search over one source or prompt: a pure state machine over log-probabilities.
+
+The rules are those of ``transformers``' ``generate`` with ``num_beams``, so that users find
+what they know: candidates that end a hypothesis count only among the best ``size``, scores
+are divided by ``length ** length_penalty``, and three rules say when to stop.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from server.engine.decoding.options import Beams, EarlyStopping
+
+
+class TopTokens(NamedTuple):
+    """Next tokens of a hypothesis and their log-probabilities, likeliest first.
+
+    ``total``: the log-sum-exp of all logits.
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+    total: float = 0.0
+
+
+class Branch(NamedTuple):
+    """A live hypothesis of the next step: that of row ``parent`` with ``token`` after it."""
+
+    parent: int
+    token: int
+
+
+class Hypothesis(NamedTuple):
+    """``tokens`` that were generated, and their log-probabilities.
+
+    ``score``: their sum for a live hypothesis, after the length penalty for one that ended.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    score: float
+
+    def extended(self, token: int, score: float) -> "Hypothesis":
+        """One token longer, with the sum ``score``."""
+        logprobs = (*self.logprobs, score - self.score)
+        return Hypothesis((*self.tokens, token), logprobs, score)
+
+    def penalized(self, beams: Beams) -> "Hypothesis":
+        """As it counts when it has ended."""
+        length = max(len(self.tokens), 1)
+        return self._replace(score=self.score / length**beams.length_penalty)
+
+
+@dataclass(slots=True)
+class BeamSearch:
+    """The state of one search.
+
+    ``live`` holds the hypothesis of each row, ``finished`` the best that ended; both best
+    first.
+    """
+
+    beams: Beams
+    eos: frozenset[int]
+    max_new_tokens: int
+    live: list[Hypothesis] = field(default_factory=lambda: [Hypothesis((), (), 0.0)])
+    finished: list[Hypothesis] = field(default_factory=list)
+    is_over: bool = False
+
+    @property
+    def num_candidates(self) -> int:
+        """Continuations to look at: ``size`` of them go on even if every other one ends."""
+        return max(2, 1 + len(self.eos)) * self.beams.size
+
+    def advance(self, likeliest: Sequence[TopTokens]) -> list[Branch]:
+        """Takes one step.
+
+        Args:
+            likeliest: of each live hypothesis, the :attr:`num_candidates` likeliest next
+                tokens or more, or all that are allowed.
+
+        Returns:
+            The live hypotheses of the next step, best first; none when the search is over.
+        """
+        length = len(self.live[0].tokens) + 1
+        is_last = length >= self.max_new_tokens
+        branches: list[Branch] = []
+        live: list[Hypothesis] = []
+        for rank, (score, parent, token) in enumerate(self._candidates(likeliest)):
+            if is_last or token in self.eos:
+                if rank < self.beams.size:
+                    self._finish(self.live[parent].extended(token, score))
+            elif len(live) < self.beams.size:
+                branches.append(Branch(parent, token))
+                live.append(self.live[parent].extended(token, score))
+        if not live or self._cannot_improve(live[0].score, length):
+            self.is_over = True
+            return []
+        self.live = live
+        return branches
+
+    def best(self, count: int) -> list[Hypothesis]:
+        """At most ``count`` hypotheses, best first; live ones only where too few ended."""
+        live = [hypothesis.penalized(self.beams) for hypothesis in self.live if hypothesis.tokens]
+        return [*self.finished, *live][:count]
+
+    def agreed(self) -> tuple[int, ...]:
+        """The tokens with which every live and every finished hypothesis begins."""
+        rows = [hypothesis.tokens for hypothesis in (*self.live, *self.finished)]
+        first, last = min(rows), max(rows)
+        for index, (a, b) in enumerate(zip(first, last, strict=False)):
+            if a != b:
+                return first[:index]
+        return first[: len(last)]
+
+    def _candidates(self, likeliest: Sequence[TopTokens]) -> list[tuple[float, int, int]]:
+        """``(score, parent, token)`` of the best continuations, best first."""
+        found = [
+            (live.score + logprob, parent, token)
+            for parent, (live, row) in enumerate(zip(self.live, likeliest, strict=True))
+            for token, logprob in zip(row.tokens, row.logprobs, strict=True)
+        ]
+        found.sort(key=lambda candidate: -candidate[0])
+        return found[: self.num_candidates]
+
+    def _finish(self, hypothesis: Hypothesis) -> None:
+        self.finished.append(hypothesis.penalized(self.beams))
+        self.finished.sort(key=lambda hypothesis: -hypothesis.score)
+        del self.finished[self.beams.size :]
+
+    def _cannot_improve(self, best_live_score: float, length: int) -> bool:
+        if len(self.finished) < self.beams.size:
+            return False
+        if self.beams.early_stopping == EarlyStopping.FIRST:
+            return True
+        if self.beams.early_stopping == EarlyStopping.NEVER and self.beams.length_penalty > 0:
+            length = self.max_new_tokens
+        possible = best_live_score / math.pow(length, self.beams.length_penalty)
+        return possible <= self.finished[-1].score

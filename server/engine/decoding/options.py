@@ -1,0 +1,93 @@
+"""Decoding options of a job: frozen values, checked by the service with ``check_bounds``."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from model.bundle import AttentionKind
+from server.bounds import bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """From which tokens the next is drawn.
+
+    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``typical_p`` 1
+    keep all tokens. A sequence draws from its own generator, made of ``seed``.
+    """
+
+    temperature: float = bounded(0.0, 0.0, 100.0)
+    top_k: int = bounded(0, 0, 2**31 - 1)
+    top_p: float = bounded(1.0, 0.0, 1.0, is_open=True)  # Holtzman et al. 2020
+    min_p: float = bounded(0.0, 0.0, 1.0)  # Nguyen et al. 2024
+    typical_p: float = bounded(1.0, 0.0, 1.0, is_open=True)  # Meister et al. 2023
+    seed: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsOptions:
+    """Options of :mod:`server.engine.decoding.logits_processors`."""
+
+    repetition_penalty: float = bounded(1.0, 0.01, 100.0)  # Keskar et al. 2019
+    presence_penalty: float = bounded(0.0, -2.0, 2.0)
+    frequency_penalty: float = bounded(0.0, -2.0, 2.0)
+    no_repeat_ngram_size: int = bounded(0, 0, 1024)  # Paulus et al. 2018
+    min_new_tokens: int = bounded(0, 0, 2**31 - 1)
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added)
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # token ids that never follow each other
+
+
+class EarlyStopping(StrEnum):
+    """When a beam search is over, once it has as many finished hypotheses as beams."""
+
+    HEURISTIC = "heuristic"  # no live beam beats the worst of them at its present length
+    FIRST = "first"  # at once
+    NEVER = "never"  # no live beam could beat it at any length
+
+
+@dataclass(frozen=True, slots=True)
+class Beams:
+    """Beam search. A finished hypothesis scores ``sum(log p) / length ** length_penalty``."""
+
+    size: int
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSelection:
+    """Of which layers and heads the weights are told, each alone or their mean.
+
+    ``from_token``: of the prompt, the first whose weights are told.
+    """
+
+    kind: AttentionKind
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    average: bool
+    from_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobOptions:
+    """What is told of each token besides its id. ``top_logprobs``: None tells nothing.
+
+    ``attention``: what the prompt's tokens attended to.
+    """
+
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    attention: AttentionSelection | None = None
+
+    @property
+    def reads_alone(self) -> bool:
+        """Whether the prompt is read in a run of its own."""
+        return self.prompt_logprobs is not None or self.attention is not None
+
+
+GREEDY = Sampling()
+NO_PROCESSORS = LogitsOptions()
+NO_LOGPROBS = LogprobOptions()

@@ -1,0 +1,48 @@
+"""Bearer tokens in gRPC: every call needs one, except health checks."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from server.errors import UnauthenticatedError
+from server.frontends.grpc.context import Context
+from server.frontends.grpc.identity import token_name
+from server.frontends.grpc.status import message_of, metadata_of, status_of
+from server.service.access_tokens import AccessTokens
+
+_HEALTH = "/grpc.health.v1.Health/"
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):
+    """Ends calls without a valid token before their request is read, unknown methods included."""
+
+    def __init__(self, tokens: AccessTokens) -> None:
+        self._tokens = tokens
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        if str(handler_call_details.method).startswith(_HEALTH):
+            return await continuation(handler_call_details)
+        headers = [
+            str(value)
+            for key, value in handler_call_details.invocation_metadata or ()
+            if key == "authorization"
+        ]
+        name = self._tokens.name_of(headers[0]) if len(headers) == 1 else None
+        if name is None:
+            return grpc.stream_stream_rpc_method_handler(_refuse)
+        # The handler runs in this task, after the interceptor.
+        token_name.set(name)
+        return await continuation(handler_call_details)
+
+
+async def _refuse(_: Any, context: Context) -> None:
+    error = UnauthenticatedError()
+    await context.abort(status_of(error), message_of(error), metadata_of(error))

@@ -1,0 +1,24 @@
+"""Protobuf messages that the responses of several calls contain."""
+
+from protos.triune.v1 import common_pb2
+from server.service.usage import Timing, Usage
+
+
+def usage(counted: Usage) -> common_pb2.Usage:
+    """Usage as protobuf."""
+    return common_pb2.Usage(
+        input_tokens=counted.input_tokens,
+        output_tokens=counted.output_tokens,
+        reused_tokens=counted.reused_tokens,
+    )
+
+
+def timing(measured: Timing) -> common_pb2.Timing:
+    """Timing as protobuf; seconds."""
+    return common_pb2.Timing(
+        queue_seconds=measured.queue_seconds,
+        tokenize_seconds=measured.tokenize_seconds,
+        prefill_seconds=measured.prefill_seconds,
+        decode_seconds=measured.decode_seconds,
+        total_seconds=measured.total_seconds,
+    )

@@ -1,0 +1,140 @@
+"""Embed and EmbedStream: vectors as floats or as bytes, and the messages of a stream."""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from protos.triune.v1 import encoding_pb2 as pb
+from server.errors import ServeError
+from server.frontends.grpc import codec
+from server.frontends.grpc.common_codec import timing, usage
+from server.frontends.grpc.encoder_codec import reading
+from server.service.embed import Embedding, EmbedRequest, EmbedResult, TokenEmbeddings
+from server.service.embed_stream import BulkItem
+
+
+class EncodingFormat(Enum):
+    """How vectors are sent: as a list of floats, or as packed little-endian numbers."""
+
+    FLOAT = pb.ENCODING_FORMAT_FLOAT
+    FLOAT32_BYTES = pb.ENCODING_FORMAT_FLOAT32_BYTES
+    FLOAT16_BYTES = pb.ENCODING_FORMAT_FLOAT16_BYTES
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        """The type of packed numbers. Token vectors are packed in every format."""
+        return np.dtype("<f2" if self is EncodingFormat.FLOAT16_BYTES else "<f4")
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoding:
+    encoding_format: EncodingFormat = EncodingFormat.FLOAT
+
+
+def read_encoding(message: pb.EmbedRequest) -> EncodingFormat:
+    """The encoding that ``message`` asks for.
+
+    Raises:
+        InvalidArgumentError: the enumeration has no such value; names ``encoding_format``.
+    """
+    return codec.read(message, _Encoding).encoding_format
+
+
+def embed_response(result: EmbedResult, encoding: EncodingFormat) -> pb.EmbedResponse:
+    """The response to Embed, with vectors in ``encoding``."""
+    return pb.EmbedResponse(
+        model=result.model,
+        outputs=[_embedding(output, encoding) for output in result.outputs],
+        usage=usage(result.usage),
+        timing=timing(result.timing),
+    )
+
+
+def embed_stream_response(
+    id_: int, result: EmbedResult, encoding: EncodingFormat
+) -> pb.EmbedStreamResponse:
+    """One response of EmbedStream; ``id_`` is the id of its request."""
+    return pb.EmbedStreamResponse(
+        id=id_,
+        model=result.model,
+        outputs=[_embedding(output, encoding) for output in result.outputs],
+        usage=usage(result.usage),
+        timing=timing(result.timing),
+    )
+
+
+class EmbedStreamCodec:
+    """The messages of one EmbedStream: an iterator over its requests, and its responses.
+
+    A message without model, options or length takes them from the messages before it.
+
+    Args:
+        first: the first message.
+        messages: the messages after it.
+    """
+
+    def __init__(
+        self, first: pb.EmbedStreamRequest, messages: AsyncIterator[pb.EmbedStreamRequest]
+    ) -> None:
+        self._first: pb.EmbedStreamRequest | None = first
+        self._messages = messages
+        self._last = pb.EmbedRequest()  # model, version, options and length so far
+        self._encodings: deque[EncodingFormat] = deque()  # of the requests without a response
+
+    def __aiter__(self) -> "EmbedStreamCodec":
+        return self
+
+    async def __anext__(self) -> BulkItem:
+        """The next request, or the error of one that cannot be decoded."""
+        message, self._first = self._first, None
+        if message is None:
+            message = await anext(self._messages)
+        whole = self._completed(message)
+        try:
+            encoding = read_encoding(whole)
+            request = codec.read(whole, EmbedRequest)
+        except ServeError as error:
+            return BulkItem(message.id, error)
+        self._encodings.append(encoding)
+        return BulkItem(message.id, request)
+
+    def response(self, id_: int, result: EmbedResult) -> pb.EmbedStreamResponse:
+        """The response to the first request that has none yet; ``id_`` is its id."""
+        return embed_stream_response(id_, result, self._encodings.popleft())
+
+    def _completed(self, message: pb.EmbedStreamRequest) -> pb.EmbedRequest:
+        last = self._last
+        if message.model:
+            last.model, last.version = message.model, message.version
+        if message.HasField("options"):
+            last.options.CopyFrom(message.options)
+        if message.HasField("length"):
+            last.length.CopyFrom(message.length)
+        whole = pb.EmbedRequest(inputs=message.inputs)
+        whole.MergeFrom(last)
+        return whole
+
+
+def _embedding(output: Embedding, encoding: EncodingFormat) -> pb.Embedding:
+    message = pb.Embedding(usage=usage(output.usage), reading=reading(output.truncation))
+    if encoding is EncodingFormat.FLOAT:
+        message.values.extend(output.vector.tolist())
+    else:
+        message.packed = output.vector.astype(encoding.dtype).tobytes()
+        message.encoding_format = encoding.value
+    if output.tokens is not None:
+        message.tokens.CopyFrom(_token_embeddings(output.tokens, encoding))
+    return message
+
+
+def _token_embeddings(tokens: TokenEmbeddings, encoding: EncodingFormat) -> pb.TokenEmbeddings:
+    return pb.TokenEmbeddings(
+        tokens=tokens.tokens,
+        starts=[start for start, _ in tokens.offsets],
+        ends=[end for _, end in tokens.offsets],
+        packed=tokens.vectors.astype(encoding.dtype).tobytes(),
+        size=tokens.vectors.shape[1],
+    )

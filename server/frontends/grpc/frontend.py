@@ -1,0 +1,92 @@
+"""The gRPC front end: its listeners, their services, and their health."""
+
+import asyncio
+from pathlib import Path
+
+import grpc.aio
+from grpc_health.v1 import health as health_protocol
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from protos.triune.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    inference_pb2_grpc,
+    models_pb2_grpc,
+)
+from server.config import ServerConfig
+from server.frontends.grpc.health import INFERENCE, MODELS, Health
+from server.frontends.grpc.inference import InferenceServicer
+from server.frontends.grpc.listeners import check_admin, make_server, open_port
+from server.frontends.grpc.models import AdminServicer, ModelServicer
+from server.service.service import Service
+
+_SERVICES = (INFERENCE, MODELS, health_protocol.SERVICE_NAME, reflection.SERVICE_NAME)
+_ADMIN_SERVICES = (
+    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+    MODELS,
+    reflection.SERVICE_NAME,
+)
+
+
+class GrpcFrontend:
+    """One listener for inference, and one for admin calls if the configuration has an address.
+
+    Args:
+        config: of the server.
+
+    Raises:
+        StartupError: the admin address is open to the network without any check of who calls.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        check_admin(config)
+        self._config = config
+        self._health = Health()
+        self._listeners: list[grpc.aio.Server] = []
+        self.port = 0
+        self.admin_port: int | None = None
+
+    async def start(self, service: Service) -> None:
+        """Opens the listeners. Health stays NOT_SERVING until :meth:`set_serving`.
+
+        Raises:
+            StartupError: an address or a certificate cannot be used.
+        """
+        config = self._config
+        main, self.port = self._listener(service, config.listen, config.tokens, _SERVICES)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(InferenceServicer(service), main)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, main)
+        if config.admin is not None:
+            admin, self.admin_port = self._listener(
+                service, config.admin, config.tokens_of_admin, _ADMIN_SERVICES
+            )
+            admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(service), admin)
+        for listener in self._listeners:
+            await listener.start()
+
+    async def set_models(self, names: frozenset[str]) -> None:
+        """The names of the models served from now on, for health checks of single models."""
+        await self._health.set_models(names)
+
+    async def set_serving(self) -> None:
+        """Health answers SERVING."""
+        await self._health.open()
+
+    async def set_not_serving(self) -> None:
+        """Health answers NOT_SERVING from here on; watchers' calls end."""
+        await self._health.close()
+
+    async def drain(self) -> None:
+        """Refuses new calls at once; cancels what is left after the grace period."""
+        grace_seconds = self._config.grace_seconds
+        await asyncio.gather(*(listener.stop(grace_seconds) for listener in self._listeners))
+
+    def _listener(
+        self, service: Service, address: str, tokens: Path | None, names: tuple[str, ...]
+    ) -> tuple[grpc.aio.Server, int]:
+        server = make_server(self._config, tokens)
+        models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(service), server)
+        reflection.enable_server_reflection(names, server)
+        self._listeners.append(server)
+        return server, open_port(server, address, self._config.tls)

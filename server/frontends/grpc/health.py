@@ -1,0 +1,45 @@
+"""``grpc.health.v1``: the server, its services, and each model."""
+
+import asyncio
+
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+from protos.triune.v1 import inference_pb2, models_pb2
+from server.frontends.grpc.health_watch import HealthServicer
+
+INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+MODELS = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
+
+
+class Health:
+    """The status of "", of each service, and of ``triune.v1.InferenceService/NAME`` per model.
+
+    A model that is unloaded is NOT_SERVING; so is everything while the server drains.
+    """
+
+    def __init__(self) -> None:
+        self.servicer = HealthServicer()
+        self._lock = asyncio.Lock()
+        self._announced: frozenset[str] = frozenset()
+        self._latest: frozenset[str] = frozenset()
+
+    async def open(self) -> None:
+        """The server takes calls."""
+        for name in ("", INFERENCE, MODELS):
+            await self._set(name, is_serving=True)
+
+    async def set_models(self, names: frozenset[str]) -> None:
+        """The names of the models that are served. Of concurrent calls, the latest one counts."""
+        self._latest = names
+        async with self._lock:
+            for name in sorted(self._latest ^ self._announced):
+                await self._set(f"{INFERENCE}/{name}", is_serving=name in self._latest)
+            self._announced = self._latest
+
+    async def close(self) -> None:
+        """Everything is NOT_SERVING from here on."""
+        await self.servicer.enter_graceful_shutdown()
+
+    async def _set(self, service: str, *, is_serving: bool) -> None:
+        status = HealthCheckResponse.SERVING if is_serving else HealthCheckResponse.NOT_SERVING
+        await self.servicer.set(service, status)

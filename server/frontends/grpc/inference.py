@@ -1,0 +1,163 @@
+"""``InferenceService``: each call is decoded, answered by the service, and encoded."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from protos.triune.v1 import inference_pb2 as pb
+from protos.triune.v1 import inference_pb2_grpc
+from server.frontends.grpc import encoder_codec as encoders
+from server.frontends.grpc import generation_codec as generation
+from server.frontends.grpc.calls import answering, caller_of
+from server.frontends.grpc.codec import read
+from server.frontends.grpc.context import Context
+from server.frontends.grpc.embed_codec import EmbedStreamCodec, embed_response, read_encoding
+from server.frontends.grpc.stream_writer import StreamWriter
+from server.service.answer import AnswerRequest
+from server.service.caller import Caller
+from server.service.classify import ClassifyRequest
+from server.service.embed import EmbedRequest
+from server.service.fill_mask import FillMaskRequest
+from server.service.generation_request import GenerateRequest, TextChunk, TranslateRequest
+from server.service.rerank import RerankRequest
+from server.service.score import ScoreRequest
+from server.service.service import Service
+from server.service.tag import TagRequest
+from server.service.tokenize import TokenizeRequest
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+Response = TypeVar("Response", bound=Message)
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
+    """One method for each call of the protocol."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
+        return await self._unary(
+            *("Generate", request, context, GenerateRequest, self._service.generate),
+            lambda result: generation.generation_response(result, pb.GenerateResponse),
+        )
+
+    async def GenerateStream(  # type: ignore[override]
+        self, request: pb.GenerateStreamRequest, context: Context
+    ) -> None:
+        await self._stream(
+            *("GenerateStream", request, context, GenerateRequest, self._service.generate_stream),
+            lambda chunk: generation.chunk_response(chunk, pb.GenerateStreamResponse),
+        )
+
+    async def Translate(
+        self, request: pb.TranslateRequest, context: Context
+    ) -> pb.TranslateResponse:
+        return await self._unary(
+            *("Translate", request, context, TranslateRequest, self._service.translate),
+            lambda result: generation.generation_response(result, pb.TranslateResponse),
+        )
+
+    async def TranslateStream(  # type: ignore[override]
+        self, request: pb.TranslateStreamRequest, context: Context
+    ) -> None:
+        await self._stream(
+            *("TranslateStream", request, context, TranslateRequest),
+            self._service.translate_stream,
+            lambda chunk: generation.chunk_response(chunk, pb.TranslateStreamResponse),
+        )
+
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        async with answering(self._service, "Embed", request, context):
+            encoding = read_encoding(request)
+            result = await self._service.embed(read(request, EmbedRequest), caller_of(context))
+            return embed_response(result, encoding)
+        raise AssertionError("a call that fails is aborted")
+
+    async def EmbedStream(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.EmbedStreamRequest], context: Context
+    ) -> None:
+        requests = aiter(request_iterator)
+        first = await anext(requests, None)
+        if first is None:
+            return
+        async with answering(self._service, "EmbedStream", first, context):
+            stream = EmbedStreamCodec(first, requests)
+            answers = self._service.embed_stream(stream, caller_of(context))
+            async with self._writer(context) as writer, aclosing(answers):
+                async for id_, result in answers:
+                    await writer.write(stream.response(id_, result))
+
+    async def Classify(self, request: pb.ClassifyRequest, context: Context) -> pb.ClassifyResponse:
+        return await self._unary(
+            *("Classify", request, context, ClassifyRequest, self._service.classify),
+            encoders.classify_response,
+        )
+
+    async def Tag(self, request: pb.TagRequest, context: Context) -> pb.TagResponse:
+        return await self._unary(
+            *("Tag", request, context, TagRequest, self._service.tag), encoders.tag_response
+        )
+
+    async def FillMask(self, request: pb.FillMaskRequest, context: Context) -> pb.FillMaskResponse:
+        return await self._unary(
+            *("FillMask", request, context, FillMaskRequest, self._service.fill_mask),
+            encoders.fill_mask_response,
+        )
+
+    async def Answer(self, request: pb.AnswerRequest, context: Context) -> pb.AnswerResponse:
+        return await self._unary(
+            *("Answer", request, context, AnswerRequest, self._service.answer),
+            encoders.answer_response,
+        )
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        return await self._unary(
+            *("Rerank", request, context, RerankRequest, self._service.rerank),
+            encoders.rerank_response,
+        )
+
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
+        return await self._unary(
+            *("Score", request, context, ScoreRequest, self._service.score),
+            generation.score_response,
+        )
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        return await self._unary(
+            *("Tokenize", request, context, TokenizeRequest, self._service.tokenize),
+            generation.tokenize_response,
+        )
+
+    async def _unary(
+        self,
+        method: str,
+        message: Message,
+        context: Context,
+        kind: type[Request],
+        answer: Callable[[Request, Caller], Awaitable[Result]],
+        encode: Callable[[Result], Response],
+    ) -> Response:
+        async with answering(self._service, method, message, context):
+            return encode(await answer(read(message, kind), caller_of(context)))
+        raise AssertionError("a call that fails is aborted")
+
+    async def _stream(
+        self,
+        method: str,
+        message: Message,
+        context: Context,
+        kind: type[Request],
+        answer: Callable[[Request, Caller], Awaitable[AsyncGenerator[TextChunk, None]]],
+        encode: Callable[[TextChunk], Message],
+    ) -> None:
+        async with answering(self._service, method, message, context):
+            chunks = await answer(read(message, kind), caller_of(context))
+            async with self._writer(context) as writer, aclosing(chunks):
+                async for chunk in chunks:
+                    await writer.write(encode(chunk))
+
+    def _writer(self, context: Context) -> StreamWriter:
+        return StreamWriter(context, self._service.stall_seconds)

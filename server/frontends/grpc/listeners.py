@@ -1,0 +1,126 @@
+"""gRPC listeners: addresses, TLS, tokens, and the limits of a connection."""
+
+import ipaddress
+import logging
+import ssl
+import threading
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from server.config import ServerConfig, TlsFiles
+from server.errors import StartupError
+from server.file_changes import FileChanges
+from server.frontends.grpc.auth import TokenCheck
+from server.frontends.grpc.transport import LIMITS
+from server.service.access_tokens import AccessTokens
+
+log = logging.getLogger(__name__)
+
+
+def make_server(config: ServerConfig, tokens: Path | None) -> grpc.aio.Server:
+    """A server without services. With ``tokens``, every call needs a token from that file."""
+    options: list[tuple[str, int]] = [
+        *LIMITS,
+        ("grpc.max_concurrent_streams", config.max_streams),
+    ]
+    if config.max_connection_seconds is not None:
+        age, grace = config.max_connection_seconds, config.grace_seconds
+        options.append(("grpc.max_connection_age_ms", round(age * 1000)))
+        options.append(("grpc.max_connection_age_grace_ms", round(grace * 1000)))
+    checks = [] if tokens is None else [TokenCheck(AccessTokens(tokens))]
+    return grpc.aio.server(options=options, interceptors=checks)
+
+
+def open_port(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> int:
+    """Listens on ``HOST:PORT`` or ``unix:PATH``; returns the port.
+
+    Raises:
+        StartupError: the address or the certificate cannot be used.
+    """
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials(tls))
+    except RuntimeError as error:
+        raise StartupError(f"cannot listen on {address}: {error}") from error
+
+
+def check_admin(config: ServerConfig) -> None:
+    """Raises ``StartupError`` if anybody on the network could load and unload models."""
+    address = config.admin
+    is_guarded = config.tokens_of_admin is not None or (
+        config.tls is not None and config.tls.client_ca is not None
+    )
+    if address is not None and not is_guarded and not _is_local(address):
+        raise StartupError(
+            f"admin address {address} is not a loopback address: "
+            "give --admin-tokens, --tokens or --tls-client-ca as well"
+        )
+
+
+def _is_local(address: str) -> bool:
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    """Credentials that follow their files when they change. Raises ``StartupError``."""
+    certificates = _Certificates(tls)
+    return grpc.dynamic_ssl_server_credentials(
+        # The stubs do not know that None means no change.
+        certificates.first,
+        certificates.newer,  # type: ignore[arg-type]
+        tls.client_ca is not None,
+    )
+
+
+class _Certificates:
+    """The certificate as its files are now; they are checked whenever a client connects.
+
+    Files that cannot be used, such as a certificate without its new key, change nothing.
+
+    Raises:
+        StartupError: the files cannot be used at first.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        paths = (files.certificate, files.key, files.client_ca)
+        self._changes = FileChanges(*(path for path in paths if path is not None))
+        # gRPC may ask from several threads.
+        self._lock = threading.Lock()
+        try:
+            self.first = self._read()
+        except (OSError, ssl.SSLError) as error:
+            raise StartupError(f"TLS certificate: {error}") from error
+
+    def newer(self) -> grpc.ServerCertificateConfiguration | None:
+        """The certificate to use from now on, if it changed."""
+        with self._lock:
+            if not self._changes.since_last_look():
+                return None
+            try:
+                read = self._read()
+            except (OSError, ssl.SSLError) as error:
+                log.error("keeping the certificate read before: %s", error)
+                return None
+        log.info("read the new certificate")
+        return read
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        files = self._files
+        # Raises if certificate and key do not match.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key)
+        pair = (files.key.read_bytes(), files.certificate.read_bytes())
+        ca = None
+        if files.client_ca is not None:
+            ssl.create_default_context(cafile=files.client_ca)
+            ca = files.client_ca.read_bytes()
+        return grpc.ssl_server_certificate_configuration([pair], ca)

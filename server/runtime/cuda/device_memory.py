@@ -1,0 +1,187 @@
+"""Tensors of slots in the memory of a device, where only graphs can change them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import onnx
+
+from server.runtime.contract import Array, Block, BoundGraph, Graph, Layout, Move
+from server.runtime.ort import memory_ops
+
+# By the bytes of a unit: the widest of these that divides them.
+_CARRIERS = (
+    (np.dtype(np.float32), int(onnx.TensorProto.FLOAT)),
+    (np.dtype(np.float16), int(onnx.TensorProto.FLOAT16)),
+    (np.dtype(np.uint8), int(onnx.TensorProto.UINT8)),
+)
+
+
+class Device(Protocol):
+    """What a runtime has to give, besides running the graphs of bundles."""
+
+    @property
+    def free_bytes(self) -> int | None:
+        """As :attr:`server.runtime.contract.Memory.free_bytes`."""
+        ...
+
+    def load_model(self, model: onnx.ModelProto) -> Graph:
+        """Loads a graph that was made here, as it is."""
+        ...
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Block:
+        """New memory of the device."""
+        ...
+
+
+class _Geometry(NamedTuple):
+    """Of a tensor: unit ``(row * heads + head) * length + token`` has ``width`` bytes."""
+
+    heads: int
+    length: int
+    width: int
+    has_tokens: bool
+
+    def units(self, row: int, move: Move) -> Array:
+        """The units of a move's tokens in the rows from ``row``."""
+        rows = np.arange(row, row + move.num_rows, dtype=np.int64)[:, None, None]
+        heads = np.arange(self.heads)[:, None]
+        # A tensor without tokens has one unit a row.
+        tokens = np.arange(move.start, move.stop) if self.has_tokens else np.zeros(1, np.int64)
+        return ((rows * self.heads + heads) * self.length + tokens).ravel()
+
+
+class DeviceMemory:
+    """Implements :class:`server.runtime.contract.Memory` by the graphs of :mod:`row_graphs`.
+
+    Args:
+        device: where it is, and what runs there.
+        layouts: of the tensors.
+    """
+
+    def __init__(self, device: Device, layouts: Mapping[str, Layout]) -> None:
+        self._device = device
+        self._layouts = dict(layouts)
+        self._blocks = {
+            name: device.zeros((layout.num_rows, *layout.shape), layout.dtype)
+            for name, layout in layouts.items()
+        }
+        self._moves: dict[tuple[str, ...], BoundGraph] = {}
+        self._zeros: dict[tuple[str, ...], BoundGraph] = {}
+        self._writes: dict[tuple[str, ...], BoundGraph] = {}
+        self._reads: dict[str, BoundGraph] = {}
+
+    @property
+    def free_bytes(self) -> int | None:
+        return self._device.free_bytes
+
+    def rows(self, name: str, first: int, count: int) -> Block:
+        whole = self._blocks[name]
+        shape = (count, *whole.shape[1:])
+        offset = first * (whole.num_bytes // whole.shape[0])
+        return replace(whole, shape=shape, pointer=whole.pointer + offset)
+
+    def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+        key = tuple(names)
+        if not (key and moves):
+            return
+        bound = self._bound(self._moves, key, memory_ops.move_graph)
+        inputs = {}
+        for group, geometry in enumerate(self._groups(key)):
+            source = [geometry.units(move.source, move) for move in moves]
+            inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(source)
+            inputs[f"{memory_ops.TO}.{group}"] = _column(geometry, moves)
+        bound.run(inputs)
+
+    def zero(self, names: Sequence[str], row: int) -> None:
+        key = tuple(names)
+        if not key:
+            return
+        bound = self._bound(self._zeros, key, memory_ops.zero_graph)
+        bound.run(
+            {
+                f"{memory_ops.TO}.{group}": _column(geometry, [Move(row, row, 0, geometry.length)])
+                for group, geometry in enumerate(self._groups(key))
+            }
+        )
+
+    def read(self, name: str, rows: Sequence[int]) -> Array:
+        layout = self._layouts[name]
+        if layout.has_tokens:
+            raise ValueError(f"{name!r} has tokens")
+        block = _as_units(self._blocks[name], _unit_bytes(layout))
+        if name not in self._reads:
+            _, carrier = _carrier(_unit_bytes(layout))
+            self._reads[name] = self._device.load_model(memory_ops.read_graph(carrier)).bind({})
+        wanted = np.array(rows, np.int64)
+        units = self._reads[name].run({"x": block, memory_ops.FROM: wanted})["y"]
+        return units.view(layout.dtype).reshape(len(rows), *layout.shape)
+
+    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
+        key = tuple(sources)
+        if not key:
+            return
+        bound = self._bound(self._writes, key, memory_ops.write_graph)
+        inputs: dict[str, Array | Block] = {
+            f"source.{index}": _as_units(block, _unit_bytes(self._layouts[name]))
+            for index, (name, block) in enumerate(sources.items())
+        }
+        for group, geometry in enumerate(self._groups(key)):
+            # All sources are as long: they are outputs of one run.
+            source = geometry._replace(length=next(iter(sources.values())).shape[2])
+            units = [source.units(move.source, move) for move in moves]
+            inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(units)
+            inputs[f"{memory_ops.TO}.{group}"] = _column(geometry, moves)
+        bound.run(inputs)
+
+    def _groups(self, names: tuple[str, ...]) -> dict[_Geometry, int]:
+        """The distinct geometries of tensors, numbered."""
+        distinct = dict.fromkeys(_geometry(self._layouts[name]) for name in names)
+        return {geometry: number for number, geometry in enumerate(distinct)}
+
+    def _bound(
+        self,
+        kept: dict[tuple[str, ...], BoundGraph],
+        names: tuple[str, ...],
+        make: Callable[[Sequence[int], Sequence[int]], onnx.ModelProto],
+    ) -> BoundGraph:
+        """The graph for these tensors, bound to them: made once."""
+        if names not in kept:
+            layouts, groups = [self._layouts[name] for name in names], self._groups(names)
+            types = [_carrier(_unit_bytes(layout))[1] for layout in layouts]
+            model = make([groups[_geometry(layout)] for layout in layouts], types)
+            states = {
+                (f"x.{index}", f"y.{index}"): _as_units(
+                    self._blocks[name], _unit_bytes(self._layouts[name])
+                )
+                for index, name in enumerate(names)
+            }
+            kept[names] = self._device.load_model(model).bind(states)
+        return kept[names]
+
+
+def _geometry(layout: Layout) -> _Geometry:
+    if not layout.has_tokens:
+        return _Geometry(1, 1, _unit_bytes(layout), has_tokens=False)
+    heads, length, _ = layout.shape
+    return _Geometry(heads, length, _unit_bytes(layout), has_tokens=True)
+
+
+def _unit_bytes(layout: Layout) -> int:
+    numbers = layout.shape[2] if layout.has_tokens else int(np.prod(layout.shape))
+    return numbers * layout.dtype.itemsize
+
+
+def _carrier(unit_bytes: int) -> tuple[np.dtype[np.generic], int]:
+    return next(row for row in _CARRIERS if unit_bytes % row[0].itemsize == 0)
+
+
+def _as_units(block: Block, unit_bytes: int) -> Block:
+    dtype, _ = _carrier(unit_bytes)
+    shape = (block.num_bytes // unit_bytes, unit_bytes // dtype.itemsize)
+    return replace(block, dtype=dtype, shape=shape)
+
+
+def _column(geometry: _Geometry, moves: Sequence[Move]) -> Array:
+    return np.concatenate([geometry.units(move.target, move) for move in moves])[:, None]

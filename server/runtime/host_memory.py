@@ -1,0 +1,91 @@
+"""Tensors of slots in host memory: numpy arrays."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.runtime.contract import Array, Block, Layout, Move
+from server.runtime.kernels import memory
+
+
+class HostMemory:
+    """Implements :class:`server.runtime.contract.Memory`.
+
+    Pages of a row that no token reached are never touched, so they cost no memory.
+    """
+
+    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+        self._layouts = dict(layouts)
+        self._arrays: dict[str, Array] = {
+            name: np.zeros((layout.num_rows, *layout.shape), layout.dtype)
+            for name, layout in layouts.items()
+        }
+        self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
+
+    @property
+    def free_bytes(self) -> int | None:
+        return None
+
+    def rows(self, name: str, first: int, count: int) -> Block:
+        return Block.of(self._arrays[name][first : first + count])
+
+    def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+        if any(_meet(move, earlier) for i, move in enumerate(moves) for earlier in moves[:i]):
+            self._move_at_once(names, moves)
+            return
+        key = tuple(names)
+        if key not in self._tables:
+            tensors = [(self._arrays[name], self._layouts[name]) for name in names]
+            self._tables[key] = memory.table(tensors)
+        if names and not memory.move(self._tables[key], moves):
+            self._move_at_once(names, moves)
+
+    def _move_at_once(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+        for name in names:
+            array = self._arrays[name]
+            sources = [self._part(name, move.source, move) for move in moves]
+            for index, move in enumerate(moves):
+                # What an earlier move writes is read before.
+                if any(_meet(move, earlier) for earlier in moves[:index]):
+                    sources[index] = sources[index].copy()
+            for move, source in zip(moves, sources, strict=True):
+                array[_slice(move.target, move, self._layouts[name])] = source
+
+    def zero(self, names: Sequence[str], row: int) -> None:
+        for name in names:
+            self._arrays[name][row] = 0
+
+    def read(self, name: str, rows: Sequence[int]) -> Array:
+        array = self._arrays[name]
+        if list(rows) == list(range(len(rows))):
+            return array[: len(rows)]
+        chosen: Array = array[list(rows)]
+        return chosen
+
+    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
+        for name, block in sources.items():
+            array, layout, source = self._arrays[name], self._layouts[name], block.owner
+            if not isinstance(source, np.ndarray):
+                raise TypeError(f"what goes to {name!r} is not in host memory")
+            for move in moves:
+                array[_slice(move.target, move, layout)] = source[_slice(move.source, move, layout)]
+
+    def _part(self, name: str, row: int, move: Move) -> Array:
+        part: Array = self._arrays[name][_slice(row, move, self._layouts[name])]
+        return part
+
+
+def _slice(row: int, move: Move, layout: Layout) -> tuple[slice, ...]:
+    rows = slice(row, row + move.num_rows)
+    if not layout.has_tokens:
+        return (rows,)
+    return (rows, slice(None), slice(move.start, move.stop))
+
+
+def _meet(move: Move, earlier: Move) -> bool:
+    """Whether ``move`` reads rows that ``earlier`` writes."""
+    return (
+        move.source < earlier.target + earlier.num_rows
+        and earlier.target < move.source + move.num_rows
+    )

@@ -1,0 +1,284 @@
+"""ONNX Runtime: the one file of the server that imports it."""
+
+import itertools
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from model.bundle import BundleError
+from server.errors import StartupError
+from server.runtime import devices
+from server.runtime.contract import Block, Layout, Memory
+from server.runtime.cuda.device_memory import DeviceMemory
+from server.runtime.cuda.free_memory import free_bytes
+from server.runtime.devices import Device, Placed
+from server.runtime.host_memory import HostMemory
+from server.runtime.kernels.library import LIBRARY
+from server.runtime.kernels.rewrite import Rewritten, rewritten
+from server.runtime.ort import memory_ops
+from server.runtime.ort.dtypes import TYPES
+from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, where
+
+log = logging.getLogger(__name__)
+
+
+class OrtBackend:
+    """Loads graphs for one device.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        num_threads: of one run.
+        has_device_memory: a CPU is treated as a device whose memory the host cannot reach.
+        records: runs that repeat are recorded as CUDA graphs, and played back.
+
+    Raises:
+        StartupError: the device is unknown, or this installation cannot use it.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        num_threads: int,
+        *,
+        has_device_memory: bool = False,
+        records: bool = False,
+    ) -> None:
+        self._name, self._device = device, devices.parse_device(device)
+        if self._device.provider not in onnxruntime.get_available_providers():
+            raise StartupError(
+                f"device {device!r} was asked for, but this ONNX Runtime has only "
+                f"{', '.join(onnxruntime.get_available_providers())}"
+            )
+        if self._device.kind == "cuda":
+            onnxruntime.preload_dlls()
+        self._has_device_memory = has_device_memory or self._device.kind == "cuda"
+        self._records = records and self._device.kind == "cuda"
+        self._num_threads = num_threads
+        self._loaded: dict[bytes, OrtGraph] = {}
+        self._check()
+
+    @property
+    def version(self) -> str:
+        return str(onnxruntime.__version__)
+
+    @property
+    def free_bytes(self) -> int | None:
+        """As :attr:`server.runtime.contract.Memory.free_bytes`."""
+        return free_bytes(self._device.number) if self._device.kind == "cuda" else None
+
+    def load(
+        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+    ) -> "OrtGraph":
+        label = f"{path.parent.parent.name}/{path.parent.name}"
+        options = self._options()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        try:
+            ours = rewritten(path) if self._device.kind == "cpu" else None
+            if ours is not None:
+                _use_kernels(options, ours, path.parent)
+            session, records = self._session(
+                str(path) if ours is None else ours.model,
+                options,
+                disabled_optimizers,
+                records=self._records and repeats,
+            )
+        except Exception as error:
+            # ONNX Runtime raises its own types, all derived from Exception.
+            raise BundleError(f"{label}: {error}") from error
+        self._check_provider(session)
+        left = devices.left_to_the_host(self._device, _placed(session))
+        if left:
+            raise BundleError(
+                f"{label}: {path.name}: {', '.join(left)} would run on the CPU, not on "
+                f"{self._name}: export it with --device {self._device.kind}"
+            )
+        device = self._device if self._has_device_memory else None
+        return OrtGraph(session, device, records=records, keep_alive=ours)
+
+    def own_bytes(self, path: Path) -> int:
+        ours = rewritten(path) if self._device.kind == "cpu" else None
+        if ours is not None:
+            return ours.rest_bytes
+        return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+
+    def load_model(self, model: onnx.ModelProto) -> "OrtGraph":
+        data = model.SerializeToString()
+        if data not in self._loaded:
+            options = self._options()
+            # Constants would be folded into what they are to become: zeros, as large as a row.
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            session, _ = self._session(data, options, ())
+            self._loaded[data] = OrtGraph(session, self._device)
+        return self._loaded[data]
+
+    def memory(self, layouts: Mapping[str, Layout]) -> Memory:
+        return DeviceMemory(self, layouts) if self._has_device_memory else HostMemory(layouts)
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Block:
+        type_ = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        bound = self.load_model(memory_ops.zeros_graph(type_)).bind({})
+        return bound.run_kept({"shape": np.array(shape, np.int64)})["y"]
+
+    def _check(self) -> None:
+        """Makes a tensor on the device. Raises ``StartupError`` if it comes out elsewhere."""
+        try:
+            graph = self.load_model(memory_ops.zeros_graph(onnx.TensorProto.FLOAT))
+            self._check_provider(graph.session)
+            self.zeros((1,), np.dtype(np.float32))
+        except StartupError:
+            raise
+        except Exception as error:
+            raise StartupError(f"device {self._name!r} cannot be used: {error}") from error
+
+    def _check_provider(self, session: onnxruntime.InferenceSession) -> None:
+        """A provider whose libraries cannot be loaded is left out without an error."""
+        if session.get_providers()[0] != self._device.provider:
+            raise StartupError(
+                f"device {self._name!r} was asked for, but ONNX Runtime fell back to "
+                f"{', '.join(session.get_providers())}"
+            )
+
+    def _options(self) -> onnxruntime.SessionOptions:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._num_threads
+        options.inter_op_num_threads = 1
+        # Threads that spin after a run would take the cores from gRPC.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        return options
+
+    def _session(
+        self,
+        model: str | bytes,
+        options: onnxruntime.SessionOptions,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        records: bool = False,
+    ) -> tuple[onnxruntime.InferenceSession, bool]:
+        """A session, and whether its runs may be recorded."""
+
+        def load(*, records: bool) -> onnxruntime.InferenceSession:
+            return onnxruntime.InferenceSession(
+                model,
+                options,
+                providers=[
+                    (
+                        self._device.provider,
+                        devices.provider_options(self._device, records=records),
+                    )
+                ],
+                disabled_optimizers=list(disabled_optimizers),
+            )
+
+        if not records:
+            return load(records=False), False
+        try:
+            return load(records=True), True
+        except Exception as error:
+            log.warning("its runs are not recorded: %s", error)
+            return load(records=False), False
+
+
+class OrtGraph:
+    """A session. It may run in several threads at once, each with its own binding.
+
+    Args:
+        session: of the graph.
+        device: where inputs go and outputs may stay; None is the host, where both simply are.
+        records: whether runs that repeat are recorded.
+        keep_alive: memory that the session reads.
+    """
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        device: Device | None,
+        *,
+        records: bool = False,
+        keep_alive: object = None,
+    ) -> None:
+        self.session = session
+        self._keep_alive = keep_alive
+        self._device = device
+        self._records = records
+        self._on_host: set[str] = set()
+        if device is not None and device.kind == "cuda":
+            infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
+            self._on_host = {node.name for node, info in infos if info.name.lower() != "cuda"}
+        self.inputs = frozenset(node.name for node in session.get_inputs())
+        self._recordings: dict[object, int] = {}
+        self._numbers = itertools.count(1)
+        self._outputs = {
+            node.name: (TYPES[node.type], tuple(node.shape)) for node in session.get_outputs()
+        }
+
+    def bind(
+        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+    ) -> HostBoundGraph:
+        binding = self.session.io_binding()
+        for (input_name, output_name), block in states.items():
+            binding.bind_input(input_name, *where(block))
+            binding.bind_output(output_name, *where(block))
+        state_outputs = {output for _, output in states}
+        wanted = {
+            name: spec
+            for name, spec in self._outputs.items()
+            if name not in state_outputs and (outputs is None or name in outputs)
+        }
+        keep_alive = tuple(states.values())
+        if self._device is None:
+            return HostBoundGraph(self, binding, wanted, keep_alive)
+        return DeviceBoundGraph(self, binding, wanted, keep_alive, self._device, self._on_host)
+
+    def run(self, binding: Any, recording: int | None) -> None:
+        """Implements :class:`server.runtime.ort.io_binding.Runtime`."""
+        if not self._records:
+            self.session.run_with_iobinding(binding)
+            return
+        options = onnxruntime.RunOptions()
+        # -1: a run that is neither recorded nor played back.
+        options.add_run_config_entry("gpu_graph_id", str(-1 if recording is None else recording))
+        self.session.run_with_iobinding(binding, options)
+
+    def recording_of(self, key: object) -> int | None:
+        """Implements :class:`server.runtime.ort.io_binding.Runtime`."""
+        if not self._records:
+            return None
+        # Lanes may share the session, but a key is one lane's.
+        if key not in self._recordings:
+            self._recordings[key] = next(self._numbers)
+        return self._recordings[key]
+
+    def words(self, count: int) -> Any:
+        """Implements :class:`server.runtime.ort.io_binding.Runtime`."""
+        if self._device is None:
+            raise ValueError("a graph on the host packs nothing")
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type([count], np.int64, *self._device)
+
+
+def _use_kernels(options: onnxruntime.SessionOptions, graph: Rewritten, directory: Path) -> None:
+    """Registers our operators, and what ``graph`` reads from memory and from ``directory``."""
+    options.register_custom_ops_library(str(LIBRARY))
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(directory)
+    )
+    values = [
+        onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        )
+        for array in graph.packed.values()
+    ]
+    options.add_external_initializers(list(graph.packed), values)
+
+
+def _placed(session: onnxruntime.InferenceSession) -> list[Placed]:
+    """Where the nodes of a session run."""
+    return [
+        Placed(part.ep_name, node.op_type)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]

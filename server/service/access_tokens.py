@@ -1,0 +1,74 @@
+"""Bearer tokens (RFC 6750): which are valid, and whose they are."""
+
+import hashlib
+import hmac
+import logging
+import re
+from pathlib import Path
+
+from server.errors import StartupError
+from server.file_changes import FileChanges
+
+log = logging.getLogger(__name__)
+
+_LINE = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*):)?(?P<token>[A-Za-z0-9._~+/-]+=*)")
+_SCHEME = re.compile(r"bearer +(?P<token>\S+) *", re.IGNORECASE)
+
+
+class AccessTokens:
+    """The tokens of a file, one per line: ``TOKEN`` or ``NAME:TOKEN``; ``#`` starts a comment.
+
+    The file is read again when it changes. A file that cannot be read, or has a bad line, changes
+    nothing; an empty file lets nobody in. Several lines may have the same name, so that a token
+    can be replaced. A token without a name is named after its hash.
+
+    Raises:
+        StartupError: the file cannot be read at first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changes = FileChanges(path)
+        try:
+            self._names = _parse(path)
+        except (OSError, ValueError) as error:
+            raise StartupError(f"tokens: {error}") from error
+
+    def name_of(self, header: str) -> str | None:
+        """Whose token an ``Authorization`` header holds; ``None`` if it is not valid.
+
+        All tokens are compared, each in constant time, so that the time reveals nothing.
+        """
+        self._refresh()
+        match = _SCHEME.fullmatch(header)
+        given = match["token"].encode() if match else b""
+        found = None
+        for token, name in self._names.items():
+            if hmac.compare_digest(token, given):
+                found = name
+        return found
+
+    def _refresh(self) -> None:
+        if not self._changes.since_last_look():
+            return
+        try:
+            self._names = _parse(self._path)
+        except (OSError, ValueError) as error:
+            log.error("keeping the tokens read before: %s", error)
+        else:
+            log.info("read %d tokens", len(self._names))
+
+
+def _parse(path: Path) -> dict[bytes, str]:
+    """Names by token. Raises ``ValueError`` with the number of a bad line, never its content."""
+    names = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{path}: line {number} is neither TOKEN nor NAME:TOKEN")
+        token = match["token"].encode()
+        names[token] = match["name"] or hashlib.sha256(token).hexdigest()[:8]
+    return names

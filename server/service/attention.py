@@ -1,0 +1,161 @@
+"""Attention weights of a generated text: it is run through the model again, with weights out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from model.bundle import ATTEND, AttentionKind
+from server.engine.decoding.options import AttentionSelection, LogprobOptions
+from server.engine.engine import Engine
+from server.engine.requests.sequence import GenerationJob
+from server.errors import InternalError, InvalidArgumentError
+from server.models.registry import Model
+from server.service.generation_options import AttentionOptions
+from server.service.generation_request import Alignment, Attention, AttentionMatrix
+from server.service.usage import completion_of
+from server.text.alignment import target_spans
+
+Floats = npt.NDArray[np.float32]
+MAX_WEIGHTS = 8 << 20  # of a response, in float32
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Which weights to compute, and whether to align the text with its source."""
+
+    selection: AttentionSelection
+    alignments: bool
+
+    @property
+    def num_matrices(self) -> int:
+        selection = self.selection
+        return 1 if selection.average else len(selection.layers) * len(selection.heads)
+
+
+def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionPlan | None:
+    """The weights that a request asks for, if any. Raises ``InvalidArgumentError``."""
+    if options is None:
+        return None
+    name = model.manifest.name
+    graph = model.manifest.graphs.get(ATTEND)
+    shapes = {} if graph is None else {output.name: output.shape for output in graph.outputs}
+    kinds = [kind for kind in AttentionKind if kind in shapes]
+    if not kinds:
+        raise InvalidArgumentError("attention", f"{name!r} has no graph that computes it")
+    kind = options.kind or kinds[0]
+    if kind not in shapes:
+        raise InvalidArgumentError("attention.kind", f"{name!r} has {kinds[0]} alone")
+    if options.alignments and kind != AttentionKind.CROSS:
+        raise InvalidArgumentError("attention.alignments", "are those of cross-attention")
+    _, num_layers, num_heads, *_ = shapes[kind]
+    layers = _selected("layers", options.layers, int(num_layers))
+    heads = _selected("heads", options.heads, int(num_heads))
+    selection = AttentionSelection(kind, layers, heads, options.average)
+    return AttentionPlan(selection, options.alignments)
+
+
+def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> None:
+    """Raises ``InvalidArgumentError`` for more weights than a response may hold."""
+    num_weights = 0
+    for job in jobs:
+        length = len(job.prompt) + job.max_new_tokens
+        source = len(job.source) if plan.selection.kind == AttentionKind.CROSS else length
+        num_weights += plan.num_matrices * length * source
+    if num_weights > MAX_WEIGHTS:
+        raise InvalidArgumentError(
+            "attention",
+            f"could be {num_weights} weights, at most {MAX_WEIGHTS}: choose layers and heads, or "
+            f"their average, and bound max_new_tokens",
+        )
+
+
+def _selected(name: str, given: Sequence[int], count: int) -> tuple[int, ...]:
+    for index, value in enumerate(given):
+        if not 0 <= value < count:
+            raise InvalidArgumentError(
+                f"attention.{name}[{index}]", f"{value} is not in 0 … {count - 1}"
+            )
+    return tuple(given) or tuple(range(count))
+
+
+async def read_attention(
+    engine: Engine,
+    model: Model,
+    plan: AttentionPlan,
+    job: GenerationJob,
+    num_start_tokens: int,
+    token_ids: tuple[int, ...],
+    source_text: str,
+) -> Attention:
+    """Runs a finished text through the model again.
+
+    Args:
+        engine: that runs ``model``.
+        plan: the weights to compute.
+        job: that generated the text.
+        num_start_tokens: of the job's prompt, before the text.
+        token_ids: of the text, with the token that ended it.
+        source_text: as the caller wrote it.
+
+    Raises:
+        ServeError: the run failed.
+    """
+    # A token is chosen after the one before it is read.
+    first = num_start_tokens - 1
+    rerun = GenerationJob(
+        prompt=(*job.prompt[:num_start_tokens], *token_ids[:-1]),
+        max_new_tokens=0,
+        source=job.source,
+        logprob_options=LogprobOptions(attention=replace(plan.selection, from_token=first)),
+        priority=job.priority,
+        deadline=job.deadline,
+    )
+    handles = engine.submit(model.key, [rerun])
+    try:
+        update = await handles[0].next()
+    finally:
+        engine.cancel(handles)
+    completion_of(update)
+    if update.attention is None:
+        raise InternalError("the attention could not be read")
+    is_cross = plan.selection.kind == AttentionKind.CROSS
+    source = rerun.source if is_cross else rerun.prompt
+    return Attention(
+        source_tokens=tuple(model.tokenizer.tokens(source)),
+        target_tokens=tuple(model.tokenizer.tokens(token_ids)),
+        matrices=_matrices(plan.selection, update.attention),
+        alignments=_alignments(model, update.attention.mean((1, 2)), token_ids, source_text)
+        if plan.alignments
+        else (),
+    )
+
+
+def _matrices(selection: AttentionSelection, weights: Floats) -> tuple[AttentionMatrix, ...]:
+    """``weights``: ``[target, layers, heads, source]`` of the selected layers and heads."""
+    if selection.average:
+        return (AttentionMatrix(-1, -1, weights[:, 0, 0]),)
+    return tuple(
+        AttentionMatrix(layer, head, weights[:, i, j])
+        for i, layer in enumerate(selection.layers)
+        for j, head in enumerate(selection.heads)
+    )
+
+
+def _alignments(
+    model: Model, weights: Floats, target: tuple[int, ...], source_text: str
+) -> tuple[Alignment, ...]:
+    """Each target token with the source token that it attends to most, special ones aside."""
+    offsets = model.tokenizer.offsets(source_text)
+    inside = [index for index, span in enumerate(offsets) if span is not None]
+    if not inside:
+        return ()
+    alignments = []
+    for row, span in zip(weights, target_spans(model.tokenizer, target), strict=True):
+        if span is None:
+            continue
+        best = offsets[inside[int(np.argmax(row[inside]))]]
+        if best is not None:
+            alignments.append(Alignment(best[0], best[1], span[0], span[1]))
+    return tuple(alignments)

@@ -1,0 +1,127 @@
+"""Classify: labels of texts, or of pairs of texts."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from model.bundle import ScoreFunction, Task
+from server.errors import InvalidArgumentError
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
+from server.service.encoder_options import (
+    Floats,
+    LengthOptions,
+    check_integer,
+    length_limit,
+    score_function,
+)
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
+from server.text.windows import LengthLimit, LongInput, TokenizedText
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """Two texts that are classified together, such as a premise and a hypothesis."""
+
+    text: str
+    text_pair: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyRequest(ModelRequest):
+    """Either ``inputs`` or ``pairs``.
+
+    ``top_k``: return only the k best labels; ``None``: all. ``score_function``: from logits to
+    scores; ``None``: the one that the model was trained with.
+    """
+
+    inputs: tuple[str, ...] = ()
+    pairs: tuple[TextPair, ...] = ()
+    top_k: int | None = None
+    score_function: ScoreFunction | None = None
+    length: LengthOptions = field(default_factory=LengthOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScore:
+    """One of the model's labels, and its score."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """One input's ``labels``, best first."""
+
+    labels: tuple[LabelScore, ...]
+    usage: Usage
+    truncation: Truncation
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyResult:
+    """The outputs in the order of the inputs, or of the pairs."""
+
+    model: str
+    outputs: tuple[Classification, ...]
+    usage: Usage
+    timing: Timing
+
+
+async def classify(
+    request: ClassifyRequest, context: ServiceContext, caller: Caller
+) -> ClassifyResult:
+    """Classifies each text, or each pair.
+
+    Raises:
+        ServeError: an input or option is bad, or the model is unknown, does not classify, or is
+            full.
+    """
+    call = EncoderCall.open(request, Task.CLASSIFY, context, caller)
+    model = call.model
+    check_integer("top_k", request.top_k)
+    to_scores = score_function(request.score_function, model)
+    limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
+    tokenized = await _tokenize(request, call, limit)
+    outputs = await call.run(call.jobs(tokenized))
+    usage, timing = call.finish()
+    return ClassifyResult(
+        model=model.manifest.name,
+        outputs=tuple(
+            Classification(
+                labels=_best_labels(to_scores(output.vector), model.manifest.labels, request.top_k),
+                usage=usage_of(text),
+                truncation=truncation_of(text),
+            )
+            for (output,), text in zip(outputs, tokenized, strict=True)
+        ),
+        usage=usage,
+        timing=timing,
+    )
+
+
+async def _tokenize(
+    request: ClassifyRequest, call: EncoderCall, limit: LengthLimit
+) -> list[TokenizedText]:
+    max_bytes = call.context.config.max_input_bytes
+    if not request.pairs:
+        validation.check_texts(request.inputs, max_bytes)
+        return await call.tokenize(request.inputs, limit)
+    if request.inputs:
+        raise InvalidArgumentError("pairs", "exactly one of inputs and pairs is needed")
+    first = [pair.text for pair in request.pairs]
+    second = [pair.text_pair for pair in request.pairs]
+    validation.check_texts(first, max_bytes, "pairs", ".text")
+    validation.check_texts(second, max_bytes, "pairs", ".text_pair")
+    return await call.tokenize(first, limit, pairs=second, path="pairs[{}]")
+
+
+def _best_labels(
+    scores: Floats, labels: tuple[str, ...], top_k: int | None
+) -> tuple[LabelScore, ...]:
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    return tuple(LabelScore(labels[index], float(scores[index])) for index in order)

@@ -1,0 +1,213 @@
+"""Embed: texts to vectors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from model import bundle
+from model.bundle import Task
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.encoder_call import (
+    EncoderCall,
+    EncoderOutput,
+    Truncation,
+    truncation_of,
+    usage_of,
+)
+from server.service.encoder_options import Floats, LengthOptions, check_integer, length_limit
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
+from server.text.windows import LongInput, TokenizedText
+
+MIN_NORM = 1e-12  # the eps of torch.nn.functional.normalize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest(ModelRequest):
+    """Texts, and which vectors of them are wanted.
+
+    ``dimensions``: keep only the first (Kusupati et al. 2022, Matryoshka). ``normalize``: to
+    length 1; ``None``: as the model does. ``prompt`` precedes each text; ``prompt_name`` picks one
+    of the model's prompts instead; if neither is set, the model's default prompt is used.
+    ``token_embeddings``: return the vector of each token too; not with windows.
+    """
+
+    inputs: tuple[str, ...] = ()
+    dimensions: int | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+    prompt: str | None = None
+    token_embeddings: bool = False
+    length: LengthOptions = field(default_factory=LengthOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEmbeddings:
+    """Vectors of one input's tokens, special tokens included.
+
+    ``tokens`` are spelled as in the vocabulary. ``offsets``: start and end of each token in the
+    text, prompt included, in characters; (0, 0) for special tokens. ``vectors``: [tokens, size].
+    """
+
+    tokens: tuple[str, ...]
+    offsets: tuple[tuple[int, int], ...]
+    vectors: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """One input's ``vector``: [size]. ``tokens``: only if the request asks for them."""
+
+    vector: Floats
+    usage: Usage
+    truncation: Truncation
+    tokens: TokenEmbeddings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedResult:
+    """The outputs in the order of the inputs."""
+
+    model: str
+    outputs: tuple[Embedding, ...]
+    usage: Usage
+    timing: Timing
+
+
+async def embed(
+    request: EmbedRequest, context: ServiceContext, caller: Caller, *, is_bulk: bool = False
+) -> EmbedResult:
+    """Embeds each text. A text in several windows gets the mean of their vectors, by tokens.
+
+    Args:
+        request: the texts and options.
+        context: of the server.
+        caller: of the request.
+        is_bulk: whether other requests may overtake this one.
+
+    Raises:
+        ServeError: an input or option is bad, or the model is unknown, does not embed, or is full.
+    """
+    call = EncoderCall.open(request, Task.EMBED, context, caller, is_bulk=is_bulk)
+    model, wants_tokens = call.model, request.token_embeddings
+    validation.check_texts(request.inputs, context.config.max_input_bytes)
+    _check_dimensions(request.dimensions, model)
+    _check_normalize(request.normalize, model)
+    prompt = _prompt(request, model.manifest.embedding)
+    limit = length_limit(request.length, model, LongInput.ERROR, windows=not wants_tokens)
+    texts = [prompt + text for text in request.inputs] if prompt else request.inputs
+    tokenized = await call.tokenize(texts, limit, with_offsets=wants_tokens)
+    outputs = await call.run(
+        [
+            [call.job(window, wants_tokens=wants_tokens) for window in text.windows]
+            for text in tokenized
+        ]
+    )
+    usage, timing = call.finish()
+    return EmbedResult(
+        model=model.manifest.name,
+        outputs=tuple(
+            _embedding(text, windows, request, model)
+            for text, windows in zip(tokenized, outputs, strict=True)
+        ),
+        usage=usage,
+        timing=timing,
+    )
+
+
+def named_prompt(embedding: bundle.Embedding | None, name: str | None, field: str) -> str:
+    """The prompt called ``name``, or the model's default prompt if ``name`` is ``None``.
+
+    Raises:
+        InvalidArgumentError: the model has no such prompt; names ``field``.
+    """
+    prompts = {} if embedding is None else embedding.prompts
+    if name is None:
+        default = None if embedding is None else embedding.default_prompt
+        return "" if default is None else prompts[default]
+    if name not in prompts:
+        known = ", ".join(map(repr, prompts)) or "none"
+        raise InvalidArgumentError(field, f"the model has no prompt {name!r}; it has {known}")
+    return prompts[name]
+
+
+def normalized(vector: Floats) -> Floats:
+    """``vector`` scaled to length 1."""
+    unit: Floats = vector / max(float(np.linalg.norm(vector)), MIN_NORM)
+    return unit
+
+
+def _check_dimensions(dimensions: int | None, model: Model) -> None:
+    check_integer("dimensions", dimensions, high=model.manifest.dimensions.hidden_size)
+    embedding = model.manifest.embedding
+    if embedding is None or dimensions is None:
+        return
+    allowed = embedding.truncations
+    if dimensions > embedding.size or (allowed and dimensions not in (*allowed, embedding.size)):
+        sizes = ", ".join(map(str, allowed)) or f"1 … {embedding.size}"
+        raise InvalidArgumentError("dimensions", f"{dimensions} is not in {sizes}")
+
+
+def _check_normalize(normalize: bool | None, model: Model) -> None:
+    if normalize is False and _is_normalized(model):
+        raise InvalidArgumentError(
+            "normalize", f"the vectors of {model.manifest.name!r} are always normalized"
+        )
+
+
+def _is_normalized(model: Model) -> bool:
+    embedding = model.manifest.embedding
+    return embedding is not None and embedding.is_normalized
+
+
+def _prompt(request: EmbedRequest, embedding: bundle.Embedding | None) -> str:
+    if request.prompt is None:
+        return named_prompt(embedding, request.prompt_name, "prompt_name")
+    if request.prompt_name is not None:
+        raise InvalidArgumentError("prompt_name", "prompt is given as well")
+    return request.prompt
+
+
+def _embedding(
+    text: TokenizedText, outputs: Sequence[EncoderOutput], request: EmbedRequest, model: Model
+) -> Embedding:
+    vector = _mean_vector(text, outputs)[: request.dimensions]
+    is_unit = _is_normalized(model)
+    is_changed = request.dimensions is not None or len(outputs) > 1
+    if (is_unit and is_changed) or (request.normalize and not is_unit):
+        vector = normalized(vector)
+    tokens = None
+    if request.token_embeddings:
+        tokens = _token_embeddings(text, outputs[0].token_vectors, model)
+    return Embedding(vector, usage_of(text), truncation_of(text), tokens)
+
+
+def _mean_vector(text: TokenizedText, outputs: Sequence[EncoderOutput]) -> Floats:
+    """The mean of the windows' vectors, weighted by the text's tokens in each."""
+    if len(outputs) == 1:
+        return outputs[0].vector
+    weights = np.array([window.num_text_tokens for window in text.windows], np.float32)
+    vectors = np.stack([output.vector for output in outputs])
+    mean: Floats = (weights[:, None] * vectors).sum(0) / weights.sum()
+    return mean
+
+
+def _token_embeddings(text: TokenizedText, vectors: Floats | None, model: Model) -> TokenEmbeddings:
+    if vectors is None:
+        raise InvalidArgumentError(
+            "token_embeddings", "the model's bundle has none: export it again"
+        )
+    window = text.windows[0]
+    offsets = [(0, 0)] * len(window.token_ids)
+    end = window.text_start + window.num_text_tokens
+    offsets[window.text_start : end] = text.offsets[window.first_token :]
+    return TokenEmbeddings(
+        tokens=tuple(model.tokenizer.tokens(window.token_ids)),
+        offsets=tuple(offsets),
+        vectors=vectors,
+    )

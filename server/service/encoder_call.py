@@ -1,0 +1,182 @@
+"""The steps that all calls to encoders share: look up the model, tokenize, run, account."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from model.bundle import Task
+from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.sequence import Completion, EncodingJob
+from server.errors import InternalError, InvalidArgumentError
+from server.models.registry import Model
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.encoder_options import Floats
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage, completion_of
+from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How an input was shortened or split.
+
+    ``truncated_tokens`` of the text were dropped. ``windows``: the model runs that read the text;
+    1 if it fits into one.
+    """
+
+    truncated_tokens: int
+    windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOutput:
+    """The model's output for one window, as in :class:`JobUpdate`."""
+
+    vector: Floats
+    token_vectors: Floats | None
+
+
+@dataclass(slots=True)
+class EncoderCall:
+    """One request to an encoder, from its arrival to its result. One coroutine owns it.
+
+    ``is_bulk``: other requests may overtake its texts. ``started``: seconds of
+    ``time.monotonic``.
+    """
+
+    model: Model
+    context: ServiceContext
+    caller: Caller
+    is_bulk: bool = False
+    started: float = field(default_factory=time.monotonic)
+    _tokenize_seconds: float = 0.0
+    _completions: list[Completion] = field(default_factory=list)
+    _num_tokens: int = 0
+
+    @classmethod
+    def open(
+        cls,
+        request: ModelRequest,
+        task: Task,
+        context: ServiceContext,
+        caller: Caller,
+        *,
+        is_bulk: bool = False,
+    ) -> "EncoderCall":
+        """Looks up the request's model.
+
+        Raises:
+            ModelNotFoundError: no such model is served.
+            InvalidArgumentError: the model does not do this task.
+        """
+        model = context.registry.get(request.model, request.version)
+        validation.check_task(model, task)
+        return cls(model, context, caller, is_bulk)
+
+    async def tokenize(
+        self,
+        texts: Sequence[str],
+        limit: LengthLimit,
+        *,
+        pairs: Sequence[str] | None = None,
+        with_offsets: bool = False,
+        path: str = "inputs[{}]",
+    ) -> list[TokenizedText]:
+        """Tokenizes texts, or pairs of texts. The engine's capacity is checked first.
+
+        Args:
+            texts: alone, or the first of each pair.
+            limit: the longest text, and what happens to longer ones.
+            pairs: the second text of each pair; as many as ``texts``.
+            with_offsets: whether offsets and word ids of the tokens are needed.
+            path: the request field of a text, with ``{}`` for its index.
+
+        Raises:
+            InvalidArgumentError: a text is too long for ``limit`` or has no tokens; names its path.
+            ServeError: the engine has no room, or the deadline passed.
+        """
+        started = time.monotonic()
+        tokenizer = self.model.tokenizer
+        self.context.engine.check(self.model.key, len(texts), is_bulk=self.is_bulk)
+        try:
+            tokenized = await self.context.tokenized(
+                itertools.chain(texts, pairs or ()),
+                lambda: tokenizer.tokenize_windows(texts, pairs, limit, with_offsets=with_offsets),
+                self.caller,
+            )
+        except TooLongError as error:
+            raise InvalidArgumentError(path.format(error.index), str(error)) from error
+        for index, text in enumerate(tokenized):
+            if not text.windows[0].token_ids:
+                raise InvalidArgumentError(path.format(index), "has no tokens")
+        self._tokenize_seconds += time.monotonic() - started
+        return tokenized
+
+    async def run(self, jobs: Sequence[Sequence[EncodingJob]]) -> list[list[EncoderOutput]]:
+        """Runs the jobs of each input. If one fails or the caller leaves, the rest are cancelled.
+
+        Returns:
+            The outputs in the order of ``jobs``, grouped alike.
+
+        Raises:
+            ServeError: of the first job that failed.
+        """
+        engine = self.context.engine
+        handles = engine.submit(
+            self.model.key, [job for group in jobs for job in group], self.caller.client
+        )
+        try:
+            results = [await _result(handle) for handle in handles]
+        finally:
+            engine.cancel(handles)
+        self._completions += [completion for _, completion in results]
+        self._num_tokens += sum(len(job.token_ids) for group in jobs for job in group)
+        outputs = iter(output for output, _ in results)
+        return [[next(outputs) for _ in group] for group in jobs]
+
+    def job(
+        self, window: Window, *, logit_positions: tuple[int, ...] = (), wants_tokens: bool = False
+    ) -> EncodingJob:
+        """The job that encodes one window; for the arguments see :class:`EncodingJob`."""
+        return EncodingJob(
+            token_ids=window.token_ids,
+            segment_ids=window.segment_ids,
+            logit_positions=logit_positions,
+            wants_tokens=wants_tokens,
+            is_bulk=self.is_bulk,
+            deadline=self.caller.deadline,
+        )
+
+    def jobs(self, tokenized: Sequence[TokenizedText]) -> list[list[EncodingJob]]:
+        """For each text, the jobs that encode its windows."""
+        return [[self.job(window) for window in text.windows] for text in tokenized]
+
+    def finish(self) -> tuple[Usage, Timing]:
+        """Usage and timing of the whole call; also counted in the metrics. Call it once."""
+        metrics, name = self.context.metrics, self.model.manifest.name
+        for done in self._completions:
+            metrics.on_phases(name, done.queue_seconds, done.prefill_seconds, done.decode_seconds)
+        metrics.on_tokens(name, self._num_tokens, 0)
+        usage = Usage(input_tokens=self._num_tokens)
+        return usage, Timing.of(self._completions, self._tokenize_seconds, self.started)
+
+
+async def _result(handle: JobHandle) -> tuple[EncoderOutput, Completion]:
+    update = await handle.next()
+    completion = completion_of(update)
+    if update.vector is None:
+        raise InternalError
+    return EncoderOutput(update.vector, update.token_vectors), completion
+
+
+def usage_of(text: TokenizedText) -> Usage:
+    """Usage of one input."""
+    return Usage(input_tokens=text.num_tokens)
+
+
+def truncation_of(text: TokenizedText) -> Truncation:
+    """How one input was shortened or split."""
+    return Truncation(text.num_truncated_tokens, len(text.windows))

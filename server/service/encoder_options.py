@@ -1,0 +1,98 @@
+"""Options that several calls to encoders share, and their checks."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from model.bundle import ScoreFunction
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.text.windows import LengthLimit, LongInput
+
+Floats = npt.NDArray[np.float32]
+MAX_INTEGER = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthOptions:
+    """How long inputs are read. ``None`` means: what the call or the model does by default.
+
+    ``long_input``: what happens to longer texts. ``max_tokens``: read at once, special tokens
+    included. ``stride``: tokens that neighbouring windows share.
+    """
+
+    long_input: LongInput | None = None
+    max_tokens: int | None = None
+    stride: int | None = None
+
+
+def length_limit(
+    options: LengthOptions, model: Model, default: LongInput, *, windows: bool = True
+) -> LengthLimit:
+    """The limits for one call.
+
+    Texts up to ``max_tokens`` (default: what the model takes) are read whole. Longer texts are
+    truncated to, or read in windows of, the length that the model was trained on.
+
+    Args:
+        options: of the request.
+        model: that reads the texts.
+        default: what happens to long inputs if the request does not say.
+        windows: whether this call can read windows.
+
+    Raises:
+        InvalidArgumentError: names the option that is out of range or not available.
+    """
+    long_input = options.long_input or default
+    if long_input == LongInput.WINDOWS and not windows:
+        raise InvalidArgumentError("long_input", "this call does not read in windows")
+    longest = model.max_length
+    check_integer("max_tokens", options.max_tokens, high=longest)
+    check_integer("stride", options.stride, low=0, high=longest)
+    trained = min(model.manifest.max_input_tokens or longest, longest)
+    return LengthLimit(
+        long_input=long_input,
+        max_tokens=options.max_tokens or trained,
+        max_whole_tokens=options.max_tokens
+        or (longest if long_input == LongInput.ERROR else trained),
+        stride=options.stride,
+    )
+
+
+def check_integer(field: str, value: int | None, *, low: int = 1, high: int = MAX_INTEGER) -> None:
+    """Raises ``InvalidArgumentError`` for a value outside ``low … high``; ``None`` is not set."""
+    if value is not None and not low <= value <= high:
+        raise InvalidArgumentError(field, f"{value} is not in {low} … {high}")
+
+
+def check_fraction(field: str, value: float) -> None:
+    """Raises ``InvalidArgumentError`` for a value outside 0 … 1, NaN included."""
+    if math.isnan(value) or not 0 <= value <= 1:
+        raise InvalidArgumentError(field, f"{value} is not in 0 … 1")
+
+
+def softmax(logits: Floats) -> Floats:
+    """Over the last axis."""
+    weights: Floats = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    scores: Floats = 0.5 * (1 + np.tanh(0.5 * logits))  # does not overflow
+    return scores
+
+
+_SCORES: dict[ScoreFunction, Callable[[Floats], Floats]] = {
+    ScoreFunction.SOFTMAX: softmax,
+    ScoreFunction.SIGMOID: _sigmoid,
+    ScoreFunction.IDENTITY: lambda logits: logits,
+}
+
+
+def score_function(asked: ScoreFunction | None, model: Model) -> Callable[[Floats], Floats]:
+    """The function that the request asks for, or the one that the model was trained with."""
+    return _SCORES[asked or model.manifest.score_function or ScoreFunction.SOFTMAX]

@@ -1,0 +1,184 @@
+"""FillMask: the likeliest words for the masks of texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from model.bundle import Task
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
+from server.service.encoder_options import (
+    Floats,
+    LengthOptions,
+    check_integer,
+    length_limit,
+    softmax,
+)
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
+from server.text.windows import LongInput, TokenizedText
+
+DEFAULT_TOP_K = 5
+MAX_TARGETS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillMaskRequest(ModelRequest):
+    """Texts with one mask or more each, written as the model's mask token.
+
+    ``top_k``: candidates per mask; ``None``: :data:`DEFAULT_TOP_K`. ``targets``: consider only
+    these words, each a single token of the model; if empty, the whole vocabulary.
+    """
+
+    inputs: tuple[str, ...] = ()
+    top_k: int | None = None
+    targets: tuple[str, ...] = ()
+    length: LengthOptions = field(default_factory=LengthOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskCandidate:
+    """A token for a mask, as text. ``score``: its probability in the whole vocabulary."""
+
+    text: str
+    token_id: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class FilledMask:
+    """The mask at characters ``start`` to ``end`` of the input. Candidates are best first."""
+
+    start: int
+    end: int
+    candidates: tuple[MaskCandidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFilling:
+    """One input's masks, in the order of the text."""
+
+    masks: tuple[FilledMask, ...]
+    usage: Usage
+    truncation: Truncation
+
+
+@dataclass(frozen=True, slots=True)
+class FillMaskResult:
+    """The outputs in the order of the inputs."""
+
+    model: str
+    outputs: tuple[MaskFilling, ...]
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Which candidates are returned. ``targets``: token ids; empty for the whole vocabulary."""
+
+    top_k: int
+    targets: tuple[int, ...]
+
+
+async def fill_mask(
+    request: FillMaskRequest, context: ServiceContext, caller: Caller
+) -> FillMaskResult:
+    """Finds words for each mask.
+
+    Raises:
+        ServeError: an input or option is bad, or the model is unknown, has no masks, or is full.
+    """
+    call = EncoderCall.open(request, Task.FILL_MASK, context, caller)
+    model = call.model
+    validation.check_texts(request.inputs, context.config.max_input_bytes)
+    check_integer("top_k", request.top_k, high=model.manifest.dimensions.vocabulary_size)
+    selection = _Selection(request.top_k or DEFAULT_TOP_K, _target_ids(request.targets, model))
+    limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
+    tokenized = await call.tokenize(request.inputs, limit, with_offsets=True)
+    positions = [_mask_positions(index, text, model) for index, text in enumerate(tokenized)]
+    outputs = await call.run(
+        [
+            [call.job(text.windows[0], logit_positions=masks)]
+            for text, masks in zip(tokenized, positions, strict=True)
+        ]
+    )
+
+    def fill_all() -> list[tuple[FilledMask, ...]]:
+        return [
+            tuple(
+                _filled(text, position, logits, selection, model)
+                for position, logits in zip(masks, output.vector, strict=True)
+            )
+            for text, masks, (output,) in zip(tokenized, positions, outputs, strict=True)
+        ]
+
+    filled = await context.in_thread(fill_all)
+    usage, timing = call.finish()
+    return FillMaskResult(
+        model=model.manifest.name,
+        outputs=tuple(
+            MaskFilling(masks, usage_of(text), truncation_of(text))
+            for masks, text in zip(filled, tokenized, strict=True)
+        ),
+        usage=usage,
+        timing=timing,
+    )
+
+
+def _target_ids(words: Sequence[str], model: Model) -> tuple[int, ...]:
+    """The token id of each word, without duplicates."""
+    if len(words) > MAX_TARGETS:
+        raise InvalidArgumentError("targets", f"{len(words)} given, at most {MAX_TARGETS}")
+    ids = [model.tokenizer.id_of(word) for word in words]
+    for index, (id_, word) in enumerate(zip(ids, words, strict=True)):
+        if id_ is None:
+            raise InvalidArgumentError(
+                f"targets[{index}]", f"{word!r} is not one token of the model's"
+            )
+    return tuple(dict.fromkeys(id_ for id_ in ids if id_ is not None))
+
+
+def _mask_positions(index: int, text: TokenizedText, model: Model) -> tuple[int, ...]:
+    """The positions of input ``index``'s masks in its only window."""
+    mask = model.manifest.special_tokens.mask
+    (window,) = text.windows
+    own = range(window.text_start, window.text_start + window.num_text_tokens)
+    positions = tuple(position for position in own if window.token_ids[position] == mask)
+    if not positions:
+        where = "no mask in what was read of it" if text.num_truncated_tokens else "no mask"
+        raise InvalidArgumentError(
+            f"inputs[{index}]", f"has {where}: write {model.mask_token} for a word to find"
+        )
+    return positions
+
+
+def _filled(
+    text: TokenizedText, position: int, logits: Floats, selection: _Selection, model: Model
+) -> FilledMask:
+    """The best candidates for the mask at ``position`` of the window; ``logits``: [vocabulary]."""
+    window = text.windows[0]
+    start, end = text.offsets[window.first_token + position - window.text_start]
+    scores = softmax(logits)
+    ids = np.array(selection.targets) if selection.targets else np.arange(len(scores))
+    kept = scores[ids]
+    count = min(selection.top_k, len(kept))
+    best = np.argpartition(-kept, count - 1)[:count]
+    order = best[np.argsort(-kept[best], kind="stable")]
+    return FilledMask(
+        start=start,
+        end=end,
+        candidates=tuple(
+            MaskCandidate(
+                text=model.tokenizer.text_of(int(ids[index])),
+                token_id=int(ids[index]),
+                score=float(kept[index]),
+            )
+            for index in order
+        ),
+    )

@@ -1,0 +1,88 @@
+"""Generate: continues prompts with a decoder, or answers texts with an encoder-decoder."""
+
+import time
+from collections.abc import Sequence
+
+from model.bundle import Task
+from model.config import Kind
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.generation_request import GenerateRequest
+from server.service.languages import target_start
+from server.service.prepare import (
+    PreparedRequest,
+    job_template,
+    prepared,
+    target_jobs,
+    target_prefix_ids,
+)
+
+_INPUT_FIELDS = ("inputs", "token_inputs", "messages")
+
+
+async def prepare_generate(
+    request: GenerateRequest, context: ServiceContext, caller: Caller
+) -> PreparedRequest:
+    """Checks and tokenizes a request.
+
+    Raises:
+        ServeError: an option or input is bad, the model is unknown, or has no room now.
+    """
+    started = time.monotonic()
+    template = await job_template(
+        request, Task.GENERATE, len(request.inputs), context, caller, started
+    )
+    model = template.model
+    field, prompts = await _prompts(request, model, context, caller)
+    if request.response.echo and field == "messages":
+        raise InvalidArgumentError("echo", "is not available with messages")
+    prefixes = await target_prefix_ids(request, model, len(prompts), context, caller)
+    if model.manifest.kind == Kind.ENCODER_DECODER:
+        validation.check_lengths(field, prompts, model.max_length)
+        jobs = target_jobs(template, request, prompts, target_start(model), prefixes)
+        return prepared(request, model, caller, jobs, prefixes, started)
+    whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
+    validation.check_lengths(field, whole, model.max_length - 1)
+    wanted = template.max_new_tokens or model.max_length
+    jobs = [
+        template.job(index, prompt, min(wanted, model.max_length - len(prompt)))
+        for index, prompt in enumerate(whole)
+    ]
+    echoes: Sequence[str] = ()
+    if request.response.echo:
+        echoes = request.inputs or [model.tokenizer.decode(prompt) for prompt in prompts]
+    return prepared(request, model, caller, jobs, prefixes, started, echoes)
+
+
+async def _prompts(
+    request: GenerateRequest, model: Model, context: ServiceContext, caller: Caller
+) -> tuple[str, Sequence[tuple[int, ...]]]:
+    """The one input field that is set, and the token ids of its prompts."""
+    given = [name for name in _INPUT_FIELDS if getattr(request, name)]
+    if len(given) != 1:
+        raise InvalidArgumentError(
+            given[1] if given else "inputs",
+            "exactly one of inputs, token_inputs and messages is needed",
+        )
+    if request.token_inputs:
+        size = model.manifest.dimensions.vocabulary_size
+        validation.check_token_inputs(request.token_inputs, size)
+        return "token_inputs", request.token_inputs
+    max_bytes = context.config.max_input_bytes
+    if request.inputs:
+        validation.check_texts(request.inputs, max_bytes)
+        return "inputs", await context.tokenized(
+            request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
+        )
+    template = model.chat_template
+    if template is None:
+        raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
+    validation.check_messages(request.messages, max_bytes)
+
+    def render() -> list[tuple[int, ...]]:
+        return model.tokenizer.encode([template.render(request.messages)], special_tokens=False)
+
+    return "messages", await context.in_thread(render, caller)

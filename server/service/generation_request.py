@@ -1,0 +1,163 @@
+"""Requests to generate text, and the results: chunks of a stream or whole outputs."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from server.engine.decoding.options import LogitsOptions, Sampling
+from server.engine.requests.sequence import Completion
+from server.service.generation_options import (
+    DecodingOptions,
+    ResponseOptions,
+    StoppingOptions,
+)
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
+from server.text.chat import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest(ModelRequest):
+    """What Generate and Translate have in common. A higher ``priority`` is served earlier."""
+
+    inputs: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    logits: LogitsOptions = field(default_factory=LogitsOptions)
+    decoding: DecodingOptions = field(default_factory=DecodingOptions)
+    stopping: StoppingOptions = field(default_factory=StoppingOptions)
+    response: ResponseOptions = field(default_factory=ResponseOptions)
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest(GenerationRequest):
+    """Exactly one of ``inputs``, ``token_inputs`` and ``messages`` is given."""
+
+    token_inputs: tuple[tuple[int, ...], ...] = ()
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslateRequest(GenerationRequest):
+    """Languages by the model's own names; empty for its default."""
+
+    source_language: str = ""
+    target_language: str = ""
+
+
+class FinishReason(StrEnum):
+    """Why an output ended."""
+
+    STOP = "stop"  # the end-of-sequence token
+    LENGTH = "length"
+    STOP_STRING = "stop_string"
+    DEADLINE = "deadline"  # the request's time limit; the output is what there was
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token, its spelling in the vocabulary, and its natural log-probability.
+
+    ``top``: the likeliest tokens in its place, likeliest first, if the request asks for them.
+    """
+
+    token_id: int
+    token: str
+    logprob: float
+    top: tuple["ScoredToken", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMatrix:
+    """Weights ``[target tokens, source tokens]`` of one head; layer and head -1 for a mean."""
+
+    layer: int
+    head: int
+    weights: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """A part of the text and the part of the source it attended to most, in characters."""
+
+    source_start: int
+    source_end: int
+    target_start: int
+    target_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention weights of one output. Tokens as the vocabulary spells them."""
+
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
+    matrices: tuple[AttentionMatrix, ...]
+    alignments: tuple[Alignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How an output ended. ``prompt_logprobs`` and ``attention`` come with the first hypothesis.
+
+    ``score``: a beam search's, the summed log-probability after the length penalty.
+    """
+
+    reason: FinishReason
+    usage: Usage
+    timing: Timing
+    completion: Completion
+    score: float | None = None
+    prompt_logprobs: tuple[ScoredToken, ...] = ()
+    attention: Attention | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextChunk:
+    """The next part of hypothesis ``hypothesis`` of input ``index``; ``finish`` on its last.
+
+    ``token_ids`` only if the request asks for them; ``logprobs`` are those of generated tokens.
+    """
+
+    model: str
+    index: int
+    hypothesis: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[ScoredToken, ...] = ()
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One text for an input."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[ScoredToken, ...]
+    finish: Finish
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedOutput:
+    """The texts for one input, best first, and what they used together.
+
+    ``has_several``: whether the request asks for more than one; a search may find fewer.
+    """
+
+    hypotheses: tuple[Hypothesis, ...]
+    usage: Usage
+    has_several: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """The outputs of a request, in the order of its inputs."""
+
+    model: str
+    outputs: tuple[GeneratedOutput, ...]
+    usage: Usage
+    timing: Timing

@@ -1,0 +1,107 @@
+"""What is known of each model: for listings, and after a load."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from model.bundle import Embedding, Parity
+from model.config import Kind
+from server.config import ServerConfig
+from server.models.registry import Entry
+from server.models.registry import State as State  # noqa: PLC0414
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One version of a model; if it is not served, only the fields up to ``failure``.
+
+    ``slots``: per lane; 0 for an encoder. ``cache_bytes_per_token``: of the key-value cache.
+    ``max_length``: what this server accepts, in tokens.
+    """
+
+    name: str
+    version: str
+    state: State
+    failure: str = ""
+    kind: Kind | None = None
+    tasks: tuple[str, ...] = ()
+    architecture: str = ""
+    precision: str = ""
+    license: str = ""
+    parameters: int = 0
+    vocabulary_size: int = 0
+    hidden_size: int = 0
+    max_length: int = 0
+    source_language: str = ""
+    target_language: str = ""
+    languages: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    has_chat_template: bool = False
+    parity: Parity | None = None
+    slots: int = 0
+    mask_token: str = ""
+    embedding: "EmbeddingInfo | None" = None
+    kv_cache: str = ""
+    cache_bytes_per_token: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingInfo:
+    """How a model embeds. ``truncations``: the sizes that a vector may be cut to."""
+
+    size: int
+    is_normalized: bool
+    pooling: str
+    truncations: tuple[int, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+
+
+def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
+    """Describes one version of a model."""
+    model = entry.model
+    if model is None:
+        return ModelInfo(
+            name=entry.name, version=entry.version, state=entry.state, failure=entry.failure
+        )
+    manifest = model.manifest
+    is_encoder = manifest.kind == Kind.ENCODER
+    decode = manifest.graphs.get("decode")
+    return ModelInfo(
+        name=manifest.name,
+        version=manifest.version,
+        state=entry.state,
+        failure=entry.failure,
+        kind=manifest.kind,
+        tasks=tuple(task.value for task in manifest.tasks),
+        architecture=manifest.architecture,
+        precision=manifest.precision,
+        license=manifest.license,
+        parameters=manifest.dimensions.num_parameters,
+        vocabulary_size=manifest.dimensions.vocabulary_size,
+        hidden_size=manifest.dimensions.hidden_size,
+        max_length=model.max_length,
+        source_language=manifest.source_language or "",
+        target_language=manifest.target_language or "",
+        languages=tuple(manifest.languages),
+        labels=manifest.labels,
+        has_chat_template=model.chat_template is not None,
+        parity=model.parity,
+        slots=0 if is_encoder else config.num_slots,
+        mask_token=model.mask_token,
+        embedding=_embedding_info(manifest.embedding),
+        kv_cache="" if decode is None else manifest.kv_cache,
+        cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
+    )
+
+
+def _embedding_info(embedding: Embedding | None) -> EmbeddingInfo | None:
+    if embedding is None:
+        return None
+    return EmbeddingInfo(
+        size=embedding.size,
+        is_normalized=embedding.is_normalized,
+        pooling=embedding.pooling,
+        truncations=tuple(embedding.truncations),
+        prompts=embedding.prompts,
+        default_prompt=embedding.default_prompt or "",
+    )

@@ -1,0 +1,246 @@
+"""Requests to jobs: what Generate and Translate share before anything runs."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from model.bundle import Task
+from server.engine.decoding.logits_processors import Constraint
+from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
+from server.engine.requests.sequence import GenerationJob
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.service import generation_options as checks
+from server.service import validation
+from server.service.attention import AttentionPlan, check_attention_size, plan_attention
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.generation_request import GenerationRequest
+from server.service.time_limit import finish_by
+from server.text.grammar import GrammarError
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedPrefix:
+    """What an output begins with before anything is generated: ``echo``, then forced tokens.
+
+    ``source_text``: the input of an encoder-decoder, as the caller wrote it.
+    """
+
+    echo: str = ""
+    token_ids: tuple[int, ...] = ()
+    source_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A checked request: one job per input, how its text begins, and what is reported.
+
+    ``started`` is when the call arrived, in seconds of ``time.monotonic``.
+    """
+
+    model: Model
+    client: str
+    jobs: list[GenerationJob]
+    prefixes: list[ForcedPrefix]
+    stop_strings: tuple[str, ...]
+    wants_token_ids: bool
+    wants_logprobs: bool
+    attention: AttentionPlan | None
+    started: float
+    tokenize_seconds: float
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether a chunk without text, but with tokens, is worth sending."""
+        return self.wants_token_ids or self.wants_logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class JobTemplate:
+    """What all jobs of one request share."""
+
+    model: Model
+    sampling: Sampling
+    logits: LogitsOptions
+    beams: Beams | None
+    num_outputs: int
+    alternatives: bool
+    constraint: Constraint | None
+    logprobs: LogprobOptions
+    max_new_tokens: int | None
+    eos: frozenset[int]
+    priority: int
+    deadline: float | None
+    finish_by: float | None
+
+    def job(
+        self,
+        index: int,
+        prompt: tuple[int, ...],
+        max_new_tokens: int,
+        source: tuple[int, ...] = (),
+    ) -> GenerationJob:
+        """The job of input ``index``. Each output has a seed of its own, counted from the first."""
+        seed = self.sampling.seed
+        own_seed = None if seed is None else seed + index * self.num_outputs
+        return GenerationJob(
+            prompt=prompt,
+            max_new_tokens=max_new_tokens,
+            source=source,
+            eos=self.eos,
+            sampling=replace(self.sampling, seed=own_seed),
+            logits_options=self.logits,
+            beams=self.beams,
+            num_outputs=self.num_outputs,
+            alternatives=self.alternatives,
+            constraint=self.constraint,
+            logprob_options=self.logprobs,
+            priority=self.priority,
+            deadline=self.deadline,
+            finish_by=self.finish_by,
+        )
+
+
+async def job_template(
+    request: GenerationRequest,
+    task: Task,
+    num_inputs: int,
+    context: ServiceContext,
+    caller: Caller,
+    started: float,
+) -> JobTemplate:
+    """Checks the model and all options of a request, and compiles its grammar.
+
+    Raises:
+        InvalidArgumentError: names the option.
+        ModelNotFoundError: no such model is served.
+        OverloadedError: the model has no room for the request now.
+    """
+    model = context.registry.get(request.model, request.version)
+    validation.check_task(model, task)
+    decoding, stopping = request.decoding, request.stopping
+    vocabulary_size = model.manifest.dimensions.vocabulary_size
+    sampling = checks.checked_sampling(request.sampling)
+    beams = checks.beams_of(sampling, decoding)
+    num_outputs = checks.num_outputs_of(sampling, beams, decoding, context.config.num_slots)
+    num_sequences = num_outputs if beams is None else beams.size
+    context.engine.check(model.key, num_sequences * max(num_inputs, 1))
+    logits = checks.checked_logits_options(request.logits, vocabulary_size)
+    checks.check_stopping(stopping, logits.min_new_tokens)
+    checks.check_priority(request.priority)
+    return JobTemplate(
+        model=model,
+        sampling=sampling,
+        logits=replace(logits, bad_word_ids=await _bad_word_ids(request, model, context, caller)),
+        beams=beams,
+        num_outputs=num_outputs,
+        alternatives=decoding.alternatives and num_outputs > 1,
+        constraint=await _constraint(request, model, context, caller),
+        logprobs=checks.logprob_options(request.response, beams),
+        max_new_tokens=stopping.max_new_tokens,
+        eos=checks.end_tokens(stopping, model.manifest.special_tokens.eos, vocabulary_size),
+        priority=request.priority,
+        deadline=caller.deadline,
+        finish_by=finish_by(stopping, started, caller.deadline),
+    )
+
+
+def target_jobs(
+    template: JobTemplate,
+    request: GenerationRequest,
+    sources: Sequence[tuple[int, ...]],
+    start: tuple[int, ...],
+    prefixes: Sequence[tuple[int, ...]],
+) -> list[GenerationJob]:
+    """Jobs of an encoder-decoder, whose targets begin with ``start`` and the caller's prefixes."""
+    model = template.model
+    if request.response.echo:
+        raise InvalidArgumentError("echo", "is not available with an encoder-decoder")
+    # Without the caller's bound, a multiple of the source's length.
+    factor = model.manifest.max_length_factor or math.inf
+    jobs = []
+    for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+        prompt = (*start, *prefix)
+        validation.check_lengths("target_prefix", [prompt], model.max_length - 1)
+        wanted = template.max_new_tokens or factor * len(source)
+        limit = math.ceil(min(wanted, model.max_length - len(prompt)))
+        jobs.append(template.job(index, prompt, limit, source))
+    return jobs
+
+
+async def target_prefix_ids(
+    request: GenerationRequest,
+    model: Model,
+    num_inputs: int,
+    context: ServiceContext,
+    caller: Caller,
+) -> list[tuple[int, ...]]:
+    """Token ids that each output begins with."""
+    texts = checks.target_prefixes(request.decoding, num_inputs)
+    if not any(texts):
+        return [()] * num_inputs
+    return await context.tokenized(
+        texts, lambda: model.tokenizer.encode(texts, special_tokens=False), caller
+    )
+
+
+def prepared(
+    request: GenerationRequest,
+    model: Model,
+    caller: Caller,
+    jobs: list[GenerationJob],
+    prefixes: Sequence[tuple[int, ...]],
+    started: float,
+    echoes: Sequence[str] = (),
+) -> PreparedRequest:
+    """The request with its jobs. ``echoes``: what each output repeats of its input."""
+    texts = request.inputs or ("",) * len(jobs)
+    attention = plan_attention(request.response.attention, model)
+    if attention is not None:
+        check_attention_size(attention, jobs)
+    return PreparedRequest(
+        model,
+        caller.client,
+        jobs,
+        [
+            ForcedPrefix(echo, token_ids, text)
+            for echo, token_ids, text in zip(
+                echoes or ("",) * len(jobs), prefixes, texts, strict=True
+            )
+        ],
+        request.stopping.stop_strings,
+        request.response.token_ids,
+        request.response.logprobs,
+        attention,
+        started,
+        time.monotonic() - started,
+    )
+
+
+async def _bad_word_ids(
+    request: GenerationRequest, model: Model, context: ServiceContext, caller: Caller
+) -> tuple[tuple[int, ...], ...]:
+    """Each bad word as it is tokenized alone and after a space."""
+    words = request.decoding.bad_words
+    checks.check_bad_words(words)
+    if not words:
+        return ()
+    forms = [form for word in words for form in (word, f" {word.lstrip()}")]
+    rows = await context.in_thread(
+        lambda: model.tokenizer.encode(forms, special_tokens=False), caller
+    )
+    return tuple(sorted({row for row in rows if row}))
+
+
+async def _constraint(
+    request: GenerationRequest, model: Model, context: ServiceContext, caller: Caller
+) -> Constraint | None:
+    grammar = checks.checked_grammar(request.decoding, request.stopping)
+    if grammar is None:
+        return None
+    try:
+        return await context.in_thread(lambda: model.grammars.compile(grammar), caller)
+    except GrammarError as error:
+        raise InvalidArgumentError(f"grammar.{grammar.kind}", str(error)) from error

@@ -1,0 +1,139 @@
+"""Rerank: documents in the order of their relevance to a query."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from model.bundle import ScoreFunction, Task
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.embed import named_prompt, normalized
+from server.service.encoder_call import EncoderCall, Truncation, truncation_of
+from server.service.encoder_options import (
+    LengthOptions,
+    check_integer,
+    length_limit,
+    score_function,
+)
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
+from server.text.windows import LengthLimit, LongInput, TokenizedText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankRequest(ModelRequest):
+    """A query and the documents to rank.
+
+    ``top_n``: return only the n best documents; ``None``: all. ``score_function``: for
+    cross-encoders; ``None``: the one that the model was trained with. ``query_prompt_name`` and
+    ``document_prompt_name``: for embedding models; ``None``: the model's default prompt.
+    """
+
+    query: str = ""
+    documents: tuple[str, ...] = ()
+    top_n: int | None = None
+    return_documents: bool = False
+    score_function: ScoreFunction | None = None
+    query_prompt_name: str | None = None
+    document_prompt_name: str | None = None
+    length: LengthOptions = field(default_factory=LengthOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """Document ``index`` of the request. ``document``: its text, if the request asks for it.
+
+    ``score``: of the cross-encoder, or the cosine similarity to the query.
+    """
+
+    index: int
+    score: float
+    document: str
+    truncation: Truncation
+
+
+@dataclass(frozen=True, slots=True)
+class RerankResult:
+    """The documents, best first."""
+
+    model: str
+    outputs: tuple[RankedDocument, ...]
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Each document as tokens, and its score, in the order of the request."""
+
+    tokenized: Sequence[TokenizedText]
+    scores: Sequence[float]
+
+
+async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller) -> RerankResult:
+    """Ranks documents by a cross-encoder's scores, or by the cosine similarity of embeddings.
+
+    A document in several windows gets the score of its best window (Dai and Callan 2019).
+
+    Raises:
+        ServeError: an input or option is bad, or the model is unknown, does not rank, or is full.
+    """
+    call = EncoderCall.open(request, Task.RERANK, context, caller)
+    max_bytes = context.config.max_input_bytes
+    validation.check_text(request.query, max_bytes, "query")
+    validation.check_texts(request.documents, max_bytes, "documents")
+    check_integer("top_n", request.top_n)
+    limit = length_limit(request.length, call.model, LongInput.ERROR)
+    embeds = Task.EMBED in call.model.manifest.tasks
+    scored = await (_cosine_scores if embeds else _cross_encoder_scores)(request, call, limit)
+    usage, timing = call.finish()
+    order = np.argsort(-np.array(scored.scores), kind="stable")[: request.top_n]
+    return RerankResult(
+        model=call.model.manifest.name,
+        outputs=tuple(
+            RankedDocument(
+                index=index,
+                score=scored.scores[index],
+                document=request.documents[index] if request.return_documents else "",
+                truncation=truncation_of(scored.tokenized[index]),
+            )
+            for index in order.tolist()
+        ),
+        usage=usage,
+        timing=timing,
+    )
+
+
+async def _cross_encoder_scores(
+    request: RerankRequest, call: EncoderCall, limit: LengthLimit
+) -> _Scores:
+    """Scores of (query, document) pairs."""
+    to_scores = score_function(request.score_function, call.model)
+    documents = request.documents
+    tokenized = await call.tokenize(
+        [request.query] * len(documents), limit, pairs=documents, path="documents[{}]"
+    )
+    outputs = await call.run(call.jobs(tokenized))
+    scores = [max(float(to_scores(output.vector)[0]) for output in windows) for windows in outputs]
+    return _Scores(tokenized, scores)
+
+
+async def _cosine_scores(request: RerankRequest, call: EncoderCall, limit: LengthLimit) -> _Scores:
+    """Cosine similarities of the query's embedding and the documents' embeddings."""
+    embedding = call.model.manifest.embedding
+    query_prompt = named_prompt(embedding, request.query_prompt_name, "query_prompt_name")
+    document_prompt = named_prompt(embedding, request.document_prompt_name, "document_prompt_name")
+    # The query is one window: each window of a document is compared with all of it.
+    is_split = limit.long_input == LongInput.WINDOWS
+    query_limit = replace(limit, long_input=LongInput.ERROR) if is_split else limit
+    queries = await call.tokenize([query_prompt + request.query], query_limit, path="query")
+    documents = [document_prompt + document for document in request.documents]
+    tokenized = await call.tokenize(documents, limit, path="documents[{}]")
+    (query,), *outputs = await call.run(call.jobs([*queries, *tokenized]))
+    unit = normalized(query.vector)
+    scores = [
+        max(float(normalized(output.vector) @ unit) for output in windows) for windows in outputs
+    ]
+    return _Scores(tokenized, scores)

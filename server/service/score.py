@@ -1,0 +1,192 @@
+"""Score: how likely given texts are. Prompts are prefilled; nothing is generated."""
+
+import time
+from dataclasses import dataclass, field
+
+from model.bundle import Task
+from model.config import Kind
+from server.bounds import check_bounds
+from server.engine.decoding.options import LogprobOptions
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.sequence import Completion, GenerationJob
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.generation_options import ResponseOptions, check_priority
+from server.service.generation_request import ScoredToken
+from server.service.languages import target_start, with_source_language
+from server.service.requests import ModelRequest
+from server.service.text_stream import scored_tokens
+from server.service.usage import Timing, Usage, completion_of
+
+_TASKS = (Task.TRANSLATE, Task.GENERATE)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreInput:
+    """``target`` is scored after ``context``: a prompt, or the source of a translation."""
+
+    context: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest(ModelRequest):
+    """``response``: only ``logprobs`` and ``top_logprobs`` count."""
+
+    inputs: tuple[ScoreInput, ...] = ()
+    response: ResponseOptions = field(default_factory=ResponseOptions)
+    priority: int = 0
+    source_language: str = ""
+    target_language: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredOutput:
+    """``score``: the sum of the log-probabilities of ``num_tokens`` target tokens."""
+
+    score: float
+    num_tokens: int
+    logprobs: tuple[ScoredToken, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """The outputs in the order of the inputs."""
+
+    model: str
+    outputs: tuple[ScoredOutput, ...]
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """One input as tokens. The last ``num_targets`` of ``prompt`` are the target's."""
+
+    prompt: tuple[int, ...]
+    num_targets: int
+    source: tuple[int, ...] = ()
+
+
+async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) -> ScoreResult:
+    """Scores each target.
+
+    Raises:
+        ServeError: an input or option is bad, or the model is an encoder, unknown, or full.
+    """
+    started = time.monotonic()
+    model = context.registry.get(request.model, request.version)
+    if not any(task in model.manifest.tasks for task in _TASKS):
+        raise InvalidArgumentError("model", f"{request.model!r} is an encoder: it has no Score")
+    max_bytes = context.config.max_input_bytes
+    rows = await context.in_thread(lambda: _tokenized(request, model, max_bytes), caller)
+    check_bounds(request.response)
+    check_priority(request.priority)
+    jobs = [
+        GenerationJob(
+            prompt=row.prompt,
+            max_new_tokens=0,
+            source=row.source,
+            logprob_options=LogprobOptions(prompt_logprobs=request.response.top_logprobs),
+            priority=request.priority,
+            deadline=caller.deadline,
+        )
+        for row in rows
+    ]
+    tokenize_seconds = time.monotonic() - started
+    handles = context.engine.submit(model.key, jobs, caller.client)
+    try:
+        results = [await _result(handle) for handle in handles]
+    finally:
+        context.engine.cancel(handles)
+    outputs = [
+        _output(row, values, completion, model, request, context)
+        for row, (values, completion) in zip(rows, results, strict=True)
+    ]
+    completions = [completion for _, completion in results]
+    return ScoreResult(
+        model=model.manifest.name,
+        outputs=tuple(outputs),
+        usage=Usage(input_tokens=sum(output.usage.input_tokens for output in outputs)),
+        timing=Timing.of(completions, tokenize_seconds, started),
+    )
+
+
+def _output(
+    row: _Tokens,
+    prompt_logprobs: tuple[TokenLogprob, ...],
+    completion: Completion,
+    model: Model,
+    request: ScoreRequest,
+    context: ServiceContext,
+) -> ScoredOutput:
+    name = model.manifest.name
+    context.metrics.on_phases(
+        name, completion.queue_seconds, completion.prefill_seconds, completion.decode_seconds
+    )
+    usage = Usage(input_tokens=len(row.source) + len(row.prompt))
+    context.metrics.on_tokens(name, usage.input_tokens, 0)
+    values = prompt_logprobs[len(prompt_logprobs) - row.num_targets :]
+    tokens = row.prompt[len(row.prompt) - row.num_targets :]
+    return ScoredOutput(
+        score=sum(value.logprob for value in values),
+        num_tokens=row.num_targets,
+        logprobs=scored_tokens(model, tokens, values) if request.response.logprobs else (),
+        usage=usage,
+    )
+
+
+def _tokenized(request: ScoreRequest, model: Model, max_bytes: int) -> list[_Tokens]:
+    """Every input as token ids. Raises ``InvalidArgumentError``."""
+    if not request.inputs:
+        raise InvalidArgumentError("inputs", "at least one is needed")
+    rows = []
+    for index, pair in enumerate(request.inputs):
+        path = f"inputs[{index}]"
+        if not pair.target:
+            raise InvalidArgumentError(f"{path}.target", "is empty")
+        if len(pair.context.encode()) + len(pair.target.encode()) > max_bytes:
+            raise InvalidArgumentError(path, f"has more than {max_bytes} bytes")
+        if model.manifest.kind == Kind.DECODER:
+            _check_no_languages(request)
+            row = _continuation(model, pair)
+        else:
+            row = _translation(model, pair, path, request)
+        if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
+            raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
+        if row.num_targets < 1:
+            raise InvalidArgumentError(f"{path}.target", "has no token that could be scored")
+        rows.append(row)
+    return rows
+
+
+def _check_no_languages(request: ScoreRequest) -> None:
+    for name in ("source_language", "target_language"):
+        if getattr(request, name):
+            raise InvalidArgumentError(name, "is of encoder-decoders")
+
+
+def _continuation(model: Model, pair: ScoreInput) -> _Tokens:
+    """Context and target tokenized in one piece, as one text."""
+    tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target)
+    return _Tokens(tokens, len(tokens) - max(num_before, 1))
+
+
+def _translation(model: Model, pair: ScoreInput, path: str, request: ScoreRequest) -> _Tokens:
+    if not pair.context.strip():
+        raise InvalidArgumentError(f"{path}.context", "is empty: it is the source")
+    (source,) = model.tokenizer.encode([pair.context])
+    (target,) = model.tokenizer.encode([pair.target], special_tokens=False)
+    scored = (*target, *model.manifest.special_tokens.eos[:1])
+    start = target_start(model, request.target_language)
+    source = with_source_language(model, request.source_language, source)
+    return _Tokens((*start, *scored), len(scored), source)
+
+
+async def _result(handle: JobHandle) -> tuple[tuple[TokenLogprob, ...], Completion]:
+    update = await handle.next()
+    return update.prompt_logprobs, completion_of(update)

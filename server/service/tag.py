@@ -1,0 +1,153 @@
+"""Tag: labelled parts of texts, such as names and places."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from model.bundle import Task
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.encoder_call import (
+    EncoderCall,
+    EncoderOutput,
+    Truncation,
+    truncation_of,
+    usage_of,
+)
+from server.service.encoder_options import LengthOptions, check_fraction, length_limit, softmax
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
+from server.text.entities import Aggregation, Entity, LabelledToken, find_entities
+from server.text.tokenizer import Tokenizer
+from server.text.windows import LongInput, TokenizedText, best_windows
+
+DEFAULT_IGNORED_LABELS = ("O",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagRequest(ModelRequest):
+    """Texts, and which entities of them are wanted.
+
+    ``ignored_labels`` mark no entities; if empty, :data:`DEFAULT_IGNORED_LABELS`. ``min_score``:
+    leave out entities with lower scores; 0 … 1.
+    """
+
+    inputs: tuple[str, ...] = ()
+    aggregation: Aggregation = Aggregation.SIMPLE
+    ignored_labels: tuple[str, ...] = ()
+    min_score: float = 0.0
+    length: LengthOptions = field(default_factory=LengthOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class TextEntity:
+    """A labelled part of an input: ``text`` is the input from ``start`` to ``end``, in characters.
+
+    ``score``: the mean probability of its tokens or words.
+    """
+
+    label: str
+    score: float
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tagging:
+    """One input's entities, in the order of the text."""
+
+    entities: tuple[TextEntity, ...]
+    usage: Usage
+    truncation: Truncation
+
+
+@dataclass(frozen=True, slots=True)
+class TagResult:
+    """The outputs in the order of the inputs."""
+
+    model: str
+    outputs: tuple[Tagging, ...]
+    usage: Usage
+    timing: Timing
+
+
+async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> TagResult:
+    """Finds the entities of each text.
+
+    Raises:
+        ServeError: an input or option is bad, or the model is unknown, does not tag, or is full.
+    """
+    call = EncoderCall.open(request, Task.TAG, context, caller)
+    model = call.model
+    validation.check_texts(request.inputs, context.config.max_input_bytes)
+    check_fraction("min_score", request.min_score)
+    ignored = set(request.ignored_labels or DEFAULT_IGNORED_LABELS)
+    limit = length_limit(request.length, model, LongInput.WINDOWS)
+    tokenized = await call.tokenize(request.inputs, limit, with_offsets=True)
+    outputs = await call.run(call.jobs(tokenized))
+
+    def find_all() -> list[list[Entity]]:
+        return [
+            find_entities(
+                _labelled_tokens(model.tokenizer, source, text, windows),
+                model.manifest.labels,
+                request.aggregation,
+                ignored,
+            )
+            for source, text, windows in zip(request.inputs, tokenized, outputs, strict=True)
+        ]
+
+    found = await context.in_thread(find_all)
+    usage, timing = call.finish()
+    return TagResult(
+        model=model.manifest.name,
+        outputs=tuple(
+            Tagging(
+                entities=_text_entities(source, entities, request.min_score),
+                usage=usage_of(text),
+                truncation=truncation_of(text),
+            )
+            for source, entities, text in zip(request.inputs, found, tokenized, strict=True)
+        ),
+        usage=usage,
+        timing=timing,
+    )
+
+
+def _text_entities(
+    source: str, entities: Collection[Entity], min_score: float
+) -> tuple[TextEntity, ...]:
+    return tuple(
+        TextEntity(
+            label=entity.label,
+            score=entity.score,
+            start=entity.start,
+            end=entity.end,
+            text=source[entity.start : entity.end],
+        )
+        for entity in entities
+        if entity.score >= min_score
+    )
+
+
+def _labelled_tokens(
+    tokenizer: Tokenizer, source: str, text: TokenizedText, outputs: Sequence[EncoderOutput]
+) -> list[LabelledToken]:
+    """The tokens of ``source`` with their label probabilities, each from its best window."""
+    starts = tokenizer.word_starts(source, text)
+    tokens = []
+    first_token = text.windows[0].first_token  # not 0 if the left of the text was truncated
+    for token, (window, index) in enumerate(best_windows(text), first_token):
+        start, end = _without_spaces(source, *text.offsets[token])
+        scores = softmax(outputs[window].vector[index])
+        tokens.append(LabelledToken(scores, start, end, starts[token]))
+    return tokens
+
+
+def _without_spaces(text: str, start: int, end: int) -> tuple[int, int]:
+    """Excludes the spaces that some tokenizers count to the word after them."""
+    covered = text[start:end]
+    if not covered.strip():
+        return start, end
+    return end - len(covered.lstrip()), start + len(covered.rstrip())

@@ -1,0 +1,323 @@
+"""From engine updates to text: chunks of a stream, or whole outputs."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import Completion, JobUpdate
+from server.models.registry import Model
+from server.service.attention import read_attention
+from server.service.context import ServiceContext
+from server.service.generation_request import (
+    Attention,
+    Finish,
+    FinishReason,
+    GeneratedOutput,
+    GenerationResult,
+    Hypothesis,
+    ScoredToken,
+    TextChunk,
+)
+from server.service.prepare import PreparedRequest
+from server.service.usage import Timing, Usage, failure_of
+from server.telemetry.metrics import Metrics
+from server.text.stop_strings import StopStrings
+
+_FINISH_REASONS = {
+    Outcome.STOP: FinishReason.STOP,
+    Outcome.LENGTH: FinishReason.LENGTH,
+    Outcome.TIME_LIMIT: FinishReason.DEADLINE,
+    Outcome.CANCELLED: FinishReason.CANCELLED,
+}
+
+
+async def stream(
+    prepared: PreparedRequest, context: ServiceContext, *, coalesce: bool = False
+) -> AsyncGenerator[TextChunk, None]:
+    """Runs the jobs of a request and yields chunks as soon as their text is certain.
+
+    Closing the generator early cancels what is unfinished.
+
+    Args:
+        prepared: the request.
+        context: of the server.
+        coalesce: many tokens in one chunk, for callers that want whole outputs.
+
+    Raises:
+        ServeError: the first failure of any job.
+    """
+    handles = context.engine.submit(
+        prepared.model.key,
+        prepared.jobs,
+        prepared.client,
+        coalesce_updates=coalesce and not prepared.stop_strings,
+    )
+    try:
+        streams = [
+            _chunks(prepared, index, handle, context) for index, handle in enumerate(handles)
+        ]
+        merging = streams[0] if len(streams) == 1 else _merge(streams)
+        async with contextlib.aclosing(merging) as merged:
+            async for chunk in merged:
+                yield chunk
+    finally:
+        context.engine.cancel(handles)
+
+
+async def collect(prepared: PreparedRequest, context: ServiceContext) -> GenerationResult:
+    """Runs the jobs of a request; returns all outputs in the order of its inputs.
+
+    Raises:
+        ServeError: the first failure of any job.
+    """
+    outputs: list[dict[int, list[TextChunk]]] = [{} for _ in prepared.jobs]
+    async with contextlib.aclosing(stream(prepared, context, coalesce=True)) as chunks:
+        async for chunk in chunks:
+            outputs[chunk.index].setdefault(chunk.hypothesis, []).append(chunk)
+    has_several = prepared.jobs[0].num_outputs > 1
+    results = [_output(hypotheses, has_several=has_several) for hypotheses in outputs]
+    completions = [
+        hypothesis.finish.completion for output in results for hypothesis in output.hypotheses
+    ]
+    return GenerationResult(
+        model=prepared.model.manifest.name,
+        outputs=tuple(results),
+        usage=Usage.total(output.usage for output in results),
+        timing=Timing.of(completions, prepared.tokenize_seconds, prepared.started),
+    )
+
+
+def scored_tokens(
+    model: Model, token_ids: Sequence[int], values: Sequence[TokenLogprob]
+) -> tuple[ScoredToken, ...]:
+    """Tokens with their spellings and log-probabilities; ``values`` holds one for each id."""
+    spellings = model.tokenizer.tokens(token_ids)
+    return tuple(
+        ScoredToken(
+            id_,
+            spelling,
+            value.logprob,
+            tuple(
+                ScoredToken(other, name, logprob)
+                for (other, logprob), name in zip(
+                    value.top,
+                    model.tokenizer.tokens([other for other, _ in value.top]),
+                    strict=True,
+                )
+            ),
+        )
+        for id_, spelling, value in zip(token_ids, spellings, values, strict=True)
+    )
+
+
+def _output(hypotheses: dict[int, list[TextChunk]], *, has_several: bool) -> GeneratedOutput:
+    texts = tuple(_hypothesis(hypotheses[number]) for number in sorted(hypotheses))
+    return GeneratedOutput(texts, Usage.total(text.finish.usage for text in texts), has_several)
+
+
+def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
+    finish = chunks[-1].finish
+    assert finish is not None, "a stream ends with a finish, or raises"
+    if len(chunks) == 1:
+        return Hypothesis(chunks[0].text, chunks[0].token_ids, chunks[0].logprobs, finish)
+    return Hypothesis(
+        "".join(chunk.text for chunk in chunks),
+        tuple(itertools.chain.from_iterable(chunk.token_ids for chunk in chunks)),
+        tuple(itertools.chain.from_iterable(chunk.logprobs for chunk in chunks)),
+        finish,
+    )
+
+
+async def _chunks(
+    prepared: PreparedRequest, index: int, handle: JobHandle, context: ServiceContext
+) -> AsyncGenerator[TextChunk, None]:
+    """The outputs of one job, each up to its end or a stop string."""
+    outputs: dict[int, _OutputText] = {}
+    while True:
+        update = await handle.next()
+        number = update.output
+        if number not in outputs:
+            outputs[number] = _OutputText(prepared, index, number, context.metrics)
+        output = outputs[number]
+        chunk = output.push(update)
+        if chunk is not None and chunk.finish is not None and number == 0:
+            attention = await _attention(prepared, index, output.token_ids, context)
+            chunk = replace(chunk, finish=replace(chunk.finish, attention=attention))
+        if output.is_stopped and update.completion is None:
+            context.engine.cancel([handle], number)
+        if chunk is not None:
+            yield chunk
+        if update.is_last:
+            return
+
+
+async def _attention(
+    prepared: PreparedRequest, index: int, token_ids: tuple[int, ...], context: ServiceContext
+) -> Attention | None:
+    if prepared.attention is None or not token_ids:
+        return None
+    job, prefix = prepared.jobs[index], prepared.prefixes[index]
+    return await read_attention(
+        context.engine,
+        prepared.model,
+        prepared.attention,
+        job,
+        len(job.prompt) - len(prefix.token_ids),
+        token_ids,
+        prefix.source_text,
+    )
+
+
+class _OutputText:
+    """One output as its text grows."""
+
+    def __init__(
+        self, prepared: PreparedRequest, index: int, hypothesis: int, metrics: Metrics
+    ) -> None:
+        self._prepared = prepared
+        self._index = index
+        self._hypothesis = hypothesis
+        self._metrics = metrics
+        self._clock = _TokenClock(prepared, metrics)
+        self._text = prepared.model.tokenizer.stream()
+        self._stops = StopStrings(prepared.stop_strings)
+        self._has_started = False
+        self.token_ids: tuple[int, ...] = ()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string ended the text. Later tokens are dropped."""
+        return self._stops.is_matched
+
+    def push(self, update: JobUpdate) -> TextChunk | None:
+        """The next chunk, if there is anything to send. Raises ``ServeError``."""
+        prepared = self._prepared
+        text, token_ids, logprobs = "", update.tokens, update.logprobs
+        if self.is_stopped:
+            token_ids, logprobs = (), ()
+        if not self._has_started:
+            self._has_started = True
+            prefix = prepared.prefixes[self._index]
+            text += prefix.echo + "".join(map(self._text.push, prefix.token_ids))
+            token_ids = prefix.token_ids + token_ids
+        generated = update.tokens if logprobs or token_ids else ()
+        times = update.token_times or itertools.repeat(time.monotonic())
+        for token, moment in zip(generated, times, strict=False):
+            self._clock.tick(moment)
+            text += self._stops.push(self._text.push(token))
+        self.token_ids += token_ids
+        finish = None
+        if update.completion is not None:
+            text += self._last_text(update.completion)
+            finish = self._finish(update, update.completion)
+        elif not text and not (token_ids and prepared.wants_tokens):
+            return None
+        return TextChunk(
+            prepared.model.manifest.name,
+            self._index,
+            self._hypothesis,
+            text,
+            token_ids if prepared.wants_token_ids else (),
+            self._scored(token_ids, logprobs) if logprobs else (),
+            finish,
+        )
+
+    def _last_text(self, completion: Completion) -> str:
+        """What the end makes certain. Raises ``ServeError`` if the job failed."""
+        if self.is_stopped:
+            return ""
+        failure = failure_of(completion)
+        if failure is not None:
+            raise failure
+        return self._stops.push(self._text.finish()) + self._stops.finish()
+
+    def _scored(
+        self, token_ids: tuple[int, ...], logprobs: Sequence[TokenLogprob]
+    ) -> tuple[ScoredToken, ...]:
+        """Of the generated ones among ``token_ids``, which come last."""
+        generated = token_ids[len(token_ids) - len(logprobs) :]
+        return scored_tokens(self._prepared.model, generated, logprobs)
+
+    def _finish(self, update: JobUpdate, completion: Completion) -> Finish:
+        prepared = self._prepared
+        name = prepared.model.manifest.name
+        job = prepared.jobs[self._index]
+        usage = Usage(output_tokens=self._clock.num_tokens)
+        prompt_logprobs: tuple[ScoredToken, ...] = ()
+        if self._hypothesis == 0:  # the outputs of a job share its input
+            usage = replace(
+                usage,
+                input_tokens=len(job.source) or len(job.prompt),
+                reused_tokens=completion.num_reused_tokens,
+            )
+            self._metrics.on_phases(
+                name,
+                completion.queue_seconds,
+                completion.prefill_seconds,
+                completion.decode_seconds,
+            )
+            if update.prompt_logprobs:
+                prompt_logprobs = scored_tokens(
+                    prepared.model, job.prompt[1:], update.prompt_logprobs
+                )
+        self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens)
+        reason = FinishReason.STOP_STRING
+        if not self.is_stopped:
+            reason = _FINISH_REASONS[completion.outcome]
+        timing = Timing.of([completion], prepared.tokenize_seconds, prepared.started)
+        return Finish(reason, usage, timing, completion, update.score, prompt_logprobs)
+
+
+class _TokenClock:
+    """Counts the tokens of one output and reports the time between them."""
+
+    def __init__(self, prepared: PreparedRequest, metrics: Metrics) -> None:
+        self.num_tokens = 0
+        self._model = prepared.model.manifest.name
+        self._metrics = metrics
+        self._last = prepared.started
+
+    def tick(self, now: float) -> None:
+        report = self._metrics.on_next_token if self.num_tokens else self._metrics.on_first_token
+        report(self._model, now - self._last)
+        self.num_tokens += 1
+        self._last = now
+
+
+async def _merge(streams: list[AsyncGenerator[TextChunk, None]]) -> AsyncGenerator[TextChunk, None]:
+    """Chunks of several outputs in the order they come."""
+    # A slow reader's updates wait in the job handles, which bound them.
+    room = asyncio.Semaphore(len(streams))
+    chunks: asyncio.Queue[TextChunk | None] = asyncio.Queue()
+
+    async def forward(source: AsyncIterator[TextChunk]) -> None:
+        try:
+            async for chunk in source:
+                await room.acquire()
+                chunks.put_nowait(chunk)
+        finally:
+            chunks.put_nowait(None)
+
+    tasks = [asyncio.create_task(forward(source)) for source in streams]
+    try:
+        num_open = len(tasks)
+        while num_open:
+            chunk = await chunks.get()
+            if chunk is not None:
+                yield chunk
+                room.release()
+                continue
+            num_open -= 1
+            for task in tasks:
+                if task.done():
+                    task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

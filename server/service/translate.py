@@ -1,0 +1,42 @@
+"""Translate: maps source texts to target texts with an encoder-decoder."""
+
+import time
+
+from model.bundle import Task
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.generation_request import TranslateRequest
+from server.service.languages import target_start, with_source_language
+from server.service.prepare import (
+    PreparedRequest,
+    job_template,
+    prepared,
+    target_jobs,
+    target_prefix_ids,
+)
+
+
+async def prepare_translate(
+    request: TranslateRequest, context: ServiceContext, caller: Caller
+) -> PreparedRequest:
+    """Checks and tokenizes a request.
+
+    Raises:
+        ServeError: an option or input is bad, the model is unknown, or has no room now.
+    """
+    started = time.monotonic()
+    template = await job_template(
+        request, Task.TRANSLATE, len(request.inputs), context, caller, started
+    )
+    model = template.model
+    validation.check_texts(request.inputs, context.config.max_input_bytes)
+    sources = await context.tokenized(
+        request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
+    )
+    validation.check_lengths("inputs", sources, model.max_length)
+    prefixes = await target_prefix_ids(request, model, len(sources), context, caller)
+    start = target_start(model, request.target_language)
+    sources = [with_source_language(model, request.source_language, row) for row in sources]
+    jobs = target_jobs(template, request, sources, start, prefixes)
+    return prepared(request, model, caller, jobs, prefixes, started)

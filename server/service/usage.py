@@ -1,0 +1,75 @@
+"""Usage and timing of a call, and what a job's completion means for its caller."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.sequence import Completion, JobUpdate
+from server.errors import DeadlineError, InternalError, InvalidArgumentError, ServeError
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens read, generated, and read from the prefix cache instead of being computed."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reused_tokens: int = 0
+
+    @classmethod
+    def total(cls, usages: Iterable["Usage"]) -> "Usage":
+        """The sum over several outputs."""
+        each = tuple(usages)
+        return cls(
+            sum(usage.input_tokens for usage in each),
+            sum(usage.output_tokens for usage in each),
+            sum(usage.reused_tokens for usage in each),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of each phase of a call; of several inputs, the longest of each phase."""
+
+    queue_seconds: float = 0.0
+    tokenize_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls, completions: Sequence[Completion], tokenize_seconds: float, started: float
+    ) -> "Timing":
+        """The timing of a call that arrived at ``started`` (seconds of ``time.monotonic``)."""
+        return cls(
+            queue_seconds=max(done.queue_seconds for done in completions),
+            tokenize_seconds=tokenize_seconds,
+            prefill_seconds=max(done.prefill_seconds for done in completions),
+            decode_seconds=max(done.decode_seconds for done in completions),
+            total_seconds=time.monotonic() - started,
+        )
+
+
+def failure_of(completion: Completion) -> ServeError | None:
+    """The error that the caller gets; ``None`` if the output is usable."""
+    match completion.outcome:
+        case Outcome.FAILED:
+            return InternalError(completion.failure)
+        case Outcome.UNSATISFIABLE:
+            return InvalidArgumentError("decoding", completion.failure)
+        case Outcome.DEADLINE:
+            return DeadlineError()
+        case _:
+            return None
+
+
+def completion_of(update: JobUpdate) -> Completion:
+    """The completion of a job that sends one update. Raises ``ServeError`` if the job failed."""
+    if update.completion is None:
+        raise InternalError
+    failure = failure_of(update.completion)
+    if failure is not None:
+        raise failure
+    return update.completion

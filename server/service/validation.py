@@ -1,0 +1,87 @@
+"""Checks of texts, tokens and messages. Each error names the field that it rejects."""
+
+from collections.abc import Sequence
+
+from model.bundle import Task
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.text.chat import ROLES, Message
+
+_TASK_CALLS = {
+    Task.GENERATE: "Generate",
+    Task.TRANSLATE: "Translate",
+    Task.EMBED: "Embed",
+    Task.CLASSIFY: "Classify",
+    Task.TAG: "Tag",
+    Task.FILL_MASK: "FillMask",
+    Task.ANSWER: "Answer",
+    Task.RERANK: "Rerank",
+}
+
+
+def check_task(model: Model, task: Task) -> None:
+    """Rejects a call that the model cannot answer."""
+    manifest = model.manifest
+    if task not in manifest.tasks:
+        calls = ", ".join(_TASK_CALLS[known] for known in manifest.tasks)
+        raise InvalidArgumentError(
+            "model",
+            f"{manifest.name!r} does not answer {_TASK_CALLS[task]}; "
+            f"it is of kind {manifest.kind} and answers {calls}",
+        )
+
+
+def check_texts(
+    texts: Sequence[str], max_bytes: int, field: str = "inputs", member: str = ""
+) -> None:
+    """Rejects an empty list, an empty text, or a text of more than ``max_bytes``.
+
+    The texts are ``field`` of the request, or ``member`` of each item of ``field``.
+    """
+    if not texts:
+        raise InvalidArgumentError(field, "at least one is needed")
+    for index, text in enumerate(texts):
+        check_text(text, max_bytes, f"{field}[{index}]{member}")
+
+
+def check_text(text: str, max_bytes: int, field: str) -> None:
+    """Rejects an empty text, or one of more than ``max_bytes`` in UTF-8."""
+    if not text.strip():
+        raise InvalidArgumentError(field, "is empty")
+    if len(text.encode()) > max_bytes:
+        raise InvalidArgumentError(field, f"has more than {max_bytes} bytes")
+
+
+def check_lengths(field: str, rows: Sequence[Sequence[int]], max_tokens: int) -> None:
+    """Rejects an input without tokens, or with more than ``max_tokens``."""
+    for index, row in enumerate(rows):
+        if not row:
+            raise InvalidArgumentError(f"{field}[{index}]", "has no tokens")
+        if len(row) > max_tokens:
+            raise InvalidArgumentError(
+                f"{field}[{index}]", f"has {len(row)} tokens, at most {max_tokens} are accepted"
+            )
+
+
+def check_token_inputs(rows: Sequence[Sequence[int]], vocabulary_size: int) -> None:
+    """Rejects token ids outside the vocabulary."""
+    for index, row in enumerate(rows):
+        for position, id_ in enumerate(row):
+            if not 0 <= id_ < vocabulary_size:
+                raise InvalidArgumentError(
+                    f"token_inputs[{index}].ids[{position}]",
+                    f"{id_} is not in 0 … {vocabulary_size - 1}",
+                )
+
+
+def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
+    """Rejects unknown roles, empty content, and conversations of more than ``max_bytes``."""
+    for index, message in enumerate(messages):
+        if message.role not in ROLES:
+            raise InvalidArgumentError(
+                f"messages[{index}].role", f"{message.role!r} is not one of {', '.join(ROLES)}"
+            )
+        if not message.content:
+            raise InvalidArgumentError(f"messages[{index}].content", "is empty")
+    if sum(len(message.content.encode()) for message in messages) > max_bytes:
+        raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")

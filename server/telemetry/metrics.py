@@ -1,0 +1,153 @@
+"""Prometheus metrics: the one file that imports prometheus_client."""
+
+import functools
+import threading
+from collections.abc import Callable
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from server.engine.observer import Load, RunReport
+
+# Seconds: 0.5 ms to 60 s, about 2.2 times apart.
+SECONDS_BUCKETS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+
+
+class Metrics:
+    """All metrics of one server. Label values are bounded: models come from the registry."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._count("requests", "Finished calls.", "model", "method", "status")
+        self._queue = self._seconds("queue", "From admission to the first model run.")
+        self._prefill = self._seconds("prefill", "From the first model run to the first token.")
+        self._decode = self._seconds("decode", "From the first token to the last.")
+        self._total = self._seconds("request", "Whole calls.", "method")
+        self._first_token = self._seconds(
+            "first_token", "From the arrival of the call to the first token."
+        )
+        self._inter_token = self._seconds(
+            "inter_token", "Between consecutive tokens of a sequence."
+        )
+        self._tokens = self._count(
+            "tokens",
+            "Prompt (direction=in) and generated (direction=out) tokens.",
+            "model",
+            "direction",
+        )
+        self._running = self._per_lane("sequences_running", "Sequences that hold a slot.")
+        self._waiting = self._per_lane("sequences_waiting", "Sequences and texts in the queue.")
+        self._slots = self._per_lane("slots", "Slots: the most sequences that run at a time.")
+        self._cached = self._per_lane("cache_tokens", "Tokens of running sequences in the cache.")
+        self._capacity = self._per_lane("cache_capacity_tokens", "Tokens that fit into the cache.")
+        self._cuda_graphs = self._per_lane(
+            "cuda_graphs", "Decode step sizes recorded as CUDA graphs."
+        )
+        self._cuda_graph_bytes = self._per_lane(
+            "cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."
+        )
+        self._run_rows = functools.cache(
+            Histogram(
+                "triune_run_rows",
+                "Batch size of a model run.",
+                ["model", "phase"],
+                buckets=ROWS_BUCKETS,
+                registry=self.registry,
+            ).labels
+        )
+        self._run_seconds = self._seconds("run", "Model runs.", "phase")
+        self._step_seconds = self._seconds("step", "Whole steps of the engine.")
+
+    def serve(self, host: str, port: int) -> "MetricsServer":
+        """Serves ``/metrics`` from a thread."""
+        server, thread = start_http_server(port, host, registry=self.registry)
+        return MetricsServer(server, thread)
+
+    def on_run(self, model: str, report: RunReport) -> None:
+        self._run_rows(model, report.phase).observe(report.num_rows)
+        self._run_seconds(model, report.phase).observe(report.seconds)
+
+    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+        labels = (model, str(lane))
+        self._step_seconds(model).observe(seconds)
+        self._running.labels(*labels).set(load.num_running)
+        self._waiting.labels(*labels).set(load.num_waiting)
+        self._slots.labels(*labels).set(load.num_slots)
+        self._cached.labels(*labels).set(load.num_cached_tokens)
+        self._capacity.labels(*labels).set(load.cache_capacity_tokens)
+        self._cuda_graphs.labels(*labels).set(load.num_cuda_graphs)
+        self._cuda_graph_bytes.labels(*labels).set(load.cuda_graph_bytes)
+
+    def forget(self, model: str) -> None:
+        """Drops the gauges of an unloaded model. Its counters stay."""
+        gauges = (
+            *(self._running, self._waiting, self._slots, self._cached, self._capacity),
+            *(self._cuda_graphs, self._cuda_graph_bytes),
+        )
+        for gauge in gauges:
+            gauge.remove_by_labels({"model": model})
+
+    def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
+        """Counts a finished call. ``status``: a name of ``server.errors.Code``."""
+        self._requests(model, method, status).inc()
+        self._total(model, method).observe(seconds)
+
+    def on_phases(
+        self, model: str, queue_seconds: float, prefill_seconds: float, decode_seconds: float
+    ) -> None:
+        """Reports the phases of a finished sequence."""
+        self._queue(model).observe(queue_seconds)
+        self._prefill(model).observe(prefill_seconds)
+        self._decode(model).observe(decode_seconds)
+
+    def on_tokens(self, model: str, num_input_tokens: int, num_output_tokens: int) -> None:
+        self._tokens(model, "in").inc(num_input_tokens)
+        self._tokens(model, "out").inc(num_output_tokens)
+
+    def on_first_token(self, model: str, seconds: float) -> None:
+        self._first_token(model).observe(seconds)
+
+    def on_next_token(self, model: str, seconds: float) -> None:
+        self._inter_token(model).observe(seconds)
+
+    def _count(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
+        """A cached lookup of the counter for label values: the lookup costs more than counting."""
+        return functools.cache(
+            Counter(f"triune_{name}_total", documentation, labels, registry=self.registry).labels
+        )
+
+    def _seconds(self, name: str, documentation: str, *labels: str) -> Callable[..., Histogram]:
+        """As :meth:`_count`."""
+        return functools.cache(
+            Histogram(
+                f"triune_{name}_seconds",
+                documentation,
+                ["model", *labels],
+                buckets=SECONDS_BUCKETS,
+                registry=self.registry,
+            ).labels
+        )
+
+    def _per_lane(self, name: str, documentation: str) -> Gauge:
+        return Gauge(f"triune_{name}", documentation, ["model", "lane"], registry=self.registry)
+
+
+class MetricsServer:
+    """A running ``/metrics`` endpoint."""
+
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server = server
+        self._thread = thread
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

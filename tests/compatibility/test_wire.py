@@ -1,0 +1,84 @@
+"""A server of this tree answers as the one before it did, from the bundles of before.
+
+The recorded calls are sent as the bytes that they were. See README.md in this folder.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.compare import differences, report
+from tests.compatibility.server import RECORDING, guarded_server, open_server, unpack
+from tests.compatibility.wire import Call, Caller, Json
+
+ANSWER = ("code", "message", "details", "responses")
+
+
+def recorded() -> list[Json]:
+    return [json.loads(line) for line in RECORDING.read_text(encoding="utf-8").splitlines()]
+
+
+def group_of(line: Json) -> str:
+    """The method, and whether the call is refused on purpose."""
+    return str(line["name"].rpartition("/")[0] or line["name"])
+
+
+LINES = recorded()
+OPEN = [line for line in LINES if line["server"] == "open"]
+GUARDED = [line for line in LINES if line["server"] != "open"]
+GROUPS = sorted({group_of(line) for line in OPEN})
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(tmp_path_factory.mktemp("compatibility"))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(1, 1), (2, 4)],
+    ids=lambda param: f"{param[0]} lanes, {param[1]} calls at a time",
+)
+def answers(request: pytest.FixtureRequest, bundles: Path) -> Iterator[dict[str, Json]]:
+    """What the server answers to all calls, by their names."""
+    num_lanes, num_at_a_time = request.param
+    with open_server(bundles, num_lanes) as targets, Caller(targets) as caller:
+        yield caller.answers([Call.from_json(line) for line in OPEN], num_at_a_time)
+
+
+def explain(lines: list[Json], found: dict[str, Json]) -> str:
+    """Empty if all answers are those that were recorded."""
+    return report(
+        itertools.chain.from_iterable(
+            differences({key: line[key] for key in ANSWER}, found[line["name"]], line["name"])
+            for line in lines
+        )
+    )
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_answers_are_those_of_before(group: str, answers: dict[str, Json]) -> None:
+    explained = explain([line for line in OPEN if group_of(line) == group], answers)
+    assert not explained, f"\n{explained}"
+
+
+def test_tokens_limits_and_administration_are_those_of_before(
+    bundles: Path, tmp_path: Path
+) -> None:
+    with guarded_server(bundles, tmp_path) as targets, Caller(targets) as caller:
+        found = caller.answers([Call.from_json(line) for line in GUARDED])
+    explained = explain(GUARDED, found)
+    assert not explained, f"\n{explained}"
+
+
+def test_a_repeated_prompt_is_taken_from_the_cache(bundles: Path) -> None:
+    """What the recording leaves out, because it depends on the calls before."""
+    line = next(line for line in OPEN if line["name"] == "Generate/long-prompt")
+    call = Call.from_json(line)
+    with open_server(bundles, 1) as targets, Caller(targets) as caller:
+        reused = [caller.num_reused_tokens(call) for _ in range(2)]
+    assert reused[0] == 0
+    assert reused[1] > 0

@@ -1,0 +1,253 @@
+"""Generation requests on the wire and in the service: every option arrives, by its name."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from model.bundle import AttentionKind
+from protos.triune.v1 import inference_pb2 as pb
+from server.engine.decoding.options import EarlyStopping, LogitsOptions, Sampling
+from server.errors import InvalidArgumentError, OverloadedError, RequestTooLargeError, Resource
+from server.frontends.grpc import generation_codec
+from server.frontends.grpc.codec import read, wire_path
+from server.frontends.grpc.status import message_of
+from server.service.generation_options import (
+    AttentionOptions,
+    DecodingOptions,
+    Grammar,
+    GrammarKind,
+    ResponseOptions,
+    StoppingOptions,
+)
+from server.service.generation_request import GenerateRequest, TranslateRequest
+from server.service.score import ScoreInput, ScoreRequest
+from server.service.tokenize import TokenizeRequest
+from server.text.chat import Message as ChatMessage
+
+assert generation_codec, "importing it registers how grammars are read"
+
+OPTIONS: dict[str, Any] = {
+    "model": "m",
+    "version": "2",
+    "inputs": ["a", "b"],
+    "priority": -3,
+    "sampling": pb.SamplingOptions(
+        temperature=0.5,
+        top_k=7,
+        top_p=0.25,
+        seed=2**63 + 1,
+        min_p=0.125,
+        typical_p=0.75,
+        repetition_penalty=2.0,
+        presence_penalty=-1.0,
+        frequency_penalty=1.5,
+        logit_bias={9: 1.0, 3: -2.0},
+    ),
+    "decoding": pb.DecodingOptions(
+        beam_size=4,
+        length_penalty=0.5,
+        early_stopping=pb.EARLY_STOPPING_NEVER,
+        num_hypotheses=2,
+        no_repeat_ngram_size=3,
+        target_prefix=["x", "y"],
+        alternatives=True,
+        grammar=pb.Grammar(regex="[ab]+"),
+        bad_words=["w"],
+    ),
+    "stopping": pb.StoppingOptions(
+        max_new_tokens=12,
+        stop_strings=["s"],
+        ignore_eos=True,
+        min_new_tokens=2,
+        stop_token_ids=[5, 6],
+        max_seconds=1.5,
+        stop_before_deadline=True,
+    ),
+    "response": pb.ResponseOptions(
+        token_ids=True,
+        logprobs=True,
+        top_logprobs=2,
+        prompt_logprobs=True,
+        echo=True,
+        attention=pb.AttentionOptions(
+            layers=[0, 2],
+            heads=[1],
+            average=True,
+            alignments=True,
+            kind=pb.ATTENTION_KIND_SELF,
+        ),
+    ),
+}
+EXPECTED: dict[str, Any] = {
+    "model": "m",
+    "version": "2",
+    "inputs": ("a", "b"),
+    "priority": -3,
+    "sampling": Sampling(
+        temperature=0.5, top_k=7, top_p=0.25, min_p=0.125, typical_p=0.75, seed=2**63 + 1
+    ),
+    "logits": LogitsOptions(
+        repetition_penalty=2.0,
+        presence_penalty=-1.0,
+        frequency_penalty=1.5,
+        no_repeat_ngram_size=3,
+        min_new_tokens=2,
+        logit_bias=((3, -2.0), (9, 1.0)),
+    ),
+    "decoding": DecodingOptions(
+        beam_size=4,
+        length_penalty=0.5,
+        early_stopping=EarlyStopping.NEVER,
+        num_hypotheses=2,
+        target_prefix=("x", "y"),
+        alternatives=True,
+        grammar=Grammar(GrammarKind.REGEX, "[ab]+"),
+        bad_words=("w",),
+    ),
+    "stopping": StoppingOptions(
+        max_new_tokens=12,
+        stop_strings=("s",),
+        ignore_eos=True,
+        stop_token_ids=(5, 6),
+        max_seconds=1.5,
+        stop_before_deadline=True,
+    ),
+    "response": ResponseOptions(
+        token_ids=True,
+        logprobs=True,
+        top_logprobs=2,
+        prompt_logprobs=True,
+        echo=True,
+        attention=AttentionOptions(
+            kind=AttentionKind.SELF, layers=(0, 2), heads=(1,), average=True, alignments=True
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [pb.GenerateRequest, pb.GenerateStreamRequest])
+def test_every_field_of_generate_arrives(kind: Any) -> None:
+    message = kind(
+        **OPTIONS,
+        token_inputs=[pb.TokenIds(ids=[1, 2]), pb.TokenIds()],
+        messages=[pb.ChatMessage(role="user", content="hi")],
+    )
+    assert read(message, GenerateRequest) == GenerateRequest(
+        **EXPECTED, token_inputs=((1, 2), ()), messages=(ChatMessage("user", "hi"),)
+    )
+
+
+@pytest.mark.parametrize("kind", [pb.TranslateRequest, pb.TranslateStreamRequest])
+def test_every_field_of_translate_arrives(kind: Any) -> None:
+    message = kind(**OPTIONS, source_language="en", target_language="pt")
+    assert read(message, TranslateRequest) == TranslateRequest(
+        **EXPECTED, source_language="en", target_language="pt"
+    )
+
+
+def test_score_and_tokenize_arrive() -> None:
+    message = pb.ScoreRequest(
+        model="m",
+        version="2",
+        inputs=[pb.ScoreInput(context="c", target="t")],
+        response=pb.ResponseOptions(logprobs=True, top_logprobs=3),
+        priority=1,
+        source_language="en",
+        target_language="pt",
+    )
+    assert read(message, ScoreRequest) == ScoreRequest(
+        model="m",
+        version="2",
+        inputs=(ScoreInput("c", "t"),),
+        response=ResponseOptions(logprobs=True, top_logprobs=3),
+        priority=1,
+        source_language="en",
+        target_language="pt",
+    )
+    tokenize = pb.TokenizeRequest(model="m", inputs=["a"], without_special_tokens=True)
+    assert read(tokenize, TokenizeRequest) == TokenizeRequest(
+        model="m", inputs=("a",), without_special_tokens=True
+    )
+
+
+def _leaves(message: Message) -> set[str]:
+    """Names of all fields of a request and of its groups of options."""
+    names: set[str] = set()
+    for field in message.DESCRIPTOR.fields:
+        if field.message_type is not None and field.name in {*OPTIONS}:
+            names |= {inner.name for inner in field.message_type.fields}
+        else:
+            names.add(field.name)
+    return names
+
+
+def _names(kind: Any) -> set[str]:
+    names: set[str] = set()
+    for field in fields(kind):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        names |= _names(type(default)) if is_dataclass(default) else {field.name}
+    return names
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (pb.GenerateRequest, GenerateRequest),
+        (pb.GenerateStreamRequest, GenerateRequest),
+        (pb.TranslateRequest, TranslateRequest),
+        (pb.TranslateStreamRequest, TranslateRequest),
+        (pb.TokenizeRequest, TokenizeRequest),
+    ],
+)
+def test_no_field_of_the_wire_is_forgotten(message: Any, kind: Any) -> None:
+    assert _leaves(message()) <= _names(kind) | {"bad_words"}
+
+
+def test_what_is_not_set_keeps_its_default() -> None:
+    assert read(pb.GenerateRequest(model="m"), GenerateRequest) == GenerateRequest(model="m")
+    empty = pb.GenerateRequest(model="m", decoding=pb.DecodingOptions(grammar=pb.Grammar()))
+    assert read(empty, GenerateRequest).decoding.grammar is None
+
+
+def test_a_number_that_an_enumeration_lacks_is_named() -> None:
+    message = pb.GenerateRequest(decoding=pb.DecodingOptions(early_stopping=99))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError) as caught:
+        read(message, GenerateRequest)
+    assert (caught.value.field, caught.value.description) == (
+        "early_stopping",
+        "99 is not one of its values",
+    )
+
+
+@pytest.mark.parametrize(
+    ("neutral", "on_the_wire"),
+    [
+        ("model", "model"),
+        ("inputs[2]", "inputs[2]"),
+        ("top_p", "sampling.top_p"),
+        ("logit_bias[7]", "sampling.logit_bias[7]"),
+        ("min_new_tokens", "stopping.min_new_tokens"),
+        ("no_repeat_ngram_size", "decoding.no_repeat_ngram_size"),
+        ("bad_words[1]", "decoding.bad_words[1]"),
+        ("grammar.regex", "decoding.grammar.regex"),
+        ("attention.layers[1]", "response.attention.layers[1]"),
+        ("token_inputs[0].ids[3]", "token_inputs[0].ids[3]"),
+        ("decoding", "decoding"),
+    ],
+)
+def test_errors_name_the_field_on_the_wire(neutral: str, on_the_wire: str) -> None:
+    request = pb.GenerateRequest()
+    assert wire_path(request, neutral) == on_the_wire
+    error = InvalidArgumentError(neutral, "is wrong")
+    assert message_of(error, request) == f"{on_the_wire}: is wrong"
+
+
+def test_engine_limits_blame_a_field_of_the_call() -> None:
+    error = RequestTooLargeError(
+        "too much", limit=1, asked=2, resource=Resource.TOKENS, counts_new_tokens=True
+    )
+    assert message_of(error, pb.GenerateRequest()) == "stopping.max_new_tokens: too much"
+    overloaded = OverloadedError("later", 1.0, limit=None)  # type: ignore[arg-type]
+    assert message_of(overloaded, pb.GenerateRequest()) == "later"

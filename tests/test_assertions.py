@@ -1,0 +1,132 @@
+"""Every test asserts something: in its own body, or through a function of the tests it calls."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# Folders and files below tests/ that are not checked yet; the aim is none.
+UNCHECKED = ("export", "model")
+# Calls that fail unless something holds, by the last part of their names.
+ASSERTING = ("raises", "warns", "fail")
+ASSERTING_PREFIX = "assert_"
+MAX_DEPTH = 3  # calls from a test to the function that asserts
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def functions_of(path: Path) -> dict[str, Function]:
+    """A module's own functions by name, at its top level and within others."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path)))
+    return {node.name: node for node in nodes if isinstance(node, Function)}
+
+
+@cache
+def imports_of(path: Path) -> dict[str, tuple[str, str]]:
+    """Module and original name of what a module imports from ``tests``, by its name here.
+
+    The original name is empty for a module.
+    """
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+            for alias in node.names:
+                found[alias.asname or alias.name] = (str(node.module), alias.name)
+    return found
+
+
+def file_of(module: str, root: Path) -> Path:
+    return root.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def called(name: str, path: Path, root: Path) -> tuple[Function, Path] | None:
+    """The function of the tests that ``name`` stands for in the module ``path``, if any."""
+    first, _, rest = name.partition(".")
+    if not rest and first in functions_of(path):
+        return functions_of(path)[first], path
+    if first not in imports_of(path):
+        return None
+    module, original = imports_of(path)[first]
+    if rest:  # from tests.server import generating; generating.check(…)
+        module, original = f"{module}.{original}", rest
+    file = file_of(module, root)
+    if not file.exists() or original not in functions_of(file):
+        return None
+    return functions_of(file)[original], file
+
+
+def asserts(function: Function, path: Path, root: Path = ROOT, depth: int = MAX_DEPTH) -> bool:
+    """Whether ``function`` of the module ``path`` holds an assertion, or calls one that does."""
+    names = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
+            return True
+        if isinstance(node, ast.Call):
+            names.append(ast.unparse(node.func))
+    last_parts = [name.rpartition(".")[2] for name in names]
+    if any(name in ASSERTING or name.startswith(ASSERTING_PREFIX) for name in last_parts):
+        return True
+    found = [called(name, path, root) for name in names] if depth else []
+    return any(
+        one is not None and one[0] is not function and asserts(*one, root, depth - 1)
+        for one in found
+    )
+
+
+def unasserting_tests(path: Path, root: Path = ROOT) -> list[str]:
+    """The tests of the module ``path``."""
+    return [
+        f"{path.name}::{name}"
+        for name, function in functions_of(path).items()
+        if name.startswith("test_") and not asserts(function, path, root)
+    ]
+
+
+def test_every_test_asserts_something() -> None:
+    tests = ROOT / "tests"
+    unchecked = [tests / name for name in UNCHECKED]
+    files = [
+        path
+        for path in sorted(tests.rglob("test_*.py"))
+        if not any(path == one or one in path.parents for one in unchecked)
+    ]
+    assert Path(__file__) in files
+    assert not [name for path in files for name in unasserting_tests(path)]
+
+
+@pytest.mark.parametrize(
+    ("body", "asserts_something"),
+    [
+        ("assert run()", True),
+        ("for x in (1, 2):\n        assert x", True),
+        ("with pytest.raises(ValueError):\n        run()", True),
+        ("np.testing.assert_allclose(run(), 1)", True),
+        ("def inner():\n        assert run()\n    inner()", True),
+        ("check(run())", True),
+        ("helpers.check(run())", True),
+        ("imported()", True),
+        ("run()", False),
+        ("assert True", False),
+        ("harmless()", False),
+        ("again()", False),
+        ("unknown.check()", False),
+    ],
+)
+def test_the_check_itself(body: str, asserts_something: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "helpers.py").write_text("def check(x):\n    assert x\n")
+    (folder / "test_one.py").write_text(
+        "from tests import helpers\n"
+        "from tests.helpers import check as imported\n"
+        "def check(x):\n    deeper(x)\n"
+        "def deeper(x):\n    assert x\n"
+        "def harmless():\n    run()\n"
+        "def again():\n    again()\n"
+        f"def test_it():\n    {body}\n"
+    )
+    found = unasserting_tests(folder / "test_one.py", tmp_path)
+    assert found == ([] if asserts_something else ["test_one.py::test_it"])
