@@ -1,4 +1,4 @@
-"""Products in int8: nine standard operators each (``export.quantized_matmul.dynamic_matmul_int8``) become one.
+"""Products in int8: one operator for the nine of ``export.quantized_matmul.dynamic_matmul_int8``.
 
 It computes the very same numbers.
 """
