@@ -254,9 +254,7 @@ def test_byte_level_bpe_of_roberta(byte_level: Path, corpus: list[str]) -> None:
 
 
 def test_files_that_do_not_go_together(tmp_path: Path) -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"no tokenizer; supported: .* vocab\.txt"
-    ):
+    with pytest.raises(UnsupportedError, match=r"no tokenizer; supported: .* vocab\.txt"):
         read(tmp_path, "bert")
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(SourceError, match=r"vocab\.txt: no token \[UNK\]"):

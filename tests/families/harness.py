@@ -118,18 +118,18 @@ def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) 
     with imported(model, seed) as checkpoint:
         rows = _rows(checkpoint, seed)
         smoothed = smooth_activations(checkpoint.config, checkpoint.weights, rows)
-        theirs = [_their_outputs(model, checkpoint, row, expected) for row in rows]
+        reference_outputs = [_reference_outputs(model, checkpoint, row, expected) for row in rows]
         errors = []
         for weights in (checkpoint.weights, smoothed):
             module = from_weights(checkpoint.config, weights).double()
-            ours = _our_outputs(module, checkpoint, rows)
-            pairs = zip(ours, theirs, strict=True)
+            eager_outputs = _eager_outputs(module, checkpoint, rows)
+            pairs = zip(eager_outputs, reference_outputs, strict=True)
             errors += [float((actual - wanted).abs().max()) for actual, wanted in pairs]
         assert max(errors) <= TOLERANCE, f"{max(errors):.2e} from transformers"
         return max(errors)
 
 
-def _their_outputs(
+def _reference_outputs(
     model: Any, checkpoint: Checkpoint, row: list[int], expected: Expected | None
 ) -> Tensor:
     ids = torch.tensor([row])
@@ -146,7 +146,7 @@ def _their_outputs(
     return outputs[0]
 
 
-def _our_outputs(
+def _eager_outputs(
     module: Transformer, checkpoint: Checkpoint, rows: list[list[int]]
 ) -> list[Tensor]:
     """Of one padded batch; an encoder-decoder's targets are its sources."""
@@ -217,15 +217,17 @@ def _check_encoder(
     def run(rows: list[list[int]]) -> list[Floats]:
         return [outputs[0] for outputs in encode_in_graph(session, inputs_of(rows))]
 
-    theirs = [
-        _their_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
+    reference_outputs = [
+        _reference_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
     ]
     together, alone = run(rows), [run([row])[0] for row in rows]
-    error = max(_errors(together, theirs))
+    error = max(_errors(together, reference_outputs))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
     assert max(_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
     row = Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
-    return _Checked(row, ParityReference(theirs, error, 0, 0, encoder_inputs=inputs_of(rows)))
+    return _Checked(
+        row, ParityReference(reference_outputs, error, 0, 0, encoder_inputs=inputs_of(rows))
+    )
 
 
 def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
@@ -247,8 +249,8 @@ def _check_decoder(
     assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
 
     together = _decode(directory, graphs, inputs)
-    theirs = _their_logits(model, inputs, together)
-    error = max(_errors([together.logits], [theirs]))
+    reference_outputs = _reference_logits(model, inputs, together)
+    error = max(_errors([together.logits], [reference_outputs]))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
 
     for index in range(len(rows)):  # alone, and fed the same tokens
@@ -264,9 +266,9 @@ def _check_decoder(
     difference = np.abs(chunked.logits - together.logits[:, :NUM_CHUNKED_STEPS]).max()
     assert difference <= ROW_TOLERANCE, "a prompt depends on its chunks"
 
-    equal = greedy_tokens(theirs, inputs.suppressed) == together.tokens
-    chosen = np.take_along_axis(theirs, together.tokens[..., None], -1)
-    allowed = np.array(theirs)
+    equal = greedy_tokens(reference_outputs, inputs.suppressed) == together.tokens
+    chosen = np.take_along_axis(reference_outputs, together.tokens[..., None], -1)
+    allowed = np.array(reference_outputs)
     allowed[..., list(inputs.suppressed)] = -np.inf
     tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
     assert (equal | tied).all(), "greedy tokens differ"
@@ -279,7 +281,7 @@ def _check_decoder(
         tokens_tied=int((tied & ~equal).sum()),
     )
     reference = ParityReference(
-        list(theirs[:, :NUM_CHUNKED_STEPS]),
+        list(reference_outputs[:, :NUM_CHUNKED_STEPS]),
         error,
         0,
         0,
@@ -308,7 +310,7 @@ def _decode(
     return decode_in_graph(decoder, inputs, tokens, chunks)
 
 
-def _their_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> Floats:
+def _reference_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> Floats:
     """``[rows, steps, vocabulary]``: after the same tokens, each row in one pass."""
     rows = []
     for index, prompt in enumerate(inputs.prompts):

@@ -1,4 +1,4 @@
-"""Relative biases: T5's buckets against transformers', and what a step sees against the whole."""
+"""Relative position biases: T5's buckets against those of transformers."""
 
 import torch
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from model.relative_bias import BucketedBias, distance_buckets
     beyond=st.integers(1, 300),
     bidirectional=st.booleans(),
 )
-def test_buckets_are_those_of_transformers(
+def test_buckets_equal_those_of_transformers(
     num_buckets: int, beyond: int, bidirectional: bool
 ) -> None:
     max_distance = num_buckets + beyond
@@ -31,7 +31,7 @@ def test_buckets_are_those_of_transformers(
     assert torch.equal(distance_buckets(config, bidirectional=bidirectional), expected)
 
 
-def test_all_distances_from_the_largest_on_have_one_bias() -> None:
+def test_distances_beyond_the_maximum_share_a_bias() -> None:
     config = RelativeBiasConfig(kind=RelativeBiasKind.BUCKETS, num_buckets=8, max_distance=12)
     bias = BucketedBias(config, 4, bidirectional=True)
     torch.nn.init.normal_(bias.weight, generator=torch.Generator().manual_seed(0))

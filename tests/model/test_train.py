@@ -1,4 +1,4 @@
-"""The trainer: its schedule, its targets, its seed."""
+"""The trainer: schedule, targets and seed."""
 
 import math
 
@@ -20,7 +20,7 @@ from model.transformer import from_weights
 from tests.architectures import CLASSIFIER, LLAMA, VASWANI, random_weights
 
 
-def test_the_rate_rises_then_falls_as_the_inverse_square_root() -> None:
+def test_learning_rate_warms_up_then_decays_as_inverse_square_root() -> None:
     factors = [learning_rate_factor(step, 100) for step in range(1, 401)]
     assert factors[49] == pytest.approx(0.5)
     assert max(factors) == factors[99] == pytest.approx(1.0)
@@ -28,14 +28,14 @@ def test_the_rate_rises_then_falls_as_the_inverse_square_root() -> None:
     assert factors[199] == pytest.approx(1 / math.sqrt(2))
 
 
-def test_a_language_batch_asks_for_each_next_id() -> None:
+def test_causal_lm_batch_predicts_each_next_id() -> None:
     batch = causal_lm_batch([[3, 4, 5, 1], [6, 1]], prompt_lengths=[2, 1])
     assert batch.inputs.tolist() == [[3, 4, 5], [6, 0, 0]]
     assert batch.lengths.tolist() == [3, 1]
     assert batch.targets.tolist() == [[IGNORED, 5, 1], [1, IGNORED, IGNORED]]
 
 
-def test_a_translation_batch_is_fed_one_place_late() -> None:
+def test_translation_batch_shifts_targets_right() -> None:
     batch = translation_batch([[7, 8], [9]], [[3, 4, 1], [5, 1]], start=0)
     assert batch.inputs.tolist() == [[0, 3, 4], [0, 5, 0]]
     assert batch.targets.tolist() == [[3, 4, 1], [5, 1, IGNORED]]
@@ -43,7 +43,7 @@ def test_a_translation_batch_is_fed_one_place_late() -> None:
     assert batch.sources.tolist() == [[7, 8], [9, 0]]
 
 
-def test_what_is_ignored_does_not_count() -> None:
+def test_ignored_targets_are_not_in_the_loss() -> None:
     """A row alone and beside a shorter one: the mean is over the targets that count."""
     model = from_weights(LLAMA, random_weights(LLAMA))
     long, short = [3, 4, 5, 6, 1], [7, 1]
@@ -71,7 +71,7 @@ def test_training_is_seeded_and_learns(config: ModelConfig) -> None:
     assert not torch.equal(weights["embedding.tokens.weight"], other["embedding.tokens.weight"])
 
 
-def test_too_few_batches_are_an_error() -> None:
+def test_too_few_batches_raise() -> None:
     batch = classification_batch([[1, 2]], [0])
     with pytest.raises(ValueError, match="2 batches for 3 steps"):
         train(CLASSIFIER, [batch] * 2, TrainingConfig(num_steps=3))
