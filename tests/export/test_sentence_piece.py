@@ -80,7 +80,7 @@ def test_files_that_are_no_unigram_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="model_type 'CHAR' is not supported"):
         read_sentence_piece(path)
     train_vocabulary(path, treat_whitespace_as_suffix=True)
-    with pytest.raises(UnsupportedError, match="spaces must be written as a prefix"):
+    with pytest.raises(UnsupportedError, match="spaces must be a prefix"):
         read_sentence_piece(path)
 
 

@@ -193,7 +193,7 @@ def test_separate_vocabularies_and_embeddings_are_refused(tmp_path: Path) -> Non
     with pytest.raises(UnsupportedError, match="encoder_Wemb and decoder_Wemb differ"):
         load_checkpoint(str(path))
     train_vocabulary(tmp_path / "target.spm", vocab_size=50)
-    with pytest.raises(UnsupportedError, match=r"not target.spm, vocabulary.spm"):
+    with pytest.raises(UnsupportedError, match=r"source and target: target.spm, vocabulary.spm"):
         load_checkpoint(str(path))
 
 
