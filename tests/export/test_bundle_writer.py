@@ -1,4 +1,4 @@
-"""Bundles of every architecture: they verify, they agree with the eager module, or they are not."""
+"""Bundles of every architecture pass verification and the parity check."""
 
 import dataclasses
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Normalization rules: the library's own are sound, and what would be read beyond them is told."""
+"""Validation of SentencePiece's normalization rules: the library's own are valid."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Experts in few bits: ONNX Runtime's ``QMoE`` against its ``MoE`` over the same numbers."""
+"""Quantized experts: ONNX Runtime's ``QMoE`` against ``MoE`` with the same numbers."""
 
 from typing import Any
 

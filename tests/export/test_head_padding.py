@@ -1,4 +1,4 @@
-"""Padded heads compute what the heads computed, and the exported operators take them."""
+"""Padded heads compute the same and export to the fused operators."""
 
 import dataclasses
 from pathlib import Path

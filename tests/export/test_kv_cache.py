@@ -1,4 +1,4 @@
-"""Keys and values in eight bits: what the graphs hold, what it costs, and who cannot have it."""
+"""The int8 key/value cache: its graphs, its perplexity, and unsupported models."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Large models: the same results, without everything in memory at once."""
+"""Large models: the same results with less memory."""
 
 import dataclasses
 import gc

@@ -1,4 +1,4 @@
-"""Architectures of papers that no checkpoint is known of: entries of the same tables."""
+"""Architectures from papers without known checkpoints, built from the same tables."""
 
 import dataclasses
 from pathlib import Path

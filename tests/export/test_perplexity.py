@@ -1,4 +1,4 @@
-"""The perplexity that an export reports is that of the eager module, and no less where bits are."""
+"""The perplexity of an export against that of the eager module."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Every precision on every device: what the graphs hold, and how near they stay to fp32."""
+"""Every precision on every device: the graphs' contents, and their distance from fp32."""
 
 import shutil
 from collections import Counter

@@ -1,4 +1,4 @@
-"""int8: what it loses, and that rows stay apart."""
+"""int8: accuracy, and independence of rows."""
 
 import shutil
 from pathlib import Path

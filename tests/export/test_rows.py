@@ -1,4 +1,4 @@
-"""A row's numbers do not depend on the rows beside it, in any precision that a CPU runs."""
+"""A row's results do not depend on its batch, in any precision for CPUs."""
 
 import shutil
 from pathlib import Path

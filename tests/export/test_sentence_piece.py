@@ -1,4 +1,4 @@
-"""SentencePiece's vocabularies in *tokenizers*: the same ids and texts as the library itself."""
+"""SentencePiece vocabularies in *tokenizers*: the ids and texts of the library."""
 
 import unicodedata
 from pathlib import Path

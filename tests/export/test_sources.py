@@ -1,4 +1,4 @@
-"""From what a user names to a checkpoint, and what the messages say."""
+"""Loading checkpoints by name or path, and the error messages."""
 
 from importlib.metadata import version
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a passing check notes of a family: operators, sizes, and the row of ``docs/families.md``."""
+"""Records operators and sizes of a passing family: its row in ``docs/families.md``."""
 
 import json
 import shutil

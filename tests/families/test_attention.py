@@ -1,4 +1,4 @@
-"""What tokens attended to, against transformers' ``cross_attentions`` and their like."""
+"""Attention weights against transformers' ``cross_attentions`` and ``decoder_attentions``."""
 
 import tempfile
 from dataclasses import replace

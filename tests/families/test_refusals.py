@@ -1,4 +1,4 @@
-"""What the decoders' importers refuse, by the name of the field."""
+"""Unsupported configurations of decoders; errors name the field."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tokenizers of folders that lack tokenizer.json: the original's ids, on real text."""
+"""Tokenizers of folders without tokenizer.json: the original's ids, on real text."""
 
 import json
 from collections.abc import Callable, Sequence
