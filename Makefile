@@ -86,7 +86,7 @@ $(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
 	touch $@
 
 # Native kernels: docs/decisions/0093-native-kernels.md.
-$(KERNELS): $(wildcard native/*) scripts/build_kernels.py | $(INSTALLED)
+$(KERNELS): $(wildcard native/* native/simd/*) scripts/build_kernels.py | $(INSTALLED)
 	$(VENV)/python -m scripts.build_kernels
 
 # Pins every direct and indirect dependency of pyproject.toml to one version, with hashes.

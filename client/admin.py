@@ -1,4 +1,4 @@
-"""What an operator asks of a server: at its own address, which ``--admin`` sets."""
+"""The client of the admin service, which loads and unloads models."""
 
 from types import TracebackType
 from typing import Self
@@ -10,10 +10,16 @@ from protos.triune.v1 import admin_pb2, admin_pb2_grpc
 
 
 class AdminClient:
-    """Loads and unloads models of the server whose admin address is ``target``.
+    """Loads and unloads models of a server.
 
-    A call that fails raises ``client.errors.TriuneError``. ``timeout_seconds`` bounds each
-    call; a load goes on in the server when its caller has left.
+    Args:
+        target: the server's admin address (its ``--admin``), "host:port".
+        timeout_seconds: limit of each call; by default none. A load that times out continues
+            in the server.
+        security: TLS and bearer token; by default neither.
+
+    Raises:
+        TriuneError: by every call that fails.
     """
 
     def __init__(
@@ -40,13 +46,14 @@ class AdminClient:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._channel.close()
 
     def load_model(self, model: str, *, version: str = "") -> types.Model:
-        """Loads a bundle, or loads it again; returns when it is served.
+        """Loads or reloads a bundle; returns when it is served.
 
-        FAILED_PRECONDITION says why it is refused; what was served before still is.
+        A bundle that cannot be loaded raises FAILED_PRECONDITION with the reason; the version
+        that was served before stays served. ``version``: by default the newest.
         """
         request = admin_pb2.LoadModelRequest(model=model, version=version)
         with typed_errors():
@@ -56,7 +63,10 @@ class AdminClient:
         return responses.model(response)
 
     def unload_model(self, model: str, *, version: str = "") -> tuple[str, ...]:
-        """Offers a model to no new call. Returns the versions that were served until now."""
+        """Stops serving a model to new calls. Returns the versions that were unloaded.
+
+        ``version``: by default all of them.
+        """
         request = admin_pb2.UnloadModelRequest(model=model, version=version)
         with typed_errors():
             response = self._stub.UnloadModel(

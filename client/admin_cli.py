@@ -1,4 +1,4 @@
-"""The commands of an operator: ``load`` and ``unload``."""
+"""The commands of the admin service: ``load`` and ``unload``."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ app = typer.Typer()
 Admin = Annotated[
     str,
     typer.Option(
-        envvar="TRIUNE_ADMIN", metavar="HOST:PORT", help="The server's admin address: its --admin."
+        envvar="TRIUNE_ADMIN", metavar="HOST:PORT", help="The server's admin address (its --admin)."
     ),
 ]
 Model = Annotated[str, typer.Argument(metavar="NAME")]
@@ -27,10 +27,10 @@ def _connect(context: typer.Context, target: str) -> AdminClient:
 def load(
     context: typer.Context,
     model: Model,
-    version: Annotated[str, typer.Option(help="The newest in the folder by default.")] = "",
+    version: Annotated[str, typer.Option(help="Version to load; by default the newest.")] = "",
     admin: Admin = DEFAULT_ADMIN_TARGET,
 ) -> None:
-    """Load a bundle of the server's folder, or load it again."""
+    """Load or reload a bundle from the server's folder."""
     with _connect(context, admin) as client:
         loaded = client.load_model(model, version=version)
     print(f"{loaded.name} {loaded.version} is {loaded.state}")
@@ -40,10 +40,10 @@ def load(
 def unload(
     context: typer.Context,
     model: Model,
-    version: Annotated[str, typer.Option(help="Every one by default.")] = "",
+    version: Annotated[str, typer.Option(help="Version to unload; by default all.")] = "",
     admin: Admin = DEFAULT_ADMIN_TARGET,
 ) -> None:
-    """Offer a model to no new call; its memory is free when those it has end."""
+    """Stop serving a model; its memory is freed when its running calls end."""
     with _connect(context, admin) as client:
         versions = client.unload_model(model, version=version)
     print(f"{model} {', '.join(versions)} is unloaded")

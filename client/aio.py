@@ -1,4 +1,4 @@
-"""The asyncio client: ``client.sync`` with ``await``."""
+"""The asyncio client. ``client.sync`` has the same calls, blocking."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from types import TracebackType
@@ -33,10 +33,18 @@ StreamResponse = TypeVar(
 class AsyncClient:
     """Calls a Triune server at ``target`` ("host:port") from one event loop.
 
-    A call that fails raises ``client.errors.TriuneError``; arguments that no message can
-    hold (a negative seed, a text that is not Unicode) raise ``ValueError``.
-    ``timeout_seconds`` bounds each attempt of a call; ``retry`` says whether a call that
-    was refused is tried again (by default it is not). ``security``: TLS and tokens.
+    Results have one output for each input, in order.
+
+    Args:
+        target: the server's address.
+        timeout_seconds: limit of each attempt of a call; by default none.
+        retry: whether refused calls are retried; by default they are not.
+        security: TLS and bearer token; by default neither.
+
+    Raises:
+        TriuneError: by every call that fails (``client.errors``).
+        ValueError: by a call whose arguments no message can hold, such as a negative seed.
+        TypeError: by a call with an unknown option.
     """
 
     def __init__(
@@ -66,7 +74,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the connection; calls in flight are cancelled."""
+        """Closes the connection and cancels calls in flight."""
         await self._channel.close()
 
     async def generate(
@@ -78,14 +86,14 @@ class AsyncClient:
         messages: Sequence[types.Message] = (),
         **options: Unpack[types.GenerationOptions],
     ) -> types.TextResult:
-        """Continues texts, or token ids, or answers one conversation: give one of the three."""
+        """Continues texts or token ids, or replies to one conversation.
+
+        Give exactly one of ``inputs``, ``token_inputs`` (prompts that the caller tokenized) and
+        ``messages`` (one conversation, for models with a chat template). Decoders continue
+        prompts; encoder-decoders that generate, such as summarizers, answer texts.
+        """
         request = requests.generate(
-            wire.GenerateRequest,
-            model,
-            inputs,
-            token_inputs=token_inputs,
-            messages=messages,
-            options=options,
+            wire.GenerateRequest, model, inputs, token_inputs, messages, options
         )
         return await self._call(self._inference.Generate, request, responses.text_result)
 
@@ -98,14 +106,12 @@ class AsyncClient:
         messages: Sequence[types.Message] = (),
         **options: Unpack[types.GenerationOptions],
     ) -> AsyncGenerator[types.Piece, None]:
-        """Like ``generate``, piece by piece. ``aclose`` before the end cancels the call."""
+        """Like ``generate``, but yields text as it is generated; pieces of outputs interleave.
+
+        ``aclose`` before the end cancels the call.
+        """
         request = requests.generate(
-            wire.GenerateStreamRequest,
-            model,
-            inputs,
-            token_inputs=token_inputs,
-            messages=messages,
-            options=options,
+            wire.GenerateStreamRequest, model, inputs, token_inputs, messages, options
         )
         return self._stream(self._inference.GenerateStream, request)
 
@@ -118,7 +124,10 @@ class AsyncClient:
         target_language: str = "",
         **options: Unpack[types.GenerationOptions],
     ) -> types.TextResult:
-        """Maps source texts to target texts."""
+        """Translates texts with an encoder-decoder.
+
+        Languages are those of ``Model.languages``; empty ones are the model's defaults.
+        """
         request = requests.translate(
             wire.TranslateRequest, model, inputs, source_language, target_language, options
         )
@@ -133,7 +142,10 @@ class AsyncClient:
         target_language: str = "",
         **options: Unpack[types.GenerationOptions],
     ) -> AsyncGenerator[types.Piece, None]:
-        """Like ``translate``, piece by piece. ``aclose`` before the end cancels the call."""
+        """Like ``translate``, but yields text as it is generated; pieces of outputs interleave.
+
+        ``aclose`` before the end cancels the call.
+        """
         request = requests.translate(
             wire.TranslateStreamRequest, model, inputs, source_language, target_language, options
         )
@@ -145,14 +157,17 @@ class AsyncClient:
         pairs: Sequence[tuple[str, str]],
         **options: Unpack[types.ScoreOptions],
     ) -> types.ScoreResult:
-        """How likely the second text of each pair is after the first: a prompt, or a source."""
+        """Scores how likely the second text of each pair is, given the first.
+
+        The first is the prompt of a decoder, or the source of an encoder-decoder.
+        """
         request = requests.score(model, pairs, options)
         return await self._call(self._inference.Score, request, responses.score)
 
     async def embed(
         self, model: str, inputs: Texts, **options: Unpack[encoder_types.EmbedOptions]
     ) -> encoder_types.EmbedResult:
-        """Maps texts to vectors."""
+        """Maps texts to vectors: one ``Embedding`` of ``[dimensions]`` floats for each text."""
         request = encoder_requests.embed(model, inputs, options)
         return await self._call(self._inference.Embed, request, encoder_responses.embed)
 
@@ -162,9 +177,9 @@ class AsyncClient:
         batches: AsyncIterable[Texts],
         **options: Unpack[encoder_types.EmbedOptions],
     ) -> AsyncGenerator[encoder_types.EmbedBatch, None]:
-        """Maps any number of batches to vectors, in their order.
+        """Maps any number of batches to vectors, in order, in one call.
 
-        ``batches`` are taken as the server has room for them. The call is tried once.
+        ``batches`` are consumed as fast as the server accepts them. The call is not retried.
         """
 
         async def parts() -> AsyncGenerator[encoding_pb2.EmbedStreamRequest, None]:
@@ -191,21 +206,21 @@ class AsyncClient:
         pairs: Sequence[tuple[str, str]] = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
-        """Maps texts, or pairs of texts, to labels, likeliest first."""
+        """Classifies texts, or pairs of texts: labels with scores, most likely first."""
         request = encoder_requests.classify(model, inputs, pairs, options)
         return await self._call(self._inference.Classify, request, encoder_responses.classify)
 
     async def tag(
         self, model: str, inputs: Texts, **options: Unpack[encoder_types.TagOptions]
     ) -> encoder_types.TagResult:
-        """Finds the parts of texts that have labels."""
+        """Finds labelled parts of texts, such as named entities."""
         request = encoder_requests.tag(model, inputs, options)
         return await self._call(self._inference.Tag, request, encoder_responses.tag)
 
     async def fill_mask(
         self, model: str, inputs: Texts, **options: Unpack[encoder_types.FillMaskOptions]
     ) -> encoder_types.FillMaskResult:
-        """Finds words for the masks of texts."""
+        """Predicts words for the masks in texts, which are written as ``Model.mask_token``."""
         request = encoder_requests.fill_mask(model, inputs, options)
         return await self._call(self._inference.FillMask, request, encoder_responses.fill_mask)
 
@@ -215,7 +230,7 @@ class AsyncClient:
         questions: Sequence[encoder_types.Question],
         **options: Unpack[encoder_types.AnswerOptions],
     ) -> encoder_types.AnswerResult:
-        """Finds the part of each question's context that answers it."""
+        """Finds the part of each question's context that answers it (extractive)."""
         request = encoder_requests.answer(model, questions, options)
         return await self._call(self._inference.Answer, request, encoder_responses.answer)
 
@@ -226,25 +241,25 @@ class AsyncClient:
         documents: Sequence[str],
         **options: Unpack[encoder_types.RerankOptions],
     ) -> encoder_types.RerankResult:
-        """Sorts documents by how well they fit a query."""
+        """Sorts documents by relevance to a query, most relevant first."""
         request = encoder_requests.rerank(model, query, documents, options)
         return await self._call(self._inference.Rerank, request, encoder_responses.rerank)
 
     async def tokenize(
         self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""
     ) -> types.TokenizeResult:
-        """Splits texts as the model would."""
+        """Tokenizes texts as the model does."""
         request = requests.tokenize(model, inputs, without_special_tokens, version)
         return await self._call(self._inference.Tokenize, request, responses.tokenize)
 
     async def list_models(self) -> tuple[types.Model, ...]:
-        """Every model the server has, refused ones included."""
+        """Lists the server's models, refused ones included."""
         return await self._call(
             self._models.ListModels, models_pb2.ListModelsRequest(), responses.models
         )
 
     async def get_model(self, model: str, *, version: str = "") -> types.Model:
-        """What is known about one model."""
+        """Describes one model; raises NOT_FOUND for an unknown one."""
         request = models_pb2.GetModelRequest(model=model, version=version)
         return await self._call(self._models.GetModel, request, responses.model)
 
@@ -266,7 +281,7 @@ class AsyncClient:
         method: "grpc.aio.UnaryStreamMultiCallable[Request, StreamResponse]",
         request: Request,
     ) -> AsyncGenerator[types.Piece, None]:
-        # Retried only until the first piece: after it, text would come twice.
+        # Retries stop at the first piece: a later retry would repeat text.
         async for attempt in tenacity.AsyncRetrying(**self._controls):
             with attempt, typed_errors():
                 call = method(request, timeout=self._timeout_seconds, metadata=self._metadata)

@@ -1,4 +1,4 @@
-"""How the clients connect."""
+"""Connections to a server: address, TLS and bearer token."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,20 +9,21 @@ import grpc.aio
 DEFAULT_TARGET = "localhost:50051"
 DEFAULT_ADMIN_TARGET = "localhost:50052"
 
-# Responses grow with the batch; the server bounds the batch, so the client does not.
+# Responses grow with the batch. The server limits the batch, so the client sets no limit.
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Security:
-    """How a client knows its server, and how the server knows its client.
+    """How client and server authenticate each other.
 
-    ``ca_file``: certificates (PEM) of who vouches for the server; with it, or with ``tls`` and
-    the machine's own, the connection is encrypted. ``certificate_file`` and ``key_file`` are
-    the client's own, for a server that asks for them. ``token`` goes with every call: without
-    TLS anybody on the way can read it.
+    Args:
+        tls: use TLS; the server's certificate is verified with the system's CAs.
+        ca_file: CA certificates (PEM) to verify the server with; implies ``tls``.
+        certificate_file, key_file: the client's own certificate and key (PEM), for mutual TLS.
+        token: bearer token of every call. Without TLS it travels in clear text.
 
-    Files are read when a client is made: ``OSError`` says which cannot be.
+    Files are read when a client is created, which raises ``OSError`` for an unreadable one.
     """
 
     tls: bool = False
@@ -33,7 +34,7 @@ class Security:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call."""
+        """The metadata of every call."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def channel(self, target: str) -> grpc.Channel:
@@ -44,7 +45,7 @@ class Security:
         return grpc.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
 
     def aio_channel(self, target: str) -> grpc.aio.Channel:
-        """A channel of the running event loop."""
+        """A channel on the running event loop."""
         credentials = self._credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m client [--target HOST:PORT] COMMAND …``."""
+"""The command line: ``python -m client [--target HOST:PORT] COMMAND ...``."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from client import admin_cli, encoder_cli, flags, health, render, types
 from client.admin import AdminClient
 from client.channel import DEFAULT_TARGET, Security
 from client.errors import TriuneError
-from client.generation_flags import takes_generation_options
+from client.option_flags import takes_options
 from client.sync import Client
 
 _HEALTH_TIMEOUT_SECONDS = 5.0
@@ -40,11 +40,11 @@ class _Server:
 
 
 for commands in (encoder_cli.app, admin_cli.app):
-    app.add_typer(commands)  # they stand beside these
+    app.add_typer(commands)  # without a name of their own: commands of this level
 
 
 def main() -> None:
-    """Runs a command; an error is one line on standard error and exit code 1 (2 for usage)."""
+    """Runs a command. An error prints one line on standard error; exit code 1, or 2 for usage."""
     try:
         app()
     except (TriuneError, ValueError) as error:
@@ -56,23 +56,28 @@ def main() -> None:
 def connect(
     context: typer.Context,
     target: Annotated[
-        str, typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT", help="The server.")
+        str,
+        typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT", help="Address of the server."),
     ] = DEFAULT_TARGET,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Give up on a request after this.")
+        float | None, typer.Option(metavar="SECONDS", help="Timeout of each request.")
     ] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="TLS, with the machine's own CAs.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS with the system's CAs.")] = False,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(envvar="TRIUNE_TLS_CA", exists=True, help="TLS, with the CAs of this file."),
+        typer.Option(
+            envvar="TRIUNE_TLS_CA", exists=True, help="Use TLS with the CAs in this file."
+        ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(exists=True, help="A certificate of your own, for --tls-key.")
+        Path | None, typer.Option(exists=True, help="Client certificate; needs --tls-key.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(exists=True, help="Its key.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(exists=True, help="Private key of --tls-cert.")
+    ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(envvar="TRIUNE_TOKEN_FILE", exists=True, help="Holds your bearer token."),
+        typer.Option(envvar="TRIUNE_TOKEN_FILE", exists=True, help="File with the bearer token."),
     ] = None,
 ) -> None:
     """Talk to a Triune server."""
@@ -84,16 +89,16 @@ def connect(
 
 
 @app.command()
-@takes_generation_options
+@takes_options()
 def generate(
     context: typer.Context,
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "smollm2",
     system: Annotated[
-        str | None, typer.Option(help="A system message, for a model that chats.")
+        str | None, typer.Option(help="System message, for a model with a chat template.")
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Continue TEXT as it is, without the chat template.")
+        bool, typer.Option("--raw", help="Continue TEXT verbatim, without the chat template.")
     ] = False,
     json: flags.Json = False,
     *,
@@ -101,16 +106,19 @@ def generate(
 ) -> None:
     """Continue texts with a decoder.
 
-    A model with a chat template answers each TEXT as a user's message, one after the other;
-    --raw, or a model without one, continues all of them in one request.
+    A model with a chat template answers each TEXT as a user message, in a request of its own.
+    With --raw, or without a chat template, one request continues all TEXTs.
     """
     texts = flags.read_texts(text, sys.stdin)
     with _server(context).connect() as client:
-        chats = not raw and client.get_model(model, version=options["version"]).has_chat_template
-        if system is not None and not chats:
+        is_chat = (
+            not raw
+            and client.get_model(model, version=options.get("version", "")).has_chat_template
+        )
+        if system is not None and not is_chat:
             raise typer.BadParameter("--system needs a model with a chat template, without --raw")
-        prompts = [_Prompt(messages=_turns(text, system)) for text in texts]
-        if not chats:
+        prompts = [_Prompt(messages=_chat_messages(text, system)) for text in texts]
+        if not is_chat:
             prompts = [_Prompt(inputs=texts)]
         if json:
             results = [
@@ -130,19 +138,19 @@ def generate(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Prompt:
-    """What one request continues: texts, or one conversation."""
+    """The input of one request: texts, or one conversation."""
 
     inputs: Sequence[str] = ()
     messages: Sequence[types.Message] = ()
 
 
-def _turns(text: str, system: str | None) -> list[types.Message]:
+def _chat_messages(text: str, system: str | None) -> list[types.Message]:
     first = [] if system is None else [types.Message("system", system)]
     return [*first, types.Message("user", text)]
 
 
 @app.command()
-@takes_generation_options
+@takes_options()
 def translate(
     context: typer.Context,
     text: flags.Texts = None,
@@ -179,27 +187,22 @@ def translate(
 
 
 @app.command()
+@takes_options()
 def score(
     context: typer.Context,
-    before: Annotated[str, typer.Argument(metavar="CONTEXT", help="The prompt or the source.")],
-    target: Annotated[list[str], typer.Argument(metavar="TARGET", help="Texts after it.")],
+    before: Annotated[str, typer.Argument(metavar="CONTEXT", help="The prompt or source.")],
+    target: Annotated[
+        list[str], typer.Argument(metavar="TARGET", help="Texts to score after CONTEXT.")
+    ],
     model: Annotated[str, typer.Option()] = "smollm2",
-    source_language: flags.SourceLanguage = "",
-    target_language: flags.TargetLanguage = "",
-    version: flags.Version = "",
     json: flags.Json = False,
+    *,
+    options: types.ScoreOptions,
 ) -> None:
-    """Tell how likely texts are after a prompt, or as translations of a source."""
+    """Score how likely texts are after a prompt, or as translations of a source."""
+    options["logprobs"] = json
     with _server(context).connect() as client:
-        pairs = [(before, text) for text in target]
-        result = client.score(
-            model,
-            pairs,
-            logprobs=json,
-            version=version,
-            source_language=source_language,
-            target_language=target_language,
-        )
+        result = client.score(model, [(before, text) for text in target], **options)
     if json:
         render.write_outputs_json(result)
     else:
@@ -213,11 +216,14 @@ def tokenize(
     model: Annotated[str, typer.Option()] = "smollm2",
     version: flags.Version = "",
     without_special_tokens: Annotated[
-        bool, typer.Option("--without-special-tokens", help="Leave out what the model adds.")
+        bool,
+        typer.Option(
+            "--without-special-tokens", help="Leave out special tokens that the model adds."
+        ),
     ] = False,
     json: flags.Json = False,
 ) -> None:
-    """Split texts as a model would."""
+    """Tokenize texts as a model does."""
     texts = flags.read_texts(text, sys.stdin)
     with _server(context).connect() as client:
         result = client.tokenize(
@@ -232,11 +238,11 @@ def tokenize(
 @app.command()
 def models(
     context: typer.Context,
-    model: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    model: Annotated[str | None, typer.Option(help="List only this model.")] = None,
     version: flags.Version = "",
     json: flags.Json = False,
 ) -> None:
-    """List the models that the server has."""
+    """List the server's models."""
     with _server(context).connect() as client:
         if model is None:
             rows = client.list_models()
@@ -251,9 +257,11 @@ def models(
 @app.command(name="health")
 def check_health(
     context: typer.Context,
-    service: Annotated[str, typer.Option(help="One service; the whole server by default.")] = "",
+    service: Annotated[
+        str, typer.Option(help="gRPC service to check; the whole server by default.")
+    ] = "",
 ) -> None:
-    """Print whether the server serves; exit code 0 only if it does."""
+    """Print the server's health status; the exit code is 0 only for SERVING."""
     server = _server(context)
     timeout_seconds = server.timeout_seconds or _HEALTH_TIMEOUT_SECONDS
     status = health.status(server.target, service, timeout_seconds, server.security)

@@ -1,9 +1,10 @@
-"""From the wire's responses to values, of the calls to encoders."""
+"""Reads the responses of the calls to encoders."""
 
 import numpy as np
 
 from client import encoder_types as types
-from client.responses import timing, usage
+from client.messages import read_fields
+from client.responses import result, timing, usage
 from protos.triune.v1 import encoding_pb2 as wire
 
 _Dtype = np.dtype[np.float32] | np.dtype[np.float16]
@@ -13,8 +14,49 @@ _DTYPES: dict[int, _Dtype] = {
 }
 
 
+def embed(message: wire.EmbedResponse) -> types.EmbedResult:
+    """The response of ``Embed``."""
+    return result(types.EmbedResult, message, map(_embedding, message.outputs))
+
+
+def embed_part(message: wire.EmbedStreamResponse) -> types.EmbedBatch:
+    """One response of ``EmbedStream``."""
+    return types.EmbedBatch(
+        id=message.id,
+        model=message.model,
+        outputs=tuple(map(_embedding, message.outputs)),
+        usage=usage(message.usage),
+        timing=timing(message.timing),
+    )
+
+
+def classify(message: wire.ClassifyResponse) -> types.ClassifyResult:
+    """The response of ``Classify``."""
+    return result(types.ClassifyResult, message, map(_classification, message.outputs))
+
+
+def tag(message: wire.TagResponse) -> types.TagResult:
+    """The response of ``Tag``."""
+    return result(types.TagResult, message, map(_tagging, message.outputs))
+
+
+def fill_mask(message: wire.FillMaskResponse) -> types.FillMaskResult:
+    """The response of ``FillMask``."""
+    return result(types.FillMaskResult, message, map(_mask_filling, message.outputs))
+
+
+def answer(message: wire.AnswerResponse) -> types.AnswerResult:
+    """The response of ``Answer``."""
+    return result(types.AnswerResult, message, map(_answers, message.outputs))
+
+
+def rerank(message: wire.RerankResponse) -> types.RerankResult:
+    """The response of ``Rerank``."""
+    return result(types.RerankResult, message, map(_ranked_document, message.outputs))
+
+
 def _reading(message: wire.Reading) -> types.Reading:
-    return types.Reading(truncated_tokens=message.truncated_tokens, windows=message.windows)
+    return read_fields(types.Reading, message)
 
 
 def _embedding(message: wire.Embedding) -> types.Embedding:
@@ -26,146 +68,67 @@ def _embedding(message: wire.Embedding) -> types.Embedding:
         values=values,
         usage=usage(message.usage),
         reading=_reading(message.reading),
-        tokens=_tokens(message.tokens, dtype or np.dtype("<f4")),
+        tokens=_token_embeddings(message.tokens, dtype or np.dtype("<f4")),
     )
 
 
-def _tokens(message: wire.TokenEmbeddings, dtype: _Dtype) -> tuple[types.TokenEmbedding, ...]:
+def _token_embeddings(
+    message: wire.TokenEmbeddings, dtype: _Dtype
+) -> tuple[types.TokenEmbedding, ...]:
     if not message.tokens:
         return ()
     vectors = np.frombuffer(message.packed, dtype).reshape(-1, message.size)
-    rows = zip(message.tokens, message.starts, message.ends, vectors.tolist(), strict=True)
+    columns = zip(message.tokens, message.starts, message.ends, vectors.tolist(), strict=True)
     return tuple(
         types.TokenEmbedding(token=token, start=start, end=end, values=tuple(values))
-        for token, start, end, values in rows
+        for token, start, end, values in columns
     )
 
 
-def embed(message: wire.EmbedResponse) -> types.EmbedResult:
-    """What ``Embed`` answers."""
-    return types.EmbedResult(
-        model=message.model,
-        outputs=tuple(_embedding(output) for output in message.outputs),
+def _classification(message: wire.Classification) -> types.Classification:
+    return types.Classification(
+        labels=tuple(read_fields(types.LabelScore, each) for each in message.labels),
         usage=usage(message.usage),
-        timing=timing(message.timing),
+        reading=_reading(message.reading),
     )
 
 
-def embed_part(message: wire.EmbedStreamResponse) -> types.EmbedBatch:
-    """What ``EmbedStream`` sends."""
-    return types.EmbedBatch(
-        id=message.id,
-        model=message.model,
-        outputs=tuple(_embedding(output) for output in message.outputs),
+def _tagging(message: wire.Tagging) -> types.Tagging:
+    return types.Tagging(
+        entities=tuple(read_fields(types.Entity, each) for each in message.entities),
         usage=usage(message.usage),
-        timing=timing(message.timing),
+        reading=_reading(message.reading),
     )
 
 
-def classify(message: wire.ClassifyResponse) -> types.ClassifyResult:
-    """What ``Classify`` answers."""
-    return types.ClassifyResult(
-        model=message.model,
-        outputs=tuple(
-            types.Classification(
-                labels=tuple(types.LabelScore(row.label, row.score) for row in output.labels),
-                usage=usage(output.usage),
-                reading=_reading(output.reading),
-            )
-            for output in message.outputs
-        ),
+def _mask_filling(message: wire.MaskFilling) -> types.MaskFilling:
+    return types.MaskFilling(
+        masks=tuple(map(_filled_mask, message.masks)),
         usage=usage(message.usage),
-        timing=timing(message.timing),
+        reading=_reading(message.reading),
     )
 
 
-def tag(message: wire.TagResponse) -> types.TagResult:
-    """What ``Tag`` answers."""
-    return types.TagResult(
-        model=message.model,
-        outputs=tuple(
-            types.Tagging(
-                entities=tuple(
-                    types.Entity(
-                        label=row.label,
-                        score=row.score,
-                        start=row.start,
-                        end=row.end,
-                        text=row.text,
-                    )
-                    for row in output.entities
-                ),
-                usage=usage(output.usage),
-                reading=_reading(output.reading),
-            )
-            for output in message.outputs
-        ),
-        usage=usage(message.usage),
-        timing=timing(message.timing),
-    )
-
-
-def _mask(message: wire.FilledMask) -> types.FilledMask:
+def _filled_mask(message: wire.FilledMask) -> types.FilledMask:
     return types.FilledMask(
         start=message.start,
         end=message.end,
-        candidates=tuple(
-            types.MaskCandidate(text=row.text, token_id=row.token_id, score=row.score)
-            for row in message.candidates
-        ),
+        candidates=tuple(read_fields(types.MaskCandidate, each) for each in message.candidates),
     )
 
 
-def fill_mask(message: wire.FillMaskResponse) -> types.FillMaskResult:
-    """What ``FillMask`` answers."""
-    return types.FillMaskResult(
-        model=message.model,
-        outputs=tuple(
-            types.MaskFilling(
-                masks=tuple(_mask(row) for row in output.masks),
-                usage=usage(output.usage),
-                reading=_reading(output.reading),
-            )
-            for output in message.outputs
-        ),
+def _answers(message: wire.Answers) -> types.Answers:
+    return types.Answers(
+        spans=tuple(read_fields(types.AnswerSpan, each) for each in message.spans),
         usage=usage(message.usage),
-        timing=timing(message.timing),
+        reading=_reading(message.reading),
     )
 
 
-def answer(message: wire.AnswerResponse) -> types.AnswerResult:
-    """What ``Answer`` answers."""
-    return types.AnswerResult(
-        model=message.model,
-        outputs=tuple(
-            types.Answers(
-                spans=tuple(
-                    types.AnswerSpan(text=row.text, score=row.score, start=row.start, end=row.end)
-                    for row in output.spans
-                ),
-                usage=usage(output.usage),
-                reading=_reading(output.reading),
-            )
-            for output in message.outputs
-        ),
-        usage=usage(message.usage),
-        timing=timing(message.timing),
-    )
-
-
-def rerank(message: wire.RerankResponse) -> types.RerankResult:
-    """What ``Rerank`` answers."""
-    return types.RerankResult(
-        model=message.model,
-        outputs=tuple(
-            types.RankedDocument(
-                index=row.index,
-                score=row.score,
-                document=row.document,
-                reading=_reading(row.reading),
-            )
-            for row in message.outputs
-        ),
-        usage=usage(message.usage),
-        timing=timing(message.timing),
+def _ranked_document(message: wire.RankedDocument) -> types.RankedDocument:
+    return types.RankedDocument(
+        index=message.index,
+        score=message.score,
+        document=message.document,
+        reading=_reading(message.reading),
     )

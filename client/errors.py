@@ -1,4 +1,4 @@
-"""The one error that calls raise, read from a gRPC status and its ``google.rpc`` details."""
+"""The one error that calls raise, built from a gRPC status and its ``google.rpc`` details."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +15,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """Which field of the request was bad, as a path ("sampling.top_p"), and why."""
+    """An invalid field of the request, as a path ("sampling.top_p"), and what is wrong with it."""
 
     field: str
     description: str
@@ -24,9 +24,12 @@ class FieldViolation:
 class TriuneError(Exception):
     """A call that failed.
 
-    ``code`` is the gRPC status, ``message`` the server's text. ``violations`` name the bad
-    fields, ``reason`` is a stable word for programs, and ``retry_delay_seconds`` says when to
-    come back; each is empty or ``None`` where the server sent none.
+    Attributes:
+        code: the gRPC status.
+        message: the server's text.
+        violations: the invalid fields; may be empty.
+        reason: a stable identifier for programs; may be empty.
+        retry_delay_seconds: after how long the server suggests to retry; may be ``None``.
     """
 
     def __init__(
@@ -46,21 +49,21 @@ class TriuneError(Exception):
         self.retry_delay_seconds = retry_delay_seconds
 
     def __str__(self) -> str:
-        """One line: status, message, fields, when to retry."""
-        told = [f"{self.code.name}: {self.message}"]
-        told += [
+        """One line: status, message, fields, retry delay."""
+        parts = [f"{self.code.name}: {self.message}"]
+        parts += [
             f"{bad.field}: {bad.description}"
             for bad in self.violations
             if bad.field not in self.message or bad.description not in self.message
         ]
         if self.retry_delay_seconds is not None:
-            told.append(f"retry in {self.retry_delay_seconds:g} s")
-        return " ".join("; ".join(told).split())
+            parts.append(f"retry in {self.retry_delay_seconds:g} s")
+        return " ".join("; ".join(parts).split())
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Turns what ``grpc`` and ``grpc.aio`` raise into ``TriuneError``."""
+    """Converts errors of ``grpc`` and ``grpc.aio`` to ``TriuneError``."""
     try:
         yield
     except grpc.RpcError as error:
@@ -68,10 +71,7 @@ def typed_errors() -> Iterator[None]:
 
 
 def from_rpc_error(error: grpc.RpcError) -> TriuneError:
-    """The typed form of a status.
-
-    Details that cannot be parsed are left out: the status and its message still tell.
-    """
+    """The ``TriuneError`` of a gRPC status. Details that cannot be parsed are ignored."""
     violations: list[FieldViolation] = []
     reason = ""
     retry_delay_seconds = None
@@ -98,7 +98,7 @@ def from_rpc_error(error: grpc.RpcError) -> TriuneError:
 
 def _details(error: grpc.RpcError) -> list[any_pb2.Any]:
     """The details of the ``google.rpc.Status`` in the trailing metadata."""
-    # Pairs both in grpc and in grpc.aio, whatever the two call their type.
+    # grpc and grpc.aio declare different types; both are sequences of pairs.
     trailer = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
     for key, value in trailer:
         if key == _DETAILS_KEY:

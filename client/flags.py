@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they mean together."""
+"""Arguments and flags that several commands share, and how they read their texts."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -8,17 +8,17 @@ import typer
 Texts = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="TEXT", help="Texts. '-', or none at all, reads the lines of standard input."
+        metavar="TEXT", help="Texts. '-' or no text at all reads standard input, a text a line."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-SourceLanguage = Annotated[str, typer.Option(help="Of a multilingual model.")]
-TargetLanguage = Annotated[str, typer.Option(help="Of a multilingual model.")]
-Version = Annotated[str, typer.Option(help="A version of the model; the newest by default.")]
+SourceLanguage = Annotated[str, typer.Option(help="Source language of a multilingual model.")]
+TargetLanguage = Annotated[str, typer.Option(help="Target language of a multilingual model.")]
+Version = Annotated[str, typer.Option(help="Model version; the newest by default.")]
 
 
 def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:
-    """The texts to send: each '-' stands for the lines of ``stdin`` that are not blank.
+    """The texts to send: each '-' is replaced by the non-blank lines of ``stdin``.
 
     Raises ``typer.BadParameter`` if there is none.
     """

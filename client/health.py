@@ -1,4 +1,4 @@
-"""Asks a server whether it serves, by the standard ``grpc.health.v1``."""
+"""Health check of a server by the standard ``grpc.health.v1``."""
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -7,9 +7,10 @@ from client.errors import typed_errors
 
 
 def status(target: str, service: str, timeout_seconds: float, security: Security = OPEN) -> str:
-    """SERVING, NOT_SERVING or UNKNOWN, for the whole server if ``service`` is empty.
+    """Returns SERVING, NOT_SERVING or UNKNOWN; of the whole server if ``service`` is empty.
 
-    Raises ``TriuneError``: UNAVAILABLE without a server, NOT_FOUND for an unknown service.
+    Raises ``TriuneError``: UNAVAILABLE without a server, NOT_FOUND for an unknown service,
+    DEADLINE_EXCEEDED after ``timeout_seconds``.
     """
     request = health_pb2.HealthCheckRequest(service=service)
     with security.channel(target) as channel, typed_errors():

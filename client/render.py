@@ -1,4 +1,4 @@
-"""How results look: one JSON object, or text for people."""
+"""Prints results: one JSON object, or text for people."""
 
 import json
 import sys
@@ -12,8 +12,8 @@ from rich.table import Table
 
 from client import encoder_types, types
 
-_MOST_COSINES = 16
-"""A matrix of more rows than this fits no terminal."""
+_MAX_COSINE_ROWS = 16
+"""A larger matrix does not fit a terminal."""
 
 
 def write_json(
@@ -23,7 +23,7 @@ def write_json(
     timing: types.Timing | None,
     **more: object,
 ) -> None:
-    """One line with the four keys of every result, and what was asked for besides."""
+    """One line: an object with the four keys of every result, then the keys of ``more``."""
     row = {
         "model": model,
         "outputs": outputs,
@@ -43,15 +43,15 @@ def write_outputs_json(
     | encoder_types.AnswerResult
     | encoder_types.RerankResult,
 ) -> None:
-    """A result whose outputs are objects."""
+    """Writes a result whose outputs are objects."""
     outputs = [asdict(output) for output in result.outputs]
     write_json(result.model, outputs, result.usage, result.timing)
 
 
 def write_texts_json(results: Sequence[types.TextResult], options: types.GenerationOptions) -> None:
-    """Several requests as one object: usage and timing are sums.
+    """Writes several requests as one object; usage and timing are summed.
 
-    Beside the texts, a key for each thing that ``options`` ask for.
+    Besides the texts there is a key for each extra that ``options`` ask for.
     """
     outputs = [output for result in results for output in result.outputs]
     usage, timing = results[0].usage, results[0].timing
@@ -67,16 +67,16 @@ def write_texts_json(results: Sequence[types.TextResult], options: types.Generat
     if (options.get("beam_size") or 1) > 1:
         more["scores"] = [output.score for output in outputs]
     attention = options.get("attention")
-    told = [asdict(output.attention) if output.attention else None for output in outputs]
+    attentions = [asdict(output.attention) if output.attention else None for output in outputs]
     if attention is not None and attention.alignments:
-        more["alignments"] = [one["alignments"] if one else [] for one in told]
+        more["alignments"] = [one["alignments"] if one else [] for one in attentions]
     if attention is not None and attention.kind is not None:
-        more["attention"] = told
+        more["attention"] = attentions
     write_json(results[0].model, [output.text for output in outputs], usage, timing, **more)
 
 
 def write_scores(result: types.ScoreResult, texts: Sequence[str]) -> None:
-    """A line for each text: the summed log-probability, per token, and the text."""
+    """A row per text: its log-probability, the mean per token, and the text."""
     table = Table(box=None, pad_edge=False)
     for title in ("log p", "per token", "text"):
         table.add_column(title, justify="left" if title == "text" else "right")
@@ -89,17 +89,17 @@ def write_scores(result: types.ScoreResult, texts: Sequence[str]) -> None:
 def write_pieces(
     pieces: Iterable[types.Piece], out: TextIO, *, hypotheses_per_input: int = 1
 ) -> None:
-    """Streams outputs in the order of the inputs, each ended by a newline and its token ids.
+    """Streams outputs in the order of the inputs, each followed by a newline and its token ids.
 
-    The pieces of a batch come interleaved: those of the first unfinished output are
-    written at once, the others wait for their turn.
+    The pieces of a batch arrive interleaved. Those of the first unfinished output are written
+    at once; the others are buffered.
     """
     current = 0
     waiting: dict[int, list[types.Piece]] = {}
     token_ids: list[int] = []
 
     def write(ready: Iterable[types.Piece]) -> bool:
-        """Whether the output ended."""
+        """Writes the pieces of one output. Returns whether it ended."""
         for piece in ready:
             out.write(piece.text)
             token_ids.extend(piece.token_ids)
@@ -110,19 +110,19 @@ def write_pieces(
         return False
 
     for arrived in pieces:
-        place = arrived.index * hypotheses_per_input + arrived.hypothesis
-        waiting.setdefault(place, []).append(arrived)
+        position = arrived.index * hypotheses_per_input + arrived.hypothesis
+        waiting.setdefault(position, []).append(arrived)
         while ready := waiting.pop(current, None):
             if not write(ready):
                 break
             current += 1
         out.flush()
-    for place in sorted(waiting):  # an input had fewer outputs than were asked for
-        write(waiting[place])
+    for position in sorted(waiting):  # an input had fewer hypotheses than requested
+        write(waiting[position])
 
 
 def write_embeddings(result: encoder_types.EmbedResult, texts: Sequence[str]) -> None:
-    """A line for each vector, and the cosine of each pair."""
+    """A line per vector, and the cosine similarity of each pair."""
     vectors = np.array([output.values for output in result.outputs])
     print(
         f"{result.model}: {len(vectors)} vectors of {vectors.shape[1]} dimensions, "
@@ -131,7 +131,7 @@ def write_embeddings(result: encoder_types.EmbedResult, texts: Sequence[str]) ->
     for number, (vector, text) in enumerate(zip(vectors, texts, strict=True), start=1):
         first = " ".join(f"{value:+.4f}" for value in vector[:4])
         print(f"{number:>3}  [{first} …]  {text[:60]}")
-    if 1 < len(vectors) <= _MOST_COSINES:
+    if 1 < len(vectors) <= _MAX_COSINE_ROWS:
         _print_cosines(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
@@ -143,21 +143,21 @@ def _print_cosines(units: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> 
 
 
 def write_classifications(result: encoder_types.ClassifyResult, texts: Sequence[str]) -> None:
-    """Each text with its labels, likeliest first."""
+    """A line per text with its labels, most likely first."""
     for output, text in zip(result.outputs, texts, strict=True):
         labels = ", ".join(f"{row.label} {row.score:.3f}" for row in output.labels)
         print(f"{text[:60]}: {labels}")
 
 
 def write_tokenizations(result: types.TokenizeResult) -> None:
-    """Each text's tokens, with their ids, on a line."""
+    """A line per text with its tokens and their ids."""
     for output in result.outputs:
         pairs = zip(output.tokens, output.token_ids, strict=True)
         print(" ".join(f"{token}:{token_id}" for token, token_id in pairs))
 
 
 def write_models(models: Sequence[types.Model]) -> None:
-    """A table, and the reason of each refusal under it."""
+    """A table; the reasons of refused models follow on standard error."""
     table = Table("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
     for model in models:
         table.add_row(

@@ -1,47 +1,36 @@
-"""From the wire's responses to the client's values."""
+"""Reads the responses of ``generate``, ``translate``, ``score``, ``tokenize`` and about models."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from client import types
+from client.messages import enum_members, read_fields
 from protos.triune.v1 import admin_pb2, common_pb2, inference_pb2, models_pb2
 
-_FINISH_REASONS = {
-    common_pb2.FINISH_REASON_STOP: types.FinishReason.STOP,
-    common_pb2.FINISH_REASON_LENGTH: types.FinishReason.LENGTH,
-    common_pb2.FINISH_REASON_STOP_STRING: types.FinishReason.STOP_STRING,
-    common_pb2.FINISH_REASON_DEADLINE: types.FinishReason.DEADLINE,
-    common_pb2.FINISH_REASON_CANCELLED: types.FinishReason.CANCELLED,
-}
-_KINDS = {
-    models_pb2.MODEL_KIND_ENCODER: types.ModelKind.ENCODER,
-    models_pb2.MODEL_KIND_DECODER: types.ModelKind.DECODER,
-    models_pb2.MODEL_KIND_ENCODER_DECODER: types.ModelKind.ENCODER_DECODER,
-}
-_STATES = {
-    models_pb2.MODEL_STATE_READY: types.ModelState.READY,
-    models_pb2.MODEL_STATE_REFUSED: types.ModelState.REFUSED,
-    models_pb2.MODEL_STATE_LOADING: types.ModelState.LOADING,
-    models_pb2.MODEL_STATE_UNLOADING: types.ModelState.UNLOADING,
-}
+ResultT = TypeVar("ResultT", bound=types.Result)
+
+_FINISH_REASONS = enum_members(types.FinishReason, common_pb2.FinishReason)
+_KINDS = enum_members(types.ModelKind, models_pb2.ModelKind)
+_STATES = enum_members(types.ModelState, models_pb2.ModelState)
 
 
 def usage(message: common_pb2.Usage) -> types.Usage:
     """Token counts."""
-    return types.Usage(
-        input_tokens=message.input_tokens,
-        output_tokens=message.output_tokens,
-        reused_tokens=message.reused_tokens,
-    )
+    return read_fields(types.Usage, message)
 
 
 def timing(message: common_pb2.Timing) -> types.Timing:
-    """Durations, in seconds."""
-    return types.Timing(
-        queue_seconds=message.queue_seconds,
-        tokenize_seconds=message.tokenize_seconds,
-        prefill_seconds=message.prefill_seconds,
-        decode_seconds=message.decode_seconds,
-        total_seconds=message.total_seconds,
+    """Durations in seconds."""
+    return read_fields(types.Timing, message)
+
+
+def result(kind: Callable[..., ResultT], message: Any, outputs: Iterable[object]) -> ResultT:
+    """A result of type ``kind`` with what all responses have: model, usage and timing."""
+    return kind(
+        model=message.model,
+        outputs=tuple(outputs),
+        usage=usage(message.usage),
+        timing=timing(message.timing),
     )
 
 
@@ -83,10 +72,7 @@ def _attention(message: inference_pb2.Attention) -> types.Attention:
             )
             for matrix in message.matrices
         ),
-        alignments=tuple(
-            types.Alignment(row.source_start, row.source_end, row.target_start, row.target_end)
-            for row in message.alignments
-        ),
+        alignments=tuple(read_fields(types.Alignment, each) for each in message.alignments),
     )
 
 
@@ -107,19 +93,14 @@ def _text(message: inference_pb2.GeneratedOutput) -> types.Text:
 def text_result(
     message: inference_pb2.GenerateResponse | inference_pb2.TranslateResponse,
 ) -> types.TextResult:
-    """What ``Generate`` and ``Translate`` answer."""
-    return types.TextResult(
-        model=message.model,
-        outputs=tuple(_text(output) for output in message.outputs),
-        usage=usage(message.usage),
-        timing=timing(message.timing),
-    )
+    """The response of ``Generate`` or ``Translate``."""
+    return result(types.TextResult, message, map(_text, message.outputs))
 
 
 def piece(
     message: inference_pb2.GenerateStreamResponse | inference_pb2.TranslateStreamResponse,
 ) -> types.Piece:
-    """What ``GenerateStream`` and ``TranslateStream`` send."""
+    """One response of ``GenerateStream`` or ``TranslateStream``."""
     return types.Piece(
         model=message.model,
         index=message.index,
@@ -137,47 +118,26 @@ def piece(
 
 
 def score(message: inference_pb2.ScoreResponse) -> types.ScoreResult:
-    """What ``Score`` answers."""
-    return types.ScoreResult(
-        model=message.model,
-        outputs=tuple(
-            types.Scored(
-                score=output.score,
-                num_tokens=output.num_tokens,
-                logprobs=_logprobs(output.logprobs),
-                usage=usage(output.usage),
-            )
-            for output in message.outputs
-        ),
+    """The response of ``Score``."""
+    return result(types.ScoreResult, message, map(_scored, message.outputs))
+
+
+def _scored(message: inference_pb2.ScoredOutput) -> types.Scored:
+    return types.Scored(
+        score=message.score,
+        num_tokens=message.num_tokens,
+        logprobs=_logprobs(message.logprobs),
         usage=usage(message.usage),
-        timing=timing(message.timing),
     )
 
 
 def tokenize(message: inference_pb2.TokenizeResponse) -> types.TokenizeResult:
-    """What ``Tokenize`` answers."""
-    return types.TokenizeResult(
-        model=message.model,
-        outputs=tuple(
-            types.Tokenization(token_ids=tuple(output.token_ids), tokens=tuple(output.tokens))
-            for output in message.outputs
-        ),
-        usage=usage(message.usage),
-        timing=timing(message.timing),
+    """The response of ``Tokenize``."""
+    outputs = (
+        types.Tokenization(token_ids=tuple(output.token_ids), tokens=tuple(output.tokens))
+        for output in message.outputs
     )
-
-
-def _parity(message: models_pb2.Parity) -> types.Parity:
-    return types.Parity(
-        max_absolute_error=message.max_absolute_error,
-        greedy_tokens_compared=message.greedy_tokens_compared,
-        greedy_tokens_equal=message.greedy_tokens_equal,
-        min_cosine=message.min_cosine,
-        perplexity=message.perplexity,
-        fp32_perplexity=message.fp32_perplexity,
-        evaluation_tokens=message.evaluation_tokens,
-        float_cache_perplexity=message.float_cache_perplexity,
-    )
+    return result(types.TokenizeResult, message, outputs)
 
 
 def _embedding_info(message: models_pb2.EmbeddingInfo) -> types.EmbeddingInfo:
@@ -211,7 +171,7 @@ def _model(message: models_pb2.Model) -> types.Model:
         languages=tuple(message.languages),
         labels=tuple(message.labels),
         has_chat_template=message.has_chat_template,
-        parity=_parity(message.parity) if message.HasField("parity") else None,
+        parity=read_fields(types.Parity, message.parity) if message.HasField("parity") else None,
         slots=message.slots,
         mask_token=message.mask_token,
         embedding=_embedding_info(message.embedding) if message.HasField("embedding") else None,
@@ -221,10 +181,10 @@ def _model(message: models_pb2.Model) -> types.Model:
 
 
 def model(message: models_pb2.GetModelResponse | admin_pb2.LoadModelResponse) -> types.Model:
-    """What ``GetModel`` and ``LoadModel`` answer."""
+    """The response of ``GetModel`` or ``LoadModel``."""
     return _model(message.model)
 
 
 def models(message: models_pb2.ListModelsResponse) -> tuple[types.Model, ...]:
-    """What ``ListModels`` answers."""
+    """The response of ``ListModels``."""
     return tuple(_model(row) for row in message.models)

@@ -1,4 +1,4 @@
-"""When a failed call is tried again, and how long to wait before."""
+"""When failed calls are retried, and after how long."""
 
 import random
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from tenacity.wait import wait_base
 from client.errors import TriuneError
 
 TRANSIENT = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE})
-"""Statuses after which the same request may succeed: it was refused before any work."""
+"""Statuses after which the same request may succeed: the server did no work for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How often a call is tried, the first time included.
+    """How often a refused call is attempted (first attempt included), and the wait between.
 
-    The server's RetryInfo decides the wait where it sent one; else the wait doubles from
+    A RetryInfo of the server sets the wait. Without one the wait is exponential: it doubles from
     ``initial_seconds`` up to ``longest_seconds``, times a random factor in [0.5, 1) so that
-    clients that were refused together do not come back together.
+    clients that were refused together do not retry together.
     """
 
     attempts: int = 1
@@ -31,7 +31,7 @@ class RetryPolicy:
 
 
 class Controls(TypedDict):
-    """What ``tenacity.Retrying`` and ``tenacity.AsyncRetrying`` are both told."""
+    """Arguments of ``tenacity.Retrying`` and ``tenacity.AsyncRetrying``."""
 
     retry: retry_base
     stop: stop_base
@@ -40,7 +40,7 @@ class Controls(TypedDict):
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
+    """Whether the same request may succeed on a retry."""
     return isinstance(error, TriuneError) and error.code in TRANSIENT
 
 
@@ -49,7 +49,7 @@ class _Wait(wait_base):
         self._policy = policy
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        """Seconds to wait after the attempt that ``retry_state`` describes."""
+        """Seconds to wait after the attempt of ``retry_state``."""
         error = retry_state.outcome.exception() if retry_state.outcome else None
         if isinstance(error, TriuneError) and error.retry_delay_seconds is not None:
             return error.retry_delay_seconds
@@ -58,7 +58,7 @@ class _Wait(wait_base):
 
 
 def controls(policy: RetryPolicy) -> Controls:
-    """The policy in tenacity's terms; after the last attempt its own error is raised."""
+    """The policy in tenacity's terms. The last attempt's error is raised."""
     return Controls(
         retry=retry_if_exception(is_transient),
         stop=stop_after_attempt(policy.attempts),

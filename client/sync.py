@@ -1,4 +1,4 @@
-"""The blocking client."""
+"""The blocking client. ``client.aio`` has the same calls for asyncio."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import chain, islice
@@ -32,12 +32,20 @@ StreamResponse = TypeVar(
 
 
 class Client:
-    """Calls a Triune server at ``target`` ("host:port"). Threads may share one.
+    """Calls a Triune server at ``target`` ("host:port"). Thread-safe.
 
-    A call that fails raises ``client.errors.TriuneError``; arguments that no message can
-    hold (a negative seed, a text that is not Unicode) raise ``ValueError``.
-    ``timeout_seconds`` bounds each attempt of a call; ``retry`` says whether a call that
-    was refused is tried again (by default it is not). ``security``: TLS and tokens.
+    Results have one output for each input, in order.
+
+    Args:
+        target: the server's address.
+        timeout_seconds: limit of each attempt of a call; by default none.
+        retry: whether refused calls are retried; by default they are not.
+        security: TLS and bearer token; by default neither.
+
+    Raises:
+        TriuneError: by every call that fails (``client.errors``).
+        ValueError: by a call whose arguments no message can hold, such as a negative seed.
+        TypeError: by a call with an unknown option.
     """
 
     def __init__(
@@ -67,7 +75,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection; calls in flight are cancelled."""
+        """Closes the connection and cancels calls in flight."""
         self._channel.close()
 
     def generate(
@@ -79,14 +87,14 @@ class Client:
         messages: Sequence[types.Message] = (),
         **options: Unpack[types.GenerationOptions],
     ) -> types.TextResult:
-        """Continues texts, or token ids, or answers one conversation: give one of the three."""
+        """Continues texts or token ids, or replies to one conversation.
+
+        Give exactly one of ``inputs``, ``token_inputs`` (prompts that the caller tokenized) and
+        ``messages`` (one conversation, for models with a chat template). Decoders continue
+        prompts; encoder-decoders that generate, such as summarizers, answer texts.
+        """
         request = requests.generate(
-            wire.GenerateRequest,
-            model,
-            inputs,
-            token_inputs=token_inputs,
-            messages=messages,
-            options=options,
+            wire.GenerateRequest, model, inputs, token_inputs, messages, options
         )
         return self._call(self._inference.Generate, request, responses.text_result)
 
@@ -99,14 +107,12 @@ class Client:
         messages: Sequence[types.Message] = (),
         **options: Unpack[types.GenerationOptions],
     ) -> Generator[types.Piece, None, None]:
-        """Like ``generate``, piece by piece. ``close`` before the end cancels the call."""
+        """Like ``generate``, but yields text as it is generated; pieces of outputs interleave.
+
+        Closing the generator before its end cancels the call.
+        """
         request = requests.generate(
-            wire.GenerateStreamRequest,
-            model,
-            inputs,
-            token_inputs=token_inputs,
-            messages=messages,
-            options=options,
+            wire.GenerateStreamRequest, model, inputs, token_inputs, messages, options
         )
         return self._stream(self._inference.GenerateStream, request)
 
@@ -119,7 +125,10 @@ class Client:
         target_language: str = "",
         **options: Unpack[types.GenerationOptions],
     ) -> types.TextResult:
-        """Maps source texts to target texts."""
+        """Translates texts with an encoder-decoder.
+
+        Languages are those of ``Model.languages``; empty ones are the model's defaults.
+        """
         request = requests.translate(
             wire.TranslateRequest, model, inputs, source_language, target_language, options
         )
@@ -134,7 +143,10 @@ class Client:
         target_language: str = "",
         **options: Unpack[types.GenerationOptions],
     ) -> Generator[types.Piece, None, None]:
-        """Like ``translate``, piece by piece. ``close`` before the end cancels the call."""
+        """Like ``translate``, but yields text as it is generated; pieces of outputs interleave.
+
+        Closing the generator before its end cancels the call.
+        """
         request = requests.translate(
             wire.TranslateStreamRequest, model, inputs, source_language, target_language, options
         )
@@ -146,14 +158,17 @@ class Client:
         pairs: Sequence[tuple[str, str]],
         **options: Unpack[types.ScoreOptions],
     ) -> types.ScoreResult:
-        """How likely the second text of each pair is after the first: a prompt, or a source."""
+        """Scores how likely the second text of each pair is, given the first.
+
+        The first is the prompt of a decoder, or the source of an encoder-decoder.
+        """
         request = requests.score(model, pairs, options)
         return self._call(self._inference.Score, request, responses.score)
 
     def embed(
         self, model: str, inputs: Texts, **options: Unpack[encoder_types.EmbedOptions]
     ) -> encoder_types.EmbedResult:
-        """Maps texts to vectors."""
+        """Maps texts to vectors: one ``Embedding`` of ``[dimensions]`` floats for each text."""
         request = encoder_requests.embed(model, inputs, options)
         return self._call(self._inference.Embed, request, encoder_responses.embed)
 
@@ -163,9 +178,9 @@ class Client:
         batches: Iterable[Texts],
         **options: Unpack[encoder_types.EmbedOptions],
     ) -> Generator[encoder_types.EmbedBatch, None, None]:
-        """Maps any number of batches to vectors, in their order.
+        """Maps any number of batches to vectors, in order, in one call.
 
-        ``batches`` are taken as the server has room for them. The call is tried once.
+        ``batches`` are consumed as fast as the server accepts them. The call is not retried.
         """
         parts = (
             encoder_requests.embed_part(number, model, texts, options)
@@ -188,21 +203,21 @@ class Client:
         pairs: Sequence[tuple[str, str]] = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
-        """Maps texts, or pairs of texts, to labels, likeliest first."""
+        """Classifies texts, or pairs of texts: labels with scores, most likely first."""
         request = encoder_requests.classify(model, inputs, pairs, options)
         return self._call(self._inference.Classify, request, encoder_responses.classify)
 
     def tag(
         self, model: str, inputs: Texts, **options: Unpack[encoder_types.TagOptions]
     ) -> encoder_types.TagResult:
-        """Finds the parts of texts that have labels."""
+        """Finds labelled parts of texts, such as named entities."""
         request = encoder_requests.tag(model, inputs, options)
         return self._call(self._inference.Tag, request, encoder_responses.tag)
 
     def fill_mask(
         self, model: str, inputs: Texts, **options: Unpack[encoder_types.FillMaskOptions]
     ) -> encoder_types.FillMaskResult:
-        """Finds words for the masks of texts."""
+        """Predicts words for the masks in texts, which are written as ``Model.mask_token``."""
         request = encoder_requests.fill_mask(model, inputs, options)
         return self._call(self._inference.FillMask, request, encoder_responses.fill_mask)
 
@@ -212,7 +227,7 @@ class Client:
         questions: Sequence[encoder_types.Question],
         **options: Unpack[encoder_types.AnswerOptions],
     ) -> encoder_types.AnswerResult:
-        """Finds the part of each question's context that answers it."""
+        """Finds the part of each question's context that answers it (extractive)."""
         request = encoder_requests.answer(model, questions, options)
         return self._call(self._inference.Answer, request, encoder_responses.answer)
 
@@ -223,23 +238,23 @@ class Client:
         documents: Sequence[str],
         **options: Unpack[encoder_types.RerankOptions],
     ) -> encoder_types.RerankResult:
-        """Sorts documents by how well they fit a query."""
+        """Sorts documents by relevance to a query, most relevant first."""
         request = encoder_requests.rerank(model, query, documents, options)
         return self._call(self._inference.Rerank, request, encoder_responses.rerank)
 
     def tokenize(
         self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""
     ) -> types.TokenizeResult:
-        """Splits texts as the model would."""
+        """Tokenizes texts as the model does."""
         request = requests.tokenize(model, inputs, without_special_tokens, version)
         return self._call(self._inference.Tokenize, request, responses.tokenize)
 
     def list_models(self) -> tuple[types.Model, ...]:
-        """Every model the server has, refused ones included."""
+        """Lists the server's models, refused ones included."""
         return self._call(self._models.ListModels, models_pb2.ListModelsRequest(), responses.models)
 
     def get_model(self, model: str, *, version: str = "") -> types.Model:
-        """What is known about one model."""
+        """Describes one model; raises NOT_FOUND for an unknown one."""
         request = models_pb2.GetModelRequest(model=model, version=version)
         return self._call(self._models.GetModel, request, responses.model)
 
@@ -259,7 +274,7 @@ class Client:
         method: "grpc.UnaryStreamMultiCallable[Request, StreamResponse]",
         request: Request,
     ) -> Generator[types.Piece, None, None]:
-        # Retried only until the first piece: after it, text would come twice.
+        # Retries stop at the first piece: a later retry would repeat text.
         for attempt in tenacity.Retrying(**self._controls):
             with attempt, typed_errors():
                 call = method(request, timeout=self._timeout_seconds, metadata=self._metadata)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m loadtest run …``."""
+"""The command line: ``python -m loadtest run|compare|gpu``."""
 
 import os
 import sys
@@ -14,11 +14,11 @@ from rich.console import Console
 from client.channel import DEFAULT_TARGET
 from client.errors import TriuneError
 from loadtest import machine, report
+from loadtest.compare.candidates import COMPARED, Level
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
-from loadtest.compare.contestants import COMPARED, Level
 from loadtest.gpu.command import Request, run_gpu
-from loadtest.gpu.plan import Extent
+from loadtest.gpu.plan import PlanSize
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
@@ -37,7 +37,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """An error is one line on standard error and exit code 1 (2 for usage)."""
+    """Runs a command. An error prints one line on standard error; exit code 1, or 2 for usage."""
     try:
         app()
     except (TriuneError, UnsuitableModelError, OSError, ValueError) as error:
@@ -61,46 +61,45 @@ def _lengths(text: str) -> LengthRange:
 def run(
     task: Annotated[Task, typer.Option()],
     model: Annotated[str, typer.Option()],
-    json: Annotated[Path, typer.Option("--json", help="Where the figures are written.")],
+    json: Annotated[Path, typer.Option("--json", help="Output file.")],
     duration: Annotated[float, typer.Option(min=0.1, help="Seconds to measure.")] = 10.0,
     concurrency: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Clients that each wait for their answer (by default 1); with --rate, the most "
-            "requests in flight (by default any number).",
+            help="Closed loop: number of clients, by default 1. With --rate: maximum number of "
+            "requests in flight, by default unlimited.",
         ),
     ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
             min=0.001,
-            help="Open loop: requests per second, at random times, whether or not earlier ones "
-            "were answered.",
+            help="Open loop: requests per second with Poisson arrivals, whether or not earlier "
+            "ones have finished.",
         ),
     ] = None,
     warmup: Annotated[
         float,
         typer.Option(
             min=0.0,
-            help="Seconds before the measurement, which in a closed loop also "
-            "waits for a first answer.",
+            help="Seconds before the measurement. A closed loop also waits for a first response.",
         ),
     ] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrival times.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of prompts and arrival times.")] = 0,
     lengths: Annotated[
         LengthRange | None,
         typer.Option(
             parser=_lengths,
             metavar="MIN-MAX",
-            help="Prompt lengths in tokens, about; by default what is usual for the task, and "
-            "whole lines with --prompts.",
+            help="Approximate prompt lengths in tokens. By default the task's own; with --prompts "
+            "whole lines.",
         ),
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, help="A text a line, in place of our own sentences."
+            exists=True, dir_okay=False, help="File with a text per line; by default our own."
         ),
     ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1)] = None,
@@ -108,16 +107,16 @@ def run(
         bool | None,
         typer.Option(
             "--ignore-eos/--no-ignore-eos",
-            help="Go on to --max-new-tokens; by default only for generate.",
+            help="Continue to --max-new-tokens; by default only for generate.",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds until a request counts as failed.")] = 120,
+    timeout: Annotated[float, typer.Option(help="Timeout of a request in seconds.")] = 120,
     target: Annotated[
         str, typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT")
     ] = DEFAULT_TARGET,
 ) -> None:
-    """Send requests for a while; print a table and write JSON."""
-    usual = DEFAULTS[task]
+    """Send requests to a server for a while, print a table and write JSON."""
+    defaults = DEFAULTS[task]
     plan = Plan(
         target=target,
         task=task,
@@ -129,9 +128,9 @@ def run(
         timeout_seconds=timeout,
         seed=seed,
         prompts=prompts,
-        lengths=lengths or (usual.lengths if prompts is None else None),
-        max_new_tokens=usual.max_new_tokens if max_new_tokens is None else max_new_tokens,
-        ignore_eos=usual.ignore_eos if ignore_eos is None else ignore_eos,
+        lengths=lengths or (defaults.lengths if prompts is None else None),
+        max_new_tokens=defaults.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        ignore_eos=defaults.ignore_eos if ignore_eos is None else ignore_eos,
     )
     started = datetime.now(UTC).isoformat(timespec="seconds")
     result = uvloop.run(run_plan(plan, Console(stderr=True)))
@@ -141,55 +140,61 @@ def run(
         print("error: no request succeeded", file=sys.stderr)
         raise typer.Exit(1)
     if result.summary.requests_per_second == 0:
-        print("nothing was answered within --duration: measure for longer", file=sys.stderr)
+        print("no response arrived within --duration: use a longer one", file=sys.stderr)
 
 
 @app.command()
 def compare(
     task: Annotated[Task, typer.Option()],
     json: Annotated[
-        Path | None, typer.Option("--json", help="Where the rows are written, as they come.")
+        Path | None, typer.Option("--json", help="Output file, rewritten after each row.")
     ] = None,
     level: Annotated[
         Level,
         typer.Option(
-            help="engine: without a network; server: as clients on the same cores see them; "
-            "static: our own engine with static batches, on mixed traffic."
+            help="engine: without a network; server: with clients on the same cores; static: our "
+            "engine with static batching, on mixed traffic."
         ),
     ] = Level.ENGINE,
-    peers: Annotated[str, typer.Option(help="NAME,…; by default all.")] = "",
-    precisions: Annotated[str, typer.Option(help="fp32,int8,int4; by default the usual.")] = "",
+    peers: Annotated[str, typer.Option(help="Peers, separated by commas; by default all.")] = "",
+    precisions: Annotated[
+        str, typer.Option(help="fp32, int8 or int4, by commas; by default the task's own.")
+    ] = "",
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="By default 5; 3 of servers and of static batches.")
+        int | None,
+        typer.Option(min=1, help="Rounds; by default 5, for servers and static batching 3."),
     ] = None,
     duration: Annotated[
         float | None,
         typer.Option(
-            min=0.5, help="Seconds of each run against a server; by default 5, of embed 3."
+            min=0.5, help="Seconds of each run against a server; by default 5, for embed 3."
         ),
     ] = None,
     budget_s: Annotated[
         float | None,
         typer.Option(
-            min=1, help="Seconds within which it ends, with fewer rounds; of servers 570."
+            min=1, help="Time budget in seconds, met by fewer rounds; for servers and static 570."
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of everybody.")] = len(
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each candidate.")] = len(
         os.sched_getaffinity(0)
     ),
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Few rows or clients and two rounds: does all of it run?"),
+        typer.Option(
+            "--quick",
+            help="Small batches, few clients, two rounds: only shows that everything works.",
+        ),
     ] = False,
     prepare: Annotated[
         bool,
-        typer.Option("--prepare", help="Only install the peers and make the models."),
+        typer.Option("--prepare", help="Only install the peers and build the models."),
     ] = False,
-    root: Annotated[Path, typer.Option(help="Of environments and models.")] = Path("build"),
+    root: Annotated[Path, typer.Option(help="Folder of environments and models.")] = Path("build"),
 ) -> None:
-    """Measure this engine, or this server, side by side with others on the same work."""
+    """Compare this engine, or this server, with others on the same work."""
     if task not in COMPARED:
-        raise typer.BadParameter(f"what is compared is {', '.join(COMPARED)}", param_hint="--task")
+        raise typer.BadParameter(f"only {', '.join(COMPARED)} can be compared", param_hint="--task")
     comparison = Comparison(
         task=task,
         level=level,
@@ -207,26 +212,30 @@ def compare(
             raise typer.Exit(1)
         return
     if json is None:
-        raise typer.BadParameter("say where the rows go", param_hint="--json")
+        raise typer.BadParameter("an output file is required", param_hint="--json")
     if not run_comparison(comparison, json):
         raise typer.Exit(1)
 
 
 @app.command()
 def gpu(
-    out: Annotated[Path, typer.Option(help="Where the figures are written, and gone on from.")],
-    device: Annotated[str, typer.Option(help="cuda, cuda:N, or cpu to see that it runs.")] = "cuda",
+    out: Annotated[Path, typer.Option(help="Output file; an existing one is continued.")],
+    device: Annotated[
+        str, typer.Option(help="cuda, cuda:N, or cpu (only shows that everything works).")
+    ] = "cuda",
     sizes: Annotated[
-        Extent, typer.Option(help="tiny: only the small models of the checks.")
-    ] = Extent.FULL,
-    budget_s: Annotated[float, typer.Option(min=1, help="Seconds until it stops.")] = 540.0,
-    only: Annotated[str, typer.Option(help="Parts of names of what is to run, with |.")] = "",
-    root: Annotated[Path, typer.Option(help="Of models and bundles.")] = Path("build/gpu"),
+        PlanSize, typer.Option(help="tiny: only the small models of the checks.")
+    ] = PlanSize.FULL,
+    budget_s: Annotated[float, typer.Option(min=1, help="Time budget in seconds.")] = 540.0,
+    only: Annotated[
+        str, typer.Option(help="Run only what has one of these parts in its name, separated by |.")
+    ] = "",
+    root: Annotated[Path, typer.Option(help="Folder of models and bundles.")] = Path("build/gpu"),
 ) -> None:
-    """Check every kernel path on this machine's GPU against PyTorch, then measure beside peers."""
+    """Check each kernel path on this machine's GPU against PyTorch, then compare with peers."""
     request = Request(
         device=device,
-        extent=sizes,
+        sizes=sizes,
         budget_seconds=budget_s,
         out=out,
         root=root.absolute(),

@@ -1,4 +1,4 @@
-"""Sends requests: as fast as a number of clients get answers, or at given times."""
+"""Sends requests in a closed loop (a number of clients) or in an open loop (at given times)."""
 
 import asyncio
 import itertools
@@ -11,19 +11,19 @@ from typing import Protocol
 from loadtest.statistics import OK, Sample, TokenArrival
 
 FAILURE_PAUSE_SECONDS = 0.05
-"""What a client of a closed loop waits after a failure for which the server named no delay."""
+"""Pause of a closed loop's client after a failure without a retry delay of the server."""
 
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
 
     async def sleep_until(self, at_seconds: float) -> None:
-        """Returns at once if that moment has passed."""
+        """Returns at once if that time has passed."""
 
 
 class MonotonicClock:
-    """The run begins when this is made."""
+    """The run starts when the clock is created."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -36,8 +36,8 @@ class MonotonicClock:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What came back for one request. A failed one may say when to come back."""
+class Response:
+    """The response to one request, as far as it is measured. A failed one may have a delay."""
 
     status: str = OK
     arrivals: tuple[TokenArrival, ...] = ()
@@ -46,8 +46,8 @@ class Answer:
     retry_delay_seconds: float | None = None
 
 
-Send = Callable[[int], Awaitable[Answer]]
-"""Sends the request of this number and waits for its end. Raises nothing for a failed one."""
+Send = Callable[[int], Awaitable[Response]]
+"""Sends the request of this number and waits for its end. A failure is a status, no exception."""
 
 Record = Callable[[Sample], None]
 
@@ -56,7 +56,7 @@ Record = Callable[[Sample], None]
 class Window:
     """The part of a run that is measured: ``duration_seconds`` after a warm-up.
 
-    ``start_seconds`` is infinite until the loop knows it, and then stays.
+    ``start_seconds`` is infinite until the loop sets it, once.
     """
 
     warmup_seconds: float
@@ -71,12 +71,11 @@ class Window:
 async def closed_loop(
     send: Send, record: Record, clock: Clock, window: Window, *, concurrency: int
 ) -> None:
-    """``concurrency`` clients, each sending when it has its answer, until the window ends.
+    """Runs ``concurrency`` clients until the window ends; each sends when it has its response.
 
-    The window starts when the warm-up time has passed and, if there is a warm-up at all, an
-    answer has come: however slow the server, the client that got it sends in the window.
-    A client whose request failed pauses: a server that refuses at once would otherwise see
-    a flood that no closed loop makes.
+    The window starts when the warm-up time has passed and, if that is more than 0, a first
+    response has arrived: so even with a slow server a request is due in the window. A client
+    pauses after a failure; otherwise a server that refuses at once would be flooded.
     """
     numbers = itertools.count()
     if window.warmup_seconds == 0:
@@ -84,11 +83,11 @@ async def closed_loop(
 
     async def client() -> None:
         while clock.now() < window.end_seconds:
-            answer = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
+            response = await _send(send, record, clock, next(numbers), due_seconds=clock.now())
             if window.start_seconds == math.inf:
                 window.start_seconds = max(window.warmup_seconds, clock.now())
-            if answer.status != OK:
-                pause = answer.retry_delay_seconds or FAILURE_PAUSE_SECONDS
+            if response.status != OK:
+                pause = response.retry_delay_seconds or FAILURE_PAUSE_SECONDS
                 await clock.sleep_until(clock.now() + pause)
 
     async with asyncio.TaskGroup() as group:
@@ -103,43 +102,43 @@ async def open_loop(
     window: Window,
     *,
     due_seconds: Iterable[float],
-    most_in_flight: int | None,
+    max_in_flight: int | None,
 ) -> None:
-    """A request at each of ``due_seconds``, whether or not the ones before were answered.
+    """Sends a request at each of ``due_seconds``, whether or not earlier ones have finished.
 
-    The window starts when the warm-up time has passed.
-    With ``most_in_flight``, a request waits for its place; the wait is part of its latency.
+    The window starts when the warm-up time has passed. With ``max_in_flight``, requests above
+    that number wait; the wait is part of their latency.
     """
     window.start_seconds = window.warmup_seconds
-    places = None if most_in_flight is None else asyncio.Semaphore(most_in_flight)
+    in_flight = None if max_in_flight is None else asyncio.Semaphore(max_in_flight)
 
     async def request(number: int, due: float) -> None:
         await _send(send, record, clock, number, due_seconds=due)
-        if places is not None:
-            places.release()
+        if in_flight is not None:
+            in_flight.release()
 
     async with asyncio.TaskGroup() as group:
         for number, due in enumerate(due_seconds):
             await clock.sleep_until(due)
-            if places is not None:
-                await places.acquire()
+            if in_flight is not None:
+                await in_flight.acquire()
             group.create_task(request(number, due))
 
 
 async def _send(
     send: Send, record: Record, clock: Clock, number: int, *, due_seconds: float
-) -> Answer:
+) -> Response:
     sent_seconds = clock.now()
-    answer = await send(number)
+    response = await send(number)
     record(
         Sample(
             due_seconds=due_seconds,
             sent_seconds=sent_seconds,
             finished_seconds=clock.now(),
-            status=answer.status,
-            arrivals=answer.arrivals,
-            input_tokens=answer.input_tokens,
-            reused_tokens=answer.reused_tokens,
+            status=response.status,
+            arrivals=response.arrivals,
+            input_tokens=response.input_tokens,
+            reused_tokens=response.reused_tokens,
         )
     )
-    return answer
+    return response

@@ -1,4 +1,4 @@
-"""Where and with what a figure was measured."""
+"""The machine and the package versions of a measurement."""
 
 import os
 import platform
@@ -6,11 +6,11 @@ from importlib import metadata
 from pathlib import Path
 
 _PACKAGES = ("triune", "grpcio", "protobuf", "numpy", "uvloop")
-_DECISIVE = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_int8": "AMX"}
+_REPORTED_FLAGS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_int8": "AMX"}
 
 
 def machine() -> dict[str, str | int | None]:
-    """The load generator's machine; the server's too, if it is on loopback."""
+    """The load generator's machine; also the server's if that is on loopback."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
@@ -20,7 +20,7 @@ def machine() -> dict[str, str | int | None]:
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python and the packages that the load generator runs on; ``None``: not installed."""
+    """Versions of Python and of the load generator's packages; ``None`` if not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -30,20 +30,20 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def instructions() -> frozenset[str]:
-    """What the processor can, by Linux's names; empty where they are not known."""
-    return frozenset((_told("flags") or "").split())
+def cpu_flags() -> frozenset[str]:
+    """CPU feature flags by Linux's names; empty if unknown."""
+    return frozenset((_cpuinfo("flags") or "").split())
 
 
 def _processor() -> str | None:
-    """The model name that Linux tells, and what of its instructions decides how fast models are."""
-    name = _told("model name") or platform.processor() or None
-    found = [said for flag, said in _DECISIVE.items() if flag in instructions()]
+    """The CPU's model name with the vector extensions that matter most for speed."""
+    name = _cpuinfo("model name") or platform.processor() or None
+    found = [extension for flag, extension in _REPORTED_FLAGS.items() if flag in cpu_flags()]
     return f"{name} ({', '.join(found)})" if name and found else name
 
 
-def _told(field: str) -> str | None:
-    """Of the first core."""
+def _cpuinfo(field: str) -> str | None:
+    """A field of the first core in ``/proc/cpuinfo``."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Prompts of mixed lengths from real sentences, the same for the same seed."""
+"""Prompts of mixed lengths from real sentences, reproducible by seed."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class LengthRange:
-    """Both ends are included."""
+    """A range of lengths; both ends are included."""
 
     shortest: int
     longest: int
@@ -21,18 +21,18 @@ class LengthRange:
         """From "8-128", or "32" for one length. Raises ``ValueError``."""
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
         if match is None:
-            raise ValueError(f"lengths are written 8-128, or 32: not {text!r}")
+            raise ValueError(f"lengths are given as 8-128 or 32, not {text!r}")
         shortest = int(match[1])
         longest = int(match[2] or shortest)
         if not 1 <= shortest <= longest:
-            raise ValueError(f"lengths go from at least 1 upwards: not {text!r}")
+            raise ValueError(f"lengths must be at least 1 and ascending, not {text!r}")
         return cls(shortest, longest)
 
 
 def read_lines(path: Path | None) -> list[str]:
-    """The lines of a file that are not blank; our own sentences without a file.
+    """The non-blank lines of a file; without a file, of the sentences that we ship.
 
-    Raises ``OSError``, and ``ValueError`` for a file without text.
+    Raises ``OSError``, or ``ValueError`` for a file without text.
     """
     shipped = resources.files("loadtest") / "data" / "prompts.txt"
     text = (shipped if path is None else path).read_text(encoding="utf-8")
@@ -44,8 +44,10 @@ def read_lines(path: Path | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Texts by number. With ``words``, lines are joined and cut to that many words,
-    uniformly distributed; without, each text is a whole line.
+    """Texts by number.
+
+    With ``words``, each text is made of joined lines, cut to a uniformly distributed number of
+    words; without, it is one line.
     """
 
     lines: Sequence[str]
@@ -55,8 +57,8 @@ class Prompts:
     def text(self, index: int) -> str:
         """The text of request ``index``.
 
-        It starts at a random word of a random line, so that two prompts seldom begin alike:
-        a server that reuses common prefixes should find only those of real traffic.
+        It starts at a random word of a random line, so that prompts rarely share a prefix:
+        a prefix cache should not be faster here than with real traffic.
         """
         random = np.random.default_rng((self.seed, index))
         if self.words is None:

@@ -1,4 +1,4 @@
-"""A run's figures as a table and as JSON."""
+"""A run's results as a table and as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -19,25 +19,25 @@ _ROWS = {
 
 
 def write_json(path: Path, summary: Summary, about: Mapping[str, object]) -> None:
-    """``about`` is what else a reader must know: model, arguments, machine, versions."""
+    """Writes the results. ``about`` adds model, arguments, machine and versions."""
     text = json.dumps({**asdict(summary), **about}, indent=2, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="utf-8")
 
 
 def print_table(summary: Summary, title: str) -> None:
-    """For people: rates and counts, then durations in milliseconds."""
+    """Prints rates and counts, then a table of durations in milliseconds."""
     errors = ", ".join(f"{count} {status}" for status, count in summary.errors.items())
     print(title)
     print(
         f"{summary.requests} requests in {summary.duration_seconds:g} s "
-        f"({errors or 'no errors'}), the last ended {summary.drain_seconds:.2f} s later"
+        f"({errors or 'no errors'}); the last one ended {summary.drain_seconds:.2f} s after that"
     )
     print(
         f"{summary.requests_per_second:.2f} requests/s, "
         f"{summary.output_tokens_per_second:.1f} output tokens/s, "
         f"{summary.input_tokens_per_second:.1f} input tokens/s "
-        f"({summary.reused_tokens} of {summary.input_tokens} from the cache)"
+        f"({summary.reused_tokens} of {summary.input_tokens} from the prefix cache)"
     )
     table = Table("milliseconds", "p50", "p90", "p99", "mean", "max")
     for name, field in _ROWS.items():

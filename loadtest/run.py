@@ -1,4 +1,4 @@
-"""One load test: prepare, send for a while, summarise."""
+"""One load test: prepares, sends requests for a while, summarises."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,27 +14,27 @@ from client.types import Model, ModelState
 from loadtest import arrivals, driver
 from loadtest.prompts import LengthRange, Prompts, read_lines
 from loadtest.statistics import OK, Sample, Summary, summarise
-from loadtest.tasks import Task, Workload, sender
+from loadtest.tasks import RequestSpec, Task, sender
 
 _PROGRESS_SECONDS = 0.25
 _CALIBRATION_LINES = 32
 
 
 class UnsuitableModelError(Exception):
-    """The server has the model, but it cannot do what the load test asks."""
+    """The server has the model, but it is not ready or does not support the task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What to run. Lengths are in tokens; ``None`` sends the file's lines whole."""
+    """What to run. ``lengths`` are prompt tokens; ``None`` sends each line of the file as it is."""
 
     target: str
     task: Task
     model: str
     concurrency: int | None
-    """Of a closed loop: its clients. Of an open loop: the most in flight, if bounded."""
+    """Clients of a closed loop; maximum in flight of an open loop (``None``: unlimited)."""
     rate: float | None
-    """Requests per second of an open loop; ``None`` is a closed loop."""
+    """Requests per second of an open loop; ``None`` for a closed loop."""
     duration_seconds: float
     warmup_seconds: float
     timeout_seconds: float
@@ -52,15 +52,17 @@ class Result:
 
 
 async def run(plan: Plan, console: Console) -> Result:
-    """Raises ``TriuneError`` or ``UnsuitableModelError`` before any load, if it cannot be run.
+    """Runs ``plan``. Requests in flight at its end may finish, up to ``timeout_seconds``.
 
-    Requests in flight at the end are let finish, for at most ``timeout_seconds``.
+    Raises:
+        TriuneError: the server or the model is not available.
+        UnsuitableModelError: the model does not support the task.
     """
     async with AsyncClient(plan.target, timeout_seconds=plan.timeout_seconds) as client:
         model = await _suitable_model(client, plan)
         lines = read_lines(plan.prompts)
         words = plan.lengths and await _in_words(client, plan.model, lines, plan.lengths)
-        workload = Workload(
+        spec = RequestSpec(
             task=plan.task,
             model=plan.model,
             prompts=Prompts(lines, words, plan.seed),
@@ -74,7 +76,7 @@ async def run(plan: Plan, console: Console) -> Result:
         )
         samples: list[Sample] = []
         async with _progress(clock, window, samples, console):
-            await _drive(plan, sender(client, workload, clock), samples.append, clock, window)
+            await _drive(plan, sender(client, spec, clock), samples.append, clock, window)
     summary = summarise(
         samples, start_seconds=window.start_seconds, duration_seconds=window.duration_seconds
     )
@@ -95,28 +97,28 @@ async def _drive(
     whole_seconds = plan.warmup_seconds + plan.duration_seconds
     due = arrivals.poisson(plan.rate, whole_seconds, plan.seed)
     await driver.open_loop(
-        send, record, clock, window, due_seconds=due, most_in_flight=plan.concurrency
+        send, record, clock, window, due_seconds=due, max_in_flight=plan.concurrency
     )
 
 
 async def _suitable_model(client: AsyncClient, plan: Plan) -> Model:
     model = await client.get_model(plan.model)
     if model.state is not ModelState.READY:
-        raise UnsuitableModelError(f"{plan.model} is not served: {model.failure}")
-    if not set(plan.task.needs) & set(model.tasks):
-        can = ", ".join(model.tasks)
-        raise UnsuitableModelError(f"{plan.model} does not {plan.task}; it can {can}")
+        raise UnsuitableModelError(f"{plan.model} is not ready: {model.failure}")
+    if not set(plan.task.model_tasks) & set(model.tasks):
+        tasks = ", ".join(model.tasks)
+        raise UnsuitableModelError(f"{plan.model} does not support {plan.task}, only {tasks}")
     return model
 
 
 async def _in_words(
     client: AsyncClient, model: str, lines: list[str], tokens: LengthRange
 ) -> LengthRange:
-    """The same lengths in words, by what the model's tokenizer makes of some of the lines."""
-    some = lines[:_CALIBRATION_LINES]
-    tokenized = await client.tokenize(model, some, without_special_tokens=True)
+    """Converts lengths in tokens to words, by the model's ratio over some of the lines."""
+    sample = lines[:_CALIBRATION_LINES]
+    tokenized = await client.tokenize(model, sample, without_special_tokens=True)
     num_tokens = sum(len(output.token_ids) for output in tokenized.outputs)
-    words_per_token = sum(len(line.split()) for line in some) / num_tokens
+    words_per_token = sum(len(line.split()) for line in sample) / num_tokens
     return LengthRange(
         max(1, round(tokens.shortest * words_per_token)),
         max(1, round(tokens.longest * words_per_token)),
@@ -127,7 +129,7 @@ async def _in_words(
 async def _progress(
     clock: driver.Clock, window: driver.Window, samples: list[Sample], console: Console
 ) -> AsyncIterator[None]:
-    """A bar while the block runs; nothing where ``console`` is not a terminal."""
+    """Shows a progress bar while the block runs, if ``console`` is a terminal."""
     columns = (
         TextColumn("{task.description:>10}"),
         BarColumn(),

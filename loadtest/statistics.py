@@ -1,18 +1,18 @@
-"""From samples to figures. Pure: no clock, no network.
+"""Computes statistics from samples. Pure: no clock, no network.
 
-The measurement is a window of ``duration_seconds`` that starts when the warm-up is over; all
-times are in seconds from some moment before it.
+What is measured is a window of ``duration_seconds`` that starts after the warm-up. All times
+are in seconds since the start of the run.
 
-- Latencies, ``requests`` and ``errors`` are of the requests that were *due* in the window,
-  each followed to its end even if that lies after the window. Leaving out those that were
-  still in flight would leave out the slowest.
-- Rates count what *arrived* in the window (answers, tokens), whenever it was asked for, and
-  divide by its length. So neither the warm-up nor the tail, when the load dies down, counts.
-- Latency and time to first token start when the request was due, not when it was sent: a
-  client that could not send in time must not hide it (coordinated omission). In a closed
-  loop the two are the same.
-- Tokens that arrive together share the gap since the piece before them, so the gaps of a
-  request add up to the time from its first piece to its last.
+- Latencies, ``requests`` and ``errors`` cover the requests that were *due* in the window. Each
+  is followed to its end, even after the window: dropping requests in flight would drop the
+  slowest.
+- Rates count what *arrived* in the window (responses, tokens), whenever it was requested, and
+  divide by the window's length. So neither warm-up nor the tail of the run counts.
+- Latency and time to first token start when a request was due, not when it was sent. A client
+  that sends late must not hide the delay (coordinated omission). In a closed loop both times
+  are equal.
+- Tokens that arrive together share the gap since the previous piece, so the gaps of a request
+  add up to the time from its first piece to its last.
 """
 
 from collections import Counter
@@ -32,15 +32,15 @@ class TokenArrival:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One request, as its client saw it."""
+    """One request, as its client measured it."""
 
     due_seconds: float
     sent_seconds: float
     finished_seconds: float
     status: str = OK
-    """The name of a gRPC status."""
+    """Name of the gRPC status."""
     arrivals: tuple[TokenArrival, ...] = ()
-    """Empty for a request without generated tokens."""
+    """Empty for requests that generate nothing."""
     input_tokens: int = 0
     reused_tokens: int = 0
 
@@ -59,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """Of a duration in seconds; every value is ``None`` if nothing was measured."""
+    """Distribution of a duration in seconds; all values are ``None`` without samples."""
 
     p50: float | None
     p90: float | None
@@ -74,7 +74,7 @@ class Summary:
     errors: dict[str, int]
     duration_seconds: float
     drain_seconds: float
-    """From the end of the window until the last request ended."""
+    """Time from the end of the window to the end of the last request."""
     requests_per_second: float
     output_tokens_per_second: float
     input_tokens_per_second: float
@@ -85,7 +85,7 @@ class Summary:
     first_token_seconds: Distribution
     inter_token_seconds: Distribution
     late_seconds: Distribution
-    """From when a request was due until it was sent: the load generator's own delay."""
+    """Delay from due time to sending, caused by the load generator itself."""
 
 
 def distribution(values: Sequence[float]) -> Distribution:
@@ -99,7 +99,7 @@ def distribution(values: Sequence[float]) -> Distribution:
 def summarise(
     samples: Sequence[Sample], *, start_seconds: float, duration_seconds: float
 ) -> Summary:
-    """The figures of the window that starts at ``start_seconds``."""
+    """The statistics of the window that starts at ``start_seconds``."""
     end_seconds = start_seconds + duration_seconds
 
     def in_window(at_seconds: float) -> bool:

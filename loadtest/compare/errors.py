@@ -1,13 +1,13 @@
-"""What can go wrong with a contestant: a reason for the report, never the end of the run."""
+"""Failures of a candidate. They become reasons in the report and never end the run."""
 
 
 class WorkerError(Exception):
-    """A contestant that does not do what is asked. ``str(error)`` is the reason."""
+    """A process that cannot be started, ends, hangs or reports an error. Its text is the reason."""
 
 
-class BadAnswerError(Exception):
-    """An answer that does not hold what was asked for."""
+class InvalidResultError(Exception):
+    """A result that does not contain what was requested, such as too few tokens."""
 
 
-class NotUnderstoodError(Exception):
-    """What a server answered is no answer."""
+class MalformedReplyError(Exception):
+    """A server's reply that cannot be parsed."""

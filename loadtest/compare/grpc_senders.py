@@ -1,4 +1,4 @@
-"""Servers that are asked by gRPC: ours, and CTranslate2 behind grpc.aio."""
+"""Senders for gRPC servers: ours, and CTranslate2 behind grpc.aio."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,10 +9,10 @@ import grpc.aio
 import msgspec
 
 from client import encoder_requests, requests, types
-from loadtest.compare.errors import NotUnderstoodError
-from loadtest.compare.http_senders import TIMEOUT_SECONDS, Sender, fitted
+from loadtest.compare.errors import MalformedReplyError
+from loadtest.compare.http_senders import TIMEOUT_SECONDS, Sender, fit_to_total
 from loadtest.compare.loads import Request
-from loadtest.driver import Answer, Clock
+from loadtest.driver import Clock, Response
 from loadtest.statistics import TokenArrival
 from loadtest.tasks import Task
 from protos.triune.v1 import encoding_pb2
@@ -25,7 +25,7 @@ TRANSLATE_METHOD = "/peer.Translator/Translate"
 
 @asynccontextmanager
 async def triune(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """Of an answer only the message is made, no value of the client's."""
+    """Our own server. Responses are parsed, but not converted to the client's types."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stream: Any = channel.unary_stream(
             _METHOD.format("GenerateStream"),
@@ -38,39 +38,39 @@ async def triune(task: Task, model: str, port: int, clock: Clock) -> AsyncIterat
             _METHOD.format("Embed"), response_deserializer=encoding_pb2.EmbedResponse.FromString
         )
 
-        async def generate(question: bytes) -> Answer:
+        async def generate(payload: bytes) -> Response:
             arrivals: list[TokenArrival] = []
             piece: wire.GenerateStreamResponse | None = None
-            async for piece in stream(question, timeout=TIMEOUT_SECONDS):
+            async for piece in stream(payload, timeout=TIMEOUT_SECONDS):
                 arrivals.append(TokenArrival(clock.now(), len(piece.token_ids)))
             if piece is None or not piece.HasField("usage"):
-                raise NotUnderstoodError("the stream ended without its last piece")
-            return Answer(arrivals=fitted(arrivals, piece.usage.output_tokens))
+                raise MalformedReplyError("the stream ended without its last piece")
+            return Response(arrivals=fit_to_total(arrivals, piece.usage.output_tokens))
 
-        async def translate(question: bytes) -> Answer:
-            reply: wire.TranslateResponse = await translation(question, timeout=TIMEOUT_SECONDS)
-            return _whole(reply.usage.output_tokens, clock)
+        async def translate(payload: bytes) -> Response:
+            reply: wire.TranslateResponse = await translation(payload, timeout=TIMEOUT_SECONDS)
+            return _unary_response(reply.usage.output_tokens, clock)
 
-        async def embed(question: bytes) -> Answer:
-            reply: encoding_pb2.EmbedResponse = await embedding(question, timeout=TIMEOUT_SECONDS)
+        async def embed(payload: bytes) -> Response:
+            reply: encoding_pb2.EmbedResponse = await embedding(payload, timeout=TIMEOUT_SECONDS)
             if not reply.outputs[0].packed:
-                raise NotUnderstoodError("no vector came")
-            return Answer()
+                raise MalformedReplyError("the response has no vector")
+            return Response()
 
-        ask = {Task.GENERATE: generate, Task.TRANSLATE: translate, Task.EMBED: embed}[task]
-        yield Sender(partial(_encoded, task, model), ask)
+        call = {Task.GENERATE: generate, Task.TRANSLATE: translate, Task.EMBED: embed}[task]
+        yield Sender(partial(_encode, task, model), call)
 
 
-def _encoded(task: Task, model: str, request: Request) -> bytes:
-    """Messages as the client makes them."""
+def _encode(task: Task, model: str, request: Request) -> bytes:
+    """The request as our client builds it."""
     if task == Task.EMBED:
         return encoder_requests.embed(model, request.text, {}).SerializeToString()
     options = types.GenerationOptions(max_new_tokens=request.num_new_tokens, ignore_eos=True)
     if request.beams > 1:
         options["beam_size"] = request.beams
     if task == Task.TRANSLATE:
-        question = requests.translate(wire.TranslateRequest, model, request.text, "", "", options)
-        return question.SerializeToString()
+        message = requests.translate(wire.TranslateRequest, model, request.text, "", "", options)
+        return message.SerializeToString()
     options["token_ids"] = True
     return requests.generate(
         wire.GenerateStreamRequest,
@@ -83,27 +83,27 @@ def _encoded(task: Task, model: str, request: Request) -> bytes:
 
 
 @asynccontextmanager
-async def lines(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """JSON by gRPC: ``loadtest/peers/ctranslate2_server.py``."""
+async def json_grpc(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """JSON over gRPC: ``loadtest/peers/ctranslate2_server.py``."""
     del task, model
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_unary(TRANSLATE_METHOD)
+        method: Any = channel.unary_unary(TRANSLATE_METHOD)
 
         def encode(request: Request) -> bytes:
-            question = {
+            body = {
                 "text": request.text,
                 "max_new_tokens": request.num_new_tokens,
                 "beams": request.beams,
             }
-            return msgspec.json.encode(question)
+            return msgspec.json.encode(body)
 
-        async def ask(question: bytes) -> Answer:
-            reply: Any = await call(question, timeout=TIMEOUT_SECONDS)
-            return _whole(msgspec.json.decode(reply)["num_tokens"], clock)
+        async def call(payload: bytes) -> Response:
+            reply: Any = await method(payload, timeout=TIMEOUT_SECONDS)
+            return _unary_response(msgspec.json.decode(reply)["num_tokens"], clock)
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
-def _whole(num_tokens: int, clock: Clock) -> Answer:
-    """An answer that comes all at once."""
-    return Answer(arrivals=(TokenArrival(clock.now(), num_tokens),))
+def _unary_response(num_tokens: int, clock: Clock) -> Response:
+    """The response of a call that returns all tokens at once."""
+    return Response(arrivals=(TokenArrival(clock.now(), num_tokens),))

@@ -1,4 +1,4 @@
-"""Servers that are asked by HTTP: JSON, server-sent events, and Triton's binary extension."""
+"""Senders for HTTP servers: JSON, server-sent events, and Triton's binary extension."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from loadtest.compare.errors import NotUnderstoodError
+from loadtest.compare.errors import MalformedReplyError
 from loadtest.compare.loads import Request
-from loadtest.driver import Answer, Clock
+from loadtest.driver import Clock, Response
 from loadtest.statistics import TokenArrival
 from loadtest.tasks import Task
 
@@ -19,10 +19,10 @@ TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """``encode`` makes what is sent, before it is; ``ask`` sends it and waits for the answer."""
+    """``encode`` makes what is sent, before it is; ``call`` sends it and waits for the answer."""
 
     encode: Callable[[Request], bytes]
-    ask: Callable[[bytes], Awaitable[Answer]]
+    call: Callable[[bytes], Awaitable[Response]]
 
 
 _GREEDY = {"temperature": 0, "stream": True, "ignore_eos": True}
@@ -30,108 +30,108 @@ _GREEDY = {"temperature": 0, "stream": True, "ignore_eos": True}
 
 @asynccontextmanager
 async def llama(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """llama.cpp's own call."""
+    """llama.cpp's own ``/completion``."""
     del task, model
-    # It ends connections between two requests without a word.
-    async with _session(port, keeps=False) as session:
+    # The server closes idle connections between requests.
+    async with _session(port, keep_alive=False) as session:
 
         def encode(request: Request) -> bytes:
-            question = {"prompt": request.text, "n_predict": request.num_new_tokens, **_GREEDY}
-            return msgspec.json.encode(question)
+            body = {"prompt": request.text, "n_predict": request.num_new_tokens, **_GREEDY}
+            return msgspec.json.encode(body)
 
-        async def ask(question: bytes) -> Answer:
-            return await _follow(session, "/completion", question, _llama_total, clock)
+        async def call(payload: bytes) -> Response:
+            return await _stream(session, "/completion", payload, _llama_total, clock)
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
 @asynccontextmanager
 async def completions(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """OpenAI's."""
+    """OpenAI\'s API."""
     del task, model
     async with _session(port) as session:
 
         def encode(request: Request) -> bytes:
-            question = {
+            body = {
                 "model": "model",
                 "prompt": request.text,
                 "max_tokens": request.num_new_tokens,
                 "stream_options": {"include_usage": True},
                 **_GREEDY,
             }
-            return msgspec.json.encode(question)
+            return msgspec.json.encode(body)
 
-        async def ask(question: bytes) -> Answer:
-            return await _follow(session, "/v1/completions", question, _openai_total, clock)
+        async def call(payload: bytes) -> Response:
+            return await _stream(session, "/v1/completions", payload, _openai_total, clock)
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
 @asynccontextmanager
 async def embeddings(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """OpenAI's."""
+    """OpenAI\'s API."""
     del task, model, clock
     async with _session(port) as session:
 
         def encode(request: Request) -> bytes:
-            question = {"model": "model", "input": [request.text], "encoding_format": "base64"}
-            return msgspec.json.encode(question)
+            body = {"model": "model", "input": [request.text], "encoding_format": "base64"}
+            return msgspec.json.encode(body)
 
-        async def ask(question: bytes) -> Answer:
-            async with session.post("/v1/embeddings", data=question) as reply:
-                body = msgspec.json.decode(await _good(reply).read())
+        async def call(payload: bytes) -> Response:
+            async with session.post("/v1/embeddings", data=payload) as reply:
+                body = msgspec.json.decode(await _checked(reply).read())
             if not body["data"][0]["embedding"]:
-                raise NotUnderstoodError("no vector came")
-            return Answer()
+                raise MalformedReplyError("the response has no vector")
+            return Response()
 
-        yield Sender(encode, ask)
+        yield Sender(encode, call)
 
 
 _PAD_TO = 32
-"""Triton puts only what has the same length into a batch."""
+"""Triton batches only inputs of equal length."""
 
 
 @asynccontextmanager
 async def triton(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """Token ids in, and bytes out, by the binary extension of its protocol."""
+    """Triton: token ids in, bytes out, by the binary data extension of its protocol."""
     del task, model, clock
     async with _session(port) as session:
 
         def encode(request: Request) -> bytes:
             ids = [_CLS, *request.ids, _SEP]
             padded = ids + [0] * (-len(ids) % _PAD_TO)
-            question = {
+            body = {
                 "inputs": [
                     {"name": "ids", "datatype": "INT64", "shape": [1, len(padded)], "data": padded}
                 ],
                 "outputs": [{"name": "vector", "parameters": {"binary_data": True}}],
             }
-            return msgspec.json.encode(question)
+            return msgspec.json.encode(body)
 
-        async def ask(question: bytes) -> Answer:
-            async with session.post("/v2/models/model/infer", data=question) as reply:
-                body = await _good(reply).read()
-                vector = len(body) - int(reply.headers["Inference-Header-Content-Length"])
-            if vector != 4 * _HIDDEN:
-                raise NotUnderstoodError(f"{vector} bytes of a vector came")
-            return Answer()
+        async def call(payload: bytes) -> Response:
+            async with session.post("/v2/models/model/infer", data=payload) as reply:
+                body = await _checked(reply).read()
+                num_bytes = len(body) - int(reply.headers["Inference-Header-Content-Length"])
+            if num_bytes != 4 * _HIDDEN:
+                raise MalformedReplyError(f"the vector has {num_bytes} bytes, not {4 * _HIDDEN}")
+            return Response()
 
-        yield Sender(encode, ask)
-
-
-_CLS, _SEP, _HIDDEN = 101, 102, 384  # of MiniLM
+        yield Sender(encode, call)
 
 
-def _session(port: int, *, keeps: bool = True) -> aiohttp.ClientSession:
+_CLS, _SEP, _HIDDEN = 101, 102, 384  # MiniLM
+
+
+def _session(port: int, *, keep_alive: bool = True) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         f"http://127.0.0.1:{port}",
-        connector=aiohttp.TCPConnector(limit=0, force_close=not keeps),
+        connector=aiohttp.TCPConnector(limit=0, force_close=not keep_alive),
         timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS),
         headers={"Content-Type": "application/json"},
     )
 
 
-def _good(reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+def _checked(reply: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
     reply.raise_for_status()
     return reply
 
@@ -146,39 +146,43 @@ def _openai_total(event: dict[str, Any]) -> int | None:
 
 
 _EVENT_END = b"\n\n"
-_NUM_LAST = 3
-"""Of a stream's events: among the last so many is the one that tells how many tokens there were."""
+_NUM_TAIL_EVENTS = 3
+"""One of the last events of a stream has the number of tokens."""
 
 
-async def _follow(
+async def _stream(
     session: aiohttp.ClientSession,
     path: str,
-    question: bytes,
+    payload: bytes,
     total_of: Callable[[dict[str, Any]], int | None],
     clock: Clock,
-) -> Answer:
-    """Counts server-sent events, a token each; one of the last tells how many there were."""
+) -> Response:
+    """Counts server-sent events, one per token; one of the last has the number of tokens."""
     arrivals: list[TokenArrival] = []
     last: list[bytes] = []
     unfinished = b""
-    async with session.post(path, data=question) as reply:
-        async for chunk in _good(reply).content.iter_any():
+    async with session.post(path, data=payload) as reply:
+        async for chunk in _checked(reply).content.iter_any():
             *events, unfinished = (unfinished + chunk).split(_EVENT_END)
             if events:
                 arrivals.append(TokenArrival(clock.now(), len(events)))
-                last = [*last, *events][-_NUM_LAST:]
+                last = [*last, *events][-_NUM_TAIL_EVENTS:]
     for event in reversed(last):
         data = event.strip().removeprefix(b"data:").strip()
         if data.startswith(b"{"):
             total = total_of(msgspec.json.decode(data))
             if total is not None:
-                return Answer(arrivals=fitted(arrivals, total))
+                return Response(arrivals=fit_to_total(arrivals, total))
     tail = b" ".join(last).decode(errors="replace")
-    raise NotUnderstoodError(f"the stream ended without its last event: {tail}")
+    raise MalformedReplyError(f"the stream ended without its last event: {tail}")
 
 
-def fitted(arrivals: list[TokenArrival], total: int) -> tuple[TokenArrival, ...]:
-    """``total`` tokens: the last events have none, and what had no event came with the last."""
+def fit_to_total(arrivals: list[TokenArrival], total: int) -> tuple[TokenArrival, ...]:
+    """Adjusts ``arrivals`` to ``total`` tokens.
+
+    Trailing events without a token are dropped; tokens without an event of their own count with
+    the last event.
+    """
     left = total
     found: list[TokenArrival] = []
     for arrival in arrivals:

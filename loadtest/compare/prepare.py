@@ -1,7 +1,8 @@
-"""Environments and models, made once: ``python -m loadtest compare --prepare``.
+"""Installs environments and builds models: ``python -m loadtest compare --prepare``.
 
-Each step stands alone: one that fails leaves its reason where the report finds it, and the others
-go on. What is there is kept; our own bundles, for a state of the code that makes them.
+Steps are independent: one that fails writes its reason to a file, where the report finds it, and
+the others continue. Existing results are kept; our bundles have a folder for each version of the
+exporting code.
 """
 
 import os
@@ -10,31 +11,31 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from loadtest.compare.contestants import ROOT
+from loadtest.compare.candidates import ROOT
 from loadtest.compare.environments import COMPLETE_FILE, FAILURE_SUFFIX, Environment
-from loadtest.compare.models import Step
+from loadtest.compare.models import BuildStep
 
 STEP_SECONDS = 3600
 _REASON_CHARACTERS = 300
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def prepare(
-    environments: Iterable[Environment], steps: Iterable[Step], root: Path, say: Say
+    environments: Iterable[Environment], steps: Iterable[BuildStep], root: Path, log: Log
 ) -> bool:
-    """Makes all of it below ``root``. Returns whether all of it is there."""
-    good = [_install(one, root / "peers", say) for one in environments]
-    return all(good + [_make(step, say) for step in steps])
+    """Runs all steps below ``root``. Returns whether all succeeded."""
+    succeeded = [_install(each, root / "peers", log) for each in environments]
+    return all(succeeded + [_build(step, log) for step in steps])
 
 
-def _install(environment: Environment, root: Path, say: Say) -> bool:
-    """One that was made with other requirements is made anew."""
+def _install(environment: Environment, root: Path, log: Log) -> bool:
+    """Installs an environment, again if its requirements have changed."""
     folder = root / environment.name
     complete = folder / COMPLETE_FILE
     wanted = "\n".join(environment.requirements) + "\n"
     if complete.exists() and complete.read_text(encoding="utf-8") == wanted:
         return True
-    say(f"installing {', '.join(environment.requirements)}")
+    log(f"installing {', '.join(environment.requirements)}")
     python = str(environment.python(root))
     commands: list[tuple[str, ...]] = [
         (sys.executable, "-m", "venv", "--clear", str(folder)),
@@ -42,11 +43,11 @@ def _install(environment: Environment, root: Path, say: Say) -> bool:
     ]
     if environment.unwanted:
         commands.append((python, "-m", "pip", "uninstall", "--yes", *environment.unwanted))
-    failure = _failure(folder)
+    failure = _failure_path(folder)
     for command in commands:
-        reason = _reason(command, environment.variables)
+        reason = _run(command, environment.variables)
         if reason:
-            say(f"{environment.name}: {reason}")
+            log(f"{environment.name}: {reason}")
             failure.write_text(f"does not install: {reason}\n", encoding="utf-8")
             return False
     failure.unlink(missing_ok=True)
@@ -54,28 +55,30 @@ def _install(environment: Environment, root: Path, say: Say) -> bool:
     return True
 
 
-def _make(step: Step, say: Say) -> bool:
+def _build(step: BuildStep, log: Log) -> bool:
     if step.out.exists():
         return True
-    say(f"making {step.out}")
+    log(f"building {step.out}")
     step.out.parent.mkdir(parents=True, exist_ok=True)
-    reason = _reason(step.command, {})
+    reason = _run(step.command, {})
     if not reason and not step.out.exists():
-        reason = "nothing was made"
+        reason = "the command created nothing"
     if reason:
-        say(f"{step.out.name}: {reason}")
-        _failure(step.out).write_text(f"the model could not be made: {reason}\n", encoding="utf-8")
+        log(f"{step.out.name}: {reason}")
+        _failure_path(step.out).write_text(
+            f"the model could not be built: {reason}\n", encoding="utf-8"
+        )
         return False
-    _failure(step.out).unlink(missing_ok=True)
+    _failure_path(step.out).unlink(missing_ok=True)
     return True
 
 
-def _failure(path: Path) -> Path:
+def _failure_path(path: Path) -> Path:
     return path.with_name(path.name + FAILURE_SUFFIX)
 
 
-def _reason(command: tuple[str, ...], variables: Mapping[str, str]) -> str:
-    """Runs ``command``. Why it failed, or nothing."""
+def _run(command: tuple[str, ...], variables: Mapping[str, str]) -> str:
+    """Runs ``command``. Returns the reason of its failure, or an empty string."""
     try:
         ran = subprocess.run(
             command,
@@ -90,7 +93,7 @@ def _reason(command: tuple[str, ...], variables: Mapping[str, str]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"not done after {STEP_SECONDS} s"
+        return f"timed out after {STEP_SECONDS} s"
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     if not ran.returncode:

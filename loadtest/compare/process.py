@@ -1,4 +1,4 @@
-"""A process with children of its own, which runs only while it is wanted."""
+"""A process and its children, which can be paused."""
 
 import contextlib
 import os
@@ -8,41 +8,44 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loadtest.compare.errors import WorkerError
-from loadtest.compare.guard import guard
+from loadtest.compare.reaper import reaper
 
 _REASON_CHARACTERS = 300
 
 
 class ProcessGroup:
-    """A command in a process group of its own. While it is paused, no thread of it runs.
+    """A command in a process group of its own. While it is paused, none of its threads run.
 
-    The group does not outlive this process.
+    The group is killed at the latest when this process ends.
 
     Args:
-        command: one that cannot be started raises ``WorkerError``.
-        environment: added to our own.
-        log: where its standard error goes; its output too, if ``talks`` is false.
-        talks: whether its input and output are pipes.
+        environment: environment variables to add to our own.
+        log_path: file of its standard error, and of its output if ``with_pipes`` is false.
+        folder: working directory.
+        with_pipes: whether its standard input and output are pipes.
+
+    Raises:
+        WorkerError: the command cannot be started.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        log: Path,
+        log_path: Path,
         folder: Path,
         *,
-        talks: bool,
+        with_pipes: bool,
     ) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._log = log
-        self._guard = guard()
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_path = log_path
+        self._reaper = reaper()
         try:
-            with log.open("w", encoding="utf-8") as errors:
+            with log_path.open("w", encoding="utf-8") as errors:
                 self.process = subprocess.Popen(
                     command,
-                    stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if talks else errors,
+                    stdin=subprocess.PIPE if with_pipes else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if with_pipes else errors,
                     stderr=errors,
                     text=True,
                     cwd=folder,
@@ -51,11 +54,11 @@ class ProcessGroup:
                 )
         except OSError as error:
             raise WorkerError(f"cannot be started: {error.strerror}: {command[0]}") from error
-        self._guard.watch(self.pid)
+        self._reaper.watch(self.pid)
 
     @property
     def pid(self) -> int:
-        """Of the process, and of its group."""
+        """Id of the process and of its group."""
         return self.process.pid
 
     @property
@@ -68,8 +71,8 @@ class ProcessGroup:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def ask_to_end(self) -> None:
-        """Does not wait."""
+    def terminate(self) -> None:
+        """Sends SIGTERM; does not wait."""
         self.resume()
         self._signal(signal.SIGTERM)
 
@@ -81,11 +84,11 @@ class ProcessGroup:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
         self.process.wait()
-        self._guard.forget(self.pid)
+        self._reaper.forget(self.pid)
 
-    def last_words(self) -> str:
-        """Why it ended, as well as its log tells."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    def exit_reason(self) -> str:
+        """Its exit status and the last line of its log."""
+        lines = self._log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last = lines[-1].strip()[:_REASON_CHARACTERS] if lines else "no message"
         return f"ended with status {self.process.returncode}: {last}"
 

@@ -1,4 +1,4 @@
-"""The report as it grows: JSON that is whole after every row, and a line for people."""
+"""The report: a JSON file that is complete after every row, and text for people."""
 
 import json
 from datetime import UTC, datetime
@@ -15,8 +15,8 @@ class Report:
     """Rows in one JSON file.
 
     Args:
-        path: written anew after every change, so that a run that is ended early loses nothing.
-        about: what else a reader must know.
+        path: rewritten after every change, so that an interrupted run loses nothing.
+        about: fields of the report besides its rows.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
@@ -36,22 +36,22 @@ class Report:
         rows: list[dict[str, Any]] = self._document["rows"]
         return rows
 
-    def note(self, name: str, value: object) -> None:
-        """Something about the run as a whole."""
+    def set(self, name: str, value: object) -> None:
+        """Sets a field of the report."""
         self._document[name] = value
         self._write()
 
     def add(self, row: dict[str, Any]) -> None:
-        self.put(len(self.rows), [row])
+        self.replace_from(len(self.rows), [row])
 
-    def put(self, first: int, rows: list[dict[str, Any]]) -> None:
-        """The rows from number ``first`` on are these: what was known of them before goes."""
+    def replace_from(self, first: int, rows: list[dict[str, Any]]) -> None:
+        """Replaces the rows from index ``first`` on."""
         self.rows[first:] = rows
         self._write()
 
-    def left_out(self, work: str) -> None:
-        """There was no time for ``work``."""
-        self._document.setdefault("left_out", []).append(work)
+    def left_out(self, workload: str) -> None:
+        """Records that there was no time for ``workload``."""
+        self._document.setdefault("left_out", []).append(workload)
         self._write()
 
     def _write(self) -> None:
@@ -61,8 +61,8 @@ class Report:
         partial.replace(self._path)
 
 
-def line(row: dict[str, Any]) -> str:
-    """A row while the run goes on."""
+def format_row(row: dict[str, Any]) -> str:
+    """One line for the log."""
     size = f"batch {row['batch']}" if "batch" in row else f"{row['clients']} clients"
     peers = ", ".join(f"{name} {_short(value)}" for name, value in row["peers"].items())
     ratio, floor = row["ratio_to_best_peer"], row["part_of_floor"]
@@ -70,13 +70,15 @@ def line(row: dict[str, Any]) -> str:
         f"{row['task']} {row['precision']} {row['work']}, {size}: "
         f"ours {_short(row['ours'])} {row['metric']}; {peers or 'no peer'}; "
         f"× best {'–' if ratio is None else f'{ratio:.2f}'}, "
-        f"of the floor {'–' if floor is None else f'{floor:.0%}'}"
+        f"of roofline {'–' if floor is None else f'{floor:.0%}'}"
     )
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """All rows; the reasons of those that did not run follow, each once."""
-    table = Table("task", "work", "precision", "size", "metric", "ours", "peers", "× best", "floor")
+    """Prints all rows, then once each reason why a peer did not run."""
+    table = Table(
+        "task", "work", "precision", "size", "metric", "ours", "peers", "× best", "of roofline"
+    )
     reasons: dict[str, None] = {}
     for row in rows:
         ratio, floor = row["ratio_to_best_peer"], row["part_of_floor"]

@@ -1,7 +1,7 @@
-"""How each kind of server is asked: one connection, any number of requests at once.
+"""The sender for each protocol: one connection, any number of concurrent requests.
 
-Clients share the cores with what they measure, so all of them do as little as they can: of a
-stream they count what comes, and read no more than its end.
+Clients share the cores with the server that they measure, so senders do as little as possible:
+they count the events of a stream and parse only its end.
 """
 
 from collections.abc import AsyncIterator
@@ -12,10 +12,10 @@ import aiohttp
 import grpc.aio
 
 from loadtest.compare import grpc_senders, http_senders
-from loadtest.compare.errors import NotUnderstoodError
+from loadtest.compare.errors import MalformedReplyError
 from loadtest.compare.http_senders import Sender
 from loadtest.compare.servers import Protocol
-from loadtest.driver import Answer, Clock
+from loadtest.driver import Clock, Response
 from loadtest.tasks import Task
 
 
@@ -23,10 +23,10 @@ from loadtest.tasks import Task
 async def connect(
     protocol: Protocol, task: Task, model: str, port: int, clock: Clock
 ) -> AsyncIterator[Sender]:
-    """Asks the server on ``port``, and never raises for a request that failed."""
+    """A sender for the server on ``port``. A failed request has a status and raises nothing."""
     maker = {
         Protocol.TRIUNE: grpc_senders.triune,
-        Protocol.LINES: grpc_senders.lines,
+        Protocol.JSON_GRPC: grpc_senders.json_grpc,
         Protocol.LLAMA: http_senders.llama,
         Protocol.COMPLETIONS: http_senders.completions,
         Protocol.EMBEDDINGS: http_senders.embeddings,
@@ -34,12 +34,12 @@ async def connect(
     }[protocol]
     async with maker(task, model, port, clock) as sender:
 
-        async def safe(question: bytes) -> Answer:
+        async def safe(message: bytes) -> Response:
             try:
-                return await sender.ask(question)
+                return await sender.call(message)
             except grpc.aio.AioRpcError as error:
-                return Answer(status=f"{error.code().name}: {error.details()}"[:200])
-            except (aiohttp.ClientError, TimeoutError, NotUnderstoodError, LookupError) as error:
-                return Answer(status=f"{type(error).__name__}: {error}"[:200])
+                return Response(status=f"{error.code().name}: {error.details()}"[:200])
+            except (aiohttp.ClientError, TimeoutError, MalformedReplyError, LookupError) as error:
+                return Response(status=f"{type(error).__name__}: {error}"[:200])
 
-        yield replace(sender, ask=safe)
+        yield replace(sender, call=safe)

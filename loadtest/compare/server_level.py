@@ -1,41 +1,45 @@
-"""Servers side by side, their clients on the same cores."""
+"""Compares servers, with their clients on the same cores."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from loadtest.compare import figures
-from loadtest.compare.contestants import Level
-from loadtest.compare.errors import BadAnswerError, WorkerError
-from loadtest.compare.figures import Measured
-from loadtest.compare.loads import FLOOD_FACTOR, STEADY_PART, Load, Pace, Requests
-from loadtest.compare.runs import Metric, Ran, Timing, metrics
+from loadtest.compare import measurements
+from loadtest.compare.candidates import Level
+from loadtest.compare.errors import InvalidResultError, WorkerError
+from loadtest.compare.loads import FLOOD_FACTOR, STEADY_SHARE, ArrivalProcess, Load, Requests
+from loadtest.compare.measurements import Measurement
+from loadtest.compare.server_metrics import Metric, RunResult, RunTiming, metrics
 from loadtest.compare.server_runner import ServerRunner
-from loadtest.compare.timetable import Timetable
+from loadtest.compare.time_budget import TimeBudget
 
 WARMUP_SECONDS = 1.0
-TRIAL_PART = 0.5
-"""Of the duration: how long each layout is tried, which also warms it up."""
+TRIAL_SHARE = 0.5
+"""Duration of the trial of a layout, which also warms it up, relative to that of a run."""
 
 NOTICEABLE_CORES = 0.1
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def load_seconds(load: Load, layouts: Sequence[int], rounds: int, duration_seconds: float) -> float:
-    """About how long a load takes. ``layouts``: of each server."""
-    once = WARMUP_SECONDS + 1.5 * load.seconds_to_answer
+    """Approximate duration of all runs of a load.
+
+    Args:
+        layouts: number of layouts of each server.
+    """
+    once = WARMUP_SECONDS + 1.5 * load.seconds_per_response
     measured = len(layouts) * rounds * (once + load.run_seconds(duration_seconds))
-    return measured + sum(layouts) * (once + TRIAL_PART * duration_seconds)
+    return measured + sum(layouts) * (once + TRIAL_SHARE * duration_seconds)
 
 
 class ServerComparison:
-    """Measures loads, one after the other.
+    """Runs loads against our servers and the peers', one load after the other.
 
     Args:
-        ours: by precision.
-        requests_of: a load's requests for a seed.
+        ours: our server by precision.
+        requests_of: returns a load's requests for a seed.
         rounds: of each load, at most.
         duration_seconds: of a run, at least (``Load.run_seconds``).
     """
@@ -47,8 +51,8 @@ class ServerComparison:
         requests_of: Callable[[Load, int], Requests],
         rounds: int,
         duration_seconds: float,
-        timetable: Timetable,
-        say: Say,
+        time_budget: TimeBudget,
+        log: Log,
     ) -> None:
         self._ours = ours
         self._peers = peers
@@ -56,39 +60,40 @@ class ServerComparison:
         self._requests_of = requests_of
         self._rounds = rounds
         self._duration_seconds = duration_seconds
-        self._timetable = timetable
-        self._say = say
+        self._time_budget = time_budget
+        self._log = log
         self._best_peer_rate: float | None = None
         self._seeds = iter(range(1_000_000))
 
     def rounds(self, load: Load, until: float = math.inf) -> Iterator[list[dict[str, Any]]]:
-        """After each round, a row for each precision of ours and each metric.
+        """Yields after each round the rows so far: one for each of our precisions and metrics.
 
-        ``until``: by the timetable's clock; no round begins that would not end by then, but for
-        the first.
+        Args:
+            until: a time of the budget's clock. The first round always runs; a later one only if
+                it is expected to end by then.
         """
         reasons: dict[str, str] = {}
         trials = self._try_layouts(load, reasons)
         rate = self._rate(load, trials)
         layouts = {name: best for name, (best, _) in trials.items()}
-        rounds: dict[str, list[Ran]] = {runner.name: [] for runner in self._runners}
+        rounds: dict[str, list[RunResult]] = {runner.name: [] for runner in self._runners}
         seconds = 0.0
         for number in range(self._rounds):
-            if number and not self._timetable.has_time(seconds, until):
+            if number and not self._time_budget.has_time(seconds, until):
                 break
-            begun = self._timetable.now()
+            started = self._time_budget.now()
             self._round(number, load, layouts, rate, rounds, reasons)
-            seconds = self._timetable.now() - begun
+            seconds = self._time_budget.now() - started
             yield self._rows(load, rate, rounds, trials, reasons)
         for runner in self._runners:
-            runner.forget(load.clients)
+            runner.stop_for(load.clients)
         self._note_best_peer(rounds, reasons)
 
     def _rows(
         self,
         load: Load,
         rate: float | None,
-        rounds: Mapping[str, Sequence[Ran]],
+        rounds: Mapping[str, Sequence[RunResult]],
         trials: Mapping[str, tuple[str, float]],
         reasons: Mapping[str, str],
     ) -> list[dict[str, Any]]:
@@ -108,10 +113,12 @@ class ServerComparison:
                     "precision": precision,
                     "clients": load.clients,
                     "metric": name,
-                    "requests_per_second_sent": rate if load.pace == Pace.STEADY else None,
+                    "requests_per_second_sent": rate
+                    if load.arrival_process == ArrivalProcess.STEADY
+                    else None,
                 }
                 own = measured.pop(mine.name)
-                found.append(figures.row(about, own, measured, None))
+                found.append(measurements.row(about, own, measured, None))
         return found
 
     def close(self) -> None:
@@ -119,29 +126,33 @@ class ServerComparison:
             runner.close()
 
     def _try_layouts(self, load: Load, reasons: dict[str, str]) -> dict[str, tuple[str, float]]:
-        """By name, the layout that answers most requests a second, and how many."""
-        timing = Timing(
+        """By server, the layout with the most responses per second, and that rate."""
+        timing = RunTiming(
             warmup_seconds=WARMUP_SECONDS,
-            duration_seconds=TRIAL_PART * self._duration_seconds,
+            duration_seconds=TRIAL_SHARE * self._duration_seconds,
         )
         best: dict[str, tuple[str, float]] = {}
         requests = self._requests_of(load, next(self._seeds))
         for runner in self._runners:
             layouts = runner.layouts
-            if load.pace == Pace.CLOSED and len(layouts) == 1 and runner.is_warm(layouts[0], load):
+            if (
+                load.arrival_process == ArrivalProcess.CLOSED
+                and len(layouts) == 1
+                and runner.is_warm(layouts[0], load)
+            ):
                 best[runner.name] = (layouts[0], 0.0)
                 continue
             for layout in layouts:
                 try:
-                    # A closed loop, whatever the pace: it finds out what can be done.
+                    # Always a closed loop: it measures the capacity.
                     found = runner.run(layout, load, requests, None, timing)
-                except (WorkerError, BadAnswerError) as error:
-                    self._say(f"{runner.name} {layout}: {error}")
+                except (WorkerError, InvalidResultError) as error:
+                    self._log(f"{runner.name} {layout}: {error}")
                     reasons[runner.name] = str(error)
                     continue
-                self._tell(load, f"{runner.name} {layout}".rstrip(), "tried", found)
-                if runner.name not in best or found.answers_per_second > best[runner.name][1]:
-                    best[runner.name] = (layout, found.answers_per_second)
+                self._log_result(load, f"{runner.name} {layout}".rstrip(), "trial", found)
+                if runner.name not in best or found.responses_per_second > best[runner.name][1]:
+                    best[runner.name] = (layout, found.responses_per_second)
             if runner.name in best:
                 reasons.pop(runner.name, None)
             else:
@@ -149,14 +160,14 @@ class ServerComparison:
         return best
 
     def _rate(self, load: Load, trials: Mapping[str, tuple[str, float]]) -> float | None:
-        """Requests per second to send, in an open loop."""
-        if load.pace == Pace.CLOSED or not trials:
+        """Requests per second of an open loop; ``None`` for a closed loop."""
+        if load.arrival_process == ArrivalProcess.CLOSED or not trials:
             return None
-        if load.pace == Pace.FLOOD:
+        if load.arrival_process == ArrivalProcess.FLOOD:
             return FLOOD_FACTOR * max(rate for _, rate in trials.values()) or None
         peers = [trials[runner.name][1] for runner in self._peers if runner.name in trials]
         capacity = self._best_peer_rate or max(peers or [rate for _, rate in trials.values()])
-        return STEADY_PART * capacity or None
+        return STEADY_SHARE * capacity or None
 
     def _round(
         self,
@@ -164,13 +175,13 @@ class ServerComparison:
         load: Load,
         layouts: Mapping[str, str],
         rate: float | None,
-        rounds: Mapping[str, list[Ran]],
+        rounds: Mapping[str, list[RunResult]],
         reasons: dict[str, str],
     ) -> None:
-        """Everybody once, each round beginning with another."""
-        # The same requests for everybody; none of them was sent before.
+        """Runs each server once; each round starts with another one."""
+        # All servers get the same requests, which are new in each round.
         requests = self._requests_of(load, next(self._seeds))
-        timing = Timing(
+        timing = RunTiming(
             warmup_seconds=WARMUP_SECONDS,
             duration_seconds=load.run_seconds(self._duration_seconds),
         )
@@ -181,25 +192,27 @@ class ServerComparison:
             try:
                 found = runner.run(layouts[runner.name], load, requests, rate, timing)
                 rounds[runner.name].append(found)
-                self._tell(load, runner.name, f"round {number + 1}", found)
-            except (WorkerError, BadAnswerError) as error:
-                self._say(f"{runner.name}: {error}")
+                self._log_result(load, runner.name, f"round {number + 1}", found)
+            except (WorkerError, InvalidResultError) as error:
+                self._log(f"{runner.name}: {error}")
                 reasons[runner.name] = str(error)
 
-    def _tell(self, load: Load, name: str, what: str, found: Ran) -> None:
-        told = {metric: of(found) for metric, of in metrics(load).items()}
-        values = ", ".join(f"{value or 0:.4g} {metric}" for metric, value in told.items())
+    def _log_result(self, load: Load, name: str, phase: str, found: RunResult) -> None:
+        values_by_metric = {metric: of(found) for metric, of in metrics(load).items()}
+        values = ", ".join(
+            f"{value or 0:.4g} {metric}" for metric, value in values_by_metric.items()
+        )
         disturbed = ""
         if found.other_cores > NOTICEABLE_CORES:
-            disturbed = f"; others had {found.other_cores:.1f} cores"
-        self._say(f"{load.label}, {load.clients} clients, {what}: {name}: {values}{disturbed}")
+            disturbed = f"; other processes used {found.other_cores:.1f} cores"
+        self._log(f"{load.label}, {load.clients} clients, {phase}: {name}: {values}{disturbed}")
 
     def _note_best_peer(
-        self, rounds: Mapping[str, Sequence[Ran]], reasons: Mapping[str, str]
+        self, rounds: Mapping[str, Sequence[RunResult]], reasons: Mapping[str, str]
     ) -> None:
-        """What the steady load that follows is sent at."""
+        """Keeps the best peer's rate, from which the following steady load derives its own."""
         rates = [
-            median(one.answers_per_second for one in rounds[runner.name])
+            median(result.responses_per_second for result in rounds[runner.name])
             for runner in self._peers
             if runner.name not in reasons
         ]
@@ -208,17 +221,17 @@ class ServerComparison:
 
 def _measured(
     metric: Metric,
-    runs: Sequence[Ran],
+    runs: Sequence[RunResult],
     trials: Mapping[str, tuple[str, float]],
     name: str,
     reasons: Mapping[str, str],
-) -> Measured:
+) -> Measurement:
     if name in reasons:
-        return Measured(reason=reasons[name])
+        return Measurement(reason=reasons[name])
     values = [metric(run) for run in runs]
     if any(value is None or value <= 0 for value in values):
-        return Measured(reason="nothing was answered within the duration: measure for longer")
-    return Measured(
+        return Measurement(reason="no response arrived within the duration: use a longer one")
+    return Measurement(
         rates=tuple(value for value in values if value is not None),
         layout=trials[name][0],
         extra={

@@ -1,8 +1,8 @@
-"""Which servers are measured, how each is started, and by which protocol it is asked.
+"""The servers that are measured: how each is started, and which protocol it speaks.
 
-Words in braces are filled in: ``python`` and ``bin`` of its environment, ``model``, ``port``,
-``threads``, ``clients``, and ``context``, the tokens that so many need room for. A command that
-holds the last two is started anew for each number of clients.
+A command may contain placeholders in braces: ``python`` and ``bin`` of its environment,
+``model``, ``port``, ``threads``, ``clients``, and ``context`` (cache tokens for that many
+clients). A command with ``clients`` or ``context`` is restarted for each number of clients.
 """
 
 import ctypes.util
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from loadtest.compare.contestants import bundles_folder
+from loadtest.compare.candidates import bundles_folder
 from loadtest.compare.environments import (
     COMPLETE_FILE,
     CTRANSLATE2,
@@ -23,18 +23,19 @@ from loadtest.compare.environments import (
     Environment,
     require,
 )
-from loadtest.machine import instructions
+from loadtest.compare.paths import Paths
+from loadtest.machine import cpu_flags
 from loadtest.tasks import Task
 
-ROW_TOKENS = 640
-"""Room for the longest prompt and its answer."""
+TOKENS_PER_CLIENT = 640
+"""Cache tokens for the longest prompt and its output."""
 
 
 class Protocol(StrEnum):
-    """How a server is asked; ``senders.py`` has one for each."""
+    """The protocol of a server; ``senders.py`` has a sender for each."""
 
     TRIUNE = "triune"
-    LINES = "lines"  # JSON by gRPC: loadtest/peers/ctranslate2_server.py
+    JSON_GRPC = "lines"  # JSON over gRPC: loadtest/peers/ctranslate2_server.py
     LLAMA = "llama"
     COMPLETIONS = "completions"  # OpenAI's
     EMBEDDINGS = "embeddings"  # OpenAI's
@@ -42,17 +43,18 @@ class Protocol(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Server:
+class ServerCandidate:
     """A server at one task.
 
     Args:
-        model: below the folder of prepared models.
-        layouts: by name, what is added to the command. The best for each load counts.
-        health: path that answers 200 once it serves; empty for gRPC.
-        preloads: shared libraries that are loaded first, if they are there: names as the
-            linker knows them, or patterns below the environment.
-        start_seconds: about how long it takes until it serves.
-        compiles: what it serves with, when it is started for the first time; for minutes.
+        model: path below the folder of prepared models.
+        layouts: ways to use the cores, by name: arguments to add to the command. The fastest
+            for each load counts.
+        health: HTTP path that returns 200 once the server is ready; empty for gRPC.
+        preloads: shared libraries for ``LD_PRELOAD``, if present: names as the linker knows
+            them, or glob patterns below the environment.
+        start_seconds: approximate time until it is ready.
+        compiles: whether the first start compiles for minutes; ``--prepare`` then does it.
     """
 
     name: str
@@ -67,33 +69,36 @@ class Server:
     start_seconds: float = 5.0
     compiles: bool = False
 
-    def filled(
-        self, layout: str, *, port: int, clients: int, threads: int, places: "ServerPlaces"
+    def format_command(
+        self, layout: str, *, port: int, clients: int, threads: int, paths: Paths
     ) -> list[str]:
-        """The command. Raises ``LookupError``, with the reason, if something is not there."""
-        words = {
-            "model": str(require(places.models / self.model)),
+        """The command with its placeholders filled in.
+
+        Raises ``LookupError`` with the reason if the model or the environment is missing.
+        """
+        values = {
+            "model": str(require(paths.models / self.model)),
             "port": port,
             "clients": clients,
-            "context": clients * ROW_TOKENS,
+            "context": clients * TOKENS_PER_CLIENT,
             "threads": threads,
-            **self._interpreter(places.environments),
+            **self._interpreter(paths.environments),
         }
-        return [part.format(**words) for part in (*self.command, *self.layouts[layout])]
+        return [part.format(**values) for part in (*self.command, *self.layouts[layout])]
 
     @property
-    def is_for_clients(self) -> bool:
-        """Whether its command depends on their number."""
+    def depends_on_clients(self) -> bool:
+        """Whether the command depends on the number of clients."""
         return any("{clients}" in part for part in self.command)
 
     @property
     def model_name(self) -> str:
-        """Of our own server: the bundle's."""
+        """The name of the bundle, for our own server."""
         return Path(self.model).parent.name
 
     def environment_variables(self, threads: int, environments: Path) -> dict[str, str]:
-        words = {"threads": threads, "cache": environments / "cache"}
-        found = {name: value.format(**words) for name, value in self.variables.items()}
+        values = {"threads": threads, "cache": environments / "cache"}
+        found = {name: value.format(**values) for name, value in self.variables.items()}
         libraries = [path for name in self.preloads for path in self._library(name, environments)]
         if libraries:
             found["LD_PRELOAD"] = ":".join(libraries)
@@ -113,21 +118,13 @@ class Server:
         return [found] if found else []
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerPlaces:
-    """Where environments and models lie."""
-
-    environments: Path
-    models: Path
-
-
 _BUNDLES = {
     Task.GENERATE: "smollm2",
     Task.TRANSLATE: "transformer-base",
     Task.EMBED: "minilm",
 }
-# Beams need rows, translations are short.
-_OPTIONS: dict[Task, dict[str, tuple[str, ...]]] = {
+# Each beam needs a slot; translations are short.
+_LAYOUTS: dict[Task, dict[str, tuple[str, ...]]] = {
     Task.GENERATE: {"": ()},
     Task.TRANSLATE: {"": ("--slots", "128", "--max-length", "256")},
     Task.EMBED: {"": ()},
@@ -135,9 +132,9 @@ _OPTIONS: dict[Task, dict[str, tuple[str, ...]]] = {
 OURS = "triune"
 
 
-def server_of(task: Task, precision: str) -> Server:
-    """Our own, as ``python -m server`` starts it."""
-    return Server(
+def our_server(task: Task, precision: str) -> ServerCandidate:
+    """Our own server, as ``python -m server`` starts it."""
+    return ServerCandidate(
         name=f"{OURS} {precision}",
         protocol=Protocol.TRIUNE,
         command=(
@@ -145,24 +142,26 @@ def server_of(task: Task, precision: str) -> Server:
             *("--listen", "127.0.0.1:{port}", "--metrics", "127.0.0.1:0"),
             *("--threads", "{threads}"),
         ),
-        layouts=_OPTIONS[task],
+        layouts=_LAYOUTS[task],
         model=f"{bundles_folder(Path()).name}/{precision}/{_BUNDLES[task]}/1",
     )
 
 
-def tokenizer_of(task: Task, precision: str, models: Path) -> Path:
-    """Of our bundle: what cuts the texts that everybody is sent.
+def tokenizer_path(task: Task, precision: str, models: Path) -> Path:
+    """The tokenizer file of our bundle: it cuts the texts that all servers get.
 
-    Raises ``FileNotFoundError`` if there is none.
+    Raises ``FileNotFoundError`` if the bundle is missing.
     """
     try:
-        return require(models / server_of(task, precision).model) / "tokenizer.json"
+        return require(models / our_server(task, precision).model) / "tokenizer.json"
     except LookupError as error:
         raise FileNotFoundError(str(error)) from error
 
 
-def _vllm(model: str, *options: str, protocol: Protocol, layouts: tuple[str, ...]) -> Server:
-    return Server(
+def _vllm(
+    model: str, *options: str, protocol: Protocol, layouts: tuple[str, ...]
+) -> ServerCandidate:
+    return ServerCandidate(
         name="vllm",
         protocol=protocol,
         command=(
@@ -181,7 +180,7 @@ def _vllm(model: str, *options: str, protocol: Protocol, layouts: tuple[str, ...
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CACHE_ROOT": "{cache}/vllm",
-            # What it saves it cannot load again; what inductor saves it can.
+            # vLLM fails to reload its own AOT cache; the inductor cache works.
             "VLLM_USE_AOT_COMPILE": "0",
             "TORCHINDUCTOR_CACHE_DIR": "{cache}/inductor",
             "DO_NOT_TRACK": "1",
@@ -197,9 +196,9 @@ def _ctranslate2(workers: str, threads: str) -> tuple[str, ...]:
     return ("--workers", workers, "--threads", threads)
 
 
-SERVER_PEERS: dict[Task, tuple[Server, ...]] = {
+SERVER_PEERS: dict[Task, tuple[ServerCandidate, ...]] = {
     Task.GENERATE: (
-        Server(
+        ServerCandidate(
             name="llama-server Q8_0",
             protocol=Protocol.LLAMA,
             command=(
@@ -216,14 +215,14 @@ SERVER_PEERS: dict[Task, tuple[Server, ...]] = {
             "hugging_face/smollm2",
             *("--max-num-seqs", "64", "--max-model-len", "1024"),
             protocol=Protocol.COMPLETIONS,
-            # oneDNN has no products in bfloat16 for processors without AVX-512: only a reference.
-            layouts=("float32", "bfloat16") if "avx512f" in instructions() else ("float32",),
+            # Without AVX-512, oneDNN has only a slow reference matmul for bfloat16.
+            layouts=("float32", "bfloat16") if "avx512f" in cpu_flags() else ("float32",),
         ),
     ),
     Task.TRANSLATE: (
-        Server(
+        ServerCandidate(
             name="ctranslate2 grpc.aio",
-            protocol=Protocol.LINES,
+            protocol=Protocol.JSON_GRPC,
             command=(
                 *("{python}", "-m", "loadtest.peers.ctranslate2_server"),
                 *("--model", "{model}", "--port", "{port}"),
@@ -238,7 +237,7 @@ SERVER_PEERS: dict[Task, tuple[Server, ...]] = {
         ),
     ),
     Task.EMBED: (
-        Server(
+        ServerCandidate(
             name="infinity",
             protocol=Protocol.EMBEDDINGS,
             command=(
@@ -251,7 +250,7 @@ SERVER_PEERS: dict[Task, tuple[Server, ...]] = {
                     "{model}",
                 ),
                 *("--served-model-name", "model", "--engine", "optimum", "--device", "cpu"),
-                # Its own choice is the first token's vector.
+                # Its default takes the first token's vector.
                 *("--pooling-method", "mean", "--no-model-warmup", "--batch-size", "32"),
                 *("--host", "127.0.0.1", "--port", "{port}", "--url-prefix", "/v1"),
                 *("--log-level", "warning"),
@@ -271,7 +270,7 @@ SERVER_PEERS: dict[Task, tuple[Server, ...]] = {
             protocol=Protocol.EMBEDDINGS,
             layouts=("float32",),
         ),
-        Server(
+        ServerCandidate(
             name="triton",
             protocol=Protocol.TRITON,
             command=(

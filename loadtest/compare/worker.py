@@ -1,4 +1,4 @@
-"""A contestant's process, which runs only while it is asked something."""
+"""A candidate's process, which runs only while a call is in progress."""
 
 import contextlib
 import json
@@ -16,61 +16,68 @@ _REASON_CHARACTERS = 300
 
 
 class Worker:
-    """Speaks the lines of ``loadtest/peers/lines.py`` with a process group of its own.
+    """A process group that speaks the protocol of ``loadtest/peers/json_lines.py``.
 
-    Between questions the group is stopped (SIGSTOP): threads that spin after a run, and
-    whatever else goes on there, take nothing from the contestant that is being measured.
+    Between calls the group is stopped (SIGSTOP), so that threads that spin after a run take no
+    time from the candidate that is being measured.
 
     Args:
-        command: of the process; one that cannot be started fails with the first question.
-        environment: added to our own.
-        log: where its standard error goes.
+        environment: environment variables to add to our own.
+        log_path: file of its standard error.
+        folder: working directory.
+
+    Raises:
+        WorkerError: the command cannot be started.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path
+        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path, folder: Path
     ) -> None:
-        self._group = ProcessGroup(command, environment, log, folder, talks=True)
+        self._group = ProcessGroup(command, environment, log_path, folder, with_pipes=True)
         self._process = self._group.process
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     @property
     def pid(self) -> int:
-        """Of the process, and of its group."""
+        """Id of the process and of its group."""
         return self._group.pid
 
     @property
     def is_alive(self) -> bool:
         return self._group.is_alive
 
-    def ask(self, question: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
-        """The answer. Raises :class:`WorkerError`; after one in vain, ``is_alive`` may be false."""
+    def call(self, message: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
+        """Sends ``message`` and returns the reply.
+
+        Raises ``WorkerError`` if the process reports an error, ends or does not reply in time;
+        a process that does not reply is killed.
+        """
         assert self._process.stdin is not None
         self._group.resume()
         try:
-            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
             line = self._lines.get(timeout=timeout_seconds)
         except queue.Empty:
             self.kill()
-            raise WorkerError(f"no answer within {timeout_seconds:g} s") from None
+            raise WorkerError(f"no reply within {timeout_seconds:g} s") from None
         except OSError:
             line = None
         if line is None:
             self._process.wait()
-            raise WorkerError(self._group.last_words())
+            raise WorkerError(self._group.exit_reason())
         self._group.pause()
         try:
-            answer: dict[str, Any] = json.loads(line)
+            reply: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
-            raise WorkerError(f"not an answer: {line.strip()[:_REASON_CHARACTERS]}") from None
-        if "error" in answer:
-            raise WorkerError(str(answer["error"])[:_REASON_CHARACTERS])
-        return answer
+            raise WorkerError(f"not a JSON reply: {line.strip()[:_REASON_CHARACTERS]}") from None
+        if "error" in reply:
+            raise WorkerError(str(reply["error"])[:_REASON_CHARACTERS])
+        return reply
 
     def close(self) -> None:
-        """Ends the process with the end of its input; at the latest after some seconds."""
+        """Closes its input, so that it ends; kills it after a few seconds."""
         self._group.resume()
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
@@ -78,7 +85,7 @@ class Worker:
         self._group.wait_and_kill(_CLOSE_SECONDS)
 
     def kill(self) -> None:
-        """Ends whatever is left of the process group."""
+        """Kills the process group."""
         self._group.kill()
 
     def _read(self) -> None:

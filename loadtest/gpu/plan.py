@@ -1,50 +1,52 @@
-"""What ``loadtest gpu`` does, in which order. Pure."""
+"""The checks and benchmarks of ``loadtest gpu``, in order. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from loadtest.gpu.sizes import CHECKED, MEASURED, Family, Size
+from loadtest.gpu.model_sizes import BENCHMARK_SIZES, CHECK_SIZES, Family, ModelSize
 
 
-class Extent(StrEnum):
-    TINY = "tiny"  # does all of it run?
+class PlanSize(StrEnum):
+    TINY = "tiny"  # only shows that everything works
     FULL = "full"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One path of the kernels, held to fp32 PyTorch.
+    """One kernel path, compared with fp32 PyTorch.
 
-    ``config``: fields of the server's configuration that choose the path. ``tolerance``: of a
-    token's log-probability; of an encoder, of one less a vector's cosine. ``is_told``: whether
-    the engine tells log-probabilities, for which the host needs whole logits.
+    Args:
+        config: fields of ``ServerConfig`` that select the path.
+        tolerance: of a token's log-probability; for an encoder, of one minus the cosine.
+        with_logprobs: whether the engine returns log-probabilities, which needs the logits on
+            the host.
     """
 
     label: str
-    size: Size
+    size: ModelSize
     precision: str
     tolerance: float
     kv_cache: str = "float"
     config: Mapping[str, Any] = field(default_factory=dict)
-    is_told: bool = True
+    with_logprobs: bool = True
 
     @property
     def name(self) -> str:
-        """As the report has it."""
+        """The name in the report."""
         kv_cache = "" if self.kv_cache == "float" else f", {self.kv_cache} cache"
         return f"{self.label}, {self.precision}{kv_cache}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """One model in one precision, at some batch sizes; ``config`` as of a check."""
+class Benchmark:
+    """One model in one precision at several batch sizes; ``config`` as for a check."""
 
-    size: Size
+    size: ModelSize
     precision: str
     batches: tuple[int, ...]
-    num_tokens: int  # of a prompt, source or text
+    num_tokens: int  # of each prompt, source or text
     num_new_tokens: int
     rounds: int
     kv_cache: str = "float"
@@ -53,7 +55,7 @@ class Speed:
 
     @property
     def name(self) -> str:
-        """As the report has it."""
+        """The name in the report."""
         kv_cache = "" if self.kv_cache == "float" else f", {self.kv_cache} cache"
         label = f", {self.label}" if self.label else ""
         return f"{self.size.name}, {self.precision}{kv_cache}{label}"
@@ -61,9 +63,9 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStep:
-    """One decode step of attention alone, of the 1.1 billion Llama's heads unless said otherwise.
+    """One decode step of attention alone; by default with the heads of the 1.1B Llama.
 
-    ``num_cached`` of ``capacity`` tokens of each row are there.
+    The cache of each sequence holds ``num_cached`` of ``capacity`` tokens.
     """
 
     batch: int
@@ -75,12 +77,12 @@ class CacheStep:
 
     @property
     def name(self) -> str:
-        """As the report has it."""
+        """The name in the report."""
         return f"{self.batch} rows, {self.num_cached} of {self.capacity} tokens"
 
     @property
     def fields(self) -> dict[str, int]:
-        """As ``loadtest/peers/attention_caches.py`` wants them."""
+        """The fields of the message to ``loadtest/peers/attention_caches.py``."""
         return asdict(self)
 
 
@@ -88,27 +90,27 @@ class CacheStep:
 class Plan:
     device: str
     checks: tuple[Check, ...]
-    speeds: tuple[Speed, ...]
+    benchmarks: tuple[Benchmark, ...]
     caches: tuple[CacheStep, ...]
 
 
-# Of a log-probability, with random weights; and of one less the cosine of an encoder's vectors.
+# Of log-probabilities, with random weights; and of one minus the cosine of an encoder's vectors.
 TOLERANCES = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.15, "int8": 0.1, "int4": 0.8}
 _COSINES = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 0.002, "int4": 0.03}
 _CACHE_TOLERANCE = 0.1
-# A prompt is longer than this, so that it is read in pieces over what is cached.
+# Less than most prompts, so that they are prefilled in chunks.
 CHUNKED = {"max_batched_tokens": 16}
 
 
-# Paths that options of the server turn on: a version without one says so. A CPU can be treated as
-# a device whose memory the host does not reach; a GPU always is one.
-APART = {"has_device_memory": True}
+# Paths that need a server option; a version without the option reports so. A CPU can be treated
+# as a device with its own memory, as a GPU always is.
+DEVICE_MEMORY = {"has_device_memory": True}
 SAMPLED = "sampling on the device"
 PADDED = "padded steps in a device's memory"
 OPTIONS: dict[str, Mapping[str, Any]] = {
-    PADDED: {**APART, "cuda_graphs": True},
-    "plain steps in a device's memory": {**APART, "cuda_graphs": False},
-    SAMPLED: {**APART, "sampling": "device"},
+    PADDED: {**DEVICE_MEMORY, "cuda_graphs": True},
+    "plain steps in a device's memory": {**DEVICE_MEMORY, "cuda_graphs": False},
+    SAMPLED: {**DEVICE_MEMORY, "sampling": "device"},
 }
 _OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
     "prefill and decode": {},
@@ -117,32 +119,35 @@ _OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
 }
 
 
-def make_plan(device: str, extent: Extent) -> Plan:
-    """On a CPU the first precision is fp32, which no attention on CUDA computes in."""
+def make_plan(device: str, sizes: PlanSize) -> Plan:
+    """The plan for a device. Precisions start with fp32 on CPU, with fp16 on CUDA.
+
+    CUDA has no fp32 attention kernel.
+    """
     is_cuda = device.startswith("cuda")
     first = "fp16" if is_cuda else "fp32"
-    if extent == Extent.TINY:
+    if sizes == PlanSize.TINY:
         return Plan(
             device=device,
             checks=_checks((first, "int8"), (first,), first),
-            speeds=tuple(_speed(size, first, (1, 4), 16, 8, 2) for size in CHECKED),
+            benchmarks=tuple(_benchmark(size, first, (1, 4), 16, 8, 2) for size in CHECK_SIZES),
             caches=(CacheStep(batch=3, num_cached=300, capacity=512),),
         )
     precisions = ("fp16", "bf16", "int8", "int4") if is_cuda else ("fp32", "int8", "int4")
     batches = (1, 4, 16, 32, 64, 128, 256)
-    speeds = [
-        _speed(size, first, batches, 512 if size.family == Family.ENCODER else 128, 64, 3)
-        for size in MEASURED
+    benchmarks = [
+        _benchmark(size, first, batches, 512 if size.family == Family.ENCODER else 128, 64, 3)
+        for size in BENCHMARK_SIZES
     ]
-    large = next(size for size in MEASURED if size.name == "llama-1.1b")
-    some = _speed(large, first, (1, 32, 256), 128, 64, 3)
-    speeds += [replace(some, precision=precision) for precision in ("int8", "int4")]
-    speeds.append(replace(some, kv_cache="int8"))
+    large = next(size for size in BENCHMARK_SIZES if size.name == "llama-1.1b")
+    some = _benchmark(large, first, (1, 32, 256), 128, 64, 3)
+    benchmarks += [replace(some, precision=precision) for precision in ("int8", "int4")]
+    benchmarks.append(replace(some, kv_cache="int8"))
     if is_cuda:
         plain = {"cuda_graphs": False}
-        speeds.append(replace(some, label="without CUDA graphs", config=plain))
-    # The 1.1 billion first: what the others are compared with, and what takes longest to make.
-    speeds.sort(key=lambda speed: speed.size is not large)
+        benchmarks.append(replace(some, label="without CUDA graphs", config=plain))
+    # The 1.1B model first: it is the baseline, and takes longest to build.
+    benchmarks.sort(key=lambda benchmark: benchmark.size is not large)
     caches = [
         CacheStep(batch=batch, num_cached=num_cached, capacity=2048)
         for batch in (1, 32, 128)
@@ -151,20 +156,20 @@ def make_plan(device: str, extent: Extent) -> Plan:
     return Plan(
         device=device,
         checks=_checks(precisions, precisions, first),
-        speeds=tuple(speeds),
+        benchmarks=tuple(benchmarks),
         caches=tuple(caches),
     )
 
 
-def _speed(
-    size: Size,
+def _benchmark(
+    size: ModelSize,
     precision: str,
     batches: tuple[int, ...],
     num_tokens: int,
     num_new_tokens: int,
     rounds: int,
-) -> Speed:
-    return Speed(
+) -> Benchmark:
+    return Benchmark(
         size=size,
         precision=precision,
         batches=batches,
@@ -175,8 +180,8 @@ def _speed(
 
 
 def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) -> tuple[Check, ...]:
-    """All paths of a decoder in ``first``, and in each precision those that its weights touch."""
-    llama_size, bart_size, bert_size = CHECKED
+    """All decoder paths in ``first``; in other precisions the paths that depend on the weights."""
+    llama_size, bart_size, bert_size = CHECK_SIZES
     found: list[Check] = []
     for precision in precisions:
         tolerance = TOLERANCES[precision]
@@ -199,9 +204,9 @@ def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) ->
         )
         found += [cross, encoder]
         if precision == first:
-            found.append(_with(cross, "cross-attention in a device's memory", APART))
+            found.append(_with(cross, "cross-attention in a device's memory", DEVICE_MEMORY))
     return tuple(found)
 
 
 def _with(check: Check, label: str, config: Mapping[str, Any], **changes: Any) -> Check:
-    return replace(check, label=label, config=config, is_told=label != SAMPLED, **changes)
+    return replace(check, label=label, config=config, with_logprobs=label != SAMPLED, **changes)

@@ -1,52 +1,56 @@
-"""How fast a model could be on this card: each byte read once, each product at the best rate. Pure.
+"""Roofline of a model on a device: each byte read once, each operation at the peak rate. Pure.
 
-The products of attention itself are left out, which makes the floor of the time a little too low.
+The operations of attention itself are left out, which makes the bound slightly too high.
+
+Source: Williams et al., "Roofline: An Insightful Visual Performance Model", 2009.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from loadtest.gpu.plan import Speed
-from loadtest.gpu.sizes import Family
+from loadtest.gpu.model_sizes import Family
+from loadtest.gpu.plan import Benchmark
 
 WEIGHT_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5625}
-"""Of a weight; int4 in blocks of 32 with a scale of 16 bits."""
+"""Bytes per weight; int4 has blocks of 32 with a 16-bit scale."""
 _FLOAT_BYTES = {"fp32": 4.0, "bf16": 2.0}
 
 
-def best_rate(speed: Speed, batch: int, device: str, ceilings: Mapping[str, Any]) -> float:
-    """Tokens per second that nothing exceeds: decoded ones, or an encoder's.
+def roofline_rate(
+    benchmark: Benchmark, batch: int, device: str, ceilings: Mapping[str, Any]
+) -> float:
+    """Upper bound of tokens per second: output tokens, or input tokens of an encoder.
 
-    Of an encoder-decoder, whose source is read first, those of the whole.
+    For an encoder-decoder the time of the encoder is included.
     """
-    computed = _computed(speed.precision, device)
+    computed = _compute_precision(benchmark.precision, device)
     bandwidth: float = ceilings["bytes_per_second"]
     operations: float = ceilings["operations_per_second"][computed]
-    size = speed.size
-    cache_bytes = 1.0 if speed.kv_cache == "int8" else _FLOAT_BYTES.get(computed, 2.0)
+    size = benchmark.size
+    cache_bytes = 1.0 if benchmark.kv_cache == "int8" else _FLOAT_BYTES.get(computed, 2.0)
 
     def seconds(parameters: int, num_tokens: float, read_bytes: float = 0.0) -> float:
-        weights = parameters * WEIGHT_BYTES[speed.precision]
+        weights = parameters * WEIGHT_BYTES[benchmark.precision]
         return max((weights + read_bytes) / bandwidth, 2 * parameters * num_tokens / operations)
 
-    num_read = batch * speed.num_tokens
+    num_inputs = batch * benchmark.num_tokens
     if size.family == Family.ENCODER:
-        return num_read / seconds(size.encoder, num_read)
-    # In the middle of the output.
-    own = speed.num_new_tokens / 2
+        return num_inputs / seconds(size.encoder, num_inputs)
+    # The cache at the middle of the output.
+    own = benchmark.num_new_tokens / 2
     if size.family == Family.DECODER:
-        own += speed.num_tokens
-    values = size.cache_values * own + size.cross_values * speed.num_tokens
+        own += benchmark.num_tokens
+    values = size.cache_values * own + size.cross_values * benchmark.num_tokens
     step = seconds(size.decoder, batch, batch * values * cache_bytes)
     if size.family == Family.DECODER:
         return batch / step
-    encode = seconds(size.encoder, num_read)
-    return batch * speed.num_new_tokens / (encode + speed.num_new_tokens * step)
+    encode = seconds(size.encoder, num_inputs)
+    return batch * benchmark.num_new_tokens / (encode + benchmark.num_new_tokens * step)
 
 
-def _computed(precision: str, device: str) -> str:
-    """What products are made in."""
+def _compute_precision(precision: str, device: str) -> str:
+    """The precision of the arithmetic."""
     if precision in ("int8", "int4"):
         return "fp16" if device.startswith("cuda") else "fp32"
-    # A CPU has no fast products of 16 bits: weights are only stored so.
+    # CPUs lack fast 16-bit arithmetic: 16 bits are only a storage format.
     return precision if device.startswith("cuda") else "fp32"

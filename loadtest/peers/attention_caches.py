@@ -1,12 +1,12 @@
-"""One decode step of attention over two kinds of cache: a slot for each row, and pages.
+"""One decode step of attention over two cache layouts: a slot per sequence, and pages.
 
 ``{"op": "attend"}`` with ``device``, ``cache`` (``slots`` or ``paged``), ``batch``,
-``num_cached`` (tokens of each row that are cached), ``capacity`` (tokens that a row has room for),
-``num_heads``, ``num_kv_heads``, ``head_size`` and ``rounds``. Answered by ``{"seconds"}``, the
-median of a step whose tensors stay where they are, and ``{"max_error"}`` to attention in fp64.
+``num_cached`` (cached tokens per sequence), ``capacity`` (maximum tokens per sequence),
+``num_heads``, ``num_kv_heads``, ``head_size`` and ``rounds``. Reply: ``seconds``, the median of a
+step on bound tensors, and ``max_error`` relative to attention in fp64.
 
-Slots are ``GroupQueryAttention`` with keys and values in place, pages ``PagedAttention``, which has
-no kernel for CPUs; pages of a row lie anywhere among those of others.
+Slots use ``GroupQueryAttention``, which updates keys and values in place. Pages use
+``PagedAttention``, which has no CPU kernel; the pages of a sequence are scattered at random.
 
 Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
@@ -20,16 +20,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
-PAGE_TOKENS = 256  # a multiple of this is what flash attention's pages are
+PAGE_TOKENS = 256  # flash attention needs pages of a multiple of this
 _WARM_UP = 5
 _CHECKED_ROWS = 4
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is asked. Arrays are ``[batch, tokens, heads, head_size]``."""
+    """The shapes of a step, and its arrays: ``[batch, tokens, heads, head_size]``."""
 
     batch: int
     num_cached: int
@@ -51,16 +51,16 @@ class Step:
         return found[0], found[1], found[2]
 
     def cached(self) -> tuple[Any, Any]:
-        """Keys and values of a few rows, which all others repeat."""
+        """Keys and values of a few sequences, which all others repeat."""
         shape = (_CHECKED_ROWS, self.num_cached, self.num_kv_heads, self.head_size)
         rows = np.arange(self.batch) % _CHECKED_ROWS
         return self.numbers(3, *shape)[rows], self.numbers(4, *shape)[rows]
 
     def expected(self, dtype: Any) -> Any:
-        """Of the first rows, from what ``dtype`` keeps of the numbers: ``[rows, heads, size]``."""
+        """Attention of the first rows in fp64, inputs as ``dtype``: ``[rows, heads, H]``."""
         rows = min(self.batch, _CHECKED_ROWS)
-        query, key, value = (_kept(each[:rows], dtype) for each in self.new())
-        keys, values = (_kept(each[:rows], dtype) for each in self.cached())
+        query, key, value = (_rounded(each[:rows], dtype) for each in self.new())
+        keys, values = (_rounded(each[:rows], dtype) for each in self.cached())
         keys, values = (
             np.concatenate([old, new], 1).repeat(self.num_heads // self.num_kv_heads, 2)
             for old, new in ((keys, key), (values, value))
@@ -71,10 +71,10 @@ class Step:
 
 
 def attend(message: Message) -> Message:
-    """Raises what ONNX Runtime raises where it has no such kernel."""
+    """Runs a step. Raises ONNX Runtime's error if there is no kernel."""
     device, _, index = message["device"].partition(":")
     step = Step(**{each.name: message[each.name] for each in fields(Step)})
-    # Pages are of 16 bits everywhere; slots on a CPU of 32.
+    # Pages are 16-bit on all devices; slots on a CPU are 32-bit.
     is_float = device == "cpu" and message["cache"] == "slots"
     dtype = np.float32 if is_float else np.float16
     operator, described = _CACHES[message["cache"]]
@@ -92,8 +92,8 @@ def attend(message: Message) -> Message:
     held = {}
     for name, array in inputs.items():
         stored = array.astype(dtype) if array.dtype == np.float32 else array
-        place = ("cpu", 0) if name in on_host else (device, int(index or 0))
-        held[name] = ort.OrtValue.ortvalue_from_numpy(stored, *place)
+        location = ("cpu", 0) if name in on_host else (device, int(index or 0))
+        held[name] = ort.OrtValue.ortvalue_from_numpy(stored, *location)
         binding.bind_ortvalue_input(name, held[name])
     for output, source in aliases.items():
         binding.bind_ortvalue_output(output, held[source])
@@ -114,7 +114,7 @@ def attend(message: Message) -> Message:
     }
 
 
-# Inputs; which of them each output but the first is; which are in the host's memory.
+# Inputs; for each output but the first, the input that it aliases; inputs in host memory.
 Described = tuple[dict[str, Any], dict[str, str], frozenset[str]]
 
 
@@ -125,7 +125,7 @@ def _slots(step: Step) -> Described:
     for name, cached in zip(("past_key", "past_value"), step.cached(), strict=True):
         inputs[name] = np.zeros(shape, np.float32)
         inputs[name][:, :, : step.num_cached] = cached.transpose(0, 2, 1, 3)
-    # The length with the new token, less one.
+    # Length including the new token, minus one.
     inputs["seqlens_k"] = np.full(step.batch, step.num_cached, np.int32)
     inputs["total_sequence_length"] = np.array([step.num_cached + 1], np.int32)
     aliases = {"present_key": "past_key", "present_value": "past_value"}
@@ -181,7 +181,7 @@ def _session(
     return session
 
 
-def _kept(numbers: Any, dtype: Any) -> Any:
+def _rounded(numbers: Any, dtype: Any) -> Any:
     return numbers.astype(dtype).astype(np.float64)
 
 

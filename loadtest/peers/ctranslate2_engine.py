@@ -1,7 +1,7 @@
-"""CTranslate2: decoders, encoder-decoders and encoders, in the layout that is asked for.
+"""CTranslate2: decoders, encoder-decoders and encoders.
 
-``inter`` workers of ``intra`` threads each share a batch; both default to one worker that has
-all threads.
+A batch is divided among ``inter`` workers, each with an equal share of the threads. By default
+there is one worker with all threads.
 """
 
 import json
@@ -15,7 +15,7 @@ import ctranslate2
 import numpy as np
 from ctranslate2.converters import TransformersConverter
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _COMPUTE = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 _MAX_ENCODED_TOKENS = 4096
@@ -49,7 +49,7 @@ class Peer:
         return {"version": ctranslate2.__version__}
 
     def convert(self, message: Message) -> Message:
-        """From the Hugging Face folder ``model`` to ``out``, whole or not at all."""
+        """Converts the Hugging Face folder ``model`` to ``out``, atomically."""
         out = Path(message["out"])
         partial = out.with_name(f"{out.name}.partial")
         TransformersConverter(message["model"]).convert(str(partial), force=True)
@@ -65,14 +65,14 @@ class Peer:
         return [[self._words[id_] for id_ in row] for row in message["inputs"]]
 
     def _share(self, num_rows: int) -> int:
-        """The rows of one worker's batch."""
+        """Batch size of one worker."""
         return math.ceil(num_rows / self._inter)
 
     def _generate(self, message: Message) -> Message:
-        """Follows every token of every row.
+        """Records the arrival of each token.
 
-        For a decode, the rows continue one prompt that was read before: its state is copied to
-        each row, and costs each as much as its own would.
+        For a decode, all sequences continue one prompt that was prefilled before. Its state is
+        copied to each, so that attention costs as much as with prompts of their own.
         """
         rows, length = self._rows(message), message["max_new_tokens"]
         if message["kind"] == "decode":
@@ -124,11 +124,11 @@ class Peer:
         return {"vectors": self._vectors(message["inputs"]).tolist()}
 
     def _vectors(self, inputs: list[list[int]]) -> Any:
-        """Means over tokens, of length 1, batched by length; workers take batches in threads."""
+        """Normalized mean vectors, ``[N, H]``, in batches by length with a thread per worker."""
         order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
         batches: list[list[int]] = []
-        longest = max(1, _MAX_ENCODED_TOKENS // max(map(len, inputs)))
-        size = min(longest, self._share(len(order)))
+        largest = max(1, _MAX_ENCODED_TOKENS // max(map(len, inputs)))
+        size = min(largest, self._share(len(order)))
         batches = [order[start : start + size] for start in range(0, len(order), size)]
         found: dict[int, Any] = {}
 

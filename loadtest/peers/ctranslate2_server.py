@@ -1,8 +1,8 @@
-"""CTranslate2 behind grpc.aio with a queue that waits 5 ms, as its users build it.
+"""CTranslate2 behind grpc.aio with dynamic batching (5 ms), as its users typically deploy it.
 
-Requests and answers are JSON: ``{"text", "max_new_tokens", "beams"}`` of words that blanks
-separate, and ``{"text", "num_tokens"}``. ``--workers`` threads take batches from the queue,
-each with ``--threads`` of its own inside CTranslate2.
+Requests and replies are JSON: ``{"text", "max_new_tokens", "beams"}`` with words separated by
+spaces, and ``{"text", "num_tokens"}``. Each of ``--workers`` workers translates a batch at a time
+with ``--threads`` threads.
 """
 
 import argparse
@@ -21,7 +21,7 @@ MAX_BATCH = 64
 
 
 @dataclass
-class Waiting:
+class PendingRequest:
     words: list[str]
     length: int
     beams: int
@@ -39,19 +39,21 @@ class Translator:
         )
         self._pool = ThreadPoolExecutor(workers)
         self._free = asyncio.Semaphore(workers)
-        self._queue: asyncio.Queue[Waiting] = asyncio.Queue()
+        self._queue: asyncio.Queue[PendingRequest] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def translate(self, request: bytes, context: Any) -> bytes:
         del context
         message = json.loads(request)
-        one = Waiting(message["text"].split(), message["max_new_tokens"], message["beams"])
-        self._queue.put_nowait(one)
-        words = await one.answer
+        waiting = PendingRequest(
+            message["text"].split(), message["max_new_tokens"], message["beams"]
+        )
+        self._queue.put_nowait(waiting)
+        words = await waiting.answer
         return json.dumps({"text": " ".join(words), "num_tokens": len(words)}).encode()
 
     async def form_batches(self) -> None:
-        """Waits for a worker, then for 5 ms from the first request on, or for a full batch."""
+        """For each free worker, waits for a full batch, or 5 ms from its first request on."""
         loop = asyncio.get_running_loop()
         while True:
             await self._free.acquire()
@@ -69,38 +71,38 @@ class Translator:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, batch: list[Waiting]) -> None:
+    async def _run(self, batch: list[PendingRequest]) -> None:
         loop = asyncio.get_running_loop()
         try:
             results = await loop.run_in_executor(self._pool, self._work, batch)
-            for one, words in zip(batch, results, strict=True):
-                one.answer.set_result(words)
-        except Exception as error:  # whatever it is, those who wait are told
-            for one in batch:
-                one.answer.set_exception(error)
+            for waiting, words in zip(batch, results, strict=True):
+                waiting.answer.set_result(words)
+        except Exception as error:  # any error is passed on to the callers
+            for waiting in batch:
+                waiting.answer.set_exception(error)
         finally:
             self._free.release()
 
-    def _work(self, batch: list[Waiting]) -> list[list[str]]:
-        """Rows of other lengths than the longest leave as they would at their end."""
-        longest = max(one.length for one in batch)
-        mixed = any(one.length != longest for one in batch)
+    def _work(self, batch: list[PendingRequest]) -> list[list[str]]:
+        """Translates a batch. A sequence ends at its own length, as at end-of-sequence."""
+        longest = max(waiting.length for waiting in batch)
+        is_mixed = any(waiting.length != longest for waiting in batch)
 
         def ends(step: Any) -> bool:
             return bool(step.step + 1 >= batch[step.batch_id].length)
 
         results = self._model.translate_batch(
-            [one.words for one in batch],
+            [waiting.words for waiting in batch],
             beam_size=batch[0].beams,
             max_decoding_length=longest,
             min_decoding_length=longest,
-            callback=ends if mixed else None,
+            callback=ends if is_mixed else None,
         )
         return [result.hypotheses[0] for result in results]
 
 
 async def main() -> None:
-    """Serves until it is ended."""
+    """Serves until the process is terminated."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     for name in ("port", "workers", "threads"):

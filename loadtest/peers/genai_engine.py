@@ -1,4 +1,4 @@
-"""onnxruntime-genai: a generator for each batch; a decode continues rows that were read once."""
+"""onnxruntime-genai: one generator per batch. A decode is timed after the prefill."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime_genai as og
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Peer:
@@ -21,9 +21,9 @@ class Peer:
         return {"version": f"onnxruntime-genai {og.__version__}"}
 
     def run(self, message: Message) -> Message:
-        """Greedy; all rows of a work have one length."""
+        """Greedy. All prompts have the same length."""
         rows, new = message["inputs"], message["max_new_tokens"]
-        decodes = message["kind"] == "decode"
+        is_decode = message["kind"] == "decode"
         parameters: Any = og.GeneratorParams(self._model)
         length = len(rows[0]) + new
         parameters.set_search_options(
@@ -32,7 +32,7 @@ class Peer:
         generator: Any = og.Generator(self._model, parameters)
         started = time.perf_counter()
         generator.append_tokens(np.array(rows, np.int32))
-        if decodes:
+        if is_decode:
             started = time.perf_counter()
         moments: list[float] = []
         for _ in range(new):

@@ -1,4 +1,4 @@
-"""infinity's own server; arguments are its own."""
+"""infinity's own server, with its own arguments."""
 
 import sys
 from typing import Any
@@ -6,8 +6,8 @@ from unittest.mock import MagicMock
 
 from torch.onnx import symbolic_opset14
 
-# optimum's exporter, which is loaded but not used, looks for names that torch no longer has.
-_GONE = (
+# optimum imports its exporter, which is not used, and needs names that torch has removed.
+_REMOVED = (
     "_attention_scale",
     "_causal_attention_mask",
     "_onnx_symbolic",
@@ -16,7 +16,7 @@ _GONE = (
     "symbolic_helper",
 )
 opset: Any = symbolic_opset14
-for name in _GONE:
+for name in _REMOVED:
     if not hasattr(opset, name):
         setattr(opset, name, MagicMock())
 

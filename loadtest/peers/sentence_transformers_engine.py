@@ -1,4 +1,4 @@
-"""sentence-transformers on PyTorch: its own modules, its own order by length, batches of 32."""
+"""sentence-transformers on PyTorch: its modules, its order by length, its batches of 32."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from loadtest.peers.devices import device_of, dtype_of, seconds_of
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
-BATCH = 32  # what its ``encode`` takes at a time
+BATCH = 32  # default of ``encode``
 
 
 class Peer:
@@ -34,7 +34,7 @@ class Peer:
         return {"vectors": self._vectors(message["inputs"]).tolist()}
 
     def _vectors(self, inputs: list[list[int]]) -> Any:
-        """``encode`` without its tokenizer, longest first as there."""
+        """Same as ``encode`` without the tokenizer: longest first. Returns ``[N, H]``."""
         order = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
         found: dict[int, Any] = {}
         with torch.inference_mode():
@@ -43,8 +43,8 @@ class Peer:
                 rows = [torch.tensor(inputs[index], device=self._device) for index in batch]
                 ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
                 lengths = torch.tensor([len(row) for row in rows], device=self._device)
-                places = torch.arange(ids.shape[1], device=self._device)
-                mask = (places[None] < lengths[:, None]).long()
+                positions = torch.arange(ids.shape[1], device=self._device)
+                mask = (positions[None] < lengths[:, None]).long()
                 features = {"input_ids": ids, "attention_mask": mask}
                 found |= zip(batch, self._model(features)["sentence_embedding"], strict=True)
         return torch.stack([found[index] for index in range(len(inputs))])

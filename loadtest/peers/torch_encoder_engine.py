@@ -1,4 +1,4 @@
-"""A BERT of ``transformers`` on PyTorch, all texts in one padded batch, ordered in none."""
+"""A BERT of ``transformers`` on PyTorch: all texts in one padded batch, unsorted."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import transformers
 from transformers import AutoModel
 
 from loadtest.peers.devices import device_of, model_of, seconds_of
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Peer:

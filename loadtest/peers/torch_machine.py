@@ -1,8 +1,8 @@
-"""The card, its driver, and what it can do at best, by PyTorch.
+"""The device, its driver and its peak rates, measured with PyTorch.
 
-``{"op": "describe", "device"}`` fails where the device is not there. ``{"op": "ceilings"}`` gives
-``bytes_per_second`` (read and written) of a copy in the device's memory, and
-``operations_per_second`` (multiplications and additions) of a product of two square matrices.
+``{"op": "describe", "device"}`` fails if the device does not exist. ``{"op": "ceilings"}`` returns
+``bytes_per_second`` (read plus written) of a copy in the device's memory, and
+``operations_per_second`` (multiplications plus additions) of a product of square matrices.
 """
 
 import platform
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _PACKAGES = (
     "onnxruntime", "onnxruntime-gpu", "torch", "transformers", "sentence-transformers",
@@ -21,12 +21,12 @@ _PACKAGES = (
 )  # fmt: skip
 _REPETITIONS = 7
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# Of a device: bytes that are copied, and rows of a matrix.
+# Per device: bytes to copy, and rows of a matrix.
 _SIZES = {"cuda": (4 << 30, 8192), "cpu": (64 << 20, 512)}
 
 
 def describe(message: Message) -> Message:
-    """Of the card, or of the processor."""
+    """Describes the device and the installed versions."""
     device = torch.device(message["device"])
     about: dict[str, Any] = {"system": platform.platform(), "python": platform.python_version()}
     about["versions"] = {name: version for name in _PACKAGES if (version := _version(name))}
@@ -46,7 +46,7 @@ def describe(message: Message) -> Message:
 
 
 def ceilings(message: Message) -> Message:
-    """The best of some repetitions."""
+    """Peak rates: the best of several repetitions."""
     device = torch.device(message["device"])
     num_bytes, size = _SIZES[device.type]
     copy_seconds = _copy_seconds(num_bytes, device)
@@ -64,12 +64,12 @@ def _copy_seconds(num_bytes: int, device: torch.device) -> float:
     return _best_seconds(lambda: target.copy_(source), device)
 
 
-def _best_seconds(work: Callable[[], object], device: torch.device) -> float:
+def _best_seconds(function: Callable[[], object], device: torch.device) -> float:
     times = []
     for _ in range(_REPETITIONS):
         _wait(device)
         started = time.perf_counter()
-        work()
+        function()
         _wait(device)
         times.append(time.perf_counter() - started)
     return min(times)
@@ -88,13 +88,13 @@ def _version(name: str) -> str | None:
 
 
 def _driver() -> str | None:
-    """None: nvidia-ml-py is not installed, or cannot ask."""
+    """The driver's version; ``None`` if nvidia-ml-py is missing or fails."""
     try:
         import pynvml  # noqa: PLC0415
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # whatever it raises
+    except Exception:  # any failure means unknown
         return None
 
 

@@ -1,4 +1,4 @@
-"""``transformers`` on PyTorch: greedy decoding with its own cache, stepped by hand."""
+"""``transformers`` on PyTorch: greedy decoding with its ``DynamicCache``, step by step."""
 
 import time
 from typing import Any
@@ -8,7 +8,7 @@ import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from loadtest.peers.devices import device_of, model_of, wait
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Peer:
@@ -23,13 +23,13 @@ class Peer:
         return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 
     def run(self, message: Message) -> Message:
-        """A decode continues the rows that were read in the first run of its shape."""
+        """A decode continues prompts that were prefilled in the first run of its shape."""
         ids = torch.tensor(message["inputs"], device=self._device)
         rows, length = ids.shape
-        decodes = message["kind"] == "decode"
+        is_decode = message["kind"] == "decode"
         cache: Any = DynamicCache()
         with torch.inference_mode():
-            if decodes:
+            if is_decode:
                 key = (rows, length)
                 if key not in self._caches:
                     self._caches = {key: cache}

@@ -1,10 +1,9 @@
-"""What ``transformers`` says in fp32 of given tokens: the reference of ``loadtest gpu``.
+"""``transformers`` in fp32: the reference of ``loadtest gpu``.
 
-``{"op": "logprobs"}`` with ``inputs``, the tokens of each row's prompt or source; ``tokens``, those
-that came after it; ``start``, which begins a target (null: the prompt goes on); ``suppressed``,
-tokens that are never generated. Answered by ``logprobs`` of ``tokens``, and the ``best``
-log-probability that any token had in their places. ``{"op": "vectors"}`` as
-``loadtest/peers/lines.py`` says: the mean of a text's tokens, normalised.
+``{"op": "logprobs"}`` with ``inputs`` (token ids of prompts or sources), ``tokens`` (the output of
+each), ``start`` (decoder start token; null for a decoder) and ``suppressed`` (tokens that are never
+generated). Reply: ``logprobs`` of ``tokens``, and the ``best`` log-probability of any token at each
+step. ``{"op": "vectors"}`` as in ``loadtest/peers/json_lines.py``: normalised means over tokens.
 """
 
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from loadtest.peers.devices import device_of
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Reference:
@@ -38,20 +37,20 @@ class Reference:
         found, best = [], []
         start = message["start"]
         for prompt, tokens in zip(message["inputs"], message["tokens"], strict=True):
-            begin = prompt if start is None else [start]
-            ids = torch.tensor([[*begin, *tokens[:-1]]], device=self._device)
+            prefix = prompt if start is None else [start]
+            ids = torch.tensor([[*prefix, *tokens[:-1]]], device=self._device)
             with torch.inference_mode():
                 if start is None:
                     logits = self._model(input_ids=ids).logits
                 else:
                     source = torch.tensor([prompt], device=self._device)
                     logits = self._model(input_ids=source, decoder_input_ids=ids).logits
-                logits = logits[0, len(begin) - 1 :].float()
+                logits = logits[0, len(prefix) - 1 :].float()
                 logits[:, message["suppressed"]] = -torch.inf
-                told = logits.log_softmax(-1)
+                logprobs_of_all = logits.log_softmax(-1)
             chosen = torch.tensor(tokens, device=self._device)[:, None]
-            found.append(told.gather(1, chosen)[:, 0].tolist())
-            best.append(told.amax(1).tolist())
+            found.append(logprobs_of_all.gather(1, chosen)[:, 0].tolist())
+            best.append(logprobs_of_all.amax(1).tolist())
         return {"logprobs": found, "best": best}
 
     def vectors(self, message: Message) -> Message:

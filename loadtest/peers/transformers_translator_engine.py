@@ -7,7 +7,7 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM
 
 from loadtest.peers.devices import device_of, model_of, seconds_of
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 
 class Peer:
@@ -20,7 +20,7 @@ class Peer:
         return {"version": f"transformers {transformers.__version__}, torch {torch.__version__}"}
 
     def run(self, message: Message) -> Message:
-        """All sources have one length, so no mask is needed."""
+        """All sources have the same length, so there is no padding to mask."""
         ids = torch.tensor(message["inputs"], device=self._device)
         length = message["max_new_tokens"]
 

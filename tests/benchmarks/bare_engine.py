@@ -1,4 +1,4 @@
-"""The engine without lanes and without gRPC: a worker that this thread steps itself."""
+"""The engine without lanes and gRPC: this thread calls its steps."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -20,11 +20,11 @@ from server.runtime.contract import Array, Block, BoundGraph, Graph
 from server.runtime.ort.backend import OrtBackend
 
 MAX_LENGTH = 1200
-MAX_STEP_TOKENS = 256
+MAX_BATCHED_TOKENS = 256
 
 
 class Stopwatch:
-    """Seconds spent inside the runtime."""
+    """Sums the seconds spent inside the runtime."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -82,7 +82,7 @@ class StepTimes:
 
     @property
     def overhead(self) -> float:
-        """The part of a step that is outside the runtime."""
+        """Share of a step that is spent outside the runtime."""
         return 1.0 - self.runtime_seconds / self.step_seconds
 
 
@@ -90,9 +90,9 @@ class BareEngine:
     """One decoder bundle.
 
     Args:
-        directory: of the bundle.
-        num_threads: of a run.
-        num_slots: sequences that decode together.
+        directory: the bundle's.
+        num_threads: intra-op threads.
+        num_slots: maximum number of sequences that decode together.
     """
 
     def __init__(self, directory: Path, num_threads: int, num_slots: int) -> None:
@@ -102,7 +102,7 @@ class BareEngine:
         graph = TimedGraph(self.model.replicas[0].graphs["decode"], self.stopwatch)
         capacity = Capacity(num_slots, self.model.max_length, self.model.max_length)
         self._runner = ModelRunner(spec, graph, None, capacity)
-        limits = Limits(num_slots, MAX_STEP_TOKENS)
+        limits = Limits(num_slots, MAX_BATCHED_TOKENS)
         self._generator = Generator(
             "bench", self._runner, capacity, limits, time.perf_counter, Unobserved()
         )
@@ -110,13 +110,13 @@ class BareEngine:
         self._touch_cache(num_slots)
 
     def prompts(self, count: int, length: int, seed: int = 0) -> list[tuple[int, ...]]:
-        """Random token ids; what they are has no influence on the speed."""
+        """Random token ids; their values do not affect the speed."""
         size = self.model.manifest.dimensions.vocabulary_size
         random = np.random.default_rng(seed)
         return [tuple(map(int, row)) for row in random.integers(10, size, (count, length))]
 
     def decode_steps(self, batch: int, num_cached: int, num_steps: int) -> StepTimes:
-        """Decodes ``num_steps`` steps with ``batch`` sequences of about ``num_cached`` tokens."""
+        """Times decode steps of ``batch`` sequences with about ``num_cached`` cached tokens."""
         self._submit(self.prompts(batch, num_cached), num_steps + 40)
         steps: list[float] = []
         runtime: list[float] = []
@@ -134,7 +134,7 @@ class BareEngine:
         return StepTimes(float(np.median(steps)), float(np.median(runtime)))
 
     def generate(self, prompts: list[tuple[int, ...]], num_new_tokens: int) -> float:
-        """Runs all prompts to their end. Returns output tokens per second."""
+        """Generates from all prompts. Returns output tokens per second."""
         started = time.perf_counter()
         self._submit(prompts, num_new_tokens)
         count = 0
@@ -143,7 +143,7 @@ class BareEngine:
         return count / (time.perf_counter() - started)
 
     def prefill_seconds(self, length: int) -> float:
-        """One run over a whole prompt, from an empty slot."""
+        """Seconds to prefill one prompt into an empty slot."""
         prompt = self.prompts(1, length)[0]
         row = DecodingSequence.first_of(0, GenerationJob(prompt, 1))
         started = time.perf_counter()
@@ -162,13 +162,13 @@ class BareEngine:
             self._generator.step()
 
     def _touch_cache(self, num_slots: int) -> None:
-        """Pages are mapped at their first use: once, here, not inside a measurement."""
+        """Touches all cache memory, so that pages are not mapped during a measurement."""
         for slot in range(num_slots):
             self._runner.cache.clear(slot)
 
 
 def newest_version(bundle: Path) -> Path:
-    """``bundles/NAME`` to ``bundles/NAME/VERSION``."""
+    """The newest version of ``bundles/NAME``: its folder."""
     versions = sorted(path.parent for path in bundle.glob(f"*/{TOKENIZER_FILE}"))
     if not versions:
         raise SystemExit(f"no bundle in {bundle}: run make bundles")

@@ -1,8 +1,8 @@
 """Memory and time of exporting a large model: ``python -m tests.benchmarks.big_export``.
 
 A Llama of TinyLlama's shape (1.1 billion parameters; Zhang et al. 2024) with random weights in
-bf16, as a Hugging Face folder, is exported by ``python -m export`` in a process of its own. What
-is written is that process's largest resident memory, mapped files included, and its time.
+bf16, as a Hugging Face folder, is exported by ``python -m export`` in a process of its own. The
+report has that process's peak resident memory, mapped files included, and its time.
 """
 
 import argparse
@@ -38,7 +38,7 @@ CONFIG = {
     "hidden_act": "silu",
     "tie_word_embeddings": False,
 }
-# The standard deviation that Llama's own weights begin with.
+# The standard deviation of Llama's initial weights.
 DEVIATION = 0.02
 
 
@@ -62,7 +62,7 @@ def _shapes() -> dict[str, tuple[int, ...]]:
 
 
 def write_model(folder: Path) -> int:
-    """A random model in ``folder``; returns how many parameters it has."""
+    """Writes a random model to ``folder``; returns its number of parameters."""
     generator = torch.Generator().manual_seed(0)
     shapes = _shapes()
     weights = {
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--precision", nargs="+", default=["fp32", "int8"])
-    parser.add_argument("--folder", type=Path, help="for 15 GB of temporary files")
+    parser.add_argument("--folder", type=Path, help="folder for 15 GB of temporary files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         source, out = Path(name) / "model", Path(name) / "bundles"

@@ -1,9 +1,9 @@
-"""One request of many texts: EmbedStream against the engine without gRPC, and the memory it takes.
+"""Bulk embedding: EmbedStream compared with the engine without gRPC, and the server's memory.
 
     python -m tests.benchmarks.bulk_embed --bundle bundles/minilm --json build/bulk.json
 
 Both sides take turns on the same texts. Throughput is in texts per second. The server's memory is
-read after each answered batch; what bounds it is shown by the same stream at a tenth of its length.
+read after each batch of results. A stream of a tenth of the length shows whether it is bounded.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import typer
 from tokenizers import Tokenizer
 
 from client.aio import AsyncClient
-from loadtest.compare.contestants import ROOT, engine_command
+from loadtest.compare.candidates import ROOT, engine_command
 from loadtest.compare.worker import Worker
 from loadtest.machine import machine
 from loadtest.prompts import LengthRange, Prompts, read_lines
@@ -30,9 +30,9 @@ from tests.serving import server_process
 
 BATCH = 64
 LENGTHS = LengthRange(4, 60)
-"""Of texts, in words."""
+"""Lengths of texts in words."""
 _ENGINE_TEXTS = 2048
-"""As many as the engine is given at once: less than may wait there."""
+"""Texts per call of the engine: fewer than its queue holds."""
 _RUN_SECONDS = 600.0
 
 
@@ -42,23 +42,23 @@ def _resident_bytes(pid: int) -> int:
 
 
 class Engine:
-    """Our engine as a process, paused while it is not asked."""
+    """Our engine as a process that is paused between calls."""
 
     def __init__(self, bundle: Path, threads: int) -> None:
         self._worker = Worker(engine_command(), {}, ROOT / "build" / "bulk-engine.log", ROOT)
-        self._worker.ask(
+        self._worker.call(
             {"op": "load", "model": str(bundle), "threads": threads, "task": "embed"}, _RUN_SECONDS
         )
         self._tokenizer = Tokenizer.from_file(str(bundle / TOKENIZER_FILE))
 
     def texts_per_second(self, texts: Sequence[str]) -> float:
-        """Tokenising is not in it."""
-        rows = [one.ids for one in self._tokenizer.encode_batch(list(texts))]
+        """Throughput without tokenization."""
+        rows = [each.ids for each in self._tokenizer.encode_batch(list(texts))]
         seconds = 0.0
         for start in range(0, len(rows), _ENGINE_TEXTS):
             message = {"op": "run", "inputs": rows[start : start + _ENGINE_TEXTS]}
-            answer = self._worker.ask({**message, "max_new_tokens": 0}, _RUN_SECONDS)
-            seconds += answer["seconds"]
+            reply = self._worker.call({**message, "max_new_tokens": 0}, _RUN_SECONDS)
+            seconds += reply["seconds"]
         return len(rows) / seconds
 
     def close(self) -> None:
@@ -66,22 +66,22 @@ class Engine:
 
 
 async def _stream(target: str, model: str, texts: Sequence[str], pid: int) -> tuple[float, int]:
-    """Texts per second, and the most memory that the server had meanwhile."""
+    """Texts per second, and the server's peak memory in bytes."""
 
     async def batches() -> AsyncIterator[Sequence[str]]:
         for start in range(0, len(texts), BATCH):
             yield texts[start : start + BATCH]
 
-    most = count = 0
+    peak = count = 0
     async with AsyncClient(target) as client:
         started = time.perf_counter()
         async for batch in client.embed_stream(model, batches()):
             count += len(batch.outputs)
-            most = max(most, _resident_bytes(pid))
+            peak = max(peak, _resident_bytes(pid))
         seconds = time.perf_counter() - started
     if count != len(texts):
-        raise SystemExit(f"{count} vectors came of {len(texts)}")
-    return count / seconds, most
+        raise SystemExit(f"got {count} of {len(texts)} vectors")
+    return count / seconds, peak
 
 
 def main(
@@ -107,9 +107,9 @@ def main(
             _, tenth = asyncio.run(_stream(target, bundle.name, texts[: num_texts // 10], pid))
             engine.texts_per_second(texts[: num_texts // 10])
             for _ in range(rounds):
-                rate, most = asyncio.run(_stream(target, bundle.name, texts, pid))
+                rate, peak = asyncio.run(_stream(target, bundle.name, texts, pid))
                 streamed.append(rate)
-                memory.append(most)
+                memory.append(peak)
                 bare.append(engine.texts_per_second(texts))
     finally:
         engine.close()

@@ -1,9 +1,9 @@
-"""What the cache, the batching and the server cost and bring: one table, one JSON file.
+"""Gains of cache and batching, and the overhead of the server: one table, one JSON file.
 
     python -m tests.benchmarks.engine --bundle bundles/smollm2 --json build/engine.json
 
-Measurements are interleaved; every figure is a median over the rounds, so that a
-machine whose speed drifts harms all of them alike. Compare the ratios.
+Measurements are interleaved, and each figure is a median over the rounds, so that drift of the
+machine's speed affects all alike. Compare the ratios.
 """
 
 import asyncio
@@ -92,21 +92,21 @@ def main(
 async def _through_grpc(
     bundle: Path, engine: BareEngine, threads: int, rounds: int, add: Add, console: Console
 ) -> None:
-    """16 streaming clients of a server on the same cores, against the bare engine."""
+    """Compares 16 streaming clients of a server, on the same cores, with the bare engine."""
     name = engine.model.manifest.name
     options = ("--threads", str(threads), "--slots", str(max(BATCHES)))
     with server_process(bundle.parent, *options) as server:
         async with AsyncClient(server.target) as client:
             await _stream_all(client, name, engine.prompts(NUM_CLIENTS, PREFIX, seed=1))
             for number in track(range(rounds), description="gRPC", console=console):
-                # New ones in each round: both sides would reuse what they have read.
+                # New in each round, so that neither side finds them in its prefix cache.
                 prompts = engine.prompts(NUM_CLIENTS, PREFIX, seed=2 + number)
                 add("bare", engine.generate(prompts, NUM_NEW_TOKENS))
                 add("grpc", await _stream_all(client, name, prompts))
 
 
 async def _stream_all(client: AsyncClient, model: str, prompts: list[tuple[int, ...]]) -> float:
-    """All prompts at once, a stream each. Returns output tokens per second."""
+    """Sends all prompts at once, each as a stream. Returns output tokens per second."""
 
     async def stream(prompt: tuple[int, ...]) -> int:
         count = 0

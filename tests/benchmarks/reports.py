@@ -1,4 +1,4 @@
-"""Where benchmarks leave what they measured."""
+"""Writes the reports of benchmarks."""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +7,6 @@ from typing import Any
 
 
 def write(report: Mapping[str, Any], out: Path) -> None:
-    """``report`` as JSON; folders are made."""
+    """Writes ``report`` as JSON; creates missing folders."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

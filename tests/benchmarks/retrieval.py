@@ -1,10 +1,9 @@
-"""How well embeddings find things: short descriptions of Debian packages look for their long ones.
+"""Retrieval quality of embeddings: short descriptions of Debian packages retrieve the long ones.
 
     python -m tests.benchmarks.retrieval --bundles fp32=DIR --bundles int8=DIR --json OUT
 
-Each DIR holds ``minilm``; each is asked through a server's Embed. PyTorch in fp32 is the reference.
-The texts are those of the installed packages: another machine may have others, so compare figures
-of one run.
+Each DIR holds ``minilm``, which a server serves. PyTorch in fp32 is the reference. The texts are
+those of the installed packages, so only figures of one machine can be compared.
 """
 
 import hashlib
@@ -27,7 +26,7 @@ from tests.serving import server_process
 
 STATUS = Path("/var/lib/dpkg/status")
 MAX_WORDS = 100
-"""Of a text: well within what the model reads."""
+"""Longest text in words: well within the model's limit."""
 _MIN_WORDS = 12
 _FIELD = re.compile(r"^Description: (.+)\n((?: .*\n)+)", re.MULTILINE)
 Vectors = NDArray[np.float32]
@@ -35,27 +34,27 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """``recall_at_1``: how often the right text is the nearest; ``mrr``: mean of 1 / its rank."""
+    """``recall_at_1``: share of documents that rank first; ``mrr``: mean reciprocal rank."""
 
     recall_at_1: float
     mrr: float
 
 
 def pairs(num: int, status: Path = STATUS) -> list[tuple[str, str]]:
-    """Short and long descriptions, each once, in an order that has nothing to do with names."""
+    """Pairs of short and long descriptions, unique, in pseudo-random order."""
     found = {}
     for short, long in _FIELD.findall(status.read_text(encoding="utf-8") + "\n"):
         words = [word for word in long.split() if word != "."]
         if len(words) >= _MIN_WORDS:
             found[short] = " ".join(words[:MAX_WORDS])
-    # Packages of one source share a description: only one of them can be found.
+    # Packages of one source share a description: one of them is kept.
     single = {long: short for short, long in found.items()}
     ordered = sorted(single, key=lambda long: hashlib.sha256(long.encode()).digest())
     return [(single[long], long) for long in ordered[:num]]
 
 
 def retrieval(queries: Vectors, documents: Vectors) -> Retrieval:
-    """Both ``[N, H]``, of length 1; the document of query i is document i."""
+    """Both are ``[N, H]`` and normalized; the document of query i is document i."""
     scores = queries @ documents.T
     right = scores.diagonal()[:, None]
     ranks = 1 + (scores > right).sum(1)
@@ -63,7 +62,7 @@ def retrieval(queries: Vectors, documents: Vectors) -> Retrieval:
 
 
 def by_server(client: Client, found: Sequence[tuple[str, str]]) -> Retrieval:
-    """Through Embed."""
+    """Measures the embeddings of a server."""
 
     def embed(texts: Sequence[str]) -> Vectors:
         outputs = client.embed("minilm", texts).outputs
@@ -73,7 +72,7 @@ def by_server(client: Client, found: Sequence[tuple[str, str]]) -> Retrieval:
 
 
 def by_pytorch(found: Sequence[tuple[str, str]]) -> Retrieval:
-    """The reference."""
+    """Measures the reference."""
     queries, documents = zip(*found, strict=True)
     return retrieval(references.minilm_embeddings(queries), references.minilm_embeddings(documents))
 

@@ -1,10 +1,10 @@
-"""What the server adds to its engine, and what a shared prefix saves: one JSON file.
+"""The overhead of the server over its engine, and the gain of the prefix cache: one JSON file.
 
     python -m tests.benchmarks.served --bundle bundles/smollm2 --json build/served.json
 
-Streaming clients of a server against as many of the engine without gRPC, a process of its own that
-is paused while it is not asked; both sides take turns. Then prompts that begin as another did:
-their first token against that of the other.
+Streaming clients of a server are compared with as many of the engine without gRPC, which runs in a
+process of its own and is paused between calls; both sides take turns. Then the time to first token
+of prompts that share a prefix with an earlier one is compared with that of the earlier one.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import uvloop
 
 from client.aio import AsyncClient
 from loadtest import driver
-from loadtest.compare.contestants import ROOT, engine_command
+from loadtest.compare.candidates import ROOT, engine_command
 from loadtest.compare.worker import Worker
 from loadtest.machine import machine
 from loadtest.statistics import OK, Sample, summarise
@@ -37,7 +37,7 @@ NEW_TOKENS = 64
 PREFIX_TOKENS = 500
 OWN_TOKENS = 8
 WARMUP_SECONDS = 10.0
-"""Until all prompts of the beginning are read, and rows are in all phases."""
+"""Until the first prompts are prefilled and sequences are in all phases."""
 _LOAD_SECONDS = 120.0
 _FIRST_ID, _NUM_IDS = 1000, 48_000
 
@@ -51,13 +51,13 @@ def _prompts(count: int, size: int, seed: int) -> list[list[int]]:
 async def _served(
     client: AsyncClient, model: str, prompts: Sequence[list[int]], clients: int, seconds: float
 ) -> float:
-    """Tokens per second of so many streams."""
+    """Tokens per second of ``clients`` concurrent streams."""
     clock = driver.MonotonicClock()
     window = driver.Window(warmup_seconds=WARMUP_SECONDS, duration_seconds=seconds)
     window.start_seconds = WARMUP_SECONDS
     samples: list[Sample] = []
 
-    async def send(number: int) -> driver.Answer:
+    async def send(number: int) -> driver.Response:
         stream = client.generate_stream(
             model,
             token_inputs=[prompts[number]],
@@ -88,7 +88,7 @@ async def _first_token_seconds(client: AsyncClient, model: str, prompt: list[int
 
 
 async def _reuse(client: AsyncClient, model: str, seed: int) -> float:
-    """How many times sooner the second of two prompts with a prefix in common begins."""
+    """Time to first token of a prompt, relative to a later one with the same prefix."""
     prefix = _prompts(1, PREFIX_TOKENS, seed)[0]
     first, second = (prefix + own for own in _prompts(2, OWN_TOKENS, seed + 1))
     cold = await _first_token_seconds(client, model, first)
@@ -101,10 +101,10 @@ async def _measure(
     found: dict[str, list[float]] = {"served": [], "bare": [], "reuse": []}
     async with AsyncClient(target) as client:
         for seed in range(rounds):
-            # Enough for any engine: none waits for another prompt.
+            # More prompts than any engine finishes.
             prompts = _prompts(int(clients * (4 + seconds)), PROMPT_TOKENS, seed)
             found["served"].append(await _served(client, model, prompts, clients, seconds))
-            question = {
+            message = {
                 "op": "clients",
                 "clients": clients,
                 "inputs": prompts,
@@ -112,7 +112,7 @@ async def _measure(
                 "warmup_seconds": WARMUP_SECONDS,
                 "seconds": seconds,
             }
-            answer = await asyncio.to_thread(worker.ask, question, _LOAD_SECONDS)
+            answer = await asyncio.to_thread(worker.call, message, _LOAD_SECONDS)
             found["bare"].append(answer["num_tokens"] / answer["seconds"])
         for seed in range(10 * rounds):
             found["reuse"].append(await _reuse(client, model, 1000 + 2 * seed))
@@ -134,8 +134,8 @@ def main(
     manifest = read_manifest(directory)
     worker = Worker(engine_command(), {}, ROOT / "build" / "served-engine.log", ROOT)
     try:
-        question = {"op": "load", "model": str(directory), "threads": threads, "max_length": 2048}
-        worker.ask(question, _LOAD_SECONDS)
+        message = {"op": "load", "model": str(directory), "threads": threads, "max_length": 2048}
+        worker.call(message, _LOAD_SECONDS)
         with server_process(bundle.parent, "--threads", str(threads)) as server:
             found = uvloop.run(
                 _measure(server.target, manifest.name, worker, clients, seconds, rounds)

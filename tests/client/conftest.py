@@ -16,6 +16,6 @@ def target(tiny_bundles: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def default_models(int8_bundles: Path) -> Iterator[str]:
-    """Where a server of the default models listens."""
+    """Address of a server with the default models."""
     with server_process(int8_bundles) as running:
         yield running.target

@@ -1,4 +1,4 @@
-"""A gRPC server whose calls fail as a test says: the other end of the client's error path."""
+"""A gRPC server whose calls fail as a test prescribes."""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Failure:
     message: str
     details: tuple[Message, ...] = ()
     details_bytes: bytes | None = None
-    """Sent in place of ``details``."""
+    """Sent instead of ``details``."""
 
     def trailer(self) -> bytes:
         if self.details_bytes is not None:
@@ -40,15 +40,15 @@ class Failure:
 
 @dataclass
 class FailingServer:
-    """Fails calls with ``failures``, one each, before it answers any."""
+    """Fails one call with each of ``failures``, then answers."""
 
     failures: list[Failure]
     target: str = ""
     num_calls: int = 0
     pieces_before_failure: int = 0
-    """Of a stream: sent before each failure."""
+    """Pieces of a stream that are sent before each failure."""
     is_silent: bool = False
-    """Never answers: a call ends when its caller gives up."""
+    """Never answers: a call ends at its deadline."""
 
     def embed(
         self, request: wire.EmbedRequest, context: grpc.ServicerContext
@@ -67,9 +67,9 @@ class FailingServer:
     def _admit(self, context: grpc.ServicerContext) -> None:
         self.num_calls += 1
         if self.is_silent:
-            given_up = threading.Event()
-            if context.add_callback(given_up.set):
-                given_up.wait()
+            cancelled = threading.Event()
+            if context.add_callback(cancelled.set):
+                cancelled.wait()
         if self.failures:
             failure = self.failures.pop(0)
             context.set_trailing_metadata((("grpc-status-details-bin", failure.trailer()),))

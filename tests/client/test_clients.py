@@ -1,4 +1,4 @@
-"""Both clients against a real server: the same answers, piece by piece or at once."""
+"""Both clients against a real server: same results, streamed or not."""
 
 from contextlib import aclosing, closing
 
@@ -26,7 +26,7 @@ def test_translate(target: str) -> None:
     assert result.timing.total_seconds > 0
 
 
-def test_pieces_of_a_stream_add_up_to_the_answer(target: str) -> None:
+def test_pieces_of_a_stream_add_up_to_the_result(target: str) -> None:
     with Client(target) as client:
         whole = client.translate(DATES, TEXTS, token_ids=True)
         pieces = list(client.translate_stream(DATES, TEXTS, token_ids=True))
@@ -41,7 +41,7 @@ def test_pieces_of_a_stream_add_up_to_the_answer(target: str) -> None:
         assert mine[-1].timing is not None
 
 
-async def test_asyncio_gives_the_same(target: str) -> None:
+async def test_asyncio_returns_the_same(target: str) -> None:
     async with AsyncClient(target) as client:
         translated = await client.translate(DATES, TEXTS)
         pieces = [piece async for piece in client.translate_stream(DATES, TEXTS[0])]
@@ -86,7 +86,7 @@ def test_models(target: str) -> None:
     assert dates.parity.greedy_tokens_equal == dates.parity.greedy_tokens_compared > 0
 
 
-def test_a_stream_can_be_left(target: str) -> None:
+def test_a_stream_can_be_cancelled(target: str) -> None:
     with Client(target) as client:
         with closing(client.generate_stream(COUNTING, "7,", ignore_eos=True)) as pieces:
             next(pieces)
@@ -95,7 +95,7 @@ def test_a_stream_can_be_left(target: str) -> None:
         assert client.generate(COUNTING, "7,", max_new_tokens=1).outputs
 
 
-async def test_a_stream_can_be_left_asyncio(target: str) -> None:
+async def test_a_stream_can_be_cancelled_asyncio(target: str) -> None:
     async with AsyncClient(target) as client:
         async with aclosing(client.generate_stream(COUNTING, "7,", ignore_eos=True)) as pieces:
             await anext(pieces)

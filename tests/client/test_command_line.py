@@ -64,7 +64,7 @@ def test_streamed_text_is_the_text_of_json(run: Run) -> None:
     assert streamed.splitlines() == json.loads(run(*command, "--json").stdout)["outputs"]
 
 
-def test_classify_and_tokenize_give_objects(run: Run) -> None:
+def test_json_of_classify_and_tokenize_has_objects(run: Run) -> None:
     classified = json.loads(run("classify", "--model", "tiny-classifier", "12", "--json").stdout)
     labels = classified["outputs"][0]["labels"]
     assert sum(row["score"] for row in labels) == pytest.approx(1.0, abs=1e-5)

@@ -31,7 +31,7 @@ def run(default_models: str) -> Run:
     return run
 
 
-def test_a_chat_model_is_asked_as_a_user_would(run: Run) -> None:
+def test_a_chat_model_answers_a_user_message(run: Run) -> None:
     answer = run("generate", "Why is the sky blue?", "--max-new-tokens", "80")
     assert "scatter" in answer.lower()
 
@@ -53,7 +53,7 @@ def test_a_system_message_and_raw_text_change_the_prompt(run: Run) -> None:
         json.loads(run("generate", *flags, *more))["usage"]["input_tokens"]
         for more in ([], ["--system", "You are a pirate who only speaks in rhymes."], ["--raw"])
     )
-    # The template brings its own system message, so a user's takes that one's place.
+    # The template has a default system message, which the given one replaces.
     assert raw == 1
     assert raw < plain
     assert system not in (raw, plain)

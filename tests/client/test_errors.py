@@ -1,4 +1,4 @@
-"""A failed call tells all that the server said, in both clients."""
+"""The error of a failed call has all details that the server sent, in both clients."""
 
 import grpc
 import pytest
@@ -47,13 +47,13 @@ def test_field_violations_and_reason() -> None:
     assert str(error) == "INVALID_ARGUMENT: bad request; sampling.top_p: must be in (0, 1]"
 
 
-def test_a_violation_that_the_message_tells_is_not_said_twice() -> None:
-    told = TriuneError(
+def test_a_violation_in_the_message_is_not_repeated() -> None:
+    error = TriuneError(
         grpc.StatusCode.INVALID_ARGUMENT,
         "inputs[0]: is empty",
         violations=(FieldViolation("inputs[0]", "is empty"),),
     )
-    assert str(told) == "INVALID_ARGUMENT: inputs[0]: is empty"
+    assert str(error) == "INVALID_ARGUMENT: inputs[0]: is empty"
 
 
 async def test_retry_delay_asyncio() -> None:
@@ -85,7 +85,7 @@ async def test_error_of_a_stream_asyncio() -> None:
     assert caught.value.violations[0].field == "sampling.top_p"
 
 
-def test_details_that_are_no_status_leave_status_and_message() -> None:
+def test_details_that_cannot_be_parsed_are_ignored() -> None:
     garbled = Failure(grpc.StatusCode.INTERNAL, "it broke", details_bytes=b"\xff\xff\xff")
     with (
         failing_server(garbled) as server,
@@ -95,7 +95,7 @@ def test_details_that_are_no_status_leave_status_and_message() -> None:
         client.embed("m", "text")
 
 
-def test_a_deadline_that_passed() -> None:
+def test_an_exceeded_deadline() -> None:
     with (
         failing_server(is_silent=True) as server,
         Client(server.target, timeout_seconds=0.05) as client,
@@ -107,8 +107,8 @@ def test_a_deadline_that_passed() -> None:
 
 def test_no_server() -> None:
     with failing_server() as server:
-        gone = server.target
-    with Client(gone, timeout_seconds=5) as client, pytest.raises(TriuneError) as caught:
+        stopped = server.target
+    with Client(stopped, timeout_seconds=5) as client, pytest.raises(TriuneError) as caught:
         client.list_models()
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
     assert "\n" not in str(caught.value)

@@ -45,7 +45,7 @@ def _result(*texts: str) -> types.TextResult:
     )
 
 
-def test_pieces_of_the_first_output_are_written_as_they_come() -> None:
+def test_pieces_of_the_first_output_are_written_at_once() -> None:
     out = io.StringIO()
     seen = []
 
@@ -91,7 +91,7 @@ def test_json_of_several_requests_is_one_object(capsys: pytest.CaptureFixture[st
     assert row["timing"]["total_seconds"] == 2.0
 
 
-def test_json_has_token_ids_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_token_ids_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     render.write_texts_json([_result("x", "y")], types.GenerationOptions(token_ids=True))
     assert json.loads(capsys.readouterr().out)["token_ids"] == [[7], [7]]
 

@@ -1,4 +1,4 @@
-"""The client's arguments arrive in the right fields, and only those that were given."""
+"""Arguments set the right fields of requests, and only those that were given."""
 
 import pytest
 
@@ -18,19 +18,19 @@ def _generate(**options: object) -> wire.GenerateRequest:
     )
 
 
-def test_a_lone_text_is_a_batch_of_one() -> None:
+def test_a_single_text_is_a_batch_of_one() -> None:
     assert list(_generate().inputs) == ["text"]
     assert list(encoder_requests.embed("m", "abc", {}).inputs) == ["abc"]
 
 
-def test_what_is_left_out_stays_unset() -> None:
+def test_options_that_are_not_given_stay_unset() -> None:
     request = _generate(temperature=None)
     assert request.sampling.ListFields() == []
     assert request.stopping.ListFields() == []
     assert request.response.ListFields() == []
 
 
-def test_zero_is_not_left_out() -> None:
+def test_zero_is_set() -> None:
     request = _generate(temperature=0.0, seed=0, top_k=0)
     assert request.sampling.HasField("temperature")
     assert request.sampling.HasField("seed")
@@ -139,7 +139,7 @@ def test_an_unknown_option_is_an_error() -> None:
         _generate(temprature=1.0)
 
 
-def test_a_number_that_no_message_can_hold() -> None:
+def test_a_number_out_of_range_is_an_error() -> None:
     with pytest.raises(ValueError, match="-1"):
         _generate(seed=-1)
 

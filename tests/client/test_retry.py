@@ -1,4 +1,4 @@
-"""Only refused calls are tried again, as often as asked, when the server says."""
+"""Only refused calls are retried, as often as the policy says, after the server's delay."""
 
 import grpc
 import pytest
@@ -19,7 +19,7 @@ BAD = Failure(grpc.StatusCode.INVALID_ARGUMENT, "bad", (AT_ONCE,))
 
 
 def _waits(policy: RetryPolicy, error: TriuneError) -> list[float]:
-    """The seconds waited between attempts that all end with ``error``."""
+    """Seconds between attempts that all end with ``error``."""
     waited: list[float] = []
 
     def fail() -> None:
@@ -30,7 +30,7 @@ def _waits(policy: RetryPolicy, error: TriuneError) -> list[float]:
     return waited
 
 
-def test_refused_calls_are_tried_again() -> None:
+def test_refused_calls_are_retried() -> None:
     with (
         failing_server(FULL, GONE) as server,
         Client(server.target, retry=RetryPolicy(attempts=3)) as client,
@@ -39,7 +39,7 @@ def test_refused_calls_are_tried_again() -> None:
     assert server.num_calls == 3
 
 
-async def test_refused_calls_are_tried_again_asyncio() -> None:
+async def test_refused_calls_are_retried_asyncio() -> None:
     with failing_server(FULL, GONE) as server:
         async with AsyncClient(server.target, retry=RetryPolicy(attempts=3)) as client:
             assert (await client.embed("m", "text")).outputs[0].values == (1.0,)
@@ -56,7 +56,7 @@ def test_the_last_error_is_raised_when_attempts_are_used_up() -> None:
     assert server.num_calls == 2
 
 
-def test_without_a_policy_nothing_is_tried_again() -> None:
+def test_without_a_policy_nothing_is_retried() -> None:
     with (
         failing_server(FULL) as server,
         Client(server.target) as client,
@@ -66,7 +66,7 @@ def test_without_a_policy_nothing_is_tried_again() -> None:
     assert server.num_calls == 1
 
 
-def test_a_bad_request_is_not_tried_again() -> None:
+def test_a_bad_request_is_not_retried() -> None:
     with (
         failing_server(BAD) as server,
         Client(server.target, retry=RetryPolicy(attempts=3)) as client,
@@ -76,7 +76,7 @@ def test_a_bad_request_is_not_tried_again() -> None:
     assert server.num_calls == 1
 
 
-def test_a_stream_is_tried_again_before_its_first_piece() -> None:
+def test_a_stream_is_retried_before_its_first_piece() -> None:
     with (
         failing_server(FULL) as server,
         Client(server.target, retry=RetryPolicy(attempts=2)) as client,
@@ -84,7 +84,7 @@ def test_a_stream_is_tried_again_before_its_first_piece() -> None:
         assert [piece.text for piece in client.generate_stream("m", "text")] == ["z"]
 
 
-async def test_a_stream_is_not_tried_again_after_its_first_piece() -> None:
+async def test_a_stream_is_not_retried_after_its_first_piece() -> None:
     with failing_server(FULL, pieces_before_failure=1) as server:
         async with AsyncClient(server.target, retry=RetryPolicy(attempts=2)) as client:
             pieces = client.generate_stream("m", "text")
@@ -99,7 +99,7 @@ def test_the_server_decides_the_wait() -> None:
     assert _waits(RetryPolicy(attempts=3), full) == [1.5, 1.5]
 
 
-def test_else_the_wait_doubles_up_to_the_longest() -> None:
+def test_without_a_delay_of_the_server_the_wait_doubles() -> None:
     gone = TriuneError(grpc.StatusCode.UNAVAILABLE, "gone")
     policy = RetryPolicy(attempts=6, initial_seconds=1.0, longest_seconds=4.0)
     waits = _waits(policy, gone)

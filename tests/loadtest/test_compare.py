@@ -1,4 +1,4 @@
-"""The comparison with peers, with real processes in their place."""
+"""The comparison with peers; real processes take their place."""
 
 import dataclasses
 import json
@@ -12,29 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.compare import figures, measure
-from loadtest.compare.contestants import (
+from loadtest.compare import measurements
+from loadtest.compare.candidates import (
     COMPARED,
     ENGINE_PEERS,
     ROOT,
-    Contestant,
+    Candidate,
     engine_command,
 )
+from loadtest.compare.engine_level import measure
+from loadtest.compare.engine_runner import EngineRunner
 from loadtest.compare.environments import FAILURE_SUFFIX, Environment
 from loadtest.compare.errors import WorkerError
-from loadtest.compare.figures import Measured
-from loadtest.compare.measure import Places, Runner
-from loadtest.compare.models import Step
-from loadtest.compare.prepare import _install, _make
+from loadtest.compare.measurements import Measurement
+from loadtest.compare.models import BuildStep
+from loadtest.compare.paths import Paths
+from loadtest.compare.prepare import _build, _install
 from loadtest.compare.report import Report, print_table
-from loadtest.compare.timetable import Timetable
+from loadtest.compare.time_budget import TimeBudget
 from loadtest.compare.worker import Worker
-from loadtest.compare.works import Kind, Work, works
+from loadtest.compare.workloads import Workload, WorkloadKind, workloads
 from loadtest.tasks import Task
 
-WORK = Work(
+WORKLOAD = Workload(
     task=Task.GENERATE,
-    kind=Kind.DECODE,
+    kind=WorkloadKind.DECODE,
     label="decode",
     precision="fp32",
     lengths=(3, 3),
@@ -43,22 +45,21 @@ WORK = Work(
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(
+def paths(tmp_path: Path) -> Paths:
+    return Paths(
         environments=tmp_path / "peers",
         models=tmp_path / "models",
         logs=tmp_path / "logs",
-        threads=2,
     )
 
 
-def _toy(name: str, places: Places, **more) -> Contestant:
-    (places.models / name).mkdir(parents=True, exist_ok=True)
-    return Contestant(name=name, module="tests.loadtest.toy_peer", models={"fp32": name}, **more)
+def _toy(name: str, paths: Paths, **more) -> Candidate:
+    (paths.models / name).mkdir(parents=True, exist_ok=True)
+    return Candidate(name=name, module="tests.loadtest.toy_peer", models={"fp32": name}, **more)
 
 
-def _runners(places: Places, *contestants: Contestant) -> list[Runner]:
-    return [Runner(one, Task.GENERATE, "fp32", places) for one in contestants]
+def _runners(paths: Paths, *candidates: Candidate) -> list[EngineRunner]:
+    return [EngineRunner(each, Task.GENERATE, "fp32", paths, threads=2) for each in candidates]
 
 
 @pytest.fixture
@@ -70,62 +71,62 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     assert not process.is_alive
 
 
-def test_a_worker_stands_still_between_questions(worker: Worker) -> None:
-    assert worker.ask({"op": "load", "model": "fast"}, 30) == {"version": "1.2"}
+def test_a_worker_is_stopped_between_calls(worker: Worker) -> None:
+    assert worker.call({"op": "load", "model": "fast"}, 30) == {"version": "1.2"}
     stopped = os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
     assert stopped is not None
     assert stopped.si_status == signal.SIGSTOP
-    answer = worker.ask(WORK.message(0), 30)
-    assert figures.rate(WORK, answer) == pytest.approx(2 / 0.25)
+    answer = worker.call(WORKLOAD.message(0), 30)
+    assert measurements.rate(WORKLOAD, answer) == pytest.approx(2 / 0.25)
 
 
-def test_an_error_is_a_reason_and_not_the_end(worker: Worker) -> None:
+def test_a_worker_survives_an_error(worker: Worker) -> None:
     with pytest.raises(WorkerError, match="RuntimeError: this model is not for me"):
-        worker.ask({"op": "load", "model": "refuses"}, 30)
-    assert worker.ask({"op": "load", "model": "slow"}, 30) == {"version": "1.2"}
+        worker.call({"op": "load", "model": "refuses"}, 30)
+    assert worker.call({"op": "load", "model": "slow"}, 30) == {"version": "1.2"}
 
 
-def test_a_death_tells_the_last_words(worker: Worker) -> None:
-    worker.ask({"op": "load", "model": "dies"}, 30)
+def test_a_worker_that_ends_reports_its_last_line(worker: Worker) -> None:
+    worker.call({"op": "load", "model": "dies"}, 30)
     with pytest.raises(WorkerError, match="ended with status 3: out of luck"):
-        worker.ask(WORK.message(0), 30)
+        worker.call(WORKLOAD.message(0), 30)
 
 
-def test_no_answer_is_a_reason(worker: Worker) -> None:
-    worker.ask({"op": "load", "model": "hangs"}, 30)
-    with pytest.raises(WorkerError, match=r"no answer within 0\.1 s"):
-        worker.ask(WORK.message(0), 0.1)
+def test_a_worker_that_does_not_reply_is_killed(worker: Worker) -> None:
+    worker.call({"op": "load", "model": "hangs"}, 30)
+    with pytest.raises(WorkerError, match=r"no reply within 0\.1 s"):
+        worker.call(WORKLOAD.message(0), 0.1)
     assert not worker.is_alive
 
 
-def test_whoever_fails_has_a_reason_and_the_others_go_on(places: Places) -> None:
+def test_a_candidate_that_fails_has_a_reason_and_the_others_continue(paths: Paths) -> None:
     elsewhere = Environment(name="elsewhere", requirements=())
-    (places.environments / "broken").mkdir(parents=True)
-    (places.environments / f"broken{FAILURE_SUFFIX}").write_text("does not install: no wheel\n")
+    (paths.environments / "broken").mkdir(parents=True)
+    (paths.environments / f"broken{FAILURE_SUFFIX}").write_text("does not install: no wheel\n")
     broken = Environment(name="broken", requirements=())
     layouts = {"one": {"layout": 2.0}, "two": {"layout": 1.0}}
     runners = _runners(
-        places,
-        _toy("fast", places, layouts=layouts),
-        _toy("slow", places),
-        *(_toy(name, places) for name in ("refuses", "dies", "short")),
-        Contestant(name="absent", module="none", models={"fp32": "absent"}),
-        Contestant(name="int8 only", module="none", models={"int8": "fast"}),
-        Contestant(name="new", module="x", models={"fp32": "fast"}, environment=elsewhere),
-        Contestant(name="broken", module="x", models={"fp32": "fast"}, environment=broken),
-        Contestant(name="no module", module="none.at.all", models={"fp32": "fast"}),
+        paths,
+        _toy("fast", paths, layouts=layouts),
+        _toy("slow", paths),
+        *(_toy(name, paths) for name in ("refuses", "dies", "short")),
+        Candidate(name="absent", module="none", models={"fp32": "absent"}),
+        Candidate(name="int8 only", module="none", models={"int8": "fast"}),
+        Candidate(name="new", module="x", models={"fp32": "fast"}, environment=elsewhere),
+        Candidate(name="broken", module="x", models={"fp32": "fast"}, environment=broken),
+        Candidate(name="no module", module="none.at.all", models={"fp32": "fast"}),
     )
-    said: list[str] = []
-    found = measure.measure(WORK, runners, 3, Timetable(None, ()), math.inf, said.append)
-    again = measure.measure(WORK, runners, 3, Timetable(None, ()), 0.0, said.append)
+    logged: list[str] = []
+    found = measure(WORKLOAD, runners, 3, TimeBudget(None, ()), math.inf, logged.append)
+    again = measure(WORKLOAD, runners, 3, TimeBudget(None, ()), 0.0, logged.append)
     for runner in runners:
         runner.close()
-    assert found["fast"] == Measured(rates=(8.0,) * 3, layout="two")
+    assert found["fast"] == Measurement(rates=(8.0,) * 3, layout="two")
     assert found["slow"].rates == pytest.approx((2.0,) * 3)
     reasons = {name: one.reason for name, one in found.items() if one.reason}
     assert "does not load: RuntimeError: this model is not for me" in reasons["refuses"]
     assert "out of luck" in reasons["dies"]
-    assert reasons["short"] == "6 tokens came of 8"
+    assert reasons["short"] == "got 6 of 8 tokens"
     assert reasons["absent"] == "models/absent is missing: run the comparison with --prepare"
     assert reasons["int8 only"] == "has no fp32"
     assert "--prepare" in reasons["new"]
@@ -135,35 +136,42 @@ def test_whoever_fails_has_a_reason_and_the_others_go_on(places: Places) -> None
     assert again["dies"].reason.startswith("died in decode, batch 2")
 
 
-def test_installation_and_models_leave_their_reasons(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_failed_installations_and_builds_write_their_reasons(tmp_path: Path) -> None:
+    logged: list[str] = []
     environment = Environment(name="impossible", requirements=())
     (tmp_path / "impossible").touch()
-    assert not _install(environment, tmp_path, said.append)
+    assert not _install(environment, tmp_path, logged.append)
     failure = (tmp_path / f"impossible{FAILURE_SUFFIX}").read_text()
     assert failure.startswith("does not install: ")
-    failing = Step(out=tmp_path / "model", command=(sys.executable, "-c", "raise OSError('full')"))
-    assert not _make(failing, said.append)
+    failing = BuildStep(
+        out=tmp_path / "model", command=(sys.executable, "-c", "raise OSError('full')")
+    )
+    assert not _build(failing, logged.append)
     assert "OSError: full" in (tmp_path / f"model{FAILURE_SUFFIX}").read_text()
     program = f"open({str(tmp_path / 'model')!r}, 'w')"
-    assert _make(Step(out=tmp_path / "model", command=(sys.executable, "-c", program)), said.append)
+    assert _build(
+        BuildStep(out=tmp_path / "model", command=(sys.executable, "-c", program)), logged.append
+    )
     assert not (tmp_path / f"model{FAILURE_SUFFIX}").exists()
 
 
-def test_the_report_is_whole_after_every_row(
+def test_the_report_is_complete_after_every_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     about = {"task": "generate", "work": "w", "precision": "int8", "batch": 1, "metric": "tokens/s"}
-    peers = {"a": Measured(rates=(1.0, 2.0, 4.0)), "b": Measured(reason="does not install: why")}
+    peers = {
+        "a": Measurement(rates=(1.0, 2.0, 4.0)),
+        "b": Measurement(reason="does not install: why"),
+    }
     report = Report(tmp_path / "out" / "rows.json", {"task": "generate"})
-    report.add(figures.row(about, Measured(rates=(2.0, 2.0, 2.0), layout="x"), peers, 4.0))
-    report.add(figures.row(about, Measured(reason="died"), peers, None))
+    report.add(measurements.row(about, Measurement(rates=(2.0, 2.0, 2.0), layout="x"), peers, 4.0))
+    report.add(measurements.row(about, Measurement(reason="died"), peers, None))
     document = json.loads((tmp_path / "out" / "rows.json").read_text())
     first, second = document["rows"]
     assert document["machine"]["cores"] >= 1
     assert first["ours"] == 2.0
     assert first["peers"] == {"a": 2.0, "b": "does not install: why"}
-    # Round by round 2, 1 and 0.5.
+    # The ratios of the rounds are 2, 1 and 0.5.
     assert first["ratio_to_best_peer"] == 1.0
     assert first["ratio_spread"] == [0.5, 2.0]
     assert first["spread"] == {"ours": [2.0, 2.0], "a": [1.0, 4.0]}
@@ -174,22 +182,22 @@ def test_the_report_is_whole_after_every_row(
     assert "generate int8 b: does not install: why" in capsys.readouterr().out
 
 
-def test_our_engine_speaks_the_lines(tiny_bundles: Path, tmp_path: Path) -> None:
+def test_our_engine_speaks_the_protocol_of_peers(tiny_bundles: Path, tmp_path: Path) -> None:
     worker = Worker(engine_command(), {}, tmp_path / "log", ROOT)
     try:
         with pytest.raises(WorkerError, match="nothing is loaded"):
-            worker.ask({"op": "run", "inputs": [[5]], "max_new_tokens": 2}, 60)
+            worker.call({"op": "run", "inputs": [[5]], "max_new_tokens": 2}, 60)
         with pytest.raises(WorkerError, match="BundleError"):
-            worker.ask({"op": "load", "model": str(tmp_path), "threads": 1}, 60)
+            worker.call({"op": "load", "model": str(tmp_path), "threads": 1}, 60)
         bundle = tiny_bundles / "tiny-decoder" / "1"
-        worker.ask({"op": "load", "model": str(bundle), "threads": 2, "lanes": 2}, 60)
-        answer = worker.ask(
+        worker.call({"op": "load", "model": str(bundle), "threads": 2, "lanes": 2}, 60)
+        answer = worker.call(
             {"op": "run", "inputs": [[5, 6, 7], [6, 7, 8]], "max_new_tokens": 120}, 60
         )
-        work = dataclasses.replace(WORK, num_new_tokens=120)
-        assert figures.rate(work, answer) > 0
+        workload = dataclasses.replace(WORKLOAD, num_new_tokens=120)
+        assert measurements.rate(workload, answer) > 0
         assert all(row == sorted(row) and len(row) == 120 for row in answer["arrivals"])
-        ceilings = worker.ask({"op": "ceilings", "threads": 1}, 60)
+        ceilings = worker.call({"op": "ceilings", "threads": 1}, 60)
         assert ceilings["bytes_per_second"] > 1e8
         assert min(ceilings["operations_per_second"].values()) > 1e8
     finally:
@@ -197,19 +205,19 @@ def test_our_engine_speaks_the_lines(tiny_bundles: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_static_batches_end_before_the_next_begins(
+def test_a_static_batch_ends_before_the_next_starts(
     padded: bool, tiny_bundles: Path, tmp_path: Path
 ) -> None:
     worker = Worker(engine_command(), {}, tmp_path / "log", ROOT)
     try:
         bundle = str(tiny_bundles / "tiny-decoder" / "1")
-        question = {"op": "load", "model": bundle, "threads": 1, "static": 2, "padded": padded}
-        worker.ask(question, 60)
+        message = {"op": "load", "model": bundle, "threads": 1, "static": 2, "padded": padded}
+        worker.call(message, 60)
         inputs, new = [[5, 6]] * 4, [20, 40, 10, 5]
-        answer = worker.ask({"op": "run", "inputs": inputs, "max_new_tokens": new}, 60)
+        answer = worker.call({"op": "run", "inputs": inputs, "max_new_tokens": new}, 60)
         arrivals = answer["arrivals"]
         assert [len(row) for row in arrivals] == new
-        # The second batch begins when the first has ended, the longest of whose rows is its end.
+        # The second batch starts when the longest sequence of the first has ended.
         assert min(arrivals[2][0], arrivals[3][0]) > max(arrivals[0][-1], arrivals[1][-1])
     finally:
         worker.close()
@@ -229,7 +237,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert "no peer for embed: nobody; there are " in ran.stderr
 
 
-def test_servers_without_models_say_what_to_do(tmp_path: Path) -> None:
+def test_missing_models_are_reported_with_what_to_do(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest", "compare", "--task", "embed", "--level", "server"]
     ran = subprocess.run(
         [*command, "--root", str(tmp_path), "--json", str(tmp_path / "out.json")],
@@ -245,10 +253,10 @@ def test_servers_without_models_say_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", COMPARED)
-def test_peers_are_pinned_and_works_are_named_once(task: Task) -> None:
+def test_peers_are_pinned_and_workloads_are_unique(task: Task) -> None:
     for peer in ENGINE_PEERS[task]:
         assert peer.environment is not None
         assert all("==" in requirement for requirement in peer.environment.requirements)
-    chosen = works(task, "int8")
-    assert len({(work.label, work.batch) for work in chosen}) == len(chosen)
-    assert set(works(task, "int8", quick=True)) <= set(chosen)
+    chosen = workloads(task, "int8")
+    assert len({(workload.label, workload.batch) for workload in chosen}) == len(chosen)
+    assert set(workloads(task, "int8", quick=True)) <= set(chosen)

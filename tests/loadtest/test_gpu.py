@@ -1,4 +1,4 @@
-"""``loadtest gpu``: what it plans and counts, and all of it once on the CPU."""
+"""``loadtest gpu``: its plan, its rates, and a whole run on the CPU."""
 
 import json
 import math
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.compare.errors import BadAnswerError
-from loadtest.gpu.budget import Budget, OutOfTimeError
-from loadtest.gpu.compared import compare_logprobs, compare_vectors
-from loadtest.gpu.plan import OPTIONS, Extent, Speed, make_plan
-from loadtest.gpu.roofline import best_rate
-from loadtest.gpu.sizes import MEASURED, SIZES, Family
-from loadtest.gpu.speed import OURS, PEERS, rate_of, row, step_seconds
-from loadtest.gpu.state import NOT_MEASURED, Report
+from loadtest.compare.errors import InvalidResultError
+from loadtest.gpu.benchmark import OURS, PEERS, rate_of, row, step_seconds
+from loadtest.gpu.deadline import Deadline, OutOfTimeError
+from loadtest.gpu.model_sizes import BENCHMARK_SIZES, SIZES, Family
+from loadtest.gpu.parity import compare_logprobs, compare_vectors
+from loadtest.gpu.plan import OPTIONS, Benchmark, PlanSize, make_plan
+from loadtest.gpu.report import NOT_MEASURED, Report
+from loadtest.gpu.roofline import roofline_rate
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
@@ -25,33 +25,33 @@ CEILINGS = {
 }
 
 
-def speed(name: str, **changes: Any) -> Speed:
+def benchmark(name: str, **changes: Any) -> Benchmark:
     fields = {"batches": (1,), "num_tokens": 128, "num_new_tokens": 64, "rounds": 3}
-    return Speed(**{"size": SIZES[name], "precision": "fp16", **fields, **changes})
+    return Benchmark(**{"size": SIZES[name], "precision": "fp16", **fields, **changes})
 
 
-# --- what is planned ------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-@pytest.mark.parametrize("extent", Extent)
-def test_every_family_is_checked_and_measured(device: str, extent: Extent) -> None:
+@pytest.mark.parametrize("extent", PlanSize)
+def test_every_family_is_checked_and_measured(device: str, extent: PlanSize) -> None:
     plan = make_plan(device, extent)
     assert {check.size.family for check in plan.checks} == set(Family)
-    assert {each.size.family for each in plan.speeds} == set(Family)
-    for names in ([c.name for c in plan.checks], [s.name for s in plan.speeds]):
+    assert {each.size.family for each in plan.benchmarks} == set(Family)
+    for names in ([c.name for c in plan.checks], [s.name for s in plan.benchmarks]):
         assert len(set(names)) == len(names)
     assert any(check.kv_cache == "int8" for check in plan.checks)
-    precisions = {check.precision for check in plan.checks} | {s.precision for s in plan.speeds}
+    precisions = {check.precision for check in plan.checks} | {s.precision for s in plan.benchmarks}
     assert ("fp32" in precisions) == (device == "cpu")
 
 
-def test_the_full_plan_is_what_is_promised() -> None:
-    plan = make_plan("cuda", Extent.FULL)
+def test_the_full_plan_covers_all_precisions_and_sizes() -> None:
+    plan = make_plan("cuda", PlanSize.FULL)
     assert {check.precision for check in plan.checks} == {"fp16", "bf16", "int8", "int4"}
-    names = {each.size.name for each in plan.speeds}
-    assert names == {size.name for size in MEASURED}
-    plain = [each for each in plan.speeds if each.name == f"{each.size.name}, fp16"]
+    names = {each.size.name for each in plan.benchmarks}
+    assert names == {size.name for size in BENCHMARK_SIZES}
+    plain = [each for each in plan.benchmarks if each.name == f"{each.size.name}, fp16"]
     assert {each.size.name for each in plain} == names
     assert all((min(each.batches), max(each.batches)) == (1, 256) for each in plain)
 
@@ -60,60 +60,60 @@ def test_the_full_plan_is_what_is_promised() -> None:
     ("name", "millions"),
     [
         ("llama-1.1b", 1100),
-        ("llama-135m", 163),  # SmolLM2's shape, but for an output matrix of its own
+        ("llama-135m", 163),  # SmolLM2's shape with an untied output projection
         ("bert-base", 110),
         ("bert-large", 335),
         ("transformer-base", 60),
         ("transformer-big", 210),
     ],
 )
-def test_sizes_are_those_of_their_names(name: str, millions: int) -> None:
+def test_sizes_match_their_names(name: str, millions: int) -> None:
     size = SIZES[name]
     hidden = size.config.get("hidden_size") or size.config["d_model"]
     embedding = hidden * size.config["vocab_size"]
-    # An encoder-decoder's output matrix is its embedding.
+    # An encoder-decoder's output projection is its embedding.
     embedding *= size.family != Family.ENCODER_DECODER
     total = (size.encoder + size.decoder + embedding) / 1e6
     assert total == pytest.approx(millions, rel=0.05)
 
 
-# --- what is counted ------------------------------------------------------------------------
+# --- rates and reports ----------------------------------------------------------------------
 
 
-def test_the_best_possible_decode_reads_weights_and_cache() -> None:
+def test_the_roofline_of_a_decode_reads_weights_and_cache() -> None:
     size = SIZES["llama-1.1b"]
     read = 2 * size.decoder + 2 * size.cache_values * (128 + 32)
-    assert best_rate(speed("llama-1.1b"), 1, "cuda", CEILINGS) == pytest.approx(4e12 / read)
-    of_bytes = speed("llama-1.1b", kv_cache="int8", precision="int8")
+    assert roofline_rate(benchmark("llama-1.1b"), 1, "cuda", CEILINGS) == pytest.approx(4e12 / read)
+    of_bytes = benchmark("llama-1.1b", kv_cache="int8", precision="int8")
     read = size.decoder + size.cache_values * (128 + 32)
-    assert best_rate(of_bytes, 1, "cuda", CEILINGS) == pytest.approx(4e12 / read)
+    assert roofline_rate(of_bytes, 1, "cuda", CEILINGS) == pytest.approx(4e12 / read)
 
 
-def test_the_best_possible_encoder_multiplies() -> None:
-    each = speed("bert-base", num_tokens=512, num_new_tokens=0)
+def test_the_roofline_of_an_encoder_is_arithmetic() -> None:
+    each = benchmark("bert-base", num_tokens=512, num_new_tokens=0)
     expected = 8e14 / (2 * SIZES["bert-base"].encoder)
-    assert best_rate(each, 64, "cuda", CEILINGS) == pytest.approx(expected)
-    on_cpu = best_rate(each, 64, "cpu", CEILINGS)
+    assert roofline_rate(each, 64, "cuda", CEILINGS) == pytest.approx(expected)
+    on_cpu = roofline_rate(each, 64, "cpu", CEILINGS)
     assert on_cpu == pytest.approx(expected * 5e13 / 8e14)
 
 
-def test_a_decoders_rate_begins_when_every_row_has_a_token() -> None:
-    each = speed("llama-135m", num_new_tokens=3)
+def test_a_decoders_rate_starts_when_each_sequence_has_a_token() -> None:
+    each = benchmark("llama-135m", num_new_tokens=3)
     arrivals = [[1.0, 2.0, 3.0], [1.5, 2.5, 3.5]]
     assert rate_of(each, 2, {"arrivals": arrivals}) == pytest.approx(4 / 2.0)
     assert step_seconds({"arrivals": arrivals}) == 1.0
-    with pytest.raises(BadAnswerError, match="5 tokens came of 6"):
+    with pytest.raises(InvalidResultError, match="got 5 of 6 tokens"):
         rate_of(each, 2, {"arrivals": [[1.0, 2.0, 3.0], [1.5, 2.5]]})
 
 
-def test_an_encoders_rate_counts_what_is_read() -> None:
-    each = speed("bert-base", num_tokens=16, num_new_tokens=0)
+def test_an_encoders_rate_counts_input_tokens() -> None:
+    each = benchmark("bert-base", num_tokens=16, num_new_tokens=0)
     assert rate_of(each, 4, {"seconds": 2.0, "num_tokens": 64}) == 32.0
-    with pytest.raises(BadAnswerError):
+    with pytest.raises(InvalidResultError):
         rate_of(each, 4, {"seconds": 2.0, "num_tokens": 63})
 
 
-def test_a_row_has_ratios_to_those_that_ran() -> None:
+def test_a_row_has_ratios_to_the_peers_that_ran() -> None:
     found = row({OURS: [9.0, 10.0, 14.0], "a": [5.0, 4.0, 6.0]}, {"b": "no"}, {}, 20.0)
     assert found["ratio_to"] == {"a": 2.0}
     assert found["part_of_best_possible"] == 0.5
@@ -130,11 +130,11 @@ def logprobs(*values: float) -> dict[str, list[list[float]]]:
         ((-1.0, -2.0), (-1.0, -2.0), True),
         ((-1.0, -2.005), (-0.995, -2.0), True),  # within the tolerance, also of a tie
         ((-1.0, -2.2), (-1.0, -2.0), False),  # another probability
-        ((-1.0, -2.0), (-1.0, -1.5), False),  # another token was likelier
+        ((-1.0, -2.0), (-1.0, -1.5), False),  # another token was more likely
         ((-1.0, math.nan), (-1.0, -2.0), False),
     ],
 )
-def test_tokens_are_held_to_the_reference(
+def test_tokens_are_compared_with_the_reference(
     ours: tuple[float, ...], best: tuple[float, ...], passed: bool
 ) -> None:
     theirs = {**logprobs(-1.0, -2.0), "best": [list(best)]}
@@ -142,41 +142,41 @@ def test_tokens_are_held_to_the_reference(
 
 
 @pytest.mark.parametrize(("best", "passed"), [(-1.0, True), (-0.5, False)])
-def test_tokens_alone_are_held_to_the_reference(best: float, passed: bool) -> None:
+def test_tokens_without_logprobs_are_compared_with_the_reference(best: float, passed: bool) -> None:
     theirs = {**logprobs(-1.0), "best": [[best]]}
     assert compare_logprobs({"logprobs": [[]]}, theirs, 0.01)["passed"] is passed
 
 
-def test_vectors_are_held_to_the_reference() -> None:
+def test_vectors_are_compared_with_the_reference() -> None:
     assert compare_vectors([[1.0, 0.0]], [[2.0, 0.0]], 1e-6)["passed"]
     assert not compare_vectors([[1.0, 0.1]], [[1.0, 0.0]], 1e-3)["passed"]
 
 
-def test_a_budget_ends() -> None:
+def test_a_deadline_passes() -> None:
     now = [10.0]
-    budget = Budget(5, lambda: now[0])
+    deadline = Deadline(5, lambda: now[0])
     now[0] = 14.0
-    assert budget.left() == 1.0
+    assert deadline.remaining_seconds() == 1.0
     now[0] = 15.0
     with pytest.raises(OutOfTimeError):
-        budget.left()
+        deadline.remaining_seconds()
 
 
-def test_a_report_goes_on_with_its_own_device_alone(tmp_path: Path) -> None:
+def test_a_report_continues_only_for_the_same_device(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     report = Report(path, "cuda")
     report.add_check("x", {"passed": False})
-    report.speed("y")["rows"]["1"] = {}
+    report.benchmark("y")["rows"]["1"] = {}
     report.save()
     again = Report(path, "cuda")
     assert again.failed_checks == ["x"]
-    assert again.speed("y")["rows"] == {"1": {}}
+    assert again.benchmark("y")["rows"] == {"1": {}}
     other = Report(path, "cpu")
     assert other.check("x") is None
-    assert other.about("note") == NOT_MEASURED
+    assert other.get("note") == NOT_MEASURED
 
 
-# --- all of it ------------------------------------------------------------------------------
+# --- a whole run ----------------------------------------------------------------------------
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -184,7 +184,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_all_of_it_on_the_cpu_and_again_from_the_report(tmp_path: Path) -> None:
+def test_a_run_on_the_cpu_and_again_from_its_report(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
     arguments = ["--device", "cpu", "--sizes", "tiny", "--out", str(out)]
     arguments += ["--root", str(tmp_path / "root")]
@@ -196,7 +196,7 @@ def test_all_of_it_on_the_cpu_and_again_from_the_report(tmp_path: Path) -> None:
     assert report["finished"] is True
     assert report["machine"]["versions"]["torch"]
     assert report["ceilings"]["bytes_per_second"] > 0
-    plan = make_plan("cpu", Extent.TINY)
+    plan = make_plan("cpu", PlanSize.TINY)
     assert list(report["checks"]) == [check.name for check in plan.checks]
     (step,) = plan.caches
     row = report["caches"][step.name]
@@ -208,7 +208,7 @@ def test_all_of_it_on_the_cpu_and_again_from_the_report(tmp_path: Path) -> None:
     for name in report["checks"].keys() - ran.keys():
         assert "this version has no" in report["checks"][name]["reason"]
     assert len(ran) >= len(plan.checks) - len(OPTIONS)
-    for each in plan.speeds:
+    for each in plan.benchmarks:
         found = report["speed"][each.name]
         assert list(found["rows"]) == [str(batch) for batch in each.batches]
         for measured in found["rows"].values():
@@ -222,7 +222,7 @@ def test_all_of_it_on_the_cpu_and_again_from_the_report(tmp_path: Path) -> None:
     assert out.read_text() == before
 
 
-def test_a_card_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_an_error(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
     arguments = ("--sizes", "tiny", "--out", str(out), "--root", str(tmp_path))
     done = run("--device", "cuda:63", *arguments)

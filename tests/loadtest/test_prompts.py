@@ -1,4 +1,4 @@
-"""Prompts are real words in the lengths asked for; arrival times are a Poisson process."""
+"""Prompts are real words in the wanted lengths; arrival times are a Poisson process."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from loadtest.arrivals import poisson
 from loadtest.prompts import LengthRange, Prompts, read_lines
 
 
-def test_the_shipped_lines_are_many_and_of_mixed_lengths() -> None:
+def test_our_own_lines_are_many_and_of_mixed_lengths() -> None:
     lines = read_lines(None)
     lengths = [len(line.split()) for line in lines]
     assert len(set(lines)) == len(lines) >= 60
@@ -34,10 +34,10 @@ def test_lengths_are_spread_over_the_range() -> None:
     assert lengths == set(range(10, 31))
 
 
-def test_two_prompts_seldom_begin_alike() -> None:
+def test_prompts_rarely_share_a_prefix() -> None:
     prompts = Prompts(read_lines(None), LengthRange(20, 20), seed=1)
-    begins = {" ".join(prompts.text(index).split()[:4]) for index in range(200)}
-    assert len(begins) > 150
+    prefixes = {" ".join(prompts.text(index).split()[:4]) for index in range(200)}
+    assert len(prefixes) > 150
 
 
 def test_without_lengths_lines_are_sent_whole(tmp_path: Path) -> None:

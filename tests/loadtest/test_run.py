@@ -18,49 +18,49 @@ def _run(target: str, out: Path, *arguments: str) -> "subprocess.CompletedProces
     )
 
 
-def _figures(target: str, out: Path, *arguments: str) -> dict[str, Any]:
+def _results(target: str, out: Path, *arguments: str) -> dict[str, Any]:
     ran = _run(target, out, "--duration", "1", "--warmup", "0.2", *arguments)
     assert ran.returncode == 0, ran.stderr
     assert "requests/s" in ran.stdout
-    figures: dict[str, Any] = json.loads(out.read_text())
-    return figures
+    results: dict[str, Any] = json.loads(out.read_text())
+    return results
 
 
 def test_closed_loop(target: str, tmp_path: Path) -> None:
     generate = ["--task", "generate", "--model", "tiny-decoder", "--lengths", "4-8"]
-    figures = _figures(
+    results = _results(
         target, tmp_path / "out.json", *generate, "--concurrency", "2", "--max-new-tokens", "8"
     )
-    assert figures["requests"] > 0
-    assert figures["errors"] == {}
-    assert figures["duration_seconds"] == 1
-    # Past the end of sequence, so every request has all its tokens.
-    assert figures["output_tokens"] == 8 * figures["requests"]
-    assert figures["requests_per_second"] > 0
-    assert figures["output_tokens_per_second"] > 0
+    assert results["requests"] > 0
+    assert results["errors"] == {}
+    assert results["duration_seconds"] == 1
+    # Past end-of-sequence, so every request has all its tokens.
+    assert results["output_tokens"] == 8 * results["requests"]
+    assert results["requests_per_second"] > 0
+    assert results["output_tokens_per_second"] > 0
     latency, first, gap = (
-        figures[f"{name}_seconds"] for name in ("latency", "first_token", "inter_token")
+        results[f"{name}_seconds"] for name in ("latency", "first_token", "inter_token")
     )
     for percentiles in (latency, first, gap):
         assert 0 < percentiles["p50"] <= percentiles["p90"] <= percentiles["p99"]
     assert first["p50"] < latency["p50"]
-    assert figures["mode"] == "closed"
-    assert figures["arguments"]["concurrency"] == 2
-    assert figures["model"]["name"] == "tiny-decoder"
-    assert figures["machine"]["cores"] >= 1
-    assert figures["versions"]["grpcio"]
+    assert results["mode"] == "closed"
+    assert results["arguments"]["concurrency"] == 2
+    assert results["model"]["name"] == "tiny-decoder"
+    assert results["machine"]["cores"] >= 1
+    assert results["versions"]["grpcio"]
 
 
 def test_open_loop(target: str, tmp_path: Path) -> None:
-    figures = _figures(
+    results = _results(
         target,
         tmp_path / "out.json",
         *["--task", "translate", "--model", "dates", "--rate", "20", "--lengths", "4-8"],
         *["--max-new-tokens", "8"],
     )
-    assert figures["mode"] == "open"
-    assert figures["requests"] > 0
-    assert figures["latency_seconds"]["p50"] >= figures["first_token_seconds"]["p50"]
+    assert results["mode"] == "open"
+    assert results["requests"] > 0
+    assert results["latency_seconds"]["p50"] >= results["first_token_seconds"]["p50"]
 
 
 @pytest.mark.parametrize(
@@ -74,50 +74,50 @@ def test_open_loop(target: str, tmp_path: Path) -> None:
         ("rerank", "judge"),
     ],
 )
-def test_every_call_to_an_encoder(encoders: str, tmp_path: Path, task: str, model: str) -> None:
-    figures = _figures(
+def test_all_tasks_of_encoders(encoders: str, tmp_path: Path, task: str, model: str) -> None:
+    results = _results(
         encoders,
         tmp_path / "out.json",
         *["--task", task, "--model", model, "--lengths", "4-12", "--concurrency", "2"],
     )
-    assert figures["requests"] > 0
-    assert figures["errors"] == {}
-    assert figures["input_tokens"] > 4 * figures["requests"]
-    assert figures["output_tokens"] == 0
+    assert results["requests"] > 0
+    assert results["errors"] == {}
+    assert results["input_tokens"] > 4 * results["requests"]
+    assert results["output_tokens"] == 0
 
 
 @pytest.mark.parametrize("model", ["tiny-decoder", "dates"])
 def test_scores(target: str, tmp_path: Path, model: str) -> None:
-    figures = _figures(
+    results = _results(
         target,
         tmp_path / "out.json",
         *["--task", "score", "--model", model, "--lengths", "4-8"],
     )
-    assert figures["requests"] > 0
-    assert figures["errors"] == {}
+    assert results["requests"] > 0
+    assert results["errors"] == {}
 
 
-def test_own_prompts_are_sent_whole(target: str, tmp_path: Path) -> None:
+def test_lines_of_a_file_are_sent_whole(target: str, tmp_path: Path) -> None:
     prompts = tmp_path / "dates.txt"
     prompts.write_text("3 March 2021\n", encoding="utf-8")
-    figures = _figures(
+    results = _results(
         target,
         tmp_path / "out.json",
         *["--task", "translate", "--model", "dates", "--prompts", str(prompts)],
     )
     tokens = len("2021-03-03") + 1
-    assert figures["output_tokens"] == tokens * figures["requests"]
+    assert results["output_tokens"] == tokens * results["requests"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--task", "generate", "--model", "no-such-model"], "NOT_FOUND"),
-        (["--task", "embed", "--model", "dates"], "does not embed"),
-        (["--task", "fill-mask", "--model", "tiny-decoder"], "does not fill-mask"),
+        (["--task", "embed", "--model", "dates"], "does not support embed"),
+        (["--task", "fill-mask", "--model", "tiny-decoder"], "does not support fill-mask"),
     ],
 )
-def test_what_cannot_be_run_is_one_line(
+def test_a_plan_that_cannot_run_is_one_line_of_error(
     target: str, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     ran = _run(target, tmp_path / "out.json", *arguments)

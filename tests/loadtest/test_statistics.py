@@ -1,4 +1,4 @@
-"""What is counted, and from when."""
+"""What the statistics of a window count."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from loadtest import statistics
 from loadtest.statistics import Sample, Summary, TokenArrival, distribution
 
 START = 5.0
-"""When the window starts; all times in the tests are from there."""
+"""Start of the window; times in the tests are relative to it."""
 
 
 def _sample(

@@ -1,10 +1,10 @@
-"""A peer that does what the name of its model says: a real process for tests of the harness."""
+"""A peer whose behaviour is the name of its model: a real process for tests."""
 
 import sys
 import time
 from pathlib import Path
 
-from loadtest.peers.lines import Message, serve
+from loadtest.peers.json_lines import Message, serve
 
 _SPEED = {"slow": 1.0, "fast": 0.25}
 

@@ -1,7 +1,7 @@
-"""A server that speaks what peers speak: a real process for tests of the harness.
+"""A server with the protocols of peers: a real process for tests.
 
 ``python -m tests.loadtest.toy_server KIND PORT``: ``good`` answers all calls, ``short``
-with a token less than was asked for, ``dead`` ends at once.
+with one token too few, ``dead`` ends at once.
 """
 
 import asyncio

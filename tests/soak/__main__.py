@@ -1,8 +1,8 @@
 """``python -m tests.soak --minutes 30 --json FILE``: a server under mixed load for a long time.
 
-Clients in processes of their own call it well and badly, leave, stall and are killed. At the end
-its memory must not have grown beyond what is noise, no slot may be open, and every error must be
-one that such callers are due. ``--plant-leak KB`` starts a server that leaks: a bad verdict.
+Client processes send valid and invalid requests, cancel, stall and are killed. At the end the
+server's memory must not have grown significantly, no slot may be in use, and only expected errors
+may have occurred. With ``--plant-leak KB`` the server leaks on purpose, and the run must fail.
 """
 
 import json
@@ -47,23 +47,23 @@ def soak(
     num_clients: int = 2,
     leak_kilobytes: int = 0,
 ) -> Report:
-    """Runs a server and its clients; what became of it.
+    """Runs a server and its clients, and reports.
 
     Args:
-        bundles: folders of them.
-        seconds: as long as it goes on, unless ``enough_calls`` are done before.
-        warm_up_seconds: from the start, which memory's slope leaves out.
-        max_megabytes_per_hour, max_kilobytes_per_call: bounds of the slope, each if it is set.
-        enough_calls: so many, and a killed client, are enough.
-        num_clients: processes that call in every way.
-        leak_kilobytes: what the server is made to leak with each call.
+        bundles: folders of bundles.
+        seconds: duration, unless ``enough_calls`` end it earlier.
+        warm_up_seconds: from the start; left out of the memory's slope.
+        max_megabytes_per_hour, max_kilobytes_per_call: limits of the slope; ``None`` is no limit.
+        enough_calls: the run ends after this many calls and a killed client.
+        num_clients: number of mixed client processes.
+        leak_kilobytes: what the server leaks with each call.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         for root in bundles:
             for path in sorted(root.iterdir()):
                 if path.is_dir() and not (folder / path.name).exists():
-                    shutil.copytree(path, folder / path.name)  # a link would be refused
+                    shutil.copytree(path, folder / path.name)  # the server refuses links
         server = stack.enter_context(_server(folder, leak_kilobytes))
         with _clients(server.target, num_clients) as killed:
             samples = list(_samples(server, seconds, enough_calls, killed))
@@ -92,7 +92,7 @@ def _server(bundles: Path, leak_kilobytes: int) -> Iterator[ServerProcess]:
         try:
             server = until_ready(process)
             assert process.stderr is not None
-            # What it says after that is read as it comes: a full pipe would stop it.
+            # Its further output is read continuously: a full pipe would block it.
             threading.Thread(target=_copy, args=(process.stderr,), daemon=True).start()
             yield server
         finally:
@@ -107,7 +107,7 @@ def _copy(lines: Iterator[str]) -> None:
 
 @contextmanager
 def _clients(target: str, num_mixed: int) -> Iterator[list[int]]:
-    """Clients until the block ends, all of them killed; those killed within streams are listed."""
+    """Runs clients until the block ends, then kills them. Yields the ids of crashed clients."""
     killed: list[int] = []
     ended = threading.Event()
     with ExitStack() as stack:
@@ -146,7 +146,7 @@ def _client(role: str, target: str, seed: int) -> "Iterator[subprocess.Popen[str
 def _samples(
     server: ServerProcess, seconds: float, enough_calls: int | None, killed: Sequence[int]
 ) -> Iterator[Sample]:
-    """At even times; about 400 of them, but no more than ten a second."""
+    """Samples the server at even intervals: about 400 times, at most ten times a second."""
     started, wait = time.monotonic(), threading.Event()
     interval = max(0.1, seconds / 400)
     num_calls = 0
@@ -176,7 +176,7 @@ def _open_slots(server: ServerProcess) -> int:
 
 
 def _drained(server: ServerProcess) -> int:
-    """Open slots when nobody calls any more; those left after a while are leaked."""
+    """Waits until no slot is in use. Returns the number of slots still in use, which leaked."""
     deadline, wait = time.monotonic() + MAX_SECONDS_TO_DRAIN, threading.Event()
     while (count := _open_slots(server)) and time.monotonic() < deadline:
         wait.wait(0.2)
@@ -193,20 +193,23 @@ def _requests(server: ServerProcess) -> dict[str, dict[str, int]]:
 
 def main(
     minutes: Annotated[float, typer.Option(min=0.05)] = 30.0,
-    json_: Annotated[Path | None, typer.Option("--json", help="Where the report goes.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Output file.")] = None,
     bundles: Annotated[
-        list[Path] | None, typer.Option(help="Folders of bundles; the tests' small models.")
+        list[Path] | None,
+        typer.Option(help="Folders of bundles; by default the tests' small models."),
     ] = None,
-    clients: Annotated[int, typer.Option(min=1, help="Processes that call in every way.")] = 2,
+    clients: Annotated[int, typer.Option(min=1, help="Number of mixed client processes.")] = 2,
     warm_up: Annotated[
-        float, typer.Option(min=0, help="Share of the time that is left out.")
+        float, typer.Option(min=0, help="Share of the time to leave out of the slope.")
     ] = 0.2,
-    max_growth: Annotated[float, typer.Option(help="Megabytes an hour that are accepted.")] = 16.0,
+    max_growth: Annotated[
+        float, typer.Option(help="Largest accepted growth in MB per hour.")
+    ] = 16.0,
     plant_leak: Annotated[
-        int, typer.Option(min=0, help="Kilobytes that the server leaks with each call.")
+        int, typer.Option(min=0, help="Kilobytes that the server leaks with each call, on purpose.")
     ] = 0,
 ) -> None:
-    """Exit status 0 if all is well, 1 if not."""
+    """Run a soak test; exit status 0 if it passes, else 1."""
     report = soak(
         bundles or [tiny_bundles(), head_bundles()],
         60 * minutes,
@@ -220,7 +223,7 @@ def main(
     print(f"{sum(sum(row.values()) for row in report.requests.values())} calls, {report.errors}")
     print(f"{slope.value:.1f} MB/hour (95 %: {slope.low:.1f} to {slope.high:.1f})")
     print(f"{by_call.value:.2f} kB/call (95 %: {by_call.low:.2f} to {by_call.high:.2f})")
-    print("\n".join(report.faults) or "all is well")
+    print("\n".join(report.faults) or "passed")
     if json_ is not None:
         about = {
             "machine": machine(),

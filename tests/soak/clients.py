@@ -1,8 +1,8 @@
-"""Clients as there are: ``python -m tests.soak.clients ROLE TARGET SEED``, until killed.
+"""Clients of the soak test: ``python -m tests.soak.clients ROLE TARGET SEED``, until killed.
 
-``mixed`` makes calls of every kind, good and bad, leaves some and gives some too little time.
-``staller`` opens streams and does not read them. ``crasher`` says so when its streams run, to
-be killed at that moment.
+``mixed`` makes valid and invalid calls of all kinds, cancels some and lets some time out.
+``staller`` opens streams and does not read them. ``crasher`` prints a line when its streams run,
+and is then killed.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from client.aio import AsyncClient
 from client.errors import TriuneError
 from client.types import Lark, Regex
 
-NUM_CALLERS = 3  # side by side, of a mixed client
+NUM_CALLERS = 3  # concurrent callers of a mixed client
 NUM_STALLED = 6
-NUM_GRAMMARS = 300  # more than the server keeps
+NUM_GRAMMARS = 300  # more than the server caches
 TEXTS = ("3 March 2021", "Monday, 5 May 1999", "12,", "The house is red.", "a1b2c3", "x" * 40)
 LONG: Any = {"max_new_tokens": 200, "ignore_eos": True}
 
@@ -28,7 +28,7 @@ Action = Callable[["Caller"], Awaitable[object]]
 
 
 class Caller:
-    """One of a client's callers. ``models``: names by task."""
+    """One concurrent caller. ``hurried``: a client with a short timeout. ``models``: by task."""
 
     def __init__(
         self, client: AsyncClient, hurried: AsyncClient, models: dict[str, list[str]], seed: int
@@ -54,7 +54,7 @@ class Caller:
 
 
 async def _read(pieces: AsyncGenerator[Any, None], count: int | None = None) -> None:
-    """All pieces, or ``count`` of them; then the call is cancelled."""
+    """Reads all pieces, or ``count`` of them and then cancels the call."""
     async with aclosing(pieces):
         number = 0
         async for _ in pieces:
@@ -88,7 +88,7 @@ ACTIONS: tuple[Action, ...] = (
     lambda c: c.client.rerank(c.model("rerank"), c.text, ["a city", c.text]),
     lambda c: c.client.tokenize(c.model("generate"), [c.text]),
     lambda c: c.client.score(c.model("generate"), [("1", "2,")]),
-    # What is refused.
+    # Calls that the server refuses.
     lambda c: c.client.generate("nobody", c.text),
     lambda c: c.client.generate(c.model("generate"), ""),
     lambda c: c.client.generate(c.model("generate"), c.text, temperature=-1.0),
@@ -107,7 +107,7 @@ async def _models(client: AsyncClient) -> dict[str, list[str]]:
 
 
 async def mixed(target: str, seed: int) -> None:
-    """Calls of every kind, forever."""
+    """Makes calls of all kinds, forever."""
     async with (
         AsyncClient(target, timeout_seconds=60) as client,
         AsyncClient(target, timeout_seconds=0.03) as hurried,
@@ -126,7 +126,7 @@ def _streams(client: AsyncClient, models: dict[str, list[str]]) -> list[AsyncGen
 
 
 async def staller(target: str, seed: int) -> None:
-    """Streams of which a piece is read and the rest is not; then they are dropped."""
+    """Opens streams, reads one piece of each, stalls, then drops them."""
     rng = random.Random(seed)
     while True:
         async with AsyncClient(target, timeout_seconds=60) as client:
@@ -139,11 +139,11 @@ async def staller(target: str, seed: int) -> None:
 
 
 async def crasher(target: str, seed: int) -> None:
-    """Streams that run; their reader says so, and waits for its end."""
+    """Opens streams, prints a line when they run, and waits to be killed."""
     del seed
     async with AsyncClient(target, timeout_seconds=60) as client:
         streams = _streams(client, await _models(client))
-        with contextlib.suppress(TriuneError):  # a full server refuses: there is less to kill
+        with contextlib.suppress(TriuneError):  # a full server refuses some
             await asyncio.gather(*(anext(stream) for stream in streams))
         print("streaming", flush=True)
         await asyncio.Event().wait()

@@ -1,7 +1,6 @@
-"""A server with a planted leak: ``python -m tests.soak.leaking KB`` is ``python -m server``.
+"""``python -m tests.soak.leaking KB``: a server that leaks KB kilobytes per call.
 
-It keeps KB kilobytes for every call that ends. Only the soak test starts it, to show that it
-would notice.
+The soak test uses it to show that it detects leaks.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a soak run found, and whether that is good. Pure."""
+"""The report of a soak run and its verdict. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from tests.soak.slope import Slope, theil_sen
 
 KILOBYTE, MEGABYTE = 1e3, 1e6
 HOUR = 3600.0
-# Statuses that load of this kind is answered with; any other is a fault.
+# Statuses that this load may cause; any other is a fault.
 EXPECTED = frozenset(
     {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
 )
@@ -15,7 +15,7 @@ EXPECTED = frozenset(
 
 @dataclass(frozen=True)
 class Sample:
-    """Of the server: ``seconds`` since the load began, finished calls, memory, open slots."""
+    """State of the server, ``seconds`` after the start of the load."""
 
     seconds: float
     num_calls: int
@@ -25,11 +25,13 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """``requests``: finished, by method and status, as the server counts them.
+    """The result of a run.
 
-    ``megabytes_per_hour`` and ``kilobytes_per_call``: the resident memory's slopes after the
-    warm-up, with the bounds that were set. ``faults``: why the verdict is bad; empty if it is
-    good. ``samples``: seconds, calls, megabytes, open slots.
+    Attributes:
+        requests: finished calls by method and status, as the server counts them.
+        megabytes_per_hour, kilobytes_per_call: slopes of the resident memory after the warm-up.
+        faults: why the run failed; empty if it passed.
+        samples: seconds, calls, megabytes and open slots.
     """
 
     seconds: float
@@ -61,7 +63,7 @@ def make_report(
     open_slots_at_end: int,
     exit_status: int,
 ) -> Report:
-    """The verdict over a run's samples; at least 3 of them after the warm-up."""
+    """Evaluates a run; at least 3 samples must be after the warm-up."""
     settled = [sample for sample in samples if sample.seconds >= warm_up_seconds]
     memory = [float(sample.resident_bytes) for sample in settled]
     by_hour = theil_sen([sample.seconds / HOUR for sample in settled], memory).over(MEGABYTE)
@@ -71,22 +73,22 @@ def make_report(
         for status, count in statuses.items():
             by_status[status] = by_status.get(status, 0) + count
     faults = []
-    # The whole interval must be above the bound: noise of any size is no leak.
+    # Only an interval entirely above the limit is a leak; the rest may be noise.
     for slope, bound, unit in (
-        (by_hour, max_megabytes_per_hour, "MB an hour"),
-        (by_call, max_kilobytes_per_call, "kB a call"),
+        (by_hour, max_megabytes_per_hour, "MB/hour"),
+        (by_call, max_kilobytes_per_call, "kB/call"),
     ):
         if bound is not None and slope.low > bound:
             faults.append(
                 f"memory grows by {slope.low:.1f} to {slope.high:.1f} {unit}, "
-                f"at most {bound:g} are accepted"
+                f"the limit is {bound:g}"
             )
     if open_slots_at_end:
-        faults.append(f"{open_slots_at_end} slots are open when nobody calls")
+        faults.append(f"{open_slots_at_end} slots are in use without calls")
     if wrong := {status: n for status, n in by_status.items() if status not in EXPECTED}:
         faults.append(f"calls ended with {wrong}")
     if not by_status.get("OK"):
-        faults.append("no call was answered")
+        faults.append("no call succeeded")
     if exit_status:
         faults.append(f"the server ended with status {exit_status}")
     return Report(

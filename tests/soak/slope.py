@@ -1,4 +1,4 @@
-"""How fast a series grows: the median of all slopes, and between which values it lies."""
+"""The slope of a series with a confidence interval (Theil-Sen)."""
 
 import math
 import statistics
@@ -12,26 +12,29 @@ Z_95 = 1.96
 
 @dataclass(frozen=True)
 class Slope:
-    """``low`` and ``high``: the 95 % confidence interval of ``value``; same units."""
+    """A slope; ``low`` and ``high`` are its 95 % confidence interval in the same unit."""
 
     value: float
     low: float
     high: float
 
     def over(self, unit: float) -> "Slope":
-        """In a larger unit."""
+        """The slope in a larger unit."""
         return Slope(self.value / unit, self.low / unit, self.high / unit)
 
 
 def theil_sen(times: Sequence[float], values: Sequence[float]) -> Slope:
-    """The slope of ``values`` over ``times`` (Theil 1950), its interval after Sen (1968).
+    """The slope of ``values`` over ``times`` (Theil 1950) with its interval (Sen 1968).
 
-    Neighbouring samples of memory are alike, as if each were told several times. So samples
-    are first made medians of at most :data:`MAX_BLOCKS` blocks, and those are compared.
+    Adjacent memory samples are correlated, which would make the interval too narrow. So samples
+    are first reduced to the medians of at most ``MAX_BLOCKS`` blocks.
 
     Args:
-        times: never descending; at least 3. Or counts of something.
-        values: one for each.
+        times: at least 3, in ascending order; any monotonic quantity will do.
+        values: one for each time.
+
+    Raises:
+        ValueError: too few samples, or all at one time.
     """
     if len(times) < 3:
         raise ValueError(f"{len(times)} samples: at least 3 are needed")
@@ -42,7 +45,7 @@ def theil_sen(times: Sequence[float], values: Sequence[float]) -> Slope:
         (y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 < x2
     )
     if not slopes:
-        raise ValueError("all samples are of one time")
+        raise ValueError("all samples have the same time")
     count = len(points)
     spread = Z_95 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = max(0, math.floor((len(slopes) - spread) / 2))

@@ -1,4 +1,4 @@
-"""A soak of seconds: a sound server passes, one that leaks does not, and both by one verdict."""
+"""A soak of seconds: a sound server passes and a leaking one fails, with the same limits."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +10,15 @@ from tests.soak.__main__ import soak
 from tests.soak.report import MEGABYTE, Report, Sample, make_report
 from tests.soak.slope import theil_sen
 
-# With its first calls a server takes memory that it keeps, some tens of megabytes: that is no leak.
-# What is planted is far above it, by the call: how fast the machine is does not matter.
+# The first calls allocate some tens of megabytes for good, which is no leak. The planted leak is
+# far larger, and measured per call, so that the machine's speed does not matter.
 MAX_SECONDS, ENOUGH_CALLS, MAX_KILOBYTES_PER_CALL = 60, 200, 1000
 LEAK_KILOBYTES = 3000
 
 
 @pytest.fixture(scope="module")
 def reports(tiny_bundles: Path) -> tuple[Report, Report]:
-    """Of a sound server and of one that leaks."""
+    """Reports of a sound server and of a leaking one."""
 
     def run(leak_kilobytes: int) -> Report:
         return soak(
@@ -46,7 +46,7 @@ def test_a_sound_server_passes(reports: tuple[Report, Report]) -> None:
     assert sound.killed_clients > 0
 
 
-def test_a_planted_leak_is_noticed(reports: tuple[Report, Report]) -> None:
+def test_a_planted_leak_is_detected(reports: tuple[Report, Report]) -> None:
     _, leaking = reports
     assert [fault for fault in leaking.faults if fault.startswith("memory grows")]
     assert leaking.kilobytes_per_call.low > MAX_KILOBYTES_PER_CALL
@@ -77,24 +77,24 @@ def verdict(samples: list[Sample], *, statuses: dict[str, int], open_slots: int 
     )
 
 
-def test_growth_is_told_from_noise() -> None:
+def test_growth_is_distinguished_from_noise() -> None:
     assert verdict(samples(0, 5), statuses={"OK": 1}).faults == ()
     assert verdict(samples(10, 5), statuses={"OK": 1}).faults == ()
     assert verdict(samples(60, 5), statuses={"OK": 1}).faults
 
 
-def test_open_slots_and_faults_of_the_server_are_told() -> None:
+def test_open_slots_and_unexpected_statuses_are_faults() -> None:
     good = samples(0, 1)
     assert verdict(good, statuses={"OK": 1}, open_slots=1).faults == (
-        "1 slots are open when nobody calls",
+        "1 slots are in use without calls",
     )
     assert verdict(good, statuses={"OK": 1, "INTERNAL": 2, "CANCELLED": 3}).faults == (
         "calls ended with {'INTERNAL': 2}",
     )
-    assert verdict(good, statuses={"CANCELLED": 3}).faults == ("no call was answered",)
+    assert verdict(good, statuses={"CANCELLED": 3}).faults == ("no call succeeded",)
 
 
-def test_a_slope_is_robust_and_its_interval_holds_it() -> None:
+def test_a_slope_is_robust_and_inside_its_interval() -> None:
     times = [float(hour) for hour in range(30)]
     values = [3 * time + (1000 if time in (4, 17) else 0) for time in times]
     slope = theil_sen(times, values)

@@ -1,4 +1,4 @@
-"""What is measured: works, their inputs, and the sizes of the models that do them."""
+"""Workloads of engines, their inputs, and the sizes of the models that run them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,27 +7,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.compare.contestants import Level
+from loadtest.compare.candidates import Level
 from loadtest.tasks import Task
 
 
-class Kind(StrEnum):
-    """What of a run counts."""
+class WorkloadKind(StrEnum):
+    """Which tokens of a run count."""
 
-    DECODE = "decode"  # tokens after every row has its first
-    PREFILL = "prefill"  # prompt tokens until the first new one
+    DECODE = "decode"  # output tokens while all sequences decode
+    PREFILL = "prefill"  # prompt tokens until the first output token
     TRANSLATE = "translate"  # output tokens, encoder and decoder together
     EMBED = "embed"  # input tokens
-    MIXED = "mixed"  # output tokens of rows that come and go
+    MIXED = "mixed"  # output tokens of sequences that start and end at different times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sizes:
-    """Of a model: parameters that multiply every token, read or written, and bytes.
+class ModelSize:
+    """Numbers of parameters by how often they are used.
 
-    ``encoder`` counts what an encoder-decoder computes once per source token, ``decoder`` what
-    is computed per target token without the output matrix, which is ``head``. Token and
-    position embeddings are looked up and do not count.
+    ``encoder``: once per source token (or per token of an encoder). ``decoder``: once per target
+    token, without the output projection, which is ``head``. Token and position embeddings are
+    looked up and do not count. ``cache_values_per_token``: elements of the key/value cache.
     """
 
     encoder: int = 0
@@ -35,13 +35,13 @@ class Sizes:
     head: int = 0
     cache_values_per_token: int = 0
     first_id: int
-    """Token ids below are special."""
+    """Lower token ids are special."""
     vocabulary: int
 
 
-MODELS = {
+MODEL_SIZES = {
     # 30 layers of 576: attention 576·(576+2·192)+576², gated feed-forward 3·576·1536.
-    Task.GENERATE: Sizes(
+    Task.GENERATE: ModelSize(
         decoder=30 * (576 * 960 + 576 * 576 + 3 * 576 * 1536),
         head=576 * 49152,
         cache_values_per_token=30 * 2 * 192,
@@ -49,36 +49,36 @@ MODELS = {
         vocabulary=49152,
     ),
     # 6 + 6 layers of 512. Keys and values of the cross-attention are made per source token.
-    Task.TRANSLATE: Sizes(
+    Task.TRANSLATE: ModelSize(
         encoder=6 * (12 + 2) * 512 * 512,
         decoder=6 * (16 - 2) * 512 * 512,
         head=512 * 32000,
         cache_values_per_token=6 * 2 * 512,
         first_id=10,
-        vocabulary=31999,  # the last is padding, which CTranslate2's vocabulary has not
+        vocabulary=31999,  # the last is padding, which CTranslate2's vocabulary lacks
     ),
     # 6 layers of 384.
-    Task.EMBED: Sizes(encoder=6 * 12 * 384 * 384, first_id=2000, vocabulary=30522),
+    Task.EMBED: ModelSize(encoder=6 * 12 * 384 * 384, first_id=2000, vocabulary=30522),
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """``lengths``: tokens of each row of the batch."""
+class Workload:
+    """A batch of sequences. ``lengths``: input tokens of each sequence."""
 
     task: Task
-    kind: Kind
+    kind: WorkloadKind
     label: str
     precision: str
     lengths: tuple[int, ...]
     num_new_tokens: int = 0
     beams: int = 1
     new_tokens: tuple[int, ...] = ()
-    """Of each row, where they differ."""
+    """Output tokens of each sequence, if they differ; else ``num_new_tokens`` applies."""
 
     @property
     def num_outputs(self) -> int:
-        """New tokens of all rows."""
+        """Output tokens of all sequences."""
         return sum(self.new_tokens) or self.batch * self.num_new_tokens
 
     @property
@@ -86,8 +86,8 @@ class Work:
         return len(self.lengths)
 
     def message(self, seed: int) -> dict[str, Any]:
-        """The question to a worker. Random ids: two prompts never share a beginning."""
-        sizes = MODELS[self.task]
+        """The ``run`` message to a worker. Ids are random, so that prompts share no prefix."""
+        sizes = MODEL_SIZES[self.task]
         random = np.random.default_rng((seed, self.batch, sum(self.lengths), self.beams))
         rows = [random.integers(sizes.first_id, sizes.vocabulary, n).tolist() for n in self.lengths]
         return {
@@ -108,9 +108,9 @@ SENTENCE_TOKENS = 30
 MIXED_TEXTS = 64
 
 
-def _generate(precision: str) -> list[Work]:
-    def work(kind: Kind, label: str, lengths: tuple[int, ...], new: int) -> Work:
-        return Work(
+def _generate(precision: str) -> list[Workload]:
+    def workload(kind: WorkloadKind, label: str, lengths: tuple[int, ...], new: int) -> Workload:
+        return Workload(
             task=Task.GENERATE,
             kind=kind,
             label=label,
@@ -119,18 +119,20 @@ def _generate(precision: str) -> list[Work]:
             num_new_tokens=new,
         )
 
-    # Rows join one by one while earlier ones decode: large batches need more steps in common.
+    # Sequences join one by one while earlier ones decode: large batches need more common steps.
     return [
-        work(Kind.DECODE, "decode, 128 cached", (CACHED_TOKENS,) * batch, 96 + batch // 2)
+        workload(
+            WorkloadKind.DECODE, "decode, 128 cached", (CACHED_TOKENS,) * batch, 96 + batch // 2
+        )
         for batch in BATCHES
-    ] + [work(Kind.PREFILL, f"prefill of {size}", (size,), 1) for size in PREFILLS]
+    ] + [workload(WorkloadKind.PREFILL, f"prefill of {size}", (size,), 1) for size in PREFILLS]
 
 
-def _translate(precision: str) -> list[Work]:
+def _translate(precision: str) -> list[Workload]:
     return [
-        Work(
+        Workload(
             task=Task.TRANSLATE,
-            kind=Kind.TRANSLATE,
+            kind=WorkloadKind.TRANSLATE,
             label=f"30 to 30, {'greedy' if beams == 1 else f'beam {beams}'}",
             precision=precision,
             lengths=(SENTENCE_TOKENS,) * batch,
@@ -142,31 +144,37 @@ def _translate(precision: str) -> list[Work]:
     ]
 
 
-def _embed(precision: str) -> list[Work]:
+def _embed(precision: str) -> list[Workload]:
     mixed = np.random.default_rng(0).integers(8, 257, MIXED_TEXTS).tolist()
     batches = {"16×32": (32,) * 16, "32×128": (128,) * 32, "64 of 8–256": tuple(mixed)}
     return [
-        Work(task=Task.EMBED, kind=Kind.EMBED, label=label, precision=precision, lengths=lengths)
+        Workload(
+            task=Task.EMBED,
+            kind=WorkloadKind.EMBED,
+            label=label,
+            precision=precision,
+            lengths=lengths,
+        )
         for label, lengths in batches.items()
     ]
 
 
-MIXED_ROWS = {Task.GENERATE: 128, Task.TRANSLATE: 512}
-"""More than run at once, so that rows come as well as go."""
+MIXED_SEQUENCES = {Task.GENERATE: 128, Task.TRANSLATE: 512}
+"""Sequences of a mixed workload: more than run at once, so that they start at different times."""
 
 
-def _mixed(task: Task, precision: str) -> list[Work]:
-    """As many outputs are short as are long, by their logarithm."""
-    random, count = np.random.default_rng(1), MIXED_ROWS[task]
+def _mixed(task: Task, precision: str) -> list[Workload]:
+    """Output lengths are log-uniform."""
+    random, count = np.random.default_rng(1), MIXED_SEQUENCES[task]
     if task == Task.GENERATE:
         lengths = random.integers(8, 129, count)
-        new = _even_by_logarithm(random, 8, 129, count)
+        new = _log_uniform(random, 8, 129, count)
     else:
-        lengths = new = _even_by_logarithm(random, 5, 81, count)
+        lengths = new = _log_uniform(random, 5, 81, count)
     return [
-        Work(
+        Workload(
             task=task,
-            kind=Kind.MIXED,
+            kind=WorkloadKind.MIXED,
             label=f"{lengths.min()}–{lengths.max()} in, {new.min()}–{new.max()} out",
             precision=precision,
             lengths=tuple(lengths.tolist()),
@@ -175,13 +183,13 @@ def _mixed(task: Task, precision: str) -> list[Work]:
     ]
 
 
-def _even_by_logarithm(
+def _log_uniform(
     random: np.random.Generator, low: int, high: int, count: int
 ) -> npt.NDArray[np.int64]:
     return np.exp(random.uniform(np.log(low), np.log(high), count)).astype(int)
 
 
-_WORKS = {Task.GENERATE: _generate, Task.TRANSLATE: _translate, Task.EMBED: _embed}
+_WORKLOADS = {Task.GENERATE: _generate, Task.TRANSLATE: _translate, Task.EMBED: _embed}
 PRECISIONS: dict[Level, dict[Task, tuple[str, ...]]] = {
     Level.ENGINE: {
         Task.GENERATE: ("int8", "fp32"),
@@ -197,13 +205,13 @@ PRECISIONS: dict[Level, dict[Task, tuple[str, ...]]] = {
 }
 
 
-def works(
+def workloads(
     task: Task, precision: str, level: Level = Level.ENGINE, *, quick: bool = False
-) -> list[Work]:
-    """All works of a task. ``quick``: batches of at most 8, to see that everything runs."""
+) -> list[Workload]:
+    """All workloads of a task. ``quick``: batches of at most 8, to show that everything works."""
     if level == Level.STATIC:
         return _mixed(task, precision)
-    chosen = _WORKS[task](precision)
+    chosen = _WORKLOADS[task](precision)
     if not quick:
         return chosen
-    return [work for work in chosen if work.batch <= 8 or task == Task.EMBED]
+    return [workload for workload in chosen if workload.batch <= 8 or task == Task.EMBED]

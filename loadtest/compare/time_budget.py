@@ -1,4 +1,4 @@
-"""How much of a given time each thing that is measured may take. Pure but for its clock."""
+"""Divides a time budget among the items to measure. Pure except for its clock."""
 
 import itertools
 import math
@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 Clock = Callable[[], float]
 
 
-class Timetable:
-    """Shares out what is left of a time, by what each item costs.
+class TimeBudget:
+    """Divides the remaining time among the remaining items, in proportion to their costs.
 
-    An item that takes less leaves its time to those that follow.
+    An item that takes less than its share leaves the rest to the following items.
 
     Args:
-        budget_seconds: of all items; ``None`` is no bound.
-        costs: of each item, in order, in any unit.
-        clock: seconds.
+        budget_seconds: for all items; ``None`` is no limit.
+        costs: expected cost of each item, in order, in any unit.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -29,24 +29,24 @@ class Timetable:
         self._left = list(itertools.accumulate(reversed(costs)))
 
     @property
-    def is_over(self) -> bool:
+    def is_spent(self) -> bool:
         return self._clock() >= self._end
 
-    def begin(self) -> float:
-        """The next item begins. Until when, by the clock, it may go on."""
+    def begin_item(self) -> float:
+        """Starts the next item. Returns the time of the clock by which it should end."""
         now, cost, left = self._clock(), self._costs.pop(0), self._left.pop()
         return now + (self._end - now) * (cost / left)
 
     def has_time(self, seconds: float, until: float) -> bool:
-        """Whether something that takes so long ends by then."""
+        """Whether ``seconds`` from now are before ``until``."""
         return self._clock() + seconds <= until
 
     def now(self) -> float:
-        """Seconds of the clock."""
+        """The time of the clock, in seconds."""
         return self._clock()
 
-    def stamp(self) -> str:
-        """How far it is: ``1:05 of 9:30``."""
+    def progress(self) -> str:
+        """Time used so far, as in ``1:05 of 9:30``."""
         passed = _minutes(self._clock() - self._started)
         if math.isinf(self._end):
             return passed

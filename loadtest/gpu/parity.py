@@ -1,21 +1,24 @@
-"""Whether tokens and vectors are those of the reference. Pure."""
+"""Compares tokens and vectors with those of the reference. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from loadtest.compare.figures import min_cosine
+from loadtest.compare.measurements import min_cosine
 
 
 def compare_logprobs(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], tolerance: float
 ) -> dict[str, Any]:
-    """Greedy tokens and their log-probabilities.
+    """Compares greedy tokens and their log-probabilities.
 
-    ``theirs`` has, for the same tokens, ``logprobs`` and the ``best`` that any had: a token that
-    is as good as the best within ``tolerance`` is right, since ties fall either way. ``ours``
-    may tell none.
+    A token is right if the reference's log-probability of it is within ``tolerance`` of the best
+    one: ties may be resolved either way.
+
+    Args:
+        ours: ``logprobs`` of our tokens; rows may be empty.
+        theirs: ``logprobs`` of the same tokens, and the ``best`` log-probability at each step.
     """
     mine, reference, best = (
         np.concatenate([np.asarray(row, np.float64) for row in rows])
@@ -36,7 +39,7 @@ def compare_logprobs(
 def compare_vectors(
     ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], tolerance: float
 ) -> dict[str, Any]:
-    """The worst cosine of a vector to the reference's."""
+    """Compares vectors, both ``[N, H]``, by the lowest cosine similarity."""
     cosine = min_cosine(ours, theirs)
     return {
         "vectors": len(ours),

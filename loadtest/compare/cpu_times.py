@@ -1,4 +1,4 @@
-"""Who had the processor: ours, the server's, and what others took meanwhile. From ``/proc``."""
+"""CPU time of this process, of a process group, and of the whole machine, from ``/proc``."""
 
 import contextlib
 import os
@@ -9,13 +9,16 @@ from typing import Self
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _IDLE = slice(3, 5)
-"""Idle and waiting for a disk; what comes after ``steal`` is counted before already."""
-_COUNTED = 8
+"""The columns ``idle`` and ``iowait`` of ``/proc/stat``."""
+_COUNTED = 8  # up to ``steal``: the guest columns are part of ``user`` and ``nice``
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """Seconds of processor time since some moment, of this process, of a group, and of all."""
+class CpuTimes:
+    """CPU seconds so far.
+
+    ``at``: monotonic time. ``client``: this process. ``group``: a process group. ``machine``: all.
+    """
 
     at: float
     client: float
@@ -24,32 +27,35 @@ class Used:
 
     @classmethod
     def now(cls, group: int) -> Self:
-        """``group``: a process group's number."""
-        return cls(time.monotonic(), time.process_time(), _of_group(group), _of_machine())
+        """``group``: id of a process group."""
+        return cls(time.monotonic(), time.process_time(), _group_seconds(group), _machine_seconds())
 
     def client_cores(self, before: Self) -> float:
-        """How many cores this process had, on the average."""
+        """Cores that this process used on average since ``before``."""
         return (self.client - before.client) / (self.at - before.at)
 
     def other_cores(self, before: Self) -> float:
-        """How many cores had others than this process and the group; the host's others too."""
+        """Cores that all others used since ``before``: neither this process nor the group.
+
+        It includes time that a hypervisor gave to other guests.
+        """
         machine = self.machine - before.machine
         ours = self.client - before.client + self.group - before.group
         return max(0.0, machine - ours) / (self.at - before.at)
 
 
-def _of_machine() -> float:
+def _machine_seconds() -> float:
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
     ticks = [int(field) for field in fields[:_COUNTED]]
     return (sum(ticks) - sum(ticks[_IDLE])) / _TICK
 
 
-def _of_group(group: int) -> float:
-    """Of its processes that are there, and of their children that were waited for."""
+def _group_seconds(group: int) -> float:
+    """Of the group's live processes and of their reaped children."""
     ticks = 0
     for process in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name is in parentheses and may hold anything.
+            # The process name is in parentheses and may contain spaces.
             fields = process.read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(fields[2]) == group:
                 ticks += sum(map(int, fields[11:15]))

@@ -1,7 +1,7 @@
-"""Who is measured: what each needs, how it is started, and which layouts it is given.
+"""The engines that are measured: how each is started, its models and its layouts.
 
-A peer is an entry of a table; what it needs is pinned here and lives in an environment of its
-own, so that nothing of it is a dependency of the project.
+Each peer is a table entry. Its pinned requirements live in an environment of its own, so that
+they are no dependencies of the project.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ COMPARED = (Task.GENERATE, Task.TRANSLATE, Task.EMBED)
 
 
 class Level(StrEnum):
-    """What is compared: engines, servers as their clients see them, or ways to batch."""
+    """The level of a comparison: engines, servers with clients, or batching policies."""
 
     ENGINE = "engine"
     SERVER = "server"
@@ -39,16 +39,16 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contestant:
+class Candidate:
     """One engine at one task.
 
     Args:
-        module: that ``python -m`` runs.
-        models: by precision, the model's path below the folder of prepared models.
-        layouts: ways to use the cores, by name: what is added to the ``load`` question. The
-            best for each work counts.
+        module: run by ``python -m``; it speaks the protocol of ``loadtest/peers/json_lines.py``.
+        models: paths below the folder of prepared models, by precision.
+        layouts: ways to use the cores, by name: fields to add to the ``load`` message. The
+            fastest for each workload counts.
         environment: ``None`` is our own interpreter.
-        variables: of the process's environment.
+        variables: environment variables of the process.
     """
 
     name: str
@@ -59,21 +59,21 @@ class Contestant:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, environments: Path) -> list[str]:
-        """Raises ``LookupError``, with the reason, if its environment is not there."""
+        """Raises ``LookupError`` with the reason if the environment is missing."""
         if self.environment is None:
             return [sys.executable, "-m", self.module]
         require(environments / self.environment.name / COMPLETE_FILE)
         return [str(self.environment.python(environments)), "-m", self.module]
 
     def model(self, precision: str, models: Path) -> Path:
-        """Raises ``LookupError``, with the reason, if there is none."""
+        """Raises ``LookupError`` with the reason if the model is missing."""
         if precision not in self.models:
             raise LookupError(f"has no {precision}")
         return require(models / self.models[precision])
 
 
 def bundles_folder(models: Path) -> Path:
-    """Of our own models: another one for each state of the code that makes them."""
+    """Folder of our own bundles: a new one for each version of the exporting code."""
     digest = hashlib.sha256()
     for folder in ("model", "export"):
         for file in sorted((ROOT / folder).rglob("*.py")):
@@ -88,39 +88,39 @@ _INTER: dict[str, dict[str, Any]] = {
 
 
 def engine_command() -> list[str]:
-    """Starts our engine as a process that speaks the lines of the peers."""
+    """Command of our engine as a process with the peers' protocol."""
     return [sys.executable, "-m", "server.bench"]
 
 
-def engine_of(task: Task) -> Contestant:
-    """Our own engine, without gRPC."""
+def our_engine(task: Task) -> Candidate:
+    """Our own engine, without a server around it."""
     bundle = {
         Task.GENERATE: "smollm2",
         Task.TRANSLATE: "transformer-base",
         Task.EMBED: "minilm",
     }[task]
-    # Beams need rows, translations are short.
-    room = {"slots": 128, "max_length": 128} if task == Task.TRANSLATE else {"max_length": 1024}
-    return Contestant(
+    # Each beam needs a slot; translations are short.
+    layout = {"slots": 128, "max_length": 128} if task == Task.TRANSLATE else {"max_length": 1024}
+    return Candidate(
         name="triune",
         module="server.bench",
         models={
             p: f"{bundles_folder(Path()).name}/{p}/{bundle}/1" for p in ("fp32", "int8", "int4")
         },
-        layouts={"": room},
+        layouts={"": layout},
     )
 
 
-ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
+ENGINE_PEERS: dict[Task, tuple[Candidate, ...]] = {
     Task.GENERATE: (
-        Contestant(
+        Candidate(
             name="ctranslate2",
             module="loadtest.peers.ctranslate2_engine",
             models=dict.fromkeys(("fp32", "int8"), "ctranslate2/smollm2"),
             layouts=_INTER,
             environment=CTRANSLATE2,
         ),
-        Contestant(
+        Candidate(
             name="llama.cpp",
             module="loadtest.peers.llama_cpp_engine",
             models={
@@ -130,13 +130,13 @@ ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
             },
             environment=LLAMA_CPP,
         ),
-        Contestant(
+        Candidate(
             name="transformers",
             module="loadtest.peers.transformers_engine",
             models={"fp32": "hugging_face/smollm2"},
             environment=CTRANSLATE2,
         ),
-        Contestant(
+        Candidate(
             name="onnxruntime-genai",
             module="loadtest.peers.genai_engine",
             models={p: f"genai/smollm2-{p}" for p in ("fp32", "int8", "int4")},
@@ -144,7 +144,7 @@ ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
         ),
     ),
     Task.TRANSLATE: (
-        Contestant(
+        Candidate(
             name="ctranslate2",
             module="loadtest.peers.ctranslate2_engine",
             models=dict.fromkeys(("fp32", "int8"), "ctranslate2/transformer-base"),
@@ -153,20 +153,20 @@ ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
         ),
     ),
     Task.EMBED: (
-        Contestant(
+        Candidate(
             name="ctranslate2",
             module="loadtest.peers.ctranslate2_engine",
             models=dict.fromkeys(("fp32", "int8"), "ctranslate2/minilm"),
             layouts=_INTER,
             environment=CTRANSLATE2,
         ),
-        Contestant(
+        Candidate(
             name="sentence-transformers",
             module="loadtest.peers.sentence_transformers_engine",
             models={"fp32": "hugging_face/minilm"},
             environment=SENTENCE_TRANSFORMERS,
         ),
-        Contestant(
+        Candidate(
             name="pytorch",
             module="loadtest.peers.torch_encoder_engine",
             models={"fp32": "hugging_face/minilm"},
@@ -175,21 +175,21 @@ ENGINE_PEERS: dict[Task, tuple[Contestant, ...]] = {
     ),
 }
 
-# Up to as many as our engine's lanes have room for.
-_STATIC_ROWS = {Task.GENERATE: (32, 64), Task.TRANSLATE: (64, 128, 256)}
-# Both read a batch when the one before has ended; as the field first had it, its rows all go on to
-# the longest, and as our engine has it, a row that has ended costs nothing.
-STATIC_PEERS: dict[Task, tuple[Contestant, ...]] = {
+# Batch sizes, up to the slots of our engine's lanes.
+_STATIC_BATCHES = {Task.GENERATE: (32, 64), Task.TRANSLATE: (64, 128, 256)}
+# Static batching on our own engine: a batch starts when the one before has ended. With padding, all
+# sequences run until the longest has ended; without, a sequence that has ended costs nothing.
+STATIC_PEERS: dict[Task, tuple[Candidate, ...]] = {
     task: tuple(
         dataclasses.replace(
-            engine_of(task),
+            our_engine(task),
             name=name,
             layouts={
-                f"{rows} rows": {**engine_of(task).layouts[""], "static": rows, "padded": padded}
-                for rows in _STATIC_ROWS[task]
+                f"{rows} rows": {**our_engine(task).layouts[""], "static": rows, "padded": padded}
+                for rows in _STATIC_BATCHES[task]
             },
         )
         for name, padded in (("static batches", True), ("static batches, rows leave", False))
     )
-    for task in _STATIC_ROWS
+    for task in _STATIC_BATCHES
 }

@@ -1,19 +1,19 @@
-"""A peer as a process: a JSON object a line in, one a line out, in the order of the questions.
+"""The protocol of a candidate's process: one JSON object per line, a reply for each message.
 
-This file and the peers beside it run in a peer's own environment: they import nothing of ours
-but each other.
+The modules of this folder run in a peer's own environment: they import only each other, nothing
+else of this project.
 
 ====================  ==============================================================
 ``{"op": "load"}``    with ``model`` (a path), ``precision``, ``threads`` and what the
-                      layout adds. Answered by ``{"version": …}``.
+                      layout adds. Reply: ``{"version": …}``.
 ``{"op": "run"}``     with ``inputs`` (token ids), ``max_new_tokens`` (0: encode) and
-                      ``beams``. Answered by ``{"arrivals": [[seconds, …], …]}``, the
-                      moments of each row's new tokens from the start of the run, or,
-                      where tokens come all at once, ``{"seconds", "num_tokens"}``.
+                      ``beams``. Reply: ``{"arrivals": [[seconds, …], …]}``, when each
+                      new token of each sequence arrived since the start of the run; or
+                      ``{"seconds", "num_tokens"}`` if all tokens arrive together.
 ``{"op": "vectors"}``  with ``inputs``: ``{"vectors": [[…], …]}``.
 ====================  ==============================================================
 
-What fails is answered by ``{"error": "…"}``, and the process goes on. It ends with its input.
+A failure has the reply ``{"error": "…"}``, and the process continues. It ends when its input does.
 """
 
 import json
@@ -26,13 +26,13 @@ Message = dict[str, Any]
 
 
 def serve(handlers: dict[str, Callable[[Message], Message]]) -> None:
-    """Answers until the input ends. Whatever else prints goes to standard error."""
+    """Replies to messages until the input ends. Other output is redirected to standard error."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
         message = json.loads(line)
         try:
             reply = handlers[message["op"]](message)
-        except Exception as error:  # whatever a peer raises is its reason
+        except Exception as error:  # any error of a peer is its reason
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=replies, flush=True)

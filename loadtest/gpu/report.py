@@ -1,18 +1,18 @@
-"""The report, written after each part, so that a run that is cut off goes on where it was."""
+"""The report of ``loadtest gpu``, written after each part so that a later run can continue."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-NOT_MEASURED = "not measured: this ran on a CPU, and shows only that every part runs"
+NOT_MEASURED = "not measured: this ran on a CPU and only shows that every part works"
 
 
 class Report:
-    """``loadtest gpu``'s JSON: what was found by part, and for each that was not, why.
+    """A JSON file with results, and reasons for what could not be measured.
 
     Args:
-        path: of the file; what it holds of the same device is kept.
+        path: an existing report of the same device is continued.
     """
 
     def __init__(self, path: Path, device: str) -> None:
@@ -25,12 +25,12 @@ class Report:
         if not device.startswith("cuda"):
             self._all["note"] = NOT_MEASURED
 
-    def about(self, key: str) -> Any:
-        """What was found of the machine; None: nothing yet."""
+    def get(self, key: str) -> Any:
+        """A field of the report; ``None`` if it is missing."""
         return self._all.get(key)
 
-    def tell(self, key: str, found: Any) -> None:
-        """Writes down what is no check and no speed."""
+    def set(self, key: str, found: Any) -> None:
+        """Sets a field other than checks and benchmarks."""
         self._all[key] = found
         self._write()
 
@@ -42,8 +42,8 @@ class Report:
         self._all["checks"][name] = dict(found)
         self._write()
 
-    def speed(self, name: str) -> dict[str, Any]:
-        """Rows by batch, and ``peers`` that cannot run, by reason."""
+    def benchmark(self, name: str) -> dict[str, Any]:
+        """Rows by batch size, and reasons of peers that cannot run by name."""
         found: dict[str, Any] = self._all["speed"].setdefault(name, {"rows": {}, "reasons": {}})
         return found
 
@@ -52,10 +52,10 @@ class Report:
 
     @property
     def failed_checks(self) -> list[str]:
-        """Those that ran and did not pass."""
+        """Names of the checks that ran and failed."""
         caches = {
             f"{name}, {cache}": found
-            for name, row in (self.about("caches") or {}).items()
+            for name, row in (self.get("caches") or {}).items()
             for cache, found in row.items()
             if isinstance(found, dict)
         }

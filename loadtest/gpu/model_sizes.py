@@ -1,4 +1,4 @@
-"""The models of ``loadtest gpu``: their configurations, and how many parameters do what."""
+"""The models of ``loadtest gpu``: configurations and numbers of parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Family(StrEnum):
-    """As ``loadtest/peers/random_models.py`` names them."""
+    """Model families, by their names in ``loadtest/peers/random_models.py``."""
 
     DECODER = "llama"
     ENCODER_DECODER = "bart"
@@ -15,12 +15,15 @@ class Family(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """``config``: fields of the Hugging Face configuration.
+class ModelSize:
+    """A model's size.
 
-    ``decoder`` counts parameters that every generated token meets, its output matrix included;
-    ``encoder`` those that every token of a source or a text meets. ``cache_values``: what one
-    token keeps in the cache, and ``cross_values`` what one token of the source does.
+    Args:
+        config: fields of the Hugging Face configuration.
+        encoder: parameters that are used per token of a source or text.
+        decoder: parameters that are used per output token, output projection included.
+        cache_values: elements of the self-attention cache per token.
+        cross_values: elements of the cross-attention cache per source token.
     """
 
     name: str
@@ -34,10 +37,10 @@ class Size:
 
 def llama(
     name: str, hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int
-) -> Size:
-    """Heads are ``hidden / heads`` wide; the output matrix is not tied."""
+) -> ModelSize:
+    """A Llama with heads of size ``hidden / heads`` and an untied output projection."""
     kv_size = 2 * hidden // heads * kv_heads
-    return Size(
+    return ModelSize(
         name=name,
         family=Family.DECODER,
         config={
@@ -56,14 +59,14 @@ def llama(
     )
 
 
-def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> Size:
-    """As many layers on each side: the Transformer of Vaswani et al. 2017, by BART's names."""
+def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> ModelSize:
+    """The Transformer of Vaswani et al. 2017 in BART's configuration; ``layers`` on each side."""
     sides: dict[str, Any] = {}
     for side in ("encoder", "decoder"):
         sides |= {f"{side}_layers": layers, f"{side}_attention_heads": heads}
         sides |= {f"{side}_ffn_dim": inner}
     feed_forward = 2 * hidden * inner
-    return Size(
+    return ModelSize(
         name=name,
         family=Family.ENCODER_DECODER,
         config={
@@ -75,7 +78,7 @@ def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary
             "decoder_start_token_id": 2,
             **sides,
         },
-        # Keys and values of the cross-attention are made once for each token of the source.
+        # Keys and values of cross-attention are computed once per source token.
         encoder=layers * (6 * hidden**2 + feed_forward),
         decoder=layers * (6 * hidden**2 + feed_forward) + hidden * vocabulary,
         cache_values=layers * 2 * hidden,
@@ -83,9 +86,9 @@ def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary
     )
 
 
-def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 30522) -> Size:
-    """Four times as wide inside."""
-    return Size(
+def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 30522) -> ModelSize:
+    """A BERT; its feed-forward layer is four times ``hidden``."""
+    return ModelSize(
         name=name,
         family=Family.ENCODER,
         config={
@@ -100,19 +103,19 @@ def bert(name: str, hidden: int, layers: int, heads: int, vocabulary: int = 3052
     )
 
 
-def _with(size: Size, **fields: float) -> Size:
+def _with(size: ModelSize, **fields: float) -> ModelSize:
     return replace(size, config={**size.config, **fields})
 
 
-# Small, of shapes that the fast kernels take: heads of 64, four of them to one of keys. Where the
-# trainings of BART and BERT begin, attention hardly changes what comes out, so weights are larger.
+# Small, but with shapes of the fast kernels: heads of 64, four query heads per key/value head. With
+# the usual initial weights of BART and BERT, attention hardly affects the output: these are larger.
 _LARGE = 0.09
-CHECKED = (
+CHECK_SIZES = (
     llama("llama-check", 256, 512, 2, 4, 1, 512),
     _with(bart("bart-check", 128, 256, 2, 2, 512), init_std=_LARGE),
     _with(bert("bert-check", 128, 2, 2, 512), initializer_range=_LARGE),
 )
-MEASURED = (
+BENCHMARK_SIZES = (
     llama("llama-135m", 576, 1536, 30, 9, 3, 49152),
     llama("llama-1.1b", 2048, 5632, 22, 32, 4, 32000),
     bart("transformer-base", 512, 2048, 6, 8, 32000),
@@ -120,4 +123,4 @@ MEASURED = (
     bert("bert-base", 768, 12, 12),
     bert("bert-large", 1024, 24, 16),
 )
-SIZES = {size.name: size for size in (*CHECKED, *MEASURED)}
+SIZES = {size.name: size for size in (*CHECK_SIZES, *BENCHMARK_SIZES)}

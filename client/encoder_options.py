@@ -1,0 +1,138 @@
+"""What callers pass to the calls to encoders. Options are declared as in ``client.options``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, TypedDict
+
+from client.options import Flag
+
+
+class LongInput(StrEnum):
+    """How a text with more tokens than the model's limit is handled."""
+
+    ERROR = "error"
+    TRUNCATE_RIGHT = "truncate_right"
+    """Drop the end of the text."""
+    TRUNCATE_LEFT = "truncate_left"
+    """Drop the start of the text."""
+    WINDOWS = "windows"
+    """Split the text into overlapping windows; not for ``classify`` and ``fill_mask``."""
+
+
+class EncodingFormat(StrEnum):
+    """How vectors travel; ``Embedding.values`` are floats in any case."""
+
+    FLOAT = "float"
+    FLOAT32_BYTES = "float32_bytes"
+    FLOAT16_BYTES = "float16_bytes"
+
+
+class Aggregation(StrEnum):
+    """How tokens are merged into entities."""
+
+    NONE = "none"
+    """Each token is an entity, with the model's own label (B- and I- included)."""
+    SIMPLE = "simple"
+    """Adjacent tokens of one label form an entity."""
+    FIRST = "first"
+    """As SIMPLE over words; a word has the label of its first token."""
+    AVERAGE = "average"
+    """As SIMPLE over words; a word has the label of its tokens' mean scores."""
+    MAX = "max"
+    """As SIMPLE over words; a word has the label of its highest-scoring token."""
+
+
+class ScoreFunction(StrEnum):
+    """How logits become scores."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question and the text to search for its answer."""
+
+    question: str
+    context: str
+
+
+class LengthOptions(TypedDict, total=False):
+    """How long inputs are handled, and which version of the model is called."""
+
+    version: Annotated[str, Flag(help="Model version; the newest by default.")]
+    long_input: Annotated[LongInput | None, Flag(help="How a text over the limit is handled.")]
+    max_tokens: Annotated[int | None, Flag(help="Token limit per window, special tokens included.")]
+    stride: Annotated[
+        int | None, Flag(help="Overlap of adjacent windows in tokens; by default a quarter.")
+    ]
+
+
+class EmbedOptions(LengthOptions, total=False):
+    encoding_format: Annotated[
+        EncodingFormat,
+        Flag(help="Wire format of the vectors.", default=EncodingFormat.FLOAT32_BYTES),
+    ]
+    """By default 32-bit bytes: exact, and the fastest."""
+    dimensions: Annotated[
+        int | None, Flag(help="Truncate vectors to this size, if the model supports it.")
+    ]
+    normalize: Annotated[
+        bool | None,
+        Flag(help="Scale vectors to length 1; by default as the model does.", negatable=True),
+    ]
+    prompt_name: Annotated[
+        str | None, Flag(help="Name of the model's prompt to prepend to each text.")
+    ]
+    prompt: str | None
+    """Text to prepend to each input, in place of a prompt of the model; may be empty."""
+    token_embeddings: bool | None
+    """Also return the vector of each token. Not with windows."""
+
+
+class ClassifyOptions(LengthOptions, total=False):
+    top_k: Annotated[int | None, Flag(help="Return the k best labels; all by default.")]
+    score_function: Annotated[
+        ScoreFunction | None, Flag(help="How logits become scores; by default the model's own.")
+    ]
+
+
+class TagOptions(LengthOptions, total=False):
+    aggregation: Annotated[
+        Aggregation | None,
+        Flag(help="How tokens are merged into entities.", default=Aggregation.SIMPLE),
+    ]
+    ignored_labels: Annotated[
+        Sequence[str], Flag(name="ignore", help="Label that is no entity; O by default.")
+    ]
+    min_score: Annotated[float | None, Flag(help="Drop entities with a lower score.")]
+
+
+class FillMaskOptions(LengthOptions, total=False):
+    top_k: Annotated[int | None, Flag(help="Candidates per mask; 5 by default.")]
+    targets: Annotated[
+        Sequence[str], Flag(name="target", help="Consider only this word, a single token.")
+    ]
+
+
+class AnswerOptions(LengthOptions, total=False):
+    top_k: Annotated[int | None, Flag(help="Return the k best answers; 1 by default.")]
+    max_answer_tokens: Annotated[int | None, Flag(help="Longest answer in tokens; 15 by default.")]
+    allow_no_answer: Annotated[
+        bool | None, Flag(help="Let the model find that the text has no answer.")
+    ]
+
+
+class RerankOptions(LengthOptions, total=False):
+    top_n: Annotated[int | None, Flag(help="Return the n best documents; all by default.")]
+    return_documents: bool | None
+    """Return the documents' texts too."""
+    score_function: Annotated[
+        ScoreFunction | None, Flag(help="How logits become scores; by default the model's own.")
+    ]
+    query_prompt_name: str | None
+    """Name of the model's prompt to prepend to the query."""
+    document_prompt_name: str | None
+    """Name of the model's prompt to prepend to each document."""

@@ -1,0 +1,167 @@
+"""What the calls to encoders return: frozen values without gRPC types.
+
+Outputs are in the order of the inputs unless stated otherwise. Positions in a text count its
+characters (Unicode code points), as Python does: ``text[start:end]``.
+"""
+
+from dataclasses import dataclass
+
+from client.results import Result, Timing, Usage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How an input was handled because of its length."""
+
+    truncated_tokens: int
+    """Tokens that were dropped."""
+    windows: int
+    """Number of windows; 1 if the input fit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenEmbedding:
+    """The vector of one token. For a special token ``start`` and ``end`` are 0."""
+
+    token: str
+    start: int
+    end: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedding:
+    """The vector of one text."""
+
+    values: tuple[float, ...]
+    usage: Usage
+    reading: Reading
+    tokens: tuple[TokenEmbedding, ...] = ()
+    """Empty unless ``token_embeddings`` was set."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScore:
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Classification:
+    labels: tuple[LabelScore, ...]
+    """Most likely first."""
+    usage: Usage
+    reading: Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entity:
+    """A labelled part of the input: ``text`` is ``input[start:end]``."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tagging:
+    entities: tuple[Entity, ...]
+    """In the order of the text."""
+    usage: Usage
+    reading: Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskCandidate:
+    text: str
+    token_id: int
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilledMask:
+    start: int
+    end: int
+    candidates: tuple[MaskCandidate, ...]
+    """Most likely first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskFilling:
+    masks: tuple[FilledMask, ...]
+    """In the order of the text."""
+    usage: Usage
+    reading: Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerSpan:
+    """An answer: ``text`` is ``context[start:end]``, or empty for "no answer"."""
+
+    text: str
+    score: float
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    spans: tuple[AnswerSpan, ...]
+    """Most likely first."""
+    usage: Usage
+    reading: Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankedDocument:
+    index: int
+    """Position in the request's documents."""
+    score: float
+    document: str
+    """Empty unless ``return_documents`` was set."""
+    reading: Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbedResult(Result):
+    outputs: tuple[Embedding, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbedBatch:
+    """The result of one batch of ``embed_stream``."""
+
+    id: int
+    model: str
+    outputs: tuple[Embedding, ...]
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifyResult(Result):
+    outputs: tuple[Classification, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TagResult(Result):
+    outputs: tuple[Tagging, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FillMaskResult(Result):
+    outputs: tuple[MaskFilling, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerResult(Result):
+    outputs: tuple[Answers, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RerankResult(Result):
+    """Outputs are sorted by score, best first, not in the order of the documents."""
+
+    outputs: tuple[RankedDocument, ...]

@@ -1,0 +1,108 @@
+"""Maps Python values to protobuf messages and back by field name. Values are not checked."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+MessageT = TypeVar("MessageT", bound=Message)
+EnumT = TypeVar("EnumT", bound=StrEnum)
+ValueT = TypeVar("ValueT")
+
+
+def build(
+    request: type[MessageT], schema: type, options: Mapping[str, object], **own: object
+) -> MessageT:
+    """A request with its ``own`` fields and with ``options``.
+
+    An option goes to the field of its name: in the request itself, or in one of its nested
+    messages (``sampling``, ``stopping``, ``length``, ...). ``None`` leaves a field unset.
+
+    Args:
+        request: the message type.
+        schema: the ``TypedDict`` of ``options``.
+        own: fields that are no options, as the constructor of ``request`` takes them.
+
+    Raises:
+        TypeError: an option that ``schema`` does not have, or a value of the wrong type.
+        ValueError: a value that its field cannot hold.
+    """
+    if unknown := options.keys() - schema.__annotations__.keys():
+        raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
+    kind: Any = request
+    option_fields = _option_fields(kind)
+    values: dict[str, Any] = {group: {} for group, _ in option_fields.values() if group} | own
+    for name, value in options.items():
+        if value is not None:
+            group, field = option_fields[name]
+            (values[group] if group else values)[name] = _to_wire(field, value)
+    return request(**values)
+
+
+def read_fields(kind: type[ValueT], message: Message) -> ValueT:
+    """A dataclass whose fields are scalars, each read from the message's field of its name."""
+    dataclass: Any = kind
+    return kind(**{name: getattr(message, name) for name in _names(dataclass)})
+
+
+def enum_members(kind: type[EnumT], enum: Any) -> dict[int, EnumT]:
+    """The members of ``kind`` by their numbers in ``enum``, a protobuf enum.
+
+    Numbers for "unspecified" and of a newer server are not among them.
+    """
+    numbers = dict(enum.items())
+    prefix = _prefix(enum.DESCRIPTOR)
+    return {numbers[f"{prefix}{member.name}"]: member for member in kind}
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
+
+
+@cache
+def _option_fields(request: Any) -> dict[str, tuple[str, FieldDescriptor]]:
+    """The fields of a request and of its nested messages, by name.
+
+    With each field, the name of the nested message that it is in; empty for the request itself.
+    """
+    own = _fields(request)
+    found = {name: ("", field) for name, field in own.items()}
+    for group, field in own.items():
+        if field.message_type is not None and not field.is_repeated:
+            nested = field.message_type.fields_by_name
+            if twice := found.keys() & nested.keys():
+                raise TypeError(f"{request.DESCRIPTOR.name} has {', '.join(sorted(twice))} twice")
+            found |= {name: (group, each) for name, each in nested.items()}
+    return found
+
+
+def _fields(message: Message | type[Message]) -> Any:
+    """Descriptors of the fields of a message type, by name."""
+    return message.DESCRIPTOR.fields_by_name
+
+
+def _to_wire(field: Any, value: Any) -> Any:
+    """``value`` as the constructor of the field's message takes it."""
+    if isinstance(value, str) and field.is_repeated:
+        return [value]  # one text, not its characters
+    if field.enum_type is not None:
+        return f"{_prefix(field.enum_type)}{str(value).upper()}"
+    if is_dataclass(value):
+        nested = field.message_type.fields_by_name
+        return {
+            each.name: _to_wire(nested[each.name], item)
+            for each in fields(value)
+            if (item := getattr(value, each.name)) is not None
+        }
+    return value
+
+
+def _prefix(enum: Any) -> str:
+    """The prefix of an enum's value names: ``EARLY_STOPPING_`` in ``EARLY_STOPPING_NEVER``."""
+    unspecified: str = enum.values_by_number[0].name
+    return unspecified.removesuffix("UNSPECIFIED")

@@ -1,0 +1,178 @@
+"""Compares engines at one precision, without a network."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from loadtest.compare import measurements
+from loadtest.compare.candidates import Candidate, our_engine
+from loadtest.compare.engine_runner import EngineRunner
+from loadtest.compare.errors import InvalidResultError, WorkerError
+from loadtest.compare.measurements import Measurement
+from loadtest.compare.paths import Paths
+from loadtest.compare.time_budget import TimeBudget
+from loadtest.compare.workloads import Workload, WorkloadKind
+from loadtest.tasks import Task
+
+Log = Callable[[str], None]
+
+
+class EngineComparison:
+    """Our engine and its peers at one precision.
+
+    To compare vectors, our engine in fp32 is loaded as well: it is the reference.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        precision: str,
+        peers: Sequence[Candidate],
+        paths: Paths,
+        threads: int,
+        rounds: int,
+        log: Log,
+    ) -> None:
+        self._rounds, self._log = rounds, log
+        self._runners: list[EngineRunner] = []
+        self._reference: EngineRunner | None = None
+        try:
+            for candidate in (our_engine(task), *peers):
+                log(f"loading {candidate.name} {precision}")
+                self._runners.append(EngineRunner(candidate, task, precision, paths, threads))
+                log(f"{candidate.name} {precision}: {self._runners[-1].status}")
+            if task == Task.EMBED:
+                self._reference = EngineRunner(our_engine(task), task, "fp32", paths, threads)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {runner.name: runner.version for runner in self._runners}
+
+    def measure(
+        self, workload: Workload, time_budget: TimeBudget
+    ) -> tuple[Measurement, dict[str, Measurement]]:
+        """Our measurement, and those of the peers by name."""
+        until = time_budget.begin_item()
+        found = measure(workload, self._runners, self._rounds, time_budget, until, self._log)
+        if self._reference is not None:
+            found = with_min_cosines(found, workload, self._runners, self._reference)
+        return found.pop(self._runners[0].name), found
+
+    def close(self) -> None:
+        for runner in (*self._runners, *([self._reference] if self._reference else [])):
+            runner.close()
+
+
+def measure(
+    workload: Workload,
+    runners: Sequence[EngineRunner],
+    rounds: int,
+    time_budget: TimeBudget,
+    until: float,
+    log: Log,
+) -> dict[str, Measurement]:
+    """Measurements by candidate. A candidate that fails gets a reason; the others continue.
+
+    First each candidate runs in each layout, to warm up and to find its best layout. Then the
+    candidates take turns, and each round starts with another one.
+
+    Args:
+        until: a time of the budget's clock. The first round always runs; a later one only if it
+            is expected to end by then.
+    """
+    reasons = {runner.name: runner.reason for runner in runners if runner.reason}
+    seeds = itertools.count()
+    layouts = _best_layouts(workload, runners, reasons, seeds, log)
+    rates: dict[str, list[float]] = {name: [] for name in layouts}
+    seconds = 0.0
+    for number in range(rounds):
+        if number and not time_budget.has_time(seconds, until):
+            break
+        started = time_budget.now()
+        for runner in _rotate(runners, number):
+            if runner.name in reasons:
+                continue
+            layout = layouts[runner.name]
+            try:
+                rate = runner.run(layout, workload, next(seeds))
+            except (WorkerError, InvalidResultError) as error:
+                reasons[runner.name] = str(error)
+                continue
+            rates[runner.name].append(rate)
+            log(_message(workload, runner, layout, f"round {number + 1}", rate))
+        seconds = time_budget.now() - started
+    return {
+        runner.name: Measurement(reason=reasons[runner.name])
+        if runner.name in reasons
+        else Measurement(rates=tuple(rates[runner.name]), layout=layouts[runner.name])
+        for runner in runners
+    }
+
+
+def _best_layouts(
+    workload: Workload,
+    runners: Sequence[EngineRunner],
+    reasons: dict[str, str],
+    seeds: Iterator[int],
+    log: Log,
+) -> dict[str, str]:
+    """The fastest layout by candidate; a candidate without one gets a reason."""
+    best: dict[str, str] = {}
+    for runner in runners:
+        if runner.reason:
+            continue
+        rates: dict[str, float] = {}
+        layouts = runner.layouts(workload)
+        for layout in layouts:
+            try:
+                rates[layout] = runner.run(layout, workload, next(seeds))
+                log(_message(workload, runner, layout, "trial", rates[layout]))
+                # The first run only warms up. Mixed workloads are long: one run must do.
+                if len(layouts) > 1 and workload.kind != WorkloadKind.MIXED:
+                    rates[layout] = runner.run(layout, workload, next(seeds))
+            except (WorkerError, InvalidResultError) as error:
+                reasons[runner.name] = str(error)
+        if rates:
+            best[runner.name] = max(rates, key=lambda name: rates[name])
+            reasons.pop(runner.name, None)
+    return best
+
+
+def with_min_cosines(
+    found: Mapping[str, Measurement],
+    workload: Workload,
+    runners: Sequence[EngineRunner],
+    reference: EngineRunner,
+) -> dict[str, Measurement]:
+    """``found`` with ``min_cosine_to_fp32`` of each candidate.
+
+    It is the lowest cosine similarity of a vector to that of ``reference``, over the texts of
+    the workload. It is left out where either side has no vectors.
+    """
+    inputs = workload.message(0)["inputs"]
+    try:
+        exact = reference.vectors(inputs)
+    except (WorkerError, LookupError):
+        return dict(found)
+    result = dict(found)
+    for runner in runners:
+        if not found[runner.name].reason:
+            with contextlib.suppress(WorkerError):
+                worst = measurements.min_cosine(runner.vectors(inputs), exact)
+                extra = {"min_cosine_to_fp32": worst}
+                result[runner.name] = replace(found[runner.name], extra=extra)
+    return result
+
+
+def _message(workload: Workload, runner: EngineRunner, layout: str, phase: str, rate: float) -> str:
+    name = f"{runner.name} {layout}".rstrip()
+    return f"{workload.label}, batch {workload.batch}, {phase}: {name}: {rate:.4g} tokens/s"
+
+
+def _rotate(runners: Sequence[EngineRunner], by: int) -> list[EngineRunner]:
+    cut = by % len(runners)
+    return [*runners[cut:], *runners[:cut]]

@@ -1,0 +1,72 @@
+"""Builds the models and bundles that are missing, in processes of their own."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadtest.compare.worker import Worker
+from loadtest.gpu.deadline import Deadline
+from loadtest.gpu.model_sizes import ModelSize
+
+FOLDER = Path(__file__).resolve().parents[2]
+
+
+def worker(module: str, root: Path) -> Worker:
+    """Starts ``python -m module`` with this interpreter."""
+    log_path = root / "logs" / f"{module.rpartition('.')[2]}.log"
+    return Worker([sys.executable, "-m", module], {}, log_path, FOLDER)
+
+
+class ModelBuilder:
+    """Builds below ``root``; existing results are reused.
+
+    Args:
+        device: target of the bundles.
+    """
+
+    def __init__(self, root: Path, device: str, deadline: Deadline) -> None:
+        self._root, self._deadline = root, deadline
+        self._device = device.partition(":")[0]
+        self._workers: dict[str, Worker] = {}
+
+    def model(self, size: ModelSize) -> Path:
+        """A model with random weights, as a folder for ``transformers``."""
+        path = self._root / "models" / size.name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            message = {"op": "make", "family": size.family, "config": dict(size.config)}
+            self._call("loadtest.peers.random_models", {**message, "out": str(path)})
+        return path
+
+    def bundle(self, size: ModelSize, precision: str, kv_cache: str) -> Path:
+        """The same model as a bundle."""
+        source = self.model(size)
+        name = f"{size.name}-{precision}-{kv_cache}"
+        out = self._root / "bundles" / self._device / name
+        if not (out / "1").exists():
+            message = {"op": "export", "source": str(source), "out": str(out)}
+            form = {"precision": precision, "device": self._device, "kv_cache": kv_cache}
+            self._call("export.bench", {**message, **form})
+        return out / "1"
+
+    def converted(self, size: ModelSize) -> Path:
+        """The same model for CTranslate2. Raises ``WorkerError`` if that is not installed."""
+        source = self.model(size)
+        out = self._root / "ctranslate2" / size.name
+        if not out.exists():
+            message = {"op": "convert", "model": str(source), "out": str(out)}
+            self._call("loadtest.peers.ctranslate2_engine", message)
+        return out
+
+    def close(self) -> None:
+        """Ends the building processes, which frees their memory."""
+        for each in self._workers.values():
+            each.close()
+        self._workers = {}
+
+    def _call(self, module: str, message: Mapping[str, Any]) -> None:
+        held = self._workers.get(module)
+        if held is None or not held.is_alive:
+            held = self._workers[module] = worker(module, self._root)
+        held.call(message, self._deadline.remaining_seconds())
