@@ -26,12 +26,11 @@ noted. Each passing check notes its row in ``build/families``;
 ``python -m scripts.families`` makes them the table.
 """
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -40,18 +39,13 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.decoding import (
-    DecodingInputs,
-    DecodingRun,
-    decode_in_graph,
-    greedy_tokens,
     lengths_of,
     padded,
-    prefill_source,
 )
 from export.encoding import EncoderInputs, encode_in_graph
 from export.graphs import export_graphs
-from export.parity import TIE, TOLERANCE, ParityReference
-from export.runtime import DecodeSession, Floats, Session
+from export.parity import TOLERANCE, ParityReference
+from export.runtime import Floats, Session
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
 from model.bundle import GraphSpec
@@ -61,14 +55,12 @@ from model.transformer import Transformer, from_weights
 from scripts.families import Family
 from tests.export.importers.support import WORDS, randomise, save
 from tests.families.beams import check_beams
+from tests.families.decoder_check import ROW_TOLERANCE, CheckedFamily, check_decoder, max_errors
 from tests.families.rows import note, operators_of, sizes_of
 
 VOCABULARY_SIZE = len(WORDS)  # what the small tokenizer has; a model may have more
-NUM_STEPS = 64
-NUM_CHUNKED_STEPS = 2
 END = 3  # of a beam search's hypotheses; likely enough to come
 LENGTHS = (13, 1, 7)  # of prompts, sources and texts
-ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
 
 Expected = Callable[[Any, Tensor], Tensor]
 
@@ -180,7 +172,7 @@ def check_graphs(
         if checkpoint.config.kind == Kind.ENCODER:
             checked = _check_encoder(model, checkpoint, directory, graphs, expected)
         else:
-            checked = _check_decoder(model, checkpoint, directory, graphs)
+            checked = check_decoder(model, checkpoint, _rows(checkpoint), directory, graphs)
             check_beams(
                 model, checkpoint, directory, graphs, eos=END, prompts=_rows(checkpoint, seed=1)
             )
@@ -193,20 +185,13 @@ def check_graphs(
         return note(row)
 
 
-class _Checked(NamedTuple):
-    """``row`` without the family's name, and what transformers gave, for other precisions."""
-
-    row: Family
-    reference: ParityReference
-
-
 def _check_encoder(
     model: Any,
     checkpoint: Checkpoint,
     directory: Path,
     graphs: dict[str, GraphSpec],
     expected: Expected | None,
-) -> _Checked:
+) -> CheckedFamily:
     rows = _rows(checkpoint)
     session = Session(directory, graphs["encode"])
 
@@ -221,11 +206,11 @@ def _check_encoder(
         _reference_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
     ]
     together, alone = run(rows), [run([row])[0] for row in rows]
-    error = max(_errors(together, reference_outputs))
+    error = max(max_errors(together, reference_outputs))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
-    assert max(_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
+    assert max(max_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
     row = Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
-    return _Checked(
+    return CheckedFamily(
         row, ParityReference(reference_outputs, error, 0, 0, encoder_inputs=inputs_of(rows))
     )
 
@@ -233,96 +218,3 @@ def _check_encoder(
 def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
     mean: Tensor = model.base_model(ids).last_hidden_state.mean(1)
     return mean
-
-
-def _check_decoder(
-    model: Any, checkpoint: Checkpoint, directory: Path, graphs: dict[str, GraphSpec]
-) -> _Checked:
-    rows, special = _rows(checkpoint), checkpoint.special_tokens
-    inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
-    if checkpoint.config.kind == Kind.ENCODER_DECODER:
-        assert special.decoder_start is not None
-        # Forced prefixes of different lengths.
-        prompts = [[special.decoder_start, *row[:index]] for index, row in enumerate(rows)]
-        inputs = dataclasses.replace(inputs, prompts=prompts, sources=rows)
-    longest = max(map(len, inputs.prompts)) + NUM_STEPS
-    assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
-
-    together = _decode(directory, graphs, inputs)
-    reference_outputs = _reference_logits(model, inputs, together)
-    error = max(_errors([together.logits], [reference_outputs]))
-    assert error <= TOLERANCE, f"{error:.2e} from transformers"
-
-    for index in range(len(rows)):  # alone, and fed the same tokens
-        one = dataclasses.replace(
-            inputs,
-            prompts=[inputs.prompts[index]],
-            sources=None if inputs.sources is None else [inputs.sources[index]],
-        )
-        alone = _decode(directory, graphs, one, together.tokens[index : index + 1])
-        assert np.abs(alone.logits[0] - together.logits[index]).max() <= ROW_TOLERANCE
-    short = dataclasses.replace(inputs, num_steps=NUM_CHUNKED_STEPS)
-    chunked = _decode(directory, graphs, short, together.tokens, chunks=3)
-    difference = np.abs(chunked.logits - together.logits[:, :NUM_CHUNKED_STEPS]).max()
-    assert difference <= ROW_TOLERANCE, "a prompt depends on its chunks"
-
-    equal = greedy_tokens(reference_outputs, inputs.suppressed) == together.tokens
-    chosen = np.take_along_axis(reference_outputs, together.tokens[..., None], -1)
-    allowed = np.array(reference_outputs)
-    allowed[..., list(inputs.suppressed)] = -np.inf
-    tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
-    assert (equal | tied).all(), "greedy tokens differ"
-    row = Family(
-        family="",
-        kind=checkpoint.config.kind,
-        max_absolute_error=error,
-        tokens_compared=int(equal.size),
-        tokens_equal=int(equal.sum()),
-        tokens_tied=int((tied & ~equal).sum()),
-    )
-    reference = ParityReference(
-        list(reference_outputs[:, :NUM_CHUNKED_STEPS]),
-        error,
-        0,
-        0,
-        decoder_inputs=short,
-        tokens=together.tokens,
-    )
-    return _Checked(row, reference)
-
-
-def _decode(
-    directory: Path,
-    graphs: dict[str, GraphSpec],
-    inputs: DecodingInputs,
-    tokens: Any = None,
-    chunks: int = 1,
-) -> DecodingRun:
-    decoder = DecodeSession(
-        directory,
-        graphs["decode"],
-        num_slots=len(inputs.prompts),
-        capacity=inputs.capacity,
-        source_capacity=inputs.source_capacity,
-    )
-    if inputs.sources is not None:
-        prefill_source(Session(directory, graphs["encode"]), decoder, inputs.sources)
-    return decode_in_graph(decoder, inputs, tokens, chunks)
-
-
-def _reference_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> Floats:
-    """``[rows, steps, vocabulary]``: after the same tokens, each row in one pass."""
-    rows = []
-    for index, prompt in enumerate(inputs.prompts):
-        ids = torch.tensor([[*prompt, *run.tokens[index, :-1].tolist()]])
-        if inputs.sources is None:
-            logits = model(ids).logits
-        else:
-            source = torch.tensor([inputs.sources[index]])
-            logits = model(input_ids=source, decoder_input_ids=ids).logits
-        rows.append(logits[0, len(prompt) - 1 :].numpy())
-    return np.stack(rows)
-
-
-def _errors(actual: list[Floats], wanted: list[Floats]) -> list[float]:
-    return [float(np.abs(x - y).max()) for x, y in zip(actual, wanted, strict=True)]
