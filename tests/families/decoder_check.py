@@ -27,7 +27,7 @@ ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
 
 
 class CheckedFamily(NamedTuple):
-    """``row`` without the family's name, and what transformers gave, for other precisions."""
+    """``row`` without the family's name, and the outputs of transformers for other precisions."""
 
     row: Family
     reference: ParityReference
@@ -44,6 +44,7 @@ def check_decoder(
     directory: Path,
     graphs: dict[str, GraphSpec],
 ) -> CheckedFamily:
+    """Asserts that greedy decoding in the graphs equals ``model``, and rows their own batches."""
     special = checkpoint.special_tokens
     inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
     if checkpoint.config.kind == Kind.ENCODER_DECODER:
