@@ -40,7 +40,13 @@ WIRE = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "prot
 
 # Peers of the comparison: programs that run in an environment of their own.
 PEERS = "loadtest/peers"
-TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
+TORCH_FREE_MODULES = (
+    "model/config.py",
+    "model/position_config.py",
+    "model/bundle.py",
+    "model/graph_spec.py",
+    "model/bundle_files.py",
+)
 
 
 def _files(folder: str) -> list[Path]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.bundle import Graph as GraphSpec
+from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.model_runner import pad

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.bundle import AttentionKind
-from model.bundle import Graph as GraphSpec
+from model.bundle import AttentionKind, GraphSpec
 from server.constraint import Floats
 from server.engine.cache.slot_cache import Capacity, SlotCache
 from server.engine.decoding.logits import HostLogits, Logits

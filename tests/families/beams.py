@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from export.checkpoint import Checkpoint
-from model.bundle import Graph
+from model.bundle import GraphSpec
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import Beams, EarlyStopping
 from server.engine.generation_worker import GenerationWorker
@@ -46,7 +46,7 @@ def check_beams(
     model: Any,
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     *,
     eos: int,
     prompts: list[list[int]],
@@ -102,7 +102,7 @@ def check_beams(
 
 def _run(
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     jobs: list[GenerationJob],
     suppressed: tuple[int, ...],
 ) -> list[list[Hypothesis]]:

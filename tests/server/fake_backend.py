@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
+from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
 from server.runtime.contract import Array, Tensor
 
 VOCABULARY = 97
@@ -56,7 +56,7 @@ def reference(
     return tokens[len(prompt) :]
 
 
-def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
+def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> GraphSpec:
     kv = StateSpec(
         name="key.0",
         role=StateRole.KV,
@@ -85,7 +85,7 @@ def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
     ids = TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length"))
     logits = TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("batch", VOCABULARY))
     states = (kv, *((cross,) if has_source else ()), *((recurrent,) if is_recurrent else ()))
-    return Graph(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
+    return GraphSpec(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
 
 
 def only_arrays(inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.bundle import Dtype, Graph, TensorSpec
+from model.bundle import Dtype, GraphSpec, TensorSpec
 from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
 from server.engine.observer import Unobserved
 from server.runtime.contract import Array, Tensor
@@ -38,7 +38,7 @@ class Halves:
 
 def encoder_of(graph: Halves, limits: BatchLimits) -> EncoderWorker:
     """A worker that runs ``graph``."""
-    spec = Graph(
+    spec = GraphSpec(
         file="encode.onnx",
         inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),
         outputs=tuple(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.tape import Tape
 
-from export.matrices import Int8Rows, constant, gather_rows, row_int8, tied_int8
+from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
 from server.runtime.contract import Array
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.int8 import fit_16_bits, pair_groups

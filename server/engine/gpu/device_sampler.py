@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from model.bundle import Graph as GraphSpec
+from model.bundle import GraphSpec
 from server.engine.decoding.logits import Logits
 from server.engine.decoding.logits_processors import EditKind, LogitsEdit
 from server.engine.gpu.sampler_graph import build

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.bundle import Graph as GraphSpec
+from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.cache.slot_cache import Capacity, SlotCache
 from server.engine.gpu.buckets import Bucket, Buckets

@@ -1,4 +1,7 @@
-"""The eager module in double precision: all of it, or each part while it runs."""
+"""The eager module in float64, the reference of the parity check.
+
+A large model keeps its weights in fp32; each module converts its own while it runs.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,16 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from export.spill import LARGE_BYTES, num_bytes
+from export.offload import LARGE_BYTES, num_bytes
 from model.config import ModelConfig
 from model.transformer import Transformer, from_weights
 
 
-def in_double(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
-    """A model for inference that computes in double precision.
-
-    A large one holds ``weights`` as they are; each module's become double while it runs.
-    """
+def float64_model(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
+    """A model for inference that computes in float64."""
     model = from_weights(config, dict(weights))
     if num_bytes(weights) < LARGE_BYTES:
         return model.double()
@@ -24,30 +24,30 @@ def in_double(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point():
                 setattr(module, name, buffer.double())
-        module.register_forward_pre_hook(_Widen())
+        module.register_forward_pre_hook(_RunInFloat64())
     return model
 
 
-class _Widen:
-    """Before a module runs: its arguments and its own weights become double; then no more."""
+class _RunInFloat64:
+    """Forward pre-hook: converts a module's arguments and weights; restores the weights after."""
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        own = dict(module.named_parameters(recurse=False))
-        for name, weight in own.items():
+        weights = dict(module.named_parameters(recurse=False))
+        for name, weight in weights.items():
             module._parameters[name] = nn.Parameter(weight.double(), requires_grad=False)
-        if own:
+        if weights:
             handle: RemovableHandle | None = None
 
-            def narrow(module: nn.Module, _inputs: Any, _output: Any) -> None:
-                module._parameters.update(own)
+            def restore(module: nn.Module, _inputs: Any, _output: Any) -> None:
+                module._parameters.update(weights)
                 if handle is not None:
                     handle.remove()
 
-            handle = module.register_forward_hook(narrow)
-        return tuple(_double(value) for value in inputs)
+            handle = module.register_forward_hook(restore)
+        return tuple(_to_float64(value) for value in inputs)
 
 
-def _double(value: Any) -> Any:
+def _to_float64(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype == torch.float32:
         return value.double()
     return value

@@ -1,6 +1,6 @@
-"""What a precision costs a model that writes text: its perplexity, on text of this repository.
+"""The perplexity of a bundle's graphs, on text of this repository: what a precision costs.
 
-Every token is predicted from those before it, by the graphs as they are served.
+Teacher forcing: every token is predicted from those before it, by the graphs as they are served.
 """
 
 import math
@@ -12,45 +12,48 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
+from export.decoding import DecodingInputs, decode_in_graph, prefill_source
 from export.evaluation_texts import PASSAGES, SENTENCES
-from export.greedy import Work, decode_in_graph, remember_source
 from export.runtime import DecodeSession, Floats, Session
 from export.signatures import Signatures
 from model.config import Kind
 
-MAX_TOKENS = 96  # of each text
-NUM_LARGE_TEXTS = 3  # for a large model, for which each token is a billion products and more
+MAX_TOKENS = 96  # per text
+NUM_LARGE_TEXTS = 3  # for a large model, which needs a GMAC or more per token
 
 
 @dataclass(frozen=True)
-class Score:
-    """``perplexity``: the exponential of the mean negative log probability of a token."""
+class PerplexityScore:
+    """``perplexity``: the exponential of a token's mean negative log probability."""
 
     num_tokens: int
     perplexity: float
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Rows of ids to predict, from the second on, and of an encoder-decoder what they translate."""
+class EvaluationSet:
+    """Rows of token ids, and for an encoder-decoder the source of each row.
+
+    Every token of a row but the first is predicted.
+    """
 
     rows: list[list[int]]
     sources: list[list[int]] | None = None
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, num_texts: int | None = None) -> "Evaluation | None":
-        """The bundled text as ``checkpoint`` reads it; None if it writes none.
+    def of(cls, checkpoint: Checkpoint, num_texts: int | None = None) -> "EvaluationSet | None":
+        """The repository's texts, tokenized; None if the model does not generate text.
 
         Args:
-            num_texts: how many texts or sentences; all unless given.
+            num_texts: number of texts or sentences; default all.
         """
         tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
         limit = min(MAX_TOKENS, checkpoint.config.position.max_positions)
-        unknown = checkpoint.config.vocabulary_size
+        vocabulary_size = checkpoint.config.vocabulary_size
 
         def encode(texts: tuple[str, ...]) -> list[list[int]]:
             rows = [tokenizer.encode(text).ids[:limit] for text in texts]
-            return [[index for index in row if index < unknown] for row in rows]
+            return [[index for index in row if index < vocabulary_size] for row in rows]
 
         if checkpoint.config.kind == Kind.DECODER:
             rows = [row for row in encode(PASSAGES[:num_texts]) if len(row) > 1]
@@ -66,28 +69,29 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What graphs said of rows, and ``decoder`` with a slot for each that holds what it read.
+class TeacherForcedRun:
+    """``losses`` of each row's tokens but the first, and the ``decoder`` with its cache.
 
-    ``losses``: of each row, of every token but the first.
+    The decoder has one slot per row, which holds all of the row's tokens but the last.
     """
 
     losses: list[Floats]
     decoder: DecodeSession
 
 
-def score(
-    evaluation: Evaluation, directory: Path, graphs: Signatures, *, is_large: bool = False
-) -> Score:
+def measure_perplexity(
+    evaluation: EvaluationSet, directory: Path, graphs: Signatures, *, is_large: bool = False
+) -> PerplexityScore:
     """How well the graphs in ``directory`` predict the rows of ``evaluation``."""
-    losses = np.concatenate(read(evaluation, directory, graphs, is_large=is_large).losses)
-    return Score(len(losses), math.exp(float(losses.mean())))
+    run = run_teacher_forced(evaluation, directory, graphs, is_large=is_large)
+    losses = np.concatenate(run.losses)
+    return PerplexityScore(len(losses), math.exp(float(losses.mean())))
 
 
-def read(
-    evaluation: Evaluation, directory: Path, graphs: Signatures, *, is_large: bool = False
-) -> Reading:
-    """Has the graphs in ``directory`` read all rows but for their last tokens."""
+def run_teacher_forced(
+    evaluation: EvaluationSet, directory: Path, graphs: Signatures, *, is_large: bool = False
+) -> TeacherForcedRun:
+    """Runs the graphs in ``directory`` over the rows of ``evaluation``."""
     rows = evaluation.rows
     longest = max(map(len, rows))
     decoder = DecodeSession(
@@ -99,13 +103,13 @@ def read(
         is_large=is_large,
     )
     if graphs["decode"].max_chunk is None and evaluation.sources is None:
-        losses = [_losses(_whole(decoder, slot, row), row[1:]) for slot, row in enumerate(rows)]
+        losses = [_losses(_prefill(decoder, slot, row), row[1:]) for slot, row in enumerate(rows)]
     else:
         losses = _step_by_step(decoder, evaluation, directory, graphs)
-    return Reading(losses, decoder)
+    return TeacherForcedRun(losses, decoder)
 
 
-def _whole(decoder: DecodeSession, slot: int, row: list[int]) -> Floats:
+def _prefill(decoder: DecodeSession, slot: int, row: list[int]) -> Floats:
     """Logits ``[length - 1, vocabulary]`` after each token of ``row`` but the last."""
     ids, length = np.array([row[:-1]]), len(row) - 1
     return decoder.step(
@@ -119,22 +123,22 @@ def _whole(decoder: DecodeSession, slot: int, row: list[int]) -> Floats:
 
 
 def _step_by_step(
-    decoder: DecodeSession, evaluation: Evaluation, directory: Path, graphs: Signatures
+    decoder: DecodeSession, evaluation: EvaluationSet, directory: Path, graphs: Signatures
 ) -> list[Floats]:
     rows, sources = evaluation.rows, evaluation.sources
     if sources is not None:
-        remember_source(Session(directory, graphs["encode"]), decoder, sources)
+        prefill_source(Session(directory, graphs["encode"]), decoder, sources)
     num_steps = max(map(len, rows)) - 1
-    work = Work(prompts=[row[:1] for row in rows], num_steps=num_steps, sources=sources)
+    inputs = DecodingInputs(prompts=[row[:1] for row in rows], num_steps=num_steps, sources=sources)
     tokens = np.zeros((len(rows), num_steps), np.int64)
     for index, row in enumerate(rows):
         tokens[index, : len(row) - 1] = row[1:]
-    logits = decode_in_graph(decoder, work, tokens).logits
+    logits = decode_in_graph(decoder, inputs, tokens).logits
     return [_losses(logits[index], row[1:]) for index, row in enumerate(rows)]
 
 
 def _losses(logits: Floats, tokens: list[int]) -> Floats:
-    """Negative log probabilities of ``tokens``; ``logits [steps, vocabulary]`` may go on."""
+    """Negative log probabilities of ``tokens``; ``logits [steps, vocabulary]`` may be longer."""
     x: NDArray[np.float64] = logits[: len(tokens)].astype(np.float64)
     x -= x.max(-1, keepdims=True)
     log_sums = np.log(np.exp(x).sum(-1))

@@ -1,8 +1,8 @@
-"""Graphs whose floats have 16 bits: only on the disk, or in all that is computed.
+"""fp16 and bf16 graphs: 16-bit weights on disk, or 16-bit computation.
 
-ONNX Runtime's CPU provider computes fp16 graphs by casting to fp32 and back around most
-operators, and has no bf16 kernels: there, weights are stored in 16 bits and cast once, when the
-graph is loaded. docs/decisions/0010-precisions.md has what was measured.
+ONNX Runtime's CPU provider runs fp16 graphs by casting to fp32 and back around most operators,
+and has no bf16 kernels. So for a CPU, weights are stored in 16 bits and cast once, when the graph
+is loaded. Measurements: docs/decisions/0010-precisions.md.
 """
 
 import ml_dtypes
@@ -13,58 +13,58 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from model.bundle import Dtype
 
 FLOAT = ir.DataType.FLOAT
-NARROW = {Dtype.FLOAT16: ir.DataType.FLOAT16, Dtype.BFLOAT16: ir.DataType.BFLOAT16}
+HALF_TYPES = {Dtype.FLOAT16: ir.DataType.FLOAT16, Dtype.BFLOAT16: ir.DataType.BFLOAT16}
 _NUMPY = {ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895e38}
-# What reads weights.
-_READERS = ("MatMul", "Gemm", "Gather", "Transpose", "Conv", "MoE")
-# What makes activations of ids.
-_LOOKUPS = ("Gather", "GatherBlockQuantized")
+# Operators that read weights.
+_WEIGHT_OPERATORS = ("MatMul", "Gemm", "Gather", "Transpose", "Conv", "MoE")
+# Operators that look up weights by ids.
+_LOOKUP_OPERATORS = ("Gather", "GatherBlockQuantized")
 
 
-def store_as(model: ir.Model, stored: Dtype) -> None:
-    """Stores weight matrices in 16 bits, in place; everything is still computed in fp32."""
-    graph, dtype = model.graph, NARROW[stored]
+def store_weights_as(model: ir.Model, stored: Dtype) -> None:
+    """Stores weight matrices in 16 bits, in place; the graph still computes in fp32."""
+    graph, dtype = model.graph, HALF_TYPES[stored]
     for value in list(graph.initializers.values()):
         uses = tuple(value.uses())
-        is_weight = any(use.node.op_type in _READERS for use in uses)
+        is_weight = any(use.node.op_type in _WEIGHT_OPERATORS for use in uses)
         if value.dtype != FLOAT or value.shape is None or len(value.shape) < 2 or not is_weight:
             continue
-        cast = _cast(_narrowed(graph, value, dtype), FLOAT)
-        _first(graph, cast)
+        cast = _cast_node(_to_half(graph, value, dtype), FLOAT)
+        _insert_first(graph, cast)
         for use in uses:
             use.node.replace_input_with(use.idx, cast.outputs[0])
     RemoveUnusedNodesPass()(model)
 
 
-def compute_in(model: ir.Model, computed: Dtype, fp32_outputs: frozenset[str]) -> None:
-    """Turns activations, weights and states into 16 bits, in place.
+def convert_floats(model: ir.Model, computed: Dtype, fp32_outputs: frozenset[str]) -> None:
+    """Converts activations, weights and states to 16 bits, in place.
 
-    What comes from integers alone (positions, lengths, masks) is computed in fp32 as before, and
-    cast where it meets an activation.
+    Values computed from integers alone (positions, lengths, masks) stay in fp32 and are cast
+    where they meet an activation.
 
     Args:
-        fp32_outputs: stay as they are for whoever runs the graph.
+        fp32_outputs: names of outputs that stay fp32.
     """
-    graph, dtype = model.graph, NARROW[computed]
-    narrow = _Narrow(graph, dtype)
+    graph, dtype = model.graph, HALF_TYPES[computed]
+    converter = _Converter(graph, dtype)
     for value in graph.inputs:
         if value.dtype == FLOAT:
-            narrow.take(value)
+            converter.set_dtype(value)
     for node in list(graph):
-        narrow.visit(node)
+        converter.convert(node)
     for index, value in enumerate(graph.outputs):
-        if value in narrow and value.name in fp32_outputs:
+        if value in converter and value.name in fp32_outputs:
             name, value.name = value.name, f"{value.name}.narrow"
-            cast = _cast(value, FLOAT)
+            cast = _cast_node(value, FLOAT)
             graph.append(cast)
             cast.outputs[0].name, cast.outputs[0].shape = name, value.shape
             graph.outputs[index] = cast.outputs[0]
     RemoveUnusedNodesPass()(model)
 
 
-class _Narrow:
-    """Which values have become 16 bits wide."""
+class _Converter:
+    """Converts nodes in order; contains the values that have 16 bits already."""
 
     def __init__(self, graph: ir.Graph, dtype: ir.DataType) -> None:
         self._graph, self._dtype = graph, dtype
@@ -74,14 +74,14 @@ class _Narrow:
     def __contains__(self, value: object) -> bool:
         return value in self._values
 
-    def take(self, value: ir.Value) -> None:
+    def set_dtype(self, value: ir.Value) -> None:
         value.dtype = self._dtype
         self._values.add(value)
 
-    def visit(self, node: ir.Node) -> None:
-        """Narrows ``node`` if what it reads is narrow, or if it looks up weights."""
+    def convert(self, node: ir.Node) -> None:
+        """Converts ``node`` if one of its inputs has 16 bits, or if it looks up weights."""
         inputs = [value for value in node.inputs if value is not None]
-        looks_up = node.op_type in _LOOKUPS and any(
+        looks_up = node.op_type in _LOOKUP_OPERATORS and any(
             value.is_initializer() and value.dtype == FLOAT for value in inputs
         )
         if not looks_up and not any(value in self._values for value in inputs):
@@ -93,16 +93,16 @@ class _Narrow:
                 node.replace_input_with(index, self._copy(value, node))
         for output in node.outputs:
             if output.dtype is None:
-                raise ValueError(f"{node.op_type} {output.name}: of no known type")
+                raise ValueError(f"{node.op_type} {output.name} has no known element type")
             if output.dtype == FLOAT:
-                self.take(output)
+                self.set_dtype(output)
 
     def _copy(self, value: ir.Value, node: ir.Node) -> ir.Value:
         if value not in self._copies:
             if value.is_initializer():
-                copy = _narrowed(self._graph, value, self._dtype)
+                copy = _to_half(self._graph, value, self._dtype)
             else:
-                cast = _cast(value, self._dtype)
+                cast = _cast_node(value, self._dtype)
                 self._graph.insert_before(node, cast)
                 copy = cast.outputs[0]
             self._values.add(copy)
@@ -110,31 +110,31 @@ class _Narrow:
         return self._copies[value]
 
 
-def emulate_on_cpu(model: ir.Model) -> None:
-    """Makes a bf16 graph one that a CPU can run, in place: for the parity check only.
+def emulate_bf16_on_cpu(model: ir.Model) -> None:
+    """Rewrites a bf16 graph, in place, so that a CPU can run it; for the parity check only.
 
-    Every operator computes in fp32 and its result is rounded to bf16, as a GPU's kernels do.
+    Every operator computes in fp32 and its output is rounded to bf16, as a GPU's kernels do.
     """
-    graph, brain = model.graph, ir.DataType.BFLOAT16
+    graph, bfloat16 = model.graph, ir.DataType.BFLOAT16
     widened: dict[ir.Value, ir.Value] = {}
     for node in list(graph):
         if node.op_type == "Cast":
             continue
         for index, value in enumerate(node.inputs):
-            if value is not None and value.dtype == brain:
+            if value is not None and value.dtype == bfloat16:
                 if value not in widened:
-                    cast = _cast(value, FLOAT)
+                    cast = _cast_node(value, FLOAT)
                     graph.insert_before(node, cast)
                     widened[value] = cast.outputs[0]
                 node.replace_input_with(index, widened[value])
         for output in list(node.outputs):
-            if output.dtype == brain:
-                _round(graph, node, output)
+            if output.dtype == bfloat16:
+                _round_to_bf16(graph, node, output)
 
 
-def _round(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
-    """What read ``output`` reads it rounded to bf16; ``output`` itself is fp32 from now on."""
-    cast = _cast(output, ir.DataType.BFLOAT16)
+def _round_to_bf16(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
+    """Makes ``output`` fp32 and gives its consumers the output rounded to bf16."""
+    cast = _cast_node(output, ir.DataType.BFLOAT16)
     rounded = cast.outputs[0]
     name, rounded.shape = output.name, output.shape
     for use in list(output.uses()):
@@ -148,8 +148,8 @@ def _round(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
             graph.outputs[index] = rounded
 
 
-def _narrowed(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """A copy of an initializer in ``dtype``; what is too large becomes the largest there is."""
+def _to_half(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """A copy of an initializer in ``dtype``; values out of range saturate."""
     if value.const_value is None:
         raise ValueError(f"{value.name} is not a constant")
     limit = _LARGEST[dtype]
@@ -161,11 +161,11 @@ def _narrowed(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     return copy
 
 
-def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:
+def _cast_node(value: ir.Value, dtype: ir.DataType) -> ir.Node:
     node = ir.node("Cast", [value], {"to": dtype})
     node.outputs[0].dtype, node.outputs[0].shape = dtype, value.shape
     return node
 
 
-def _first(graph: ir.Graph, node: ir.Node) -> None:
+def _insert_first(graph: ir.Graph, node: ir.Node) -> None:
     graph.insert_before(graph[0], node)

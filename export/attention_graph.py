@@ -1,8 +1,8 @@
-"""A graph beside ``decode`` that also tells what each token attended to.
+"""The ``attend`` graph: ``decode`` with attention weights as further outputs.
 
-Made from the finished ``decode`` graph, whatever its precision. Self-attention's operator tells its
-softmax weights itself; beside every cross-attention they are computed from its own inputs. The
-model's weights are in the file of ``decode``.
+It is made from the finished ``decode`` graph, in any precision, and shares its weights' file.
+Self-attention's operator returns its softmax weights itself; those of cross-attention are
+computed beside the operator, from its inputs.
 """
 
 import math
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
 from export.graph_files import load_graph
-from export.matrices import constant
-from model.bundle import ATTEND, AttentionKind, Dtype, Graph, TensorSpec
+from export.quantized_matmul import constant
+from model.bundle import ATTEND, AttentionKind, Dtype, GraphSpec, TensorSpec
 
 OPERATOR = "GroupQueryAttention"
 FILE = "attend.onnx"
 
 
-def add_attention_graph(graphs: dict[str, Graph], directory: Path) -> dict[str, Graph]:
-    """``graphs``, with the one that tells attention, if there is a decoder that has any.
+def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[str, GraphSpec]:
+    """Writes ``attend.onnx`` into ``directory`` and returns ``graphs`` with its signature.
 
-    Writes ``attend.onnx`` into ``directory``, next to ``decode.onnx``.
+    Returns ``graphs`` unchanged if there is no decoder, or if it has no attention.
     """
     decode = graphs.get("decode")
     if decode is None:
@@ -33,41 +33,41 @@ def add_attention_graph(graphs: dict[str, Graph], directory: Path) -> dict[str, 
     model = load_graph(directory / decode.file)
     nodes = [node for node in model.graph if node.op_type == OPERATOR]
     tape = Tape()
-    told: list[TensorSpec] = []
-    for kind, is_of_kind, weights, source in (
+    added: list[TensorSpec] = []
+    for kind, matches, weights, source in (
         (AttentionKind.CROSS, _is_cross_attention, _cross_weights, "source_length"),
         (AttentionKind.SELF, _is_self_attention, _self_weights, "total_length"),
     ):
-        of_kind = [node for node in nodes if is_of_kind(node)]
-        if not of_kind:
+        matching = [node for node in nodes if matches(node)]
+        if not matching:
             continue
         stacked = tape.op(
             "Concat",
-            [weights(tape, node) for node in of_kind],
+            [weights(tape, node) for node in matching],
             {"axis": 1},
             output=ir.Value(name=kind),
         )
-        heads = int(of_kind[0].attributes["num_heads"].value)
+        heads = int(matching[0].attributes["num_heads"].value)
         spec = TensorSpec(
             name=kind,
             dtype=Dtype.FLOAT32,
-            shape=("batch", len(of_kind), heads, "length", source),
+            shape=("batch", len(matching), heads, "length", source),
         )
         stacked.dtype, stacked.shape = ir.DataType.FLOAT, ir.Shape(spec.shape)
-        model.graph.outputs.insert(len(decode.outputs) + len(told), stacked)  # before the states
-        told.append(spec)
-    if not told:
+        model.graph.outputs.insert(len(decode.outputs) + len(added), stacked)  # before the states
+        added.append(spec)
+    if not added:
         return graphs
     for value in tape.initializers:
         model.graph.register_initializer(value)
     model.graph.extend(tape.nodes)
     ir.save(model, directory / FILE)  # the model's weights stay where they are
-    outputs = (*decode.outputs, *told)
+    outputs = (*decode.outputs, *added)
     return graphs | {ATTEND: msgspec.structs.replace(decode, file=FILE, outputs=outputs)}
 
 
 def _is_cross_attention(node: ir.Node) -> bool:
-    """Of those whose keys are all cached: nothing is causal, and a past is bound."""
+    """Whether ``node`` is not causal and has a past: all of its keys are cached."""
     causal = node.attributes.get("causal")
     return (
         node.op_type == OPERATOR
@@ -79,14 +79,14 @@ def _is_cross_attention(node: ir.Node) -> bool:
 
 
 def _is_self_attention(node: ir.Node) -> bool:
-    """Of those that add keys to a cache."""
+    """Whether ``node`` appends keys to a cache."""
     return not _is_cross_attention(node) and len(node.outputs) > 1
 
 
 def _self_weights(tape: Tape, node: ir.Node) -> ir.Value:
-    """What the operator tells: ``[batch, 1, heads, length, total_length]``.
+    """The operator's own weights: ``[batch, 1, heads, length, total_length]``.
 
-    Its attribute ``qk_output`` 2 is for the softmax weights, in its own type.
+    With ``qk_output`` 2, its fourth output is the softmax weights, in the type of the query.
     """
     node.resize_outputs(4)
     weights = node.outputs[3]
@@ -99,12 +99,12 @@ def _self_weights(tape: Tape, node: ir.Node) -> ir.Value:
 def _cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
     """``softmax(Q K^T scale)`` over the valid keys: ``[batch, 1, heads, length, source_length]``.
 
-    The operator's inputs: query ``[batch, length, heads * size]``, two empty ones, keys
+    The operator's inputs are the query ``[batch, length, heads * size]``, two empty ones, keys
     ``[batch, kv_heads, source_length, size]``, values, and each row's last valid index.
     """
     query, key, last = node.inputs[0], node.inputs[3], node.inputs[5]
     if query is None or key is None or last is None or key.shape is None:
-        raise ValueError("a cross-attention without its inputs")
+        raise ValueError("a cross-attention lacks an input")
     num_heads = int(node.attributes["num_heads"].value)
     num_kv_heads = int(node.attributes["kv_num_heads"].value)
     size = int(key.shape[3])  # type: ignore[arg-type]

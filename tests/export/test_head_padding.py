@@ -1,4 +1,4 @@
-"""Padded heads compute what the heads computed, and the exported operators take them."""
+"""Padded heads compute the same and export to the fused operators."""
 
 import dataclasses
 from pathlib import Path
@@ -10,18 +10,11 @@ import torch
 
 from export.checkpoint import Checkpoint, check_weights
 from export.graphs import export_graphs
-from export.head_sizes import padded_heads
-from export.parity import compare_fp32
-from model.config import (
-    DisentangledConfig,
-    DisentangledTerm,
-    DistanceKind,
-    LayerConfig,
-    NormConfig,
-    NormKind,
-    RotaryConfig,
-)
+from export.head_padding import pad_heads
+from export.parity import TOLERANCE, compare_fp32
+from model.config import LayerConfig, NormConfig, NormKind
 from model.kernels import Step
+from model.position_config import DisentangledConfig, DisentangledTerm, DistanceKind, RotaryConfig
 from model.transformer import from_weights
 from tests import architectures
 
@@ -60,7 +53,7 @@ def logits(checkpoint: Checkpoint) -> torch.Tensor:
         return model.pool(model.encode(ids, lengths, torch.zeros_like(ids)), lengths)
     if checkpoint.config.encoder is None:
         return model.logits(model.decode(ids, Step.whole(lengths)).hidden)
-    states = model.remember(model.encode(ids, lengths))
+    states = model.cross_attention_kv(model.encode(ids, lengths))
     return model.logits(model.decode(ids, Step.whole(lengths, lengths), states).hidden)
 
 
@@ -86,7 +79,7 @@ def test_padded_heads_compute_the_same(
     name: str, head_size: int, attention: dict[str, Any], padded_size: int
 ) -> None:
     before = with_heads(name, head_size, **attention)
-    after = padded_heads(before)
+    after = pad_heads(before)
     check_weights(after.config, after.weights)
     sizes = {
         part.head_size
@@ -101,10 +94,12 @@ def test_padded_heads_compute_the_same(
 
 def test_sizes_that_the_operators_take_stay() -> None:
     checkpoint = architectures.checkpoint("llama")
-    assert padded_heads(checkpoint) is checkpoint
+    assert pad_heads(checkpoint) is checkpoint
 
 
 def test_graphs_of_padded_cross_attention(tmp_path: Path) -> None:
-    checkpoint = padded_heads(with_heads("vaswani", 20))
+    checkpoint = pad_heads(with_heads("vaswani", 20))
     graphs = export_graphs(checkpoint.config, checkpoint.weights, tmp_path)
-    compare_fp32(checkpoint, tmp_path, graphs)
+    reference = compare_fp32(checkpoint, tmp_path, graphs)
+    assert reference.max_absolute_error <= TOLERANCE
+    assert reference.tokens_equal == reference.tokens_compared > 0

@@ -1,4 +1,4 @@
-"""Layers that differ: which of them see only a window."""
+"""The attention type of each layer: full or sliding window."""
 
 from collections.abc import Callable
 
@@ -15,10 +15,11 @@ def layer_types(
     """:data:`FULL` or :data:`SLIDING` for each layer.
 
     Args:
-        is_sliding: of the layer's number, for configurations that do not say.
+        is_sliding: from the layer's number; for configurations without ``layer_types``.
 
     Raises:
-        SourceError, UnsupportedError: there are not as many, or of other types.
+        SourceError: the number of types is not the number of layers.
+        UnsupportedError: another type.
     """
     types = config.texts("layer_types")
     if not types:
@@ -31,7 +32,7 @@ def layer_types(
 
 
 def windows(config: Fields, num_layers: int) -> tuple[int | None, ...]:
-    """Each layer's window, as Qwen has them: from ``max_window_layers`` on, if at all."""
+    """Each layer's window in Qwen's configurations: layers from ``max_window_layers`` on."""
     window = None
     if config.flag("use_sliding_window", False) and config.get("sliding_window") is not None:
         window = config.positive("sliding_window")

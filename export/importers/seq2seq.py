@@ -1,4 +1,4 @@
-"""What the encoder-decoders in ``transformers`` folders have in common, whatever their layers."""
+"""Shared by the importers of encoder-decoders from ``transformers`` folders."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -16,11 +16,14 @@ from model.config import ModelConfig
 
 
 def token_table(weights: Mapping[str, Tensor], names: tuple[str, ...]) -> str:
-    """Which of ``names``, of one table held several times, the checkpoint has; else, the first."""
+    """The first of ``names``, all for the same token table, that the checkpoint has.
+
+    If it has none of them, the first one.
+    """
     return next((name for name in names if name in weights), names[0])
 
 
-def text_to_text_checkpoint(
+def seq2seq_checkpoint(
     folder: HuggingFaceFolder,
     model: ModelConfig,
     architecture: str,
@@ -30,15 +33,15 @@ def text_to_text_checkpoint(
     ignored: Collection[str] = (),
     language: str | None = None,
 ) -> Checkpoint:
-    """The encoder-decoder in ``folder``, of which ``table`` names every weight.
+    """The encoder-decoder in ``folder``; ``table`` has all of its weights.
 
     Args:
         ignored: as for :func:`export.importers.renaming.rename`.
-        language: a pattern of the tokens of a multilingual model's languages, whose first group
-            is the language.
+        language: a regular expression for a multilingual model's language tokens; its first
+            group is the language.
 
     Raises:
-        SourceError, WeightsError: as their names say.
+        SourceError, WeightsError: see :mod:`export.errors`.
     """
     weights = rename(table, folder.weights, ignored=ignored)
     check_weights(model, weights)
@@ -57,7 +60,7 @@ def text_to_text_checkpoint(
 
 
 def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
-    """From the generation configuration, and from the model's own, where older folders have it."""
+    """From the generation configuration; older folders have it in the model's configuration."""
     config, generation = folder.config, folder.generation_config
 
     def one(name: str) -> int | None:
@@ -66,7 +69,7 @@ def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
     eos = generation.integers("eos_token_id") or config.integers("eos_token_id")
     pad, bos, start = (one(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))
     pad = 0 if pad is None else pad
-    # A target begins with what stands for its beginning; T5 has nothing but its padding.
+    # The decoder start token; T5 uses its padding.
     start = next(token for token in (start, bos, pad) if token is not None)
     return SpecialTokens(
         eos=eos,
@@ -79,14 +82,14 @@ def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
 
 
 def _languages(tokenizer_json: str, pattern: str) -> dict[str, int]:
-    """Tokens that were added to a vocabulary for languages, in the order of their ids."""
+    """The added tokens for languages, in the order of their ids."""
     added = Tokenizer.from_str(tokenizer_json).get_added_tokens_decoder()
     matches = {index: re.fullmatch(pattern, token.content) for index, token in added.items()}
     return {match[1]: index for index, match in sorted(matches.items()) if match}
 
 
 def _suppressed(folder: HuggingFaceFolder) -> tuple[int, ...]:
-    """Tokens that are never generated; longer sequences of "bad words" are left to requests."""
+    """Tokens that are never generated; "bad words" of several tokens are not included."""
     config, generation = folder.config, folder.generation_config
     words = generation.get("bad_words_ids") or config.get("bad_words_ids")
     single = [

@@ -1,7 +1,7 @@
-"""Weights on the disk, for models that are large beside the memory of a machine.
+"""Offloads the weights of large models to disk.
 
 An export needs all weights several times, but never twice at once: to trace the graphs, to run
-them, to run the eager module. Between these nothing of them has to be in memory.
+them, and to run the eager module. Between these steps they need not be in memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,24 +10,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-# Where an export begins to economise: on memory, and on the length of its checks.
+# From this size on, an export saves memory and shortens its checks.
 LARGE_BYTES = 1 << 30
 
 
 def num_bytes(weights: Mapping[str, Tensor]) -> int:
-    """Of all weights together."""
+    """The total size of all weights."""
     return sum(weight.numel() * weight.element_size() for weight in weights.values())
 
 
-class SpilledWeights(Mapping[str, Tensor]):
-    """Weights in files of a folder, one each; the folder is the caller's to delete.
+class OffloadedWeights(Mapping[str, Tensor]):
+    """Weights in a folder, one file each, in fp32; the caller deletes the folder.
 
-    A tensor is a private mapping of its file, made anew whenever it is asked for: pages leave
-    memory when the tensor goes.
+    Each access maps the file anew (copy on write), so its pages leave memory with the tensor.
     """
 
     def __init__(self, weights: dict[str, Tensor], directory: Path) -> None:
-        """Takes every weight out of ``weights``, so that its memory is free at once."""
+        """Moves every weight out of ``weights``, which frees its memory at once."""
         directory.mkdir(parents=True)
         self._directory = directory
         self._shapes: dict[str, torch.Size] = {}

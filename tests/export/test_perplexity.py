@@ -1,4 +1,4 @@
-"""The perplexity that an export reports is that of the eager module, and no less where bits are."""
+"""The perplexity of an export against that of the eager module."""
 
 import dataclasses
 import math
@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from export.apply_recipe import apply_recipe
-from export.cost import Evaluation, score
 from export.evaluation_texts import SENTENCES
+from export.perplexity import EvaluationSet, measure_perplexity
 from export.recipes import RECIPES
 from model.bundle import Device, Precision
 from model.kernels import Step
@@ -20,7 +20,7 @@ from tests.architectures import ARCHITECTURES, checkpoint
 from tests.export.exported import Exported
 
 
-def eager_perplexity(name: str, evaluation: Evaluation) -> float:
+def eager_perplexity(name: str, evaluation: EvaluationSet) -> float:
     source = checkpoint(name)
     model = from_weights(source.config, source.weights)
     losses = []
@@ -31,7 +31,9 @@ def eager_perplexity(name: str, evaluation: Evaluation) -> float:
             states, source_lengths = None, None
             if source_row is not None:
                 source_lengths = torch.tensor([len(source_row)], dtype=torch.int32)
-                states = model.remember(model.encode(torch.tensor([source_row]), source_lengths))
+                states = model.cross_attention_kv(
+                    model.encode(torch.tensor([source_row]), source_lengths)
+                )
             ids, step = (
                 torch.tensor([row[:-1]]),
                 Step.whole(torch.tensor([len(row) - 1]), source_lengths),
@@ -43,9 +45,9 @@ def eager_perplexity(name: str, evaluation: Evaluation) -> float:
 
 @pytest.mark.parametrize("exported", ["llama", "ssru"], indirect=True)
 def test_perplexity_is_that_of_the_eager_module(exported: Exported, tmp_path: Path) -> None:
-    evaluation = Evaluation.of(checkpoint(exported.name))
+    evaluation = EvaluationSet.of(checkpoint(exported.name))
     assert evaluation is not None
-    found = score(evaluation, exported.directory, exported.graphs)
+    found = measure_perplexity(evaluation, exported.directory, exported.graphs)
     assert found.num_tokens == sum(len(row) - 1 for row in evaluation.rows) > 100
     expected = eager_perplexity(exported.name, evaluation)
     assert found.perplexity == pytest.approx(expected, rel=1e-5)
@@ -53,21 +55,21 @@ def test_perplexity_is_that_of_the_eager_module(exported: Exported, tmp_path: Pa
     shutil.copytree(exported.directory, directory)
     recipe = RECIPES[Precision.INT4, Device.CPU]
     graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
-    quantised = score(evaluation, directory, graphs).perplexity
-    assert 1e-5 < abs(quantised / expected - 1) < 0.2
+    quantized = measure_perplexity(evaluation, directory, graphs).perplexity
+    assert 1e-5 < abs(quantized / expected - 1) < 0.2
 
 
 def test_what_is_predicted() -> None:
-    assert Evaluation.of(checkpoint("bert")) is None
+    assert EvaluationSet.of(checkpoint("bert")) is None
     source = checkpoint("ssru")
-    translation = Evaluation.of(source)
+    translation = EvaluationSet.of(source)
     assert translation is not None
     assert translation.sources is not None
     assert [row[1:] for row in translation.rows] == [
         s[: len(r) - 1] for s, r in zip(translation.sources, translation.rows, strict=True)
     ]
     assert {row[0] for row in translation.rows} == {source.special_tokens.decoder_start}
-    other = Evaluation.of(dataclasses.replace(source, target_language="pt"))
+    other = EvaluationSet.of(dataclasses.replace(source, target_language="pt"))
     assert other is not None
     assert other.sources == translation.sources
     assert other.rows != translation.rows
