@@ -223,19 +223,18 @@ class GenerationWorker:
             return True
 
         label = f"encoding by {self.model}"
-        for batch, result in run_with_isolation(sequences, encode, label, _is_live):
-            if result is None:
+        for batch, is_encoded in run_with_isolation(sequences, encode, label, _is_live):
+            if is_encoded:
+                for sequence in batch:
+                    sequence.on(Event.PREFILL)
+            else:
                 self._fail(batch, RUN_FAILED, self._clock())
-                continue
-            for sequence in batch:
-                sequence.on(Event.PREFILL)
 
     def _prefill(self, chunks: Sequence[Chunk]) -> Iterator[Run]:
         sequences = [self._slots.get(chunk.id) for chunk in chunks]
         sizes = [chunk.num_tokens for chunk in chunks]
-        # After a failed encoder run, those that are left are no longer neighbours.
-        are_live = all(map(_is_live, sequences))
-        if are_live and not any(s.job.logprob_options.prefills_alone for s in sequences):
+        can_share = not any(s.job.logprob_options.prefills_alone for s in sequences)
+        if can_share and all(map(_is_live, sequences)):  # else some are no longer neighbours
             yield from self._run_decoder("prefill", sequences, sizes)
             return
         for sequence, size in zip(sequences, sizes, strict=True):

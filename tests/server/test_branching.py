@@ -1,4 +1,4 @@
-"""Samples, alternatives, beams and reused prefixes, in any batch, over a fake runtime."""
+"""Samples, alternatives and beams, in any batch, over a fake runtime."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,9 @@ from server.engine.decoding.beam import BeamSearch
 from server.engine.decoding.options import (
     Beams,
     EarlyStopping,
-    LogitsOptions,
     LogprobOptions,
     Sampling,
 )
-from server.engine.decoding.sampling import log_probabilities
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
 from server.runtime.host_ops import log_sum_exp, top_tokens
@@ -227,161 +225,6 @@ def test_jobs_with_many_beams_wait_for_slots_without_starving_others() -> None:
         mixed.submit(id_, replace(job([3, id_ + 1], 8), beams=beams))
     mixed.run()
     assert sorted(mixed.outcomes) == list(range(6))
-
-
-# --- prefixes ------------------------------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    plans=st.lists(
-        st.tuples(
-            st.integers(0, 2),
-            st.integers(0, 20),
-            st.lists(st.integers(1, 96), max_size=6),
-            st.integers(0, 9),
-            st.sampled_from([None, Beams(2), Beams(3)]),
-        ),
-        min_size=2,
-        max_size=14,
-    ),
-    num_slots=st.integers(3, 6),
-)
-def test_a_reused_prefix_changes_no_token(plans, num_slots) -> None:
-    """Prompts that share long prefixes with running, waiting and finished ones."""
-    beginnings = [[first * 7 + k % 5 + 1 for k in range(44)] for first in range(3)]
-    mixed = bench(num_slots=num_slots, max_batched_tokens=64, is_recurrent=False)
-    prompts_ = []
-    for id_, (which, cut, rest, steps_before, beams) in enumerate(plans):
-        prompts_.append(beginnings[which][: 44 - cut] + rest)
-        mixed.submit(id_, replace(job(prompts_[-1], 6), beams=beams))
-        for _ in range(steps_before):
-            mixed.step()
-    mixed.run()
-    for id_, (prompt, plan) in enumerate(zip(prompts_, plans, strict=True)):
-        beams = plan[-1]
-        expected = reference(prompt, 6) if beams is None else searched(prompt, beams, 6)[0].tokens
-        assert mixed.tokens_of(id_) == expected
-
-
-def test_only_tokens_behind_a_cached_prefix_are_prefilled() -> None:
-    one = bench(max_batched_tokens=64, is_recurrent=False)
-    shared = [k % 9 + 1 for k in range(40)]
-    one.submit(1, job([*shared, 50], 3))
-    one.run()
-    assert one.recorder.num_tokens("prefill") == 41
-    one.submit(2, job([*shared, 60, 61, 62], 3))
-    one.run()
-    assert one.recorder.num_tokens("prefill") == 41 + 3
-    assert one.ends_of(2)[0].num_reused_tokens == 40
-    assert one.tokens_of(2) == reference([*shared, 60, 61, 62], 3)
-
-
-def test_recurrent_states_are_not_reused() -> None:
-    one = bench(max_batched_tokens=64, is_recurrent=True)
-    for id_ in range(2):
-        one.submit(id_, job([k % 9 + 1 for k in range(40)], 3))
-        one.run()
-    assert one.ends_of(1)[0].num_reused_tokens == 0
-
-
-# --- order ---------------------------------------------------------------------------------
-
-
-def test_jobs_are_served_by_priority_then_arrival() -> None:
-    one = bench(num_slots=1)
-    one.submit(0, job([2], 3))
-    one.step()
-    for id_, priority in ((1, 0), (2, 5), (3, -5), (4, 5)):
-        one.submit(id_, replace(job([2, id_], 2), priority=priority, eos=frozenset()))
-    one.run()
-    order = list(dict.fromkeys(update.id for update in one.updates))
-    assert order == [0, 2, 4, 1, 3]
-
-
-def test_low_priority_is_not_starved() -> None:
-    """New jobs of a higher priority keep arriving, and the low one is served after its wait."""
-    one = bench(num_slots=1)
-    one.submit(0, replace(job([2], 1), priority=0))
-    one.submit(1, replace(job([3], 1), priority=-3))
-    for id_ in range(2, 100):
-        one.clock.now += 1.0
-        one.submit(id_, replace(job([4], 1), priority=0))
-        one.step()
-    assert 1 in one.outcomes
-
-
-def test_prompts_are_prefilled_whatever_decodes() -> None:
-    """More sequences decode than the token budget allows: a prompt still gets ``min_chunk``."""
-    mixed = bench(num_slots=6, max_batched_tokens=4)
-    for id_ in range(5):
-        mixed.submit(id_, replace(job([5, id_ + 1], 60), eos=frozenset()))
-    for _ in range(12):
-        mixed.step()
-    mixed.submit(9, job([7] * 24, 1))
-    before = {id_: len(mixed.tokens_of(id_)) for id_ in range(5)}
-    steps = 0
-    while 9 not in mixed.outcomes:
-        mixed.step()
-        steps += 1
-    assert steps <= 24 // 4 + 1
-    for id_ in range(5):
-        assert len(mixed.tokens_of(id_)) == before[id_] + steps, "decoding goes on in every step"
-
-
-# --- logits processors and log-probabilities -------------------------------------------------
-
-
-def test_logits_options_change_the_next_token() -> None:
-    free = run_alone(replace(job([8, 9], 12), eos=frozenset())).tokens_of(0)
-    first = free[0]
-    banned = replace(
-        job([8, 9], 12),
-        logits_options=LogitsOptions(logit_bias=((first, -100.0),)),
-        eos=frozenset(),
-    )
-    assert first not in run_alone(banned).tokens_of(0)
-    word = tuple(free[2:4])
-    no_word = replace(
-        job([8, 9], 12), logits_options=LogitsOptions(bad_word_ids=(word,)), eos=frozenset()
-    )
-    tokens = run_alone(no_word).tokens_of(0)
-    assert tokens[:3] == free[:3]
-    assert tokens[3] != free[3]
-
-
-def test_prompt_logprobs_cover_every_position() -> None:
-    prompt = [(7 * k) % 96 + 1 for k in range(30)]
-    for budget in (64, 5):
-        one = bench(max_batched_tokens=budget)
-        one.submit(0, replace(job(prompt, 0), logprob_options=LogprobOptions(prompt_logprobs=3)))
-        one.submit(1, job([3, 4], 5))
-        one.run()
-        published = one.last_of(0).prompt_logprobs
-        assert len(published) == 29
-        for index, row in enumerate(published, 1):
-            expected = log_probabilities(next_logits(prompt[:index]))
-            assert row.logprob == pytest.approx(expected[prompt[index]], abs=1e-5)
-            assert row.top[0][0] == int(expected.argmax())
-        assert one.ends_of(0)[0].outcome == Outcome.LENGTH
-        assert one.tokens_of(0) == []
-        assert one.tokens_of(1) == reference([3, 4], 5)
-
-
-def test_logprobs_ignore_logits_options() -> None:
-    wanted = replace(
-        job([8, 9], 5),
-        logits_options=LogitsOptions(logit_bias=((11, 50.0),)),
-        logprob_options=LogprobOptions(top_logprobs=2),
-        eos=frozenset(),
-    )
-    alone = run_alone(wanted)
-    rows = [row for update in alone.updates for row in update.logprobs]
-    assert alone.tokens_of(0) == [11] * 5
-    expected = log_probabilities(next_logits([8, 9]))
-    assert rows[0].logprob == pytest.approx(expected[11], abs=1e-5)
-    assert rows[0].top[0][0] == int(expected.argmax())
-    assert rows[0].top[0][1] == pytest.approx(expected.max(), abs=1e-5)
 
 
 @dataclass
