@@ -52,5 +52,6 @@ def test_an_encoder_decoder_translates_with_an_int8_cache(client: Client) -> Non
 
 def test_beam_search_with_an_int8_cache(client: Client) -> None:
     _, held_out = tiny.dates()
-    for text, iso in held_out[:5]:
-        assert client.translate("dates", text, beam_size=3).outputs[0].text == iso
+    outputs = client.translate("dates", [text for text, _ in held_out[:50]], beam_size=3).outputs
+    exact = sum(o.text == iso for o, (_, iso) in zip(outputs, held_out[:50], strict=True))
+    assert exact >= 48

@@ -26,7 +26,7 @@ def test_every_live_phase_can_be_cancelled_and_ended() -> None:
         assert not has_ended(phase)
 
 
-@pytest.mark.parametrize("phase", ENDED)
+@pytest.mark.parametrize("phase", sorted(ENDED))
 @pytest.mark.parametrize("event", Event)
 def test_nothing_happens_after_the_end(phase: Phase, event: Event) -> None:
     assert has_ended(phase)

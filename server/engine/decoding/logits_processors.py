@@ -1,4 +1,4 @@
-"""Logits processors: one for each option that changes logits before a token is processors.
+"""Logits processors: one for each option that changes logits before a token is chosen.
 
 A processor returns an edit instead of changing the logits, so that the host and a device can both
 apply it.
