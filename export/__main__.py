@@ -10,7 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
-from export.recipes import AUTO, choose
+from export.recipes import AUTO, choose_precision
 from export.sources import DEFAULT_SOURCES, load_checkpoint
 from model.bundle import Device, KvCache, Manifest, Parity, Precision
 from model.bundle_files import read_manifest, read_parity
@@ -27,24 +27,22 @@ def export(
     ],
     out: Annotated[
         Path,
-        typer.Option(metavar="DIR/NAME", help="The bundle becomes NAME, in DIR/NAME/VERSION."),
+        typer.Option(metavar="DIR/NAME", help="Write the bundle NAME to DIR/NAME/VERSION."),
     ],
     precision: Annotated[
         str,
-        typer.Option(metavar="|".join([*Precision, AUTO]), help="Of the weights."),
+        typer.Option(metavar="|".join([*Precision, AUTO]), help="Precision of the weights."),
     ] = AUTO,
-    device: Annotated[
-        Device, typer.Option(help="That will run it: it decides what a precision means.")
-    ] = Device.CPU,
+    device: Annotated[Device, typer.Option(help="Device that will run the bundle.")] = Device.CPU,
     kv_cache: Annotated[
-        KvCache, typer.Option(help="What a decoder's keys and values are held in.")
+        KvCache, typer.Option(help="Type of a decoder's key/value cache.")
     ] = KvCache.FLOAT,
-    version: Annotated[str, typer.Option(help="Of the bundle.")] = "1",
+    version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
     out = out.absolute()
     try:
-        choice = choose(precision, device)
+        choice = choose_precision(precision, device)
     except UnsupportedError as error:
         raise typer.BadParameter(str(error), param_hint="--precision") from error
     console.print(f"precision {choice.precision} for {device}: {choice.reason}", highlight=False)
@@ -56,7 +54,7 @@ def export(
 
             def report(stage: str) -> None:
                 progress.update(task, description=f"{source}: {stage}")
-                if not console.is_terminal:  # a log has no line that changes
+                if not console.is_terminal:  # a log file cannot update a line in place
                     seconds = time.monotonic() - started
                     console.print(f"{source}: {seconds:.0f} s: {stage}", highlight=False)
 
@@ -80,7 +78,7 @@ def export(
     typer.echo(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
-        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_cache(read_manifest(path))}"
+        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_cache_size(read_manifest(path))}"
     )
 
 
@@ -89,22 +87,22 @@ def _perplexity(parity: Parity) -> str:
         return ""
     ratio = parity.perplexity / parity.fp32_perplexity
     return (
-        f", perplexity {parity.perplexity:.3f} of {parity.evaluation_tokens} tokens "
-        f"({ratio:.4f} x fp32{_cost_of_cache(parity)})"
+        f", perplexity {parity.perplexity:.3f} over {parity.evaluation_tokens} tokens "
+        f"({ratio:.4f} x fp32{_cache_perplexity(parity)})"
     )
 
 
-def _cost_of_cache(parity: Parity) -> str:
+def _cache_perplexity(parity: Parity) -> str:
     if parity.perplexity is None or parity.float_cache_perplexity is None:
         return ""
-    return f", {parity.perplexity / parity.float_cache_perplexity:.4f} x a cache of floats"
+    return f", {parity.perplexity / parity.float_cache_perplexity:.4f} x float cache"
 
 
-def _cache(manifest: Manifest) -> str:
+def _cache_size(manifest: Manifest) -> str:
     graph = manifest.graphs.get("decode")
     if graph is None or not graph.cache_bytes_per_token:
         return ""
-    return f", {graph.cache_bytes_per_token:,} bytes of cache a token ({manifest.kv_cache})"
+    return f", {graph.cache_bytes_per_token:,} cache bytes per token ({manifest.kv_cache})"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From the fp32 graphs of a bundle to those of its precision."""
+"""Converts the fp32 graphs of a bundle to its precision."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from export.graph_files import load_graph, save_graph
-from export.narrow import compute_in, emulate_on_cpu, store_as
-from export.quantize import NO_DIVISORS, Divisors, kept_in_fp32, quantize_graph
+from export.half_precision import convert_floats, emulate_bf16_on_cpu, store_weights_as
+from export.quantize import NO_SMOOTHING, SmoothingFactors, kept_in_fp32, quantize_graph
 from export.recipes import Recipe
 from export.signatures import Signatures, with_float_states
 from model.bundle import Dtype
@@ -19,12 +19,13 @@ def apply_recipe(
     recipe: Recipe,
     graphs: Signatures,
     directory: Path,
-    divisors: Divisors = NO_DIVISORS,
+    smoothing_factors: SmoothingFactors = NO_SMOOTHING,
 ) -> Signatures:
     """Rewrites the fp32 graphs in ``directory`` and returns their new signatures.
 
     Args:
-        divisors: of inputs of matrices that become int8 (:func:`export.equalize.divisors`).
+        smoothing_factors: divisors of int8 matrices' inputs, from
+            :func:`export.smooth_quant.residual_smoothing_factors`.
     """
     if recipe.is_plain:
         return graphs
@@ -32,25 +33,25 @@ def apply_recipe(
     kept = kept_in_fp32(config)
     for graph in changed.values():
         model = load_graph(directory / graph.file)
-        quantize_graph(model, recipe, kept, divisors)
+        quantize_graph(model, recipe, kept, smoothing_factors)
         if recipe.computed != Dtype.FLOAT32:
             outputs = {spec.name for spec in graph.outputs if spec.dtype == Dtype.FLOAT32}
-            compute_in(model, recipe.computed, frozenset(outputs))
+            convert_floats(model, recipe.computed, frozenset(outputs))
         elif recipe.stored != Dtype.FLOAT32:
-            store_as(model, recipe.stored)
+            store_weights_as(model, recipe.stored)
         save_graph(model, directory / graph.file)
     return changed
 
 
 @contextmanager
-def runnable(recipe: Recipe, graphs: Signatures, directory: Path) -> Iterator[Path]:
-    """A folder with graphs that compute what those in ``directory`` do, for the CPU to run."""
+def cpu_runnable(recipe: Recipe, graphs: Signatures, directory: Path) -> Iterator[Path]:
+    """A folder with equivalents of the graphs in ``directory`` that a CPU can run."""
     if recipe.computed != Dtype.BFLOAT16:
         yield directory
         return
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".check-") as name:
         for graph in graphs.values():
             model = load_graph(directory / graph.file)
-            emulate_on_cpu(model)
+            emulate_bf16_on_cpu(model)
             save_graph(model, Path(name) / graph.file)
         yield Path(name)

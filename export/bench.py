@@ -1,8 +1,8 @@
-"""Exports as a process: ``python -m export.bench``.
+"""A worker process for many exports, which loads PyTorch once: ``python -m export.bench``.
 
-It reads a JSON object a line and answers with one, as ``python -m server.bench`` does: many exports
-load PyTorch once. ``{"op": "export", "source", "out", "precision", "device", "kv_cache"}`` writes
-the bundle ``out`` (``DIR/NAME``) and answers with its folder, its parity and the seconds it took.
+It reads one JSON object per line and answers with one, as ``python -m server.bench`` does.
+``{"op": "export", "source", "out", "precision", "device", "kv_cache"}`` writes the bundle ``out``
+(``DIR/NAME``); the answer has its folder, its parity and the duration in seconds.
 """
 
 import json
@@ -22,7 +22,7 @@ from model.bundle_files import read_manifest, read_parity
 
 
 def export(message: dict[str, Any]) -> dict[str, Any]:
-    """One bundle."""
+    """Exports one bundle and returns the answer."""
     started = time.monotonic()
     out = Path(message["out"]).absolute()
     path = write_bundle(
@@ -44,7 +44,7 @@ def export(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers until the input ends. Whatever else prints goes to standard error."""
+    """Answers until the input ends. Everything else that is printed goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:

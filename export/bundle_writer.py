@@ -1,4 +1,4 @@
-"""Checkpoint to bundle: graphs, parity, hashes; all of it or nothing."""
+"""Writes a checkpoint as a bundle: graphs, parity check, hashes; all or nothing."""
 
 import math
 import re
@@ -12,19 +12,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from export.apply_recipe import apply_recipe, runnable
-from export.attention import add_attention_graph
+from export.apply_recipe import apply_recipe, cpu_runnable
+from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
-from export.cost import NUM_LARGE_TEXTS, Evaluation, score
-from export.equalize import divisors, equalized
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
-from export.kv_cache import Largest, calibration, check_supported, observe, quantize_cache
-from export.parity import certificate, compare_fp32, min_cosine, tokenized_samples
-from export.quantize import NO_DIVISORS
+from export.kv_cache import (
+    CacheRanges,
+    calibrate,
+    calibration_set,
+    check_kv_cache_supported,
+    quantize_cache,
+)
+from export.offload import LARGE_BYTES, OffloadedWeights, num_bytes
+from export.parity import compare_fp32, min_cosine, parity_record
+from export.parity_inputs import tokenize_samples
+from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
+from export.quantize import NO_SMOOTHING
 from export.recipes import RECIPES, Recipe
 from export.signatures import Signatures
-from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
+from export.smooth_quant import residual_smoothing_factors, smooth_activations
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -34,7 +41,7 @@ from model.bundle import (
     Device,
     Dimensions,
     FileRecord,
-    Graph,
+    GraphSpec,
     KvCache,
     Manifest,
     Parity,
@@ -42,10 +49,10 @@ from model.bundle import (
 )
 from model.bundle_files import sha256_of, to_json
 
-Progress = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 
-# To fp32, of the worst row, where the cache is held in eight bits.
-CACHE_MIN_COSINE = 0.9
+# The minimum cosine to fp32 of the worst row, with an int8 cache.
+INT8_CACHE_MIN_COSINE = 0.9
 
 
 def _no_progress(_: str) -> None:
@@ -61,60 +68,60 @@ def write_bundle(
     precision: Precision = Precision.FP32,
     device: Device = Device.CPU,
     kv_cache: KvCache = KvCache.FLOAT,
-    progress: Progress = _no_progress,
+    progress: ProgressCallback = _no_progress,
     keep_weights: bool = True,
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
 
-    The folder appears whole, by a rename, after the parity check passed.
+    The folder appears complete, by a rename, after the parity check passed.
 
     Args:
         name: default: the checkpoint's own.
-        device: that the graphs are for.
-        kv_cache: what keys and values of earlier tokens are held in.
-        progress: is told the name of each stage as it begins.
-        keep_weights: False lets the export take those of a large model out of
-            ``checkpoint``, so that its memory is free.
+        device: the device that will run the graphs.
+        kv_cache: how the graphs store cached keys and values.
+        progress: called with the name of each stage as it starts.
+        keep_weights: False lets the export remove a large model's weights from
+            ``checkpoint``, to free their memory.
 
     Raises:
         WeightsError: the weights do not fit the configuration.
         ParityError: a graph does not compute what the eager module computes.
-        BundleExistsError: there is one of this name and version.
-        UnsupportedError: the model has no cache that can be held so.
+        BundleExistsError: a bundle of this name and version exists.
+        UnsupportedError: the model's cache cannot be stored as ``kv_cache``.
     """
     name = name or checkpoint.name
     for value in (name, version):
         if not re.match(NAME_PATTERN, value):
-            raise ExportError(f"{value!r} is no name for a bundle: it must match {NAME_PATTERN}")
-    target = root / name / version
-    if target.exists():
-        raise BundleExistsError(f"{target} exists: delete it, or choose another version")
+            raise ExportError(f"{value!r} is not a bundle name: it must match {NAME_PATTERN}")
+    path = root / name / version
+    if path.exists():
+        raise BundleExistsError(f"{path} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
     if kv_cache == KvCache.INT8:
-        check_supported(checkpoint.config, device)
+        check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    form = _Form(precision, device, kv_cache)
+    target = _Target(precision, device, kv_cache)
     with _scratch(root) as directory, _threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
-            progress("put the weights aside")
-            weights = SpilledWeights(checkpoint.weights, directory / "weights")
-        graphs, parity = _write_graphs(checkpoint, weights, directory, form, progress)
+            progress("offload the weights to disk")
+            weights = OffloadedWeights(checkpoint.weights, directory / "weights")
+        graphs, parity = _write_graphs(checkpoint, weights, directory, target, progress)
         shutil.rmtree(directory / "weights", ignore_errors=True)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
-        _write_records(checkpoint, directory, graphs, parity, name, version, form, num_parameters)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            directory.rename(target)
+            directory.rename(path)
         except OSError as error:
-            raise ExportError(f"cannot write {target}: {error.strerror}") from error
-    return target
+            raise ExportError(f"cannot write {path}: {error.strerror}") from error
+    return path
 
 
 @dataclass(frozen=True)
-class _Form:
-    """What the graphs become."""
+class _Target:
+    """The precision, device and cache type of the graphs to write."""
 
     precision: Precision
     device: Device
@@ -129,60 +136,62 @@ def _write_graphs(
     checkpoint: Checkpoint,
     weights: Mapping[str, Tensor],
     directory: Path,
-    form: _Form,
-    progress: Progress,
+    target: _Target,
+    progress: ProgressCallback,
 ) -> tuple[Signatures, Parity]:
-    """Writes graphs into ``directory`` that hold what ``form`` says, and checks them."""
-    recipe = form.recipe
-    progress("even out activations" if recipe.evened else "trace the graphs")
-    evened, divided = dict(weights), NO_DIVISORS
-    if recipe.evened:
-        samples = tokenized_samples(checkpoint)
-        found = divisors(checkpoint.config, evened, samples)
-        divided = {name: values.numpy() for name, values in found.items()}
-        evened = equalized(checkpoint.config, evened, samples)
+    """Writes the graphs of ``target`` into ``directory`` and checks them."""
+    recipe = target.recipe
+    progress("smooth activations" if recipe.smoothed else "trace the graphs")
+    smoothed, smoothing_factors = dict(weights), NO_SMOOTHING
+    if recipe.smoothed:
+        samples = tokenize_samples(checkpoint)
+        factors = residual_smoothing_factors(checkpoint.config, smoothed, samples)
+        smoothing_factors = {name: values.numpy() for name, values in factors.items()}
+        smoothed = smooth_activations(checkpoint.config, smoothed, samples)
         progress("trace the graphs")
-    graphs = export_graphs(checkpoint.config, evened, directory)
-    del evened
+    graphs = export_graphs(checkpoint.config, smoothed, directory)
+    del smoothed
     progress("check parity with the eager module")
     reference = compare_fp32(checkpoint, directory, graphs, weights)
     is_large = num_bytes(weights) >= LARGE_BYTES
-    evaluation = Evaluation.of(checkpoint, NUM_LARGE_TEXTS if is_large else None)
-    before, after, float_cache = None, None, None
+    evaluation = EvaluationSet.of(checkpoint, NUM_LARGE_TEXTS if is_large else None)
+    fp32, final, float_cache = None, None, None
     if evaluation is not None:
         progress("measure perplexity")
-        before = after = score(evaluation, directory, graphs, is_large=is_large)
-    largest: Largest = {}
-    if form.kv_cache == KvCache.INT8:
-        progress("look at what the cache holds")
-        rows = calibration(checkpoint.config, evaluation)
-        largest = observe(rows, directory, graphs, is_large=is_large)
-    progress(f"turn into {form.precision} for {form.device}")
-    graphs = apply_recipe(checkpoint.config, recipe, graphs, directory, divided)
-    progress(f"check the {form.precision} graphs")
-    if largest:
+        fp32 = final = measure_perplexity(evaluation, directory, graphs, is_large=is_large)
+    cache_ranges: CacheRanges = {}
+    if target.kv_cache == KvCache.INT8:
+        progress("calibrate the int8 cache")
+        rows = calibration_set(checkpoint.config, evaluation)
+        cache_ranges = calibrate(rows, directory, graphs, is_large=is_large)
+    progress(f"convert to {target.precision} for {target.device}")
+    graphs = apply_recipe(checkpoint.config, recipe, graphs, directory, smoothing_factors)
+    progress(f"check the {target.precision} graphs")
+    if cache_ranges:
         if evaluation is not None:
-            with runnable(recipe, graphs, directory) as folder:
-                float_cache = score(evaluation, folder, graphs)
-        graphs = quantize_cache(graphs, directory, largest, form.device)
+            with cpu_runnable(recipe, graphs, directory) as folder:
+                float_cache = measure_perplexity(evaluation, folder, graphs)
+        graphs = quantize_cache(graphs, directory, cache_ranges, target.device)
     graphs = add_attention_graph(graphs, directory)
-    if largest or not recipe.is_plain:
-        floor = min(recipe.min_cosine, CACHE_MIN_COSINE) if largest else recipe.min_cosine
-        with runnable(recipe, graphs, directory) as folder:
-            cosine = min_cosine(reference, folder, graphs, floor)
+    if cache_ranges or not recipe.is_plain:
+        threshold = recipe.min_cosine
+        if cache_ranges:
+            threshold = min(threshold, INT8_CACHE_MIN_COSINE)
+        with cpu_runnable(recipe, graphs, directory) as folder:
+            cosine = min_cosine(reference, folder, graphs, threshold)
             if evaluation is not None:
-                after = score(evaluation, folder, graphs)
+                final = measure_perplexity(evaluation, folder, graphs)
     else:
         cosine = reference.cosine
-    return graphs, certificate(reference, cosine, before, after, float_cache)
+    return graphs, parity_record(reference, cosine, fp32, final, float_cache)
 
 
 @contextmanager
 def _threads(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Keeps PyTorch to one thread, unless the model is large.
+    """Limits PyTorch to one thread for small models.
 
-    The matrices are small then, and where other work shares the cores, threads that wait for
-    each other made a check of 8 seconds one of 37.
+    Their matrices are small. On cores shared with other work, threads that waited for each
+    other slowed a check down from 8 to 37 seconds.
     """
     num_threads = torch.get_num_threads()
     if num_bytes(weights) < LARGE_BYTES:
@@ -195,7 +204,7 @@ def _threads(weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _scratch(root: Path) -> Iterator[Path]:
-    """A folder inside ``root``, so that a rename can move it; gone afterwards if it was not."""
+    """A temporary folder inside ``root``, on the same file system; a rename may keep it."""
     root.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=".export-", dir=root))
     try:
@@ -208,11 +217,11 @@ def _scratch(root: Path) -> Iterator[Path]:
 def _write_records(
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     parity: Parity,
     name: str,
     version: str,
-    form: "_Form",
+    target: "_Target",
     num_parameters: int,
 ) -> None:
     config = checkpoint.config
@@ -228,9 +237,9 @@ def _write_records(
         kind=config.kind,
         tasks=checkpoint.tasks,
         architecture=checkpoint.architecture,
-        precision=form.precision,
-        device=form.device,
-        kv_cache=form.kv_cache,
+        precision=target.precision,
+        device=target.device,
+        kv_cache=target.kv_cache,
         license=checkpoint.license,
         dimensions=Dimensions(
             hidden_size=config.hidden_size,

@@ -1,4 +1,4 @@
-"""What an importer returns: a whole trained model, in this project's own terms."""
+"""A trained model in this project's own format: what importers return."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,10 +16,12 @@ from model.transformer import parameter_shapes
 class Checkpoint:
     """A trained model before it becomes a bundle.
 
-    ``weights`` are fp32 and named as the parameters of ``model.transformer``; linear
-    weights are ``[inputs, outputs]``. ``tokenizer_json`` is what the *tokenizers*
-    library reads. ``name`` is the default name of the bundle. ``sample_inputs`` are
-    real strings, on which the parity check runs.
+    Attributes:
+        weights: fp32, with the parameter names of ``model.transformer``; linear weights are
+            ``[inputs, outputs]``.
+        tokenizer_json: in the format of the *tokenizers* library.
+        name: the bundle's default name.
+        sample_inputs: real texts for the parity check.
     """
 
     config: ModelConfig

@@ -1,40 +1,40 @@
-"""An encoder's head twice: as one padded batch in ONNX Runtime, row by row in the eager module."""
+"""An encoder twice: as one padded batch in ONNX Runtime, and row by row in the eager module."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from export.greedy import lengths_of, padded
+from export.decoding import lengths_of, padded
 from export.runtime import Array, Floats, Session
 from model.config import HeadKind, ModelConfig
 from model.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class EncoderWork:
-    """Rows of token ids; ``segments`` are theirs, if the model has segments."""
+class EncoderInputs:
+    """Rows of token ids, and their segment ids if the model has segments."""
 
     rows: list[list[int]]
     segments: list[list[int]] | None
 
     @classmethod
-    def of(cls, config: ModelConfig, rows: list[list[int]]) -> "EncoderWork":
-        """``rows``, each in as many equal pieces as there are segments."""
+    def of(cls, config: ModelConfig, rows: list[list[int]]) -> "EncoderInputs":
+        """``rows``, each divided into equal parts, one for each segment of the model."""
         num_segments = config.embedding.num_segments
         segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
         return cls(rows, segments if num_segments else None)
 
 
-def encode_eagerly(model: Transformer, work: EncoderWork) -> list[list[Floats]]:
-    """Each row's outputs, in the order of the graph's: no padding takes part.
+def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Floats]]:
+    """Each row's outputs, in the order of the graph's outputs; without padding.
 
-    A model that fills masks is asked for every token.
+    A masked language model returns the logits of every token.
     """
     results = []
-    for index, row in enumerate(work.rows):
+    for index, row in enumerate(inputs.rows):
         ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
-        segments = None if work.segments is None else torch.tensor([work.segments[index]])
+        segments = None if inputs.segments is None else torch.tensor([inputs.segments[index]])
         hidden = model.encode(ids, lengths, segments)
         kind = model.config.head.kind
         if kind == HeadKind.LANGUAGE_MODEL:
@@ -47,19 +47,22 @@ def encode_eagerly(model: Transformer, work: EncoderWork) -> list[list[Floats]]:
     return results
 
 
-def encode_in_graph(session: Session, work: EncoderWork) -> list[list[Floats]]:
-    """The same of the graph, without what it gives for padding."""
-    inputs: dict[str, Array] = {"token_ids": padded(work.rows), "lengths": lengths_of(work.rows)}
-    if work.segments is not None:
-        inputs["segment_ids"] = padded(work.segments)
-    num_rows, longest = inputs["token_ids"].shape
+def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats]]:
+    """Each row's outputs of the graph, with the padding's outputs cut off."""
+    feed: dict[str, Array] = {
+        "token_ids": padded(inputs.rows),
+        "lengths": lengths_of(inputs.rows),
+    }
+    if inputs.segments is not None:
+        feed["segment_ids"] = padded(inputs.segments)
+    num_rows, longest = feed["token_ids"].shape
     fills_masks = any(spec.name == "logit_positions" for spec in session.graph.inputs)
-    if fills_masks:  # every token, padding too
-        inputs["logit_positions"] = np.arange(num_rows * longest)
-    outputs = list(session.run(**inputs).values())
+    if fills_masks:  # of every token, padding included
+        feed["logit_positions"] = np.arange(num_rows * longest)
+    outputs = list(session.run(**feed).values())
     if fills_masks:
         outputs = [output.reshape(num_rows, longest, -1) for output in outputs]
     return [
         [output[row, : len(ids)] if output.ndim > 2 else output[row] for output in outputs]
-        for row, ids in enumerate(work.rows)
+        for row, ids in enumerate(inputs.rows)
     ]

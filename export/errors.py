@@ -1,25 +1,25 @@
-"""What can go wrong in an export. Every error is an :class:`ExportError` with one clear message."""
+"""The errors of an export; all are :class:`ExportError`."""
 
 
 class ExportError(Exception):
-    """An export that cannot be finished. ``str(error)`` is for the person who asked for it."""
+    """An export that cannot be finished. ``str(error)`` is a message for the user."""
 
 
 class SourceError(ExportError):
-    """The source is missing, of no known format, or damaged."""
+    """The source is missing, damaged, or in an unknown format."""
 
 
 class WeightsError(ExportError):
-    """Weights that do not fit the configuration: all of them are named."""
+    """Weights that do not fit the configuration; the message names all of them."""
 
 
 class UnsupportedError(ExportError):
-    """The checkpoint needs something that the model or the graphs do not have."""
+    """The checkpoint needs a feature that the model or the graphs do not support."""
 
 
 class ParityError(ExportError):
-    """A graph in ONNX Runtime does not agree with the eager module."""
+    """A graph in ONNX Runtime does not compute what the eager module computes."""
 
 
 class BundleExistsError(ExportError):
-    """There is a bundle of this name and version already."""
+    """A bundle of this name and version exists already."""

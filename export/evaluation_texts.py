@@ -1,8 +1,8 @@
-"""Text on which an export says what quantising cost.
+"""Texts for measuring perplexity before and after quantization.
 
-Written for this repository and under its licence (Apache-2.0), so that no model was trained on
-it when these figures were first made. Prose, dialogue, code, figures and other languages: what
-a served model is asked for.
+Written for this repository, under its licence (Apache-2.0), so no model had been trained on them
+when the perplexities were first measured. They are like real requests: prose, dialogue, code,
+figures and other languages.
 """
 
 PASSAGES = (

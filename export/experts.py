@@ -1,6 +1,6 @@
-"""Mixtures of experts in fewer bits: ``MoE`` becomes ``QMoE``.
+"""Quantizes mixtures of experts: ``MoE`` becomes ``QMoE``.
 
-docs/decisions/0020-mixtures-of-experts.md has what was measured.
+Measurements: docs/decisions/0020-mixtures-of-experts.md.
 """
 
 from collections.abc import Sequence
@@ -10,32 +10,32 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
-from export.matrices import BLOCK_SIZES, CONTRIB, constant, packed, quantize_blocks
-from export.recipes import MatrixForm
+from export.quantized_matmul import BLOCK_SIZES, CONTRIB, constant, pack_bits, quantize_blocks
+from export.recipes import WeightFormat
 
 Experts = NDArray[np.float32]  # [experts, outputs, inputs]
 
-BITS = {MatrixForm.BLOCK_INT8: 8, MatrixForm.BLOCK_INT4: 4}
-SMALLEST_BLOCK = 16  # that the operator takes
+BITS = {WeightFormat.BLOCK_INT8: 8, WeightFormat.BLOCK_INT4: 4}
+MIN_BLOCK_SIZE = 16  # the operator's limit
 
 
 def is_mixture(node: ir.Node) -> bool:
-    """Whether ``node`` is a mixture of experts in floats."""
+    """Whether ``node`` is a mixture of experts with float weights."""
     return node.domain == CONTRIB and node.op_type == "MoE"
 
 
-def quantized_mixture(tape: Tape, node: ir.Node, form: MatrixForm) -> ir.Value:
-    """What ``node``, a ``MoE``, gives, with experts in ``form``.
+def quantized_mixture(tape: Tape, node: ir.Node, weight_format: WeightFormat) -> ir.Value:
+    """The output of ``node``, a ``MoE``, with experts in ``weight_format``.
 
-    A scale for each block of an expert's inputs, and a zero point where they have 4 bits; where
-    no size of blocks fits, 8 bits with a scale for each output.
+    Each block of an expert's inputs has a scale, and with 4 bits a zero point. If no block size
+    divides the inputs, weights have 8 bits and one scale per output.
 
     Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
-    x, scores, first, first_bias, second, second_bias = _six(node.inputs)
+    x, scores, first, first_bias, second, second_bias = _with_optional(node.inputs)
     weights = [_weights(first), _weights(second)]
-    block = _block_size(BITS[form], [weight.shape[2] for weight in weights])
-    bits = BITS[form] if block else 8
+    block = _block_size(BITS[weight_format], [weight.shape[2] for weight in weights])
+    bits = BITS[weight_format] if block else 8
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     attributes["expert_weight_bits"] = bits
     if block:
@@ -47,33 +47,36 @@ def quantized_mixture(tape: Tape, node: ir.Node, form: MatrixForm) -> ir.Value:
         name = value.name if value is not None and value.name else "experts"
         blocks = weight.reshape(*weight.shape[:2], -1, block or weight.shape[2])
         integers, scales, zero = quantize_blocks(blocks, bits)
-        stored = packed(integers.reshape(weight.shape), bits)
+        stored = pack_bits(integers.reshape(weight.shape), bits)
         inputs += [
             constant(tape, f"{name}.int{bits}", stored),
             constant(tape, f"{name}.scales", scales if block else scales[..., 0]),
             bias,
         ]
-        zeros.append(None if zero is None else constant(tape, f"{name}.zeros", packed(zero, bits)))
+        zeros.append(
+            None if zero is None else constant(tape, f"{name}.zeros", pack_bits(zero, bits))
+        )
     if zeros[0] is not None:
-        inputs += [None, None, None, *zeros]  # behind a third matrix, which there is not
+        inputs += [None, None, None, *zeros]  # after the optional third matrix, which is absent
     return tape.op("QMoE", inputs, attributes, domain=CONTRIB)
 
 
-def _six(inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+def _with_optional(inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+    """All six inputs of ``MoE``; trailing ones are optional."""
     return [*inputs, *[None] * (6 - len(inputs))]
 
 
 def _weights(value: ir.Value | None) -> Experts:
     if value is None or value.const_value is None:
-        raise ValueError("experts that are not constants")
+        raise ValueError("the weights of experts must be constants")
     array: Experts = value.const_value.numpy()
     return array
 
 
 def _block_size(bits: int, sizes: Sequence[int]) -> int | None:
-    """The largest power of two that divides all ``sizes`` and is not above that for ``bits``."""
+    """The largest power of two up to ``BLOCK_SIZES[bits]`` that divides all ``sizes``."""
     block = BLOCK_SIZES[bits]
-    while block >= SMALLEST_BLOCK:
+    while block >= MIN_BLOCK_SIZE:
         if not any(size % block for size in sizes):
             return block
         block //= 2

@@ -1,23 +1,23 @@
-"""ONNX files: the graph in one, its weights in another next to it."""
+"""ONNX files: the graph in one file, its weights in another next to it."""
 
 import tempfile
 from pathlib import Path
 
 import onnx_ir as ir
 
-# Smaller tensors stay in the graph's own file, where shape inference can read them.
+# Smaller tensors stay in the graph's file, where shape inference can read them.
 EXTERNAL_THRESHOLD_BYTES = 1024
 
 
 def load_graph(path: Path) -> ir.Model:
-    """The graph in ``path``. Its weights are read from their file when they are asked for."""
+    """The graph in ``path``. Its weights are read lazily from their file."""
     return ir.load(path)
 
 
 def save_graph(model: ir.Model, path: Path) -> None:
-    """Writes ``path`` and ``<path>.data``, in place of those that are there.
+    """Writes ``path`` and ``<path>.data``, and replaces existing ones.
 
-    Whoever still reads the old files, as ``model`` may, keeps them until it lets go.
+    ``model`` may still read the old files: they are unlinked, not overwritten.
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".graph-") as name:
         directory = Path(name)
@@ -34,5 +34,5 @@ def save_graph(model: ir.Model, path: Path) -> None:
 
 
 def data_file(path: Path) -> Path:
-    """Where the weights of the graph ``path`` are."""
+    """The file with the weights of the graph ``path``."""
     return path.with_name(f"{path.name}.data")

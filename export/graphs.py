@@ -1,4 +1,4 @@
-"""Module to ONNX: one wrapper for each graph, and the export itself."""
+"""Traces a model to ONNX: one wrapper module for each graph, and the export itself."""
 
 import contextlib
 import gc
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from export.graph_files import save_graph
 from export.signatures import signatures
-from model.bundle import Dtype, Graph, Shape, StateSpec
+from model.bundle import Dtype, GraphSpec, Shape, StateSpec
 from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
 from model.kernels import Step
-from model.layers import tokens_at
+from model.layers import select_tokens
 from model.mixers import State
 from model.transformer import Transformer, from_weights
 
@@ -32,16 +32,16 @@ DTYPES = {
     Dtype.INT32: torch.int32,
     Dtype.INT8: torch.int8,
 }
-# Sizes of the example that is traced: all different, none 1.
+# Sizes of the example input for tracing: all different, none 1, so that none is taken as static.
 EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
 EXAMPLE_CAPACITY = 7
 
 
 class HeadedEncoder(nn.Module):
-    """``encode`` of an encoder: what its head makes of hidden vectors.
+    """``encode`` of an encoder: the head's output.
 
-    ``segment_ids`` are there if the model has segments, then ``logit_positions`` if it fills
-    masks.
+    Further inputs: ``segment_ids`` if the model has segments, then ``logit_positions`` if it is
+    a masked language model.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -54,25 +54,25 @@ class HeadedEncoder(nn.Module):
         hidden = self.model.encode(token_ids, lengths, *rest[:num_segment_inputs])
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             (positions,) = rest[num_segment_inputs:]
-            return [self.model.logits(tokens_at(hidden, positions))]
+            return [self.model.logits(select_tokens(hidden, positions))]
         outputs = [self.model.pool(hidden, lengths)]
         return [*outputs, hidden] if config.head.kind == HeadKind.EMBEDDING else outputs
 
 
 class SourceEncoder(nn.Module):
-    """``encode`` of an encoder-decoder: the cross-attention memory of every layer."""
+    """``encode`` of an encoder-decoder: every layer's cross-attention keys and values."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, token_ids: Tensor, lengths: Tensor) -> list[Tensor]:
-        states = self.model.remember(self.model.encode(token_ids, lengths))
+        states = self.model.cross_attention_kv(self.model.encode(token_ids, lengths))
         return [tensor for state in states for tensor in state.values()]
 
 
 class CachedDecoder(nn.Module):
-    """``decode``: logits after the tokens that are asked for, and every state."""
+    """``decode``: logits at ``logit_positions``, and every state."""
 
     def __init__(self, model: Transformer, states: tuple[StateSpec, ...]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class CachedDecoder(nn.Module):
         return outputs
 
 
-def _wrapper(name: str, graph: Graph, model: Transformer) -> nn.Module:
+def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
     if name == "decode":
         return CachedDecoder(model, graph.states)
     if model.config.kind == Kind.ENCODER:
@@ -114,7 +114,7 @@ def _dynamic(shape: Shape) -> dict[int, object]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter reports its progress on every channel there is."""
+    """Silences the exporter, which reports progress by logging, warnings and standard output."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -125,15 +125,15 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def trace(name: str, graph: Graph, model: Transformer) -> onnx_ir.Model:
-    """``model`` as the ONNX graph ``name``, with names as in ``graph``."""
+def trace(name: str, graph: GraphSpec, model: Transformer) -> onnx_ir.Model:
+    """``model`` as the ONNX graph ``name``, with the input and output names of ``graph``."""
     shapes: list[Shape] = [spec.shape for spec in graph.inputs]
     example = [_example(spec.dtype, spec.shape, EXAMPLE_SIZES) for spec in graph.inputs]
     for state in graph.states:
         shape = ("batch", *state.shape)
         shapes.append(shape)
         example.append(_example(state.dtype, shape, EXAMPLE_SIZES | {"length": EXAMPLE_CAPACITY}))
-    # forward's first parameter is named, the rest is *rest: torch wants the same nesting.
+    # forward takes named parameters and *rest: dynamic_shapes needs the same nesting.
     dynamic = [_dynamic(shape) for shape in shapes]
     wrapper = _wrapper(name, graph, model).eval()
     num_named = 2 if name == "encode" else 1
@@ -154,15 +154,15 @@ def trace(name: str, graph: Graph, model: Transformer) -> onnx_ir.Model:
         )
     if program is None:
         raise RuntimeError("torch.onnx.export returned nothing")
-    # What the tracer notes of each node, with the paths of this machine.
+    # The tracer's metadata contains paths of this machine.
     ClearMetadataAndDocStringPass()(program.model)
     return program.model
 
 
 def export_graphs(
     config: ModelConfig, weights: dict[str, Tensor], directory: Path
-) -> dict[str, Graph]:
-    """Writes every graph of ``config`` into ``directory``, in fp32, and returns their signatures.
+) -> dict[str, GraphSpec]:
+    """Writes every fp32 graph of ``config`` into ``directory`` and returns their signatures.
 
     Weights go to ``<graph>.onnx.data`` next to each graph.
     """
@@ -171,7 +171,7 @@ def export_graphs(
     for name, graph in graphs.items():
         traced = trace(name, graph, model)
         save_graph(traced, directory / graph.file)
-        # The exporter's rewriting rules remember their last graph: it must not hold weights.
+        # The exporter's rewrite rules keep a reference to their last graph: free its weights.
         for value in traced.graph.initializers.values():
             value.const_value = None
     del model

@@ -1,7 +1,7 @@
-"""Proof that the graphs compute what the eager module computes.
+"""The parity check: the graphs compute what the eager module computes.
 
-The fp32 graphs are held to an absolute tolerance, and to the same greedy tokens. The
-graphs that the bundle holds, quantised perhaps, are held to a cosine.
+The fp32 graphs must match within an absolute tolerance and produce the same greedy tokens. The
+graphs of the bundle, which may be quantized, must reach a minimum cosine.
 """
 
 import dataclasses
@@ -12,89 +12,66 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from export.cost import Score
-from export.double import in_double
-from export.encoding import EncoderWork, encode_eagerly, encode_in_graph
-from export.errors import ParityError
-from export.greedy import (
+from export.decoding import (
     LOWEST_LOGIT,
-    Run,
-    Work,
-    best,
+    DecodingInputs,
+    DecodingRun,
+    cached_source_kv,
     decode_eagerly,
-    decode_eagerly_together,
+    decode_eagerly_batched,
     decode_in_graph,
-    remember_eagerly,
-    remember_source,
-    remembered,
+    eager_source_kv,
+    greedy_tokens,
+    prefill_source,
 )
+from export.encoding import EncoderInputs, encode_eagerly, encode_in_graph
+from export.errors import ParityError
+from export.float64_reference import float64_model
+from export.offload import LARGE_BYTES, num_bytes
+from export.parity_inputs import decoding_inputs, parity_rows
+from export.perplexity import PerplexityScore
 from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
-from export.spill import LARGE_BYTES, num_bytes
-from model.bundle import Graph, Parity
+from model.bundle import GraphSpec, Parity
 from model.config import Kind
 from model.transformer import Transformer
 
-TOLERANCE = 1e-4  # of a logit or of a component of an embedding, absolute
-TIE = 1e-3  # two logits this close may change places
-NUM_STEPS = 32
-# Of a large model, for which each step, and each row of the eager module, reads gigabytes.
-NUM_LARGE_STEPS = 8
-NUM_LARGE_ROWS = 6
-NUM_LARGE_CHUNKED_ROWS = 2
-NUM_CHUNKED_STEPS = 4  # decoded after a prefill in chunks
-RANDOM_LENGTHS = (13, 1, 7, 4)
-SEED = 20170612
+TOLERANCE = 1e-4  # absolute, of a logit or of a component of an embedding
+TIE = 1e-3  # either of two logits this close may be the greedy one
+NUM_LARGE_CHUNKED_ROWS = 2  # of a large decoder
+NUM_CHUNKED_STEPS = 4  # decoded after a chunked prefill
 
 
 @dataclass(frozen=True)
-class Reference:
-    """What the eager module gave for some inputs, and how the fp32 graphs compared.
+class ParityReference:
+    """The eager module's outputs for some inputs, and how the fp32 graphs compare with them.
 
-    ``texts`` is what an encoder read; ``work`` and ``tokens`` what was decoded. ``cosine`` is the
-    worst row's, of the fp32 graphs.
+    Attributes:
+        outputs: of each row: ``[size]``, ``[length, labels]`` or ``[steps, vocabulary]``.
+        cosine: of the fp32 graphs, the worst row.
+        encoder_inputs: of an encoder.
+        decoder_inputs: of a decoder or an encoder-decoder.
+        tokens: ``[rows, steps]``, which the decoder generated.
     """
 
-    # Of each row: [size], or of tokens [length, labels] or [steps, vocabulary].
     outputs: Sequence[Floats]
     max_absolute_error: float
     tokens_compared: int
     tokens_equal: int
     cosine: float = 1.0
-    texts: EncoderWork | None = None
-    work: Work | None = None
+    encoder_inputs: EncoderInputs | None = None
+    decoder_inputs: DecodingInputs | None = None
     tokens: NDArray[np.int64] | None = None
-
-
-def parity_rows(checkpoint: Checkpoint) -> list[list[int]]:
-    """Random rows of several lengths, then the tokenised sample inputs."""
-    rng = np.random.default_rng(SEED)
-    limit = checkpoint.config.position.max_positions
-    vocabulary_size = checkpoint.config.vocabulary_size
-    rows = [
-        rng.integers(0, vocabulary_size, min(length, max(1, limit // 2))).tolist()
-        for length in RANDOM_LENGTHS
-    ]
-    return rows + tokenized_samples(checkpoint)
-
-
-def tokenized_samples(checkpoint: Checkpoint) -> list[list[int]]:
-    """The sample inputs as rows of ids, as long as the model takes."""
-    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
-    limit = checkpoint.config.position.max_positions
-    rows = [tokenizer.encode(text).ids[:limit] for text in checkpoint.sample_inputs]
-    return [row for row in rows if row]
 
 
 def compare_fp32(
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     weights: Mapping[str, Tensor] | None = None,
-) -> Reference:
+) -> ParityReference:
     """Compares the fp32 graphs in ``directory`` with the eager module.
 
     Args:
@@ -103,20 +80,20 @@ def compare_fp32(
     Raises:
         ParityError: an error over :data:`TOLERANCE`, or a greedy token that differs.
     """
-    held = checkpoint.weights if weights is None else weights
+    reference_weights = checkpoint.weights if weights is None else weights
 
     def make_model() -> Transformer:
-        # In double precision, so that only the graph's own rounding is measured.
-        return in_double(checkpoint.config, held)
+        # In float64: the error is the rounding of the graph alone.
+        return float64_model(checkpoint.config, reference_weights)
 
-    is_large = num_bytes(held) >= LARGE_BYTES
+    is_large = num_bytes(reference_weights) >= LARGE_BYTES
     with torch.inference_mode():
         if checkpoint.config.kind == Kind.ENCODER:
             rows = parity_rows(checkpoint)
             reference = _compare_encoder(make_model(), rows, directory, graphs)
         else:
-            work = _work(checkpoint, is_large=is_large)
-            reference = _compare_decoder(make_model, work, directory, graphs, is_large=is_large)
+            inputs = decoding_inputs(checkpoint, is_large=is_large)
+            reference = _compare_decoder(make_model, inputs, directory, graphs, is_large=is_large)
     if not reference.max_absolute_error <= TOLERANCE:
         raise ParityError(
             f"the graph differs from the eager module by {reference.max_absolute_error:.2e}, "
@@ -125,48 +102,48 @@ def compare_fp32(
     if reference.tokens_equal != reference.tokens_compared:
         raise ParityError(
             f"only {reference.tokens_equal} of {reference.tokens_compared} greedy tokens "
-            "are those of the eager module"
+            "equal those of the eager module"
         )
     return reference
 
 
 def min_cosine(
-    reference: Reference, directory: Path, graphs: dict[str, Graph], floor: float
+    reference: ParityReference, directory: Path, graphs: dict[str, GraphSpec], threshold: float
 ) -> float:
     """The worst row's cosine between the graphs in ``directory`` and ``reference``.
 
     Raises:
-        ParityError: it is below ``floor``.
+        ParityError: it is below ``threshold``.
     """
     outputs: Sequence[Floats] = ()
-    if reference.texts is not None:
-        rows = encode_in_graph(Session(directory, graphs["encode"]), reference.texts)
+    if reference.encoder_inputs is not None:
+        rows = encode_in_graph(Session(directory, graphs["encode"]), reference.encoder_inputs)
         outputs = [row[0] for row in rows]
-    elif reference.work is not None:
-        sessions = _sessions(reference.work, directory, graphs)
-        outputs = list(_run(sessions, reference.work, reference.tokens).logits)
+    elif reference.decoder_inputs is not None:
+        sessions = _sessions(reference.decoder_inputs, directory, graphs)
+        outputs = list(_run(sessions, reference.decoder_inputs, reference.tokens).logits)
     worst = _worst_cosine(outputs, reference.outputs)
-    if not worst >= floor:
+    if not worst >= threshold:
         raise ParityError(
             f"the worst cosine of the bundle's graphs to the eager module is {worst:.4f}, "
-            f"below {floor}"
+            f"below {threshold}"
         )
     return worst
 
 
-def certificate(
-    reference: Reference,
+def parity_record(
+    reference: ParityReference,
     cosine: float,
-    before: Score | None = None,
-    after: Score | None = None,
-    float_cache: Score | None = None,
+    fp32: PerplexityScore | None = None,
+    bundle: PerplexityScore | None = None,
+    float_cache: PerplexityScore | None = None,
 ) -> Parity:
     """``parity.json`` of a bundle that passed.
 
     Args:
-        before: how well the fp32 graphs predict text.
-        after: the same of the bundle's.
-        float_cache: the same of the bundle's before its cache was held in eight bits.
+        fp32: the perplexity of the fp32 graphs.
+        bundle: that of the bundle's graphs.
+        float_cache: that of the bundle's graphs before their cache became int8.
     """
     return Parity(
         max_absolute_error=reference.max_absolute_error,
@@ -176,31 +153,11 @@ def certificate(
         tolerance=TOLERANCE,
         onnxruntime=onnxruntime_version(),
         torch=str(torch.__version__),
-        evaluation_tokens=0 if after is None else after.num_tokens,
-        perplexity=None if after is None else after.perplexity,
-        fp32_perplexity=None if before is None else before.perplexity,
+        evaluation_tokens=0 if bundle is None else bundle.num_tokens,
+        perplexity=None if bundle is None else bundle.perplexity,
+        fp32_perplexity=None if fp32 is None else fp32.perplexity,
         float_cache_perplexity=None if float_cache is None else float_cache.perplexity,
     )
-
-
-def _work(checkpoint: Checkpoint, *, is_large: bool) -> Work:
-    rows, special = parity_rows(checkpoint), checkpoint.special_tokens
-    num_steps = NUM_STEPS
-    if is_large:
-        rows, num_steps = rows[:NUM_LARGE_ROWS], NUM_LARGE_STEPS
-    limit = checkpoint.config.position.max_positions
-    suppressed = special.suppressed
-    if checkpoint.config.kind == Kind.DECODER:
-        num_steps = max(1, min(num_steps, limit - max(map(len, rows))))
-        return Work(prompts=rows, num_steps=num_steps, suppressed=suppressed)
-    if special.decoder_start is None:
-        raise ParityError("an encoder-decoder needs special_tokens.decoder_start")
-    start = special.decoder_start
-    # The random rows' targets begin with some random tokens as well: a forced prefix.
-    prefixes = [[start, *rows[index][:index]] for index in range(len(RANDOM_LENGTHS))]
-    prompts = prefixes + [[start]] * (len(rows) - len(prefixes))
-    num_steps = max(1, min(num_steps, limit - max(map(len, prompts))))
-    return Work(prompts=prompts, num_steps=num_steps, sources=rows, suppressed=suppressed)
 
 
 @dataclass(frozen=True)
@@ -210,14 +167,14 @@ class _Sessions:
 
 
 def _sessions(
-    work: Work, directory: Path, graphs: dict[str, Graph], *, is_large: bool = False
+    inputs: DecodingInputs, directory: Path, graphs: dict[str, GraphSpec], *, is_large: bool = False
 ) -> _Sessions:
     decoder = DecodeSession(
         directory,
         graphs["decode"],
-        num_slots=len(work.prompts),
-        capacity=work.capacity,
-        source_capacity=work.source_capacity,
+        num_slots=len(inputs.prompts),
+        capacity=inputs.capacity,
+        source_capacity=inputs.source_capacity,
         is_large=is_large,
     )
     encoder = None
@@ -226,101 +183,109 @@ def _sessions(
     return _Sessions(decoder, encoder)
 
 
-def _run(sessions: _Sessions, work: Work, tokens: NDArray[np.int64] | None, chunks: int = 1) -> Run:
+def _run(
+    sessions: _Sessions,
+    inputs: DecodingInputs,
+    tokens: NDArray[np.int64] | None,
+    chunks: int = 1,
+) -> DecodingRun:
     sessions.decoder.clear()
-    if sessions.encoder is not None and work.sources is not None:
-        remember_source(sessions.encoder, sessions.decoder, work.sources)
-    return decode_in_graph(sessions.decoder, work, tokens, chunks)
+    if sessions.encoder is not None and inputs.sources is not None:
+        prefill_source(sessions.encoder, sessions.decoder, inputs.sources)
+    return decode_in_graph(sessions.decoder, inputs, tokens, chunks)
 
 
 def _compare_decoder(
     make_model: Callable[[], Transformer],
-    work: Work,
+    inputs: DecodingInputs,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     *,
     is_large: bool,
-) -> Reference:
-    sessions = _sessions(work, directory, graphs, is_large=is_large)
-    run = _run(sessions, work, None)
-    # A longer chunk over a cache: the same prompts in three pieces give the same logits.
-    is_large_decoder = is_large and work.sources is None
-    num_chunked = NUM_LARGE_CHUNKED_ROWS if is_large_decoder else len(work.prompts)
-    num_steps = min(NUM_CHUNKED_STEPS, work.num_steps)
-    short = dataclasses.replace(work, num_steps=num_steps, prompts=work.prompts[:num_chunked])
+) -> ParityReference:
+    sessions = _sessions(inputs, directory, graphs, is_large=is_large)
+    run = _run(sessions, inputs, None)
+    # Chunked prefill: the same prompts in three chunks must give the same logits.
+    is_large_decoder = is_large and inputs.sources is None
+    num_chunked = NUM_LARGE_CHUNKED_ROWS if is_large_decoder else len(inputs.prompts)
+    num_steps = min(NUM_CHUNKED_STEPS, inputs.num_steps)
+    short = dataclasses.replace(inputs, num_steps=num_steps, prompts=inputs.prompts[:num_chunked])
     chunked = _run(sessions, short, run.tokens[:num_chunked], chunks=3)
-    theirs = None
-    if work.sources is not None:
-        lengths = [len(source) for source in work.sources]
-        theirs = [remembered(sessions.decoder, row, n) for row, n in enumerate(lengths)]
-    del sessions  # a large model is in memory once: as a session, or as a module
+    graph_source_kv = None
+    if inputs.sources is not None:
+        lengths = [len(source) for source in inputs.sources]
+        graph_source_kv = [
+            cached_source_kv(sessions.decoder, row, length) for row, length in enumerate(lengths)
+        ]
+    del sessions  # a large model is in memory once: as a session or as a module
     model = make_model()
-    memories = None
+    source_kv = None
     error = 0.0
-    if work.sources is not None and theirs is not None:
-        memories = [remember_eagerly(model, source) for source in work.sources]
+    if inputs.sources is not None and graph_source_kv is not None:
+        source_kv = [eager_source_kv(model, source) for source in inputs.sources]
         error = max(
             _error(actual[kind].numpy(), expected[kind].numpy())
-            for row, row_theirs in zip(memories, theirs, strict=True)
-            for expected, actual in zip(row, row_theirs, strict=True)
+            for expected_row, actual_row in zip(source_kv, graph_source_kv, strict=True)
+            for expected, actual in zip(expected_row, actual_row, strict=True)
             for kind in expected
         )
-    # Each graph is held to the tolerance on its own: ``decode`` over what ``encode`` gave it.
+    # The tolerance applies to each graph alone: the eager decoder runs over the keys and values
+    # that the encoder's graph computed.
     if is_large_decoder:
-        over_theirs = decode_eagerly_together(model, work, run.tokens)
+        logits = decode_eagerly_batched(model, inputs, run.tokens)
     else:
-        over_theirs = decode_eagerly(model, work, run.tokens, theirs)
-    error = max(error, _error(run.logits, over_theirs))
-    error = max(error, _error(chunked.logits, over_theirs[:num_chunked, : short.num_steps]))
-    # The tokens are held to the eager module from end to end.
-    expected = over_theirs
-    if memories is not None:
-        expected = decode_eagerly(model, work, run.tokens, memories)
-    # The graph fed itself its own tokens, so if each is the eager module's best after the
-    # same tokens, greedy decoding in the eager module gives the same sequence.
-    best_logits = np.take_along_axis(expected, best(expected, work.suppressed)[..., None], -1)
-    chosen_logits = np.take_along_axis(expected, run.tokens[..., None], -1)
+        logits = decode_eagerly(model, inputs, run.tokens, graph_source_kv)
+    error = max(error, _error(run.logits, logits))
+    error = max(error, _error(chunked.logits, logits[:num_chunked, : short.num_steps]))
+    # Greedy tokens are compared with the eager module from end to end.
+    if source_kv is not None:
+        logits = decode_eagerly(model, inputs, run.tokens, source_kv)
+    # The graph fed back its own tokens. If each is the eager module's greedy token after the
+    # same prefix, greedy decoding in the eager module gives the same sequence.
+    best = greedy_tokens(logits, inputs.suppressed)
+    best_logits = np.take_along_axis(logits, best[..., None], -1)
+    chosen_logits = np.take_along_axis(logits, run.tokens[..., None], -1)
     equal = (best_logits - chosen_logits)[..., 0] <= TIE
-    return Reference(
-        outputs=list(expected),
+    return ParityReference(
+        outputs=list(logits),
         max_absolute_error=error,
         tokens_compared=int(equal.size),
         tokens_equal=int(equal.sum()),
-        cosine=_worst_cosine(run.logits, expected),
-        work=work,
+        cosine=_worst_cosine(run.logits, logits),
+        decoder_inputs=inputs,
         tokens=run.tokens,
     )
 
 
 def _compare_encoder(
-    model: Transformer, rows: list[list[int]], directory: Path, graphs: dict[str, Graph]
-) -> Reference:
-    work = EncoderWork.of(model.config, rows)
-    expected = encode_eagerly(model, work)
-    actual = encode_in_graph(Session(directory, graphs["encode"]), work)
+    model: Transformer, rows: list[list[int]], directory: Path, graphs: dict[str, GraphSpec]
+) -> ParityReference:
+    inputs = EncoderInputs.of(model.config, rows)
+    expected = encode_eagerly(model, inputs)
+    actual = encode_in_graph(Session(directory, graphs["encode"]), inputs)
     error = max(
-        _error(*pair)
-        for theirs, ours in zip(actual, expected, strict=True)
-        for pair in zip(theirs, ours, strict=True)
+        _error(*outputs)
+        for rows in zip(actual, expected, strict=True)
+        for outputs in zip(*rows, strict=True)
     )
-    return Reference(
+    return ParityReference(
         outputs=[outputs[0] for outputs in expected],
         max_absolute_error=error,
         tokens_compared=0,
         tokens_equal=0,
         cosine=_worst_cosine([row[0] for row in actual], [row[0] for row in expected]),
-        texts=work,
+        encoder_inputs=inputs,
     )
 
 
 def _error(actual: Floats, expected: Floats) -> float:
-    """The largest absolute difference; NaN if there is one anywhere."""
+    """The largest absolute difference; NaN if any value is NaN."""
     clipped = (np.maximum(x, LOWEST_LOGIT) for x in (actual, expected))
     return float(np.abs(np.subtract(*clipped)).max())
 
 
 def _worst_cosine(actual: Sequence[Floats] | Floats, expected: Sequence[Floats] | Floats) -> float:
-    """Of a row, which is a whole sequence: all of its tokens' or steps' outputs."""
+    """The smallest cosine of a row; a row is all tokens or steps of one sequence."""
     return min(_cosine(*pair) for pair in zip(actual, expected, strict=True))
 
 

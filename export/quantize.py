@@ -1,4 +1,4 @@
-"""Graphs with quantised weights: which matrices there are, and which form each takes."""
+"""Quantizes a graph's weights: finds its matrices and converts each to its format."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,40 +11,40 @@ from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodes
 from onnx_ir.tape import Tape
 
 from export.experts import is_mixture, quantized_mixture
-from export.matrices import (
+from export.quantized_matmul import (
     CONTRIB,
     Int8Rows,
     Weight,
-    block_matmul,
     constant,
     gather_rows,
+    matmul_nbits,
     row_int8,
     tied_int8,
 )
-from export.recipes import MatrixForm, Recipe
+from export.recipes import Recipe, WeightFormat
 from model.config import Kind, ModelConfig, NormOrder
 
-# Of 4-bit bundles: what they lose, measured on SmolLM2 (docs/decisions/0011).
-ROUTER = "feed_forward.router.weight"  # small, and what it decides is all or nothing
+ROUTER = "feed_forward.router.weight"  # small, and errors change which experts run
+# They lose most in 4-bit bundles, measured on SmolLM2 (docs/decisions/0011).
 SENSITIVE = ("feed_forward.output.weight", "head.output.weight")
 TOKEN_IDS = "token_ids"
 
-FORMS: dict[MatrixForm, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {
-    MatrixForm.ROW_INT8: row_int8,
-    MatrixForm.BLOCK_INT8: lambda tape, x, name, weight: block_matmul(tape, x, name, weight, 8),
-    MatrixForm.BLOCK_INT4: lambda tape, x, name, weight: block_matmul(tape, x, name, weight, 4),
+MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {
+    WeightFormat.ROW_INT8: row_int8,
+    WeightFormat.BLOCK_INT8: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 8),
+    WeightFormat.BLOCK_INT4: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 4),
 }
 
 
-# ``[inputs]`` by the names of matrices, without that of the module that was traced.
-Divisors = Mapping[str, NDArray[np.float32]]
-NO_DIVISORS: Divisors = MappingProxyType({})
+# Divisors [inputs] of matrices' inputs, by the matrices' names without the prefix TRACED.
+SmoothingFactors = Mapping[str, NDArray[np.float32]]
+NO_SMOOTHING: SmoothingFactors = MappingProxyType({})
 TRACED = "model."
 
 
 @dataclass(frozen=True)
-class Product:
-    """``node`` multiplies its first input with the constant ``matrix``, and does nothing else.
+class ConstantMatMul:
+    """A node that only multiplies its first input with the constant ``matrix``.
 
     ``is_transposed``: the matrix is ``[outputs, inputs]``, as a tied embedding is.
     """
@@ -55,10 +55,10 @@ class Product:
 
     @property
     def x(self) -> ir.Value:
-        """As it is now: what was there may have been replaced, if it was a product too."""
+        """The node's current input: an earlier replacement may have changed it."""
         x = self.node.inputs[0]
         if x is None:
-            raise ValueError(f"{self.name} is multiplied with nothing")
+            raise ValueError(f"the node that multiplies with {self.name} has no input")
         return x
 
     @property
@@ -71,10 +71,10 @@ class Product:
         return matrix.T if self.is_transposed else matrix
 
 
-def products(graph: ir.Graph) -> Iterator[Product]:
-    """Every product with a constant matrix.
+def constant_matmuls(graph: ir.Graph) -> Iterator[ConstantMatMul]:
+    """Every multiplication with a constant matrix.
 
-    ``MatMul``, over a transposed constant perhaps, and ``Gemm(transB=1)`` without a bias.
+    These are ``MatMul``, also of a transposed constant, and ``Gemm(transB=1)`` without a bias.
     """
     for node in list(graph):
         if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) != 2:
@@ -89,7 +89,7 @@ def products(graph: ir.Graph) -> Iterator[Product]:
         if producer is not None and producer.op_type == "Transpose" and producer.inputs[0]:
             is_transposed, matrix = not is_transposed, producer.inputs[0]
         if _is_matrix(matrix):
-            yield Product(node, matrix, is_transposed)
+            yield ConstantMatMul(node, matrix, is_transposed)
 
 
 def _is_plain_gemm(node: ir.Node) -> bool:
@@ -111,10 +111,10 @@ def _array(value: ir.Value) -> NDArray[np.float32]:
 
 
 def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
-    """Endings of the names of weights that lose too much, if nothing divides their inputs.
+    """Name suffixes of weights that stay fp32 unless their inputs are smoothed.
 
-    A post-norm encoder's queries, keys and values read the residual stream, which has a few
-    large channels (:mod:`export.equalize`).
+    A post-norm encoder's queries, keys and values read the residual stream, whose few large
+    channels make int8 too coarse (:mod:`export.smooth_quant`).
     """
     stack = config.encoder
     if (
@@ -135,51 +135,53 @@ def quantize_graph(
     model: ir.Model,
     recipe: Recipe,
     kept: tuple[str, ...] = (),
-    divisors: Divisors = NO_DIVISORS,
+    smoothing_factors: SmoothingFactors = NO_SMOOTHING,
 ) -> None:
-    """Replaces products with constant matrices, in place, but for those ``kept``; experts too.
+    """Quantizes matrices, embeddings and experts, in place.
 
     Args:
-        divisors: of the inputs of matrices that become int8 by rows. Those are not kept.
+        kept: name suffixes of matrices that stay as they are.
+        smoothing_factors: divisors of matrices' inputs. A matrix that has one and becomes int8 by
+            rows is quantized even if it is in ``kept``.
     """
-    if recipe.matrices == MatrixForm.FLOAT:
+    if recipe.matrices == WeightFormat.FLOAT:
         return
     model.graph.opset_imports[CONTRIB] = 1
-    shared = _quantize_embeddings(model.graph) if recipe.embedding != MatrixForm.FLOAT else {}
-    for product in list(products(model.graph)):
+    shared = _quantize_embeddings(model.graph) if recipe.embedding != WeightFormat.FLOAT else {}
+    for product in list(constant_matmuls(model.graph)):
         form = recipe.sensitive if product.name.endswith(SENSITIVE) else recipe.matrices
-        divisor = divisors.get(product.name.removeprefix(TRACED))
-        if form != MatrixForm.ROW_INT8:
-            divisor = None
-        if product.name.endswith(kept) and divisor is None:
+        smoothing_factor = smoothing_factors.get(product.name.removeprefix(TRACED))
+        if form != WeightFormat.ROW_INT8:
+            smoothing_factor = None
+        if product.name.endswith(kept) and smoothing_factor is None:
             continue
         tape = Tape()
         if product.name in shared and product.is_transposed:
             rows, stored = shared[product.name]
             result = tied_int8(tape, product.x, rows, stored)
-        elif recipe.embedding == MatrixForm.FLOAT and _is_embedding(product.matrix):
+        elif recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
             continue
         else:
             x, weight = product.x, product.weight()
-            if divisor is not None:
-                x = _divided(tape, x, product.name, divisor)
-                weight = weight * divisor[:, None]
-            result = FORMS[form](tape, x, product.name, weight)
+            if smoothing_factor is not None:
+                x = _divided(tape, x, product.name, smoothing_factor)
+                weight = weight * smoothing_factor[:, None]
+            result = MATMULS[form](tape, x, product.name, weight)
         _replace(model.graph, product.node, result, tape)
     _quantize_experts(model.graph, recipe)
     DeduplicateInitializersPass(size_limit=16)(model)
     RemoveUnusedNodesPass()(model)
 
 
-def _divided(tape: Tape, x: ir.Value, name: str, divisor: NDArray[np.float32]) -> ir.Value:
-    factors = constant(tape, f"{name}.factors", 1 / divisor)
+def _divided(tape: Tape, x: ir.Value, name: str, smoothing_factor: NDArray[np.float32]) -> ir.Value:
+    factors = constant(tape, f"{name}.factors", 1 / smoothing_factor)
     result = tape.op("Mul", [x, factors])
     result.type, result.shape = x.type, x.shape
     return result
 
 
 def _quantize_experts(graph: ir.Graph, recipe: Recipe) -> None:
-    if recipe.experts == MatrixForm.FLOAT:
+    if recipe.experts == WeightFormat.FLOAT:
         return
     for node in list(graph):
         if is_mixture(node):
@@ -191,7 +193,7 @@ Shared = dict[str, tuple[Int8Rows, ir.Value]]
 
 
 def _quantize_embeddings(graph: ir.Graph) -> Shared:
-    """Stores each token embedding as bytes; returns them by name, for outputs that are tied."""
+    """Stores each token embedding as int8; returns them by name, for tied output matrices."""
     shared: Shared = {}
     for node in list(graph):
         matrix = node.inputs[0] if node.inputs else None
@@ -209,7 +211,7 @@ def _quantize_embeddings(graph: ir.Graph) -> Shared:
 
 
 def _is_lookup(node: ir.Node) -> bool:
-    """Rows of a constant matrix, by token."""
+    """Whether ``node`` looks up rows of a constant matrix by token id."""
     if node.domain or node.op_type != "Gather" or len(node.inputs) != 2:
         return False
     matrix, ids = node.inputs
@@ -228,12 +230,12 @@ def _is_embedding(matrix: ir.Value) -> bool:
 
 
 def _replace(graph: ir.Graph, node: ir.Node, result: ir.Value, tape: Tape) -> None:
-    """Puts the nodes of ``tape`` in the place of ``node``."""
+    """Replaces ``node`` with the nodes of ``tape``, and its output with ``result``."""
     for value in tape.initializers:
         held = graph.initializers.get(value.name or "")
         if held is None:
             graph.register_initializer(value)
-        else:  # a matrix that layers share
+        else:  # layers share the matrix
             ir.convenience.replace_all_uses_with(value, held)
     graph.insert_before(node, tape.nodes)
     name = node.outputs[0].name

@@ -1,4 +1,4 @@
-"""What each precision means on each device: one table, and the choice that ``auto`` makes."""
+"""How a bundle is quantized, by precision and device; and what ``auto`` chooses."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,8 +7,8 @@ from export.errors import UnsupportedError
 from model.bundle import Device, Dtype, Precision
 
 
-class MatrixForm(StrEnum):
-    """How a constant matrix is stored and multiplied with: see :mod:`export.matrices`."""
+class WeightFormat(StrEnum):
+    """How a constant matrix is stored and multiplied: see :mod:`export.quantized_matmul`."""
 
     FLOAT = "float"
     ROW_INT8 = "row_int8"
@@ -18,39 +18,46 @@ class MatrixForm(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What is done to the fp32 graphs of a bundle.
+    """How fp32 graphs are converted to a precision.
 
     Attributes:
-        matrices: the form of linear maps, and ``sensitive`` that of those that lose most.
-        experts: the form of mixtures of experts. CUDA's kernel wants another layout of weights.
-        embedding: the form of the token embedding, which a tied output matrix shares.
-        evened: scales move from activations to weights first (:mod:`export.equalize`).
-        stored: the type that float weights have on the disk; they are fp32 in memory.
-        computed: the type of all floats: weights, activations and states.
-        min_cosine: to fp32, of the worst row; below it the export fails.
+        matrices: the format of linear maps.
+        sensitive: the format of the linear maps that lose most accuracy.
+        experts: the format of mixtures of experts; float on CUDA, whose kernel needs another
+            layout of weights.
+        embedding: the format of the token embedding, which a tied output matrix shares.
+        smoothed: whether SmoothQuant moves scales from activations to weights first
+            (:mod:`export.smooth_quant`).
+        stored: the type of float weights on disk; in memory they are fp32.
+        computed: the type of all floats in memory: weights, activations and states.
+        min_cosine: the minimum cosine to fp32 of the worst row; below it the export fails.
     """
 
-    matrices: MatrixForm = MatrixForm.FLOAT
-    sensitive: MatrixForm = MatrixForm.FLOAT
-    experts: MatrixForm = MatrixForm.FLOAT
-    embedding: MatrixForm = MatrixForm.FLOAT
-    evened: bool = False
+    matrices: WeightFormat = WeightFormat.FLOAT
+    sensitive: WeightFormat = WeightFormat.FLOAT
+    experts: WeightFormat = WeightFormat.FLOAT
+    embedding: WeightFormat = WeightFormat.FLOAT
+    smoothed: bool = False
     stored: Dtype = Dtype.FLOAT32
     computed: Dtype = Dtype.FLOAT32
     min_cosine: float = 0.999
 
     @property
     def is_plain(self) -> bool:
-        """The fp32 graphs stay as they are."""
+        """Whether the fp32 graphs stay as they are."""
         is_fp32 = self.stored == self.computed == Dtype.FLOAT32
-        return is_fp32 and self.matrices == self.embedding == MatrixForm.FLOAT
+        return is_fp32 and self.matrices == self.embedding == WeightFormat.FLOAT
 
 
-_ROWS, _BLOCKS_8, _BLOCKS_4 = MatrixForm.ROW_INT8, MatrixForm.BLOCK_INT8, MatrixForm.BLOCK_INT4
+_ROWS, _BLOCKS_8, _BLOCKS_4 = (
+    WeightFormat.ROW_INT8,
+    WeightFormat.BLOCK_INT8,
+    WeightFormat.BLOCK_INT4,
+)
 _HALF, _BRAIN = Dtype.FLOAT16, Dtype.BFLOAT16
 
-# docs/decisions/0006 to 0011 have what was measured. On CUDA attention has no fp32 kernel, and
-# MatMulInteger no kernel for unsigned bytes: weights are blocks there, everything else fp16.
+# Measurements: docs/decisions/0006 to 0011. CUDA has no fp32 attention kernel and no MatMulInteger
+# for unsigned bytes: there, quantized weights are in blocks and everything else is fp16.
 RECIPES: dict[tuple[Precision, Device], Recipe] = {
     (Precision.FP32, Device.CPU): Recipe(min_cosine=0.95),
     (Precision.FP32, Device.CUDA): Recipe(min_cosine=0.95),
@@ -63,7 +70,7 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
         sensitive=_ROWS,
         experts=_BLOCKS_8,
         embedding=_ROWS,
-        evened=True,
+        smoothed=True,
         min_cosine=0.95,
     ),
     (Precision.INT4, Device.CPU): Recipe(
@@ -71,19 +78,19 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
         sensitive=_ROWS,
         experts=_BLOCKS_4,
         embedding=_ROWS,
-        evened=True,
+        smoothed=True,
         min_cosine=0.85,
     ),
     (Precision.INT8, Device.CUDA): Recipe(
         matrices=_BLOCKS_8, sensitive=_BLOCKS_8, computed=_HALF, min_cosine=0.95
     ),
     (Precision.INT4, Device.CUDA): Recipe(
-        matrices=_BLOCKS_4, sensitive=_BLOCKS_8, evened=True, computed=_HALF, min_cosine=0.85
+        matrices=_BLOCKS_4, sensitive=_BLOCKS_8, smoothed=True, computed=_HALF, min_cosine=0.85
     ),
 }
 
 AUTO = "auto"
-# What ``auto`` picks, and why.
+# What ``auto`` chooses, and why.
 _CHOICES = {
     Device.CPU: (Precision.INT8, "the fastest on a CPU, at a quarter of the memory of fp32"),
     Device.CUDA: (Precision.FP16, "what a GPU's attention kernels compute in"),
@@ -91,22 +98,22 @@ _CHOICES = {
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A precision, and why: for the person who asked."""
+class PrecisionChoice:
+    """A precision and the reason for it, a message for the user."""
 
     precision: Precision
     reason: str
 
 
-def choose(precision: str, device: Device) -> Choice:
-    """``precision`` by its name, or the one that suits ``device`` if it is ``auto``.
+def choose_precision(precision: str, device: Device) -> PrecisionChoice:
+    """The precision of this name; ``auto`` is the best one for ``device``.
 
     Raises:
-        UnsupportedError: no precision of this name; the message lists those there are.
+        UnsupportedError: an unknown name; the message lists the known ones.
     """
     if precision == AUTO:
-        return Choice(*_CHOICES[device])
+        return PrecisionChoice(*_CHOICES[device])
     if precision not in list(Precision):
         names = ", ".join([*Precision, AUTO])
-        raise UnsupportedError(f"precision {precision!r} is not supported; {names} are")
-    return Choice(Precision(precision), "as asked")
+        raise UnsupportedError(f"precision {precision!r} is not supported; supported: {names}")
+    return PrecisionChoice(Precision(precision), "as requested")

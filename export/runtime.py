@@ -1,17 +1,17 @@
-"""ONNX Runtime, for the parity check: the only file of ``export`` that imports it."""
+"""Runs graphs in ONNX Runtime for the parity check; only this file of ``export`` imports it."""
 
 import ctypes
 import math
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # teaches numpy the name bfloat16, too
+import ml_dtypes  # also registers the dtype name "bfloat16" in numpy
 import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.bundle import Dtype, Graph
+from model.bundle import Dtype, GraphSpec
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -19,19 +19,19 @@ PROVIDERS = ["CPUExecutionProvider"]
 
 
 def onnxruntime_version() -> str:
-    """As written into ``parity.json``."""
+    """The version that ``parity.json`` records."""
     return str(ort.__version__)
 
 
 def _element_type(dtype: Dtype) -> type[np.generic] | int:
-    """What a binding calls ``dtype``: it knows bf16 by ONNX's number alone."""
+    """``dtype`` as an IO binding takes it: bf16 by its ONNX number, all others as numpy types."""
     if dtype == Dtype.BFLOAT16:
         return int(onnx.TensorProto.BFLOAT16)
     return np.dtype(dtype.value).type
 
 
 def _to_array(value: Any) -> Floats:
-    """An output as an array; one of bf16, which the runtime cannot give, copied and widened."""
+    """An output as an array; bf16, which the runtime cannot convert, is copied to fp32."""
     if value.data_type() != "tensor(bfloat16)":
         array: Floats = value.numpy()
         return array
@@ -43,15 +43,16 @@ def _to_array(value: Any) -> Floats:
 class Session:
     """One graph of a bundle, on the CPU.
 
-    A large one reads its weights where their file is mapped, instead of a faster copy.
+    A large graph does not prepack its weights: it reads them from the mapped file, which is
+    slower but saves a copy in memory.
     """
 
-    def __init__(self, directory: Path, graph: Graph, *, is_large: bool = False) -> None:
+    def __init__(self, directory: Path, graph: GraphSpec, *, is_large: bool = False) -> None:
         options = ort.SessionOptions()
         if is_large:
             options.add_session_config_entry("session.disable_prepacking", "1")
         options.log_severity_level = 3
-        # PyTorch runs in this process as well: threads that spin would take its cores.
+        # PyTorch runs in this process too: spinning threads would take its cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = str(directory / graph.file)
         self.graph = graph
@@ -63,7 +64,7 @@ class Session:
         )
 
     def run(self, **inputs: Array) -> dict[str, Floats]:
-        """Inputs and outputs by name, each in the dtype that the signature says."""
+        """Runs the graph; inputs by name, cast to the dtype of the signature."""
         specs = {spec.name: spec for spec in self.graph.inputs}
         feed = {name: np.asarray(x, specs[name].dtype.value) for name, x in inputs.items()}
         binding = self.session.io_binding()
@@ -77,12 +78,12 @@ class Session:
 
 
 class DecodeSession(Session):
-    """A ``decode`` graph with its states: ``num_slots`` rows, updated in place."""
+    """A ``decode`` graph with its states for ``num_slots`` rows, updated in place."""
 
     def __init__(
         self,
         directory: Path,
-        graph: Graph,
+        graph: GraphSpec,
         *,
         num_slots: int,
         capacity: int,
@@ -97,12 +98,12 @@ class DecodeSession(Session):
             self.states[spec.name] = np.zeros((num_slots, *shape), spec.dtype.value)
 
     def clear(self) -> None:
-        """Back to empty sequences and sources."""
+        """Resets all states to zero."""
         for state in self.states.values():
             state.fill(0)
 
     def step(self, first_slot: int = 0, **inputs: Array) -> Floats:
-        """Runs the rows from ``first_slot`` on, past and present bound to the same memory.
+        """Runs rows in slots from ``first_slot`` on; past and present share memory.
 
         Returns:
             logits ``[batch, vocabulary]``

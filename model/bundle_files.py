@@ -1,4 +1,4 @@
-"""A bundle's files: read, checked against each other and against its manifest."""
+"""Reads a bundle's files and checks them against each other and against the manifest."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ from model.bundle import (
 )
 from model.config import Kind
 
-# A path of plain names: nothing that a file system or a runtime takes for something else.
+# Relative paths of plain names, without characters that are special to a file system or runtime.
 _PATH_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
 
 _T = TypeVar("_T")
@@ -53,31 +53,30 @@ def _decode(path: Path, kind: type[_T], label: str) -> _T:
 
 
 def _check_regular(path: Path) -> None:
-    """Raises ``ValueError`` for a link, a second name, or what is no file, such as a pipe."""
+    """Raises ``ValueError`` for a link, a file with several hard links, or a special file."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise ValueError("is a link")
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("is no regular file")
+        raise ValueError("is not a regular file")
     if status.st_nlink != 1:
         raise ValueError(f"has {status.st_nlink} links")
 
 
 def _check_keys(pairs: list[tuple[str, object]]) -> None:
-    """Two readers of a file must not read different things: each key of an object is there once."""
+    """Raises ``ValueError`` for a duplicate key, which JSON parsers resolve differently."""
     seen = set()
     for key, _ in pairs:
         if key in seen:
-            raise ValueError(f"key {key!r} is there twice")
+            raise ValueError(f"duplicate key {key!r}")
         seen.add(key)
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Parses ``bundle.json`` of the bundle in ``directory`` and checks it against itself.
+    """Parses ``bundle.json`` of the bundle in ``directory`` and checks that it is consistent.
 
     Raises:
-        BundleError: unreadable, not of this format, or with a name or path that
-            points out of the bundle.
+        BundleError: unreadable, of another format, or with a name or path outside the bundle.
     """
     label = f"{directory.parent.name}/{directory.name}"
     manifest = _decode(directory / MANIFEST_FILE, Manifest, label)
@@ -97,13 +96,13 @@ def read_manifest(directory: Path) -> Manifest:
         if parts.is_absolute() or ".." in parts.parts or "\\" in path or "\0" in path:
             raise BundleError(f"{label}: file {path!r} is outside the bundle")
         if not re.fullmatch(_PATH_PATTERN, path):
-            raise BundleError(f"{label}: file {path!r} is no plain path")
+            raise BundleError(f"{label}: file {path!r} is not a plain path")
         if path not in listed:
             raise BundleError(f"{label}: file {path!r} is not listed in files")
     _check_counts(manifest, label)
     embedding = manifest.embedding
     if embedding is not None and embedding.default_prompt not in (None, *embedding.prompts):
-        raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is no prompt")
+        raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is not in prompts")
     expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
     if manifest.kind == Kind.ENCODER_DECODER:
         expected = {"encode", "decode"}
@@ -119,7 +118,7 @@ def read_parity(directory: Path) -> Parity:
 
 
 def _check_counts(manifest: Manifest, label: str) -> None:
-    """Refuses what nobody could hold, before anything is made of that size."""
+    """Rejects sizes out of range before anything of that size is allocated."""
     if len(manifest.files) > MAX_FILES:
         raise BundleError(f"{label}: {len(manifest.files)} files, at most {MAX_FILES}")
     paths = [record.path for record in manifest.files]
@@ -139,7 +138,7 @@ def _check_counts(manifest: Manifest, label: str) -> None:
 
 
 def _check_nothing_else(directory: Path, manifest: Manifest, label: str) -> None:
-    """Refuses a bundle with a file that nobody listed, and so nobody hashed."""
+    """Rejects a bundle with a file that the manifest does not list, and so has no hash for."""
     listed = {MANIFEST_FILE, *(record.path for record in manifest.files)}
     for folder, folders, files in os.walk(directory):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
@@ -150,7 +149,7 @@ def _check_nothing_else(directory: Path, manifest: Manifest, label: str) -> None
 
 
 def verify_files(directory: Path, manifest: Manifest) -> None:
-    """Checks that the bundle's files are the listed ones: regular, inside, with size and hash.
+    """Checks that the bundle has exactly the listed files, with their sizes and hashes.
 
     Raises:
         BundleError: names the first file that is missing, linked, outside, changed or not listed.
@@ -167,7 +166,7 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _fault(directory: Path, record: FileRecord) -> str:
-    """What is wrong with a listed file; empty if nothing is. Raises ``OSError``."""
+    """An error message for a listed file; empty if it is correct. Raises ``OSError``."""
     path = directory / record.path
     if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
         return " is outside the bundle"
@@ -190,5 +189,5 @@ def sha256_of(path: Path) -> str:
 
 
 def to_json(record: msgspec.Struct) -> bytes:
-    """``record`` as indented JSON, for people to read as well."""
+    """``record`` as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

@@ -1,44 +1,27 @@
-"""What a Transformer is made of, as frozen values. Imports no torch.
+"""The configuration of a Transformer, as frozen values. Imports no torch.
 
-One value per axis of the literature: each ``StrEnum`` names the entries of the
-table in ``model/`` that implements it.
+Each ``StrEnum`` is one axis of the literature; its values are the keys of the table in
+``model/`` that implements them.
 """
 
 from enum import StrEnum
 
-import msgspec
+from model.position_config import (
+    ConfigStruct,
+    DisentangledConfig,
+    PositionConfig,
+    RelativeBiasConfig,
+    RotaryConfig,
+    SignalKind,
+)
 
 
 class Kind(StrEnum):
-    """The assembly (Vaswani et al. 2017 is the encoder-decoder)."""
+    """Which stacks a model has; Vaswani et al. 2017 is the encoder-decoder."""
 
     ENCODER = "encoder"
     DECODER = "decoder"
     ENCODER_DECODER = "encoder_decoder"
-
-
-class PositionKind(StrEnum):
-    """What is added to a token's embedding to say where it stands."""
-
-    NONE = "none"  # attention may still know: see AttentionConfig
-    # [sin | cos] halves; frequencies fall geometrically from 1 ...
-    SINUSOIDAL = "sinusoidal"  # to 1 / 10,000, as in tensor2tensor and fairseq
-    SINUSOIDAL_PAPER = "sinusoidal_paper"  # towards it: Vaswani et al. 2017, section 3.5
-    LEARNED = "learned"  # Gehring et al. 2017; BERT
-
-
-class RelativeBiasKind(StrEnum):
-    """What attention adds to the score of a query and a key, by how far apart they stand."""
-
-    BUCKETS = "buckets"  # Raffel et al. 2020 (T5), section 2.1
-    LINEAR = "linear"  # Press et al. 2021 (ALiBi)
-
-
-class SignalKind(StrEnum):
-    """What tells a layer that is applied several times which time it is."""
-
-    NONE = "none"
-    SINUSOIDAL = "sinusoidal"  # Dehghani et al. 2018, equation 4
 
 
 class NormKind(StrEnum):
@@ -48,7 +31,7 @@ class NormKind(StrEnum):
 
 
 class NormOrder(StrEnum):
-    """Where a block normalises: ``LN(x + f(x))``, ``x + f(LN(x))`` or ``x + LN'(f(LN(x)))``."""
+    """Where a layer normalises: ``LN(x + f(x))``, ``x + f(LN(x))`` or ``x + LN'(f(LN(x)))``."""
 
     POST = "post"
     PRE = "pre"
@@ -56,7 +39,7 @@ class NormOrder(StrEnum):
 
 
 class Branches(StrEnum):
-    """What the feed-forward reads: the sum that the mixer left, or what the mixer read."""
+    """The feed-forward's input: the output of attention, or attention's own input."""
 
     SEQUENTIAL = "sequential"
     PARALLEL = "parallel"  # Wang and Komatsuzaki 2021, GPT-J
@@ -71,33 +54,19 @@ class Activation(StrEnum):
 
 
 class MixerKind(StrEnum):
-    """How a decoder layer mixes a token with the tokens before it."""
+    """How a layer mixes tokens; encoders support attention only."""
 
     ATTENTION = "attention"
     SSRU = "ssru"  # Kim et al. 2019, "From Research to Production and Back"
 
 
-class DistanceKind(StrEnum):
-    """Which distances share a row of a table."""
-
-    CLIPPED = "clipped"  # Shaw et al. 2018
-    LOGARITHMIC = "logarithmic"  # He et al. 2021 (DeBERTa v2)
-
-
-class DisentangledTerm(StrEnum):
-    """He et al. 2020, equation 2."""
-
-    CONTENT_TO_POSITION = "content_to_position"
-    POSITION_TO_CONTENT = "position_to_content"
-
-
 class PoolingKind(StrEnum):
-    """How token vectors become one vector."""
+    """How token vectors are pooled into one vector."""
 
     CLS = "cls"
     MEAN = "mean"
-    MEAN_SQRT = "mean_sqrt"  # the sum over the square root of the length
-    WEIGHTED_MEAN = "weighted_mean"  # the n-th token counts n times (Muennighoff 2022, SGPT)
+    MEAN_SQRT = "mean_sqrt"  # the sum, divided by the square root of the length
+    WEIGHTED_MEAN = "weighted_mean"  # the n-th token has weight n (Muennighoff 2022, SGPT)
     MAX = "max"
     LAST = "last"
 
@@ -105,119 +74,32 @@ class PoolingKind(StrEnum):
 class HeadKind(StrEnum):
     EMBEDDING = "embedding"
     CLASSIFICATION = "classification"
-    TOKEN_CLASSIFICATION = "token_classification"  # an answer's start and end are two labels
-    LANGUAGE_MODEL = "language_model"  # of an encoder: of masked tokens
+    TOKEN_CLASSIFICATION = "token_classification"  # question answering: labels start and end
+    LANGUAGE_MODEL = "language_model"  # next tokens; in an encoder, masked tokens
 
 
-class _Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class PositionConfig(_Config, frozen=True, kw_only=True):
-    """``first``: the position of a sequence's first token, where sinusoids begin."""
-
-    kind: PositionKind
-    max_positions: int
-    first: int = 0
-
-
-class LinearScaling(_Config, frozen=True, kw_only=True, tag=True):
-    """Positions divided by ``factor`` (Chen et al. 2023)."""
-
-    factor: float
-
-
-class Llama3Scaling(_Config, frozen=True, kw_only=True, tag=True):
-    """Long wavelengths divided by ``factor``, short ones kept (Llama Team 2024).
-
-    A wavelength is long or short by how often it fits into ``original_positions``.
-    """
-
-    factor: float
-    low_frequency_factor: float
-    high_frequency_factor: float
-    original_positions: int
-
-
-class YarnScaling(_Config, frozen=True, kw_only=True, tag=True):
-    """YaRN (Peng et al. 2023, section 3.2): a ramp between kept and divided frequencies.
-
-    The ramp runs from the dimension that turns ``fast`` times within ``original_positions``
-    to the one that turns ``slow`` times; ``whole`` rounds both outwards.
-    """
-
-    factor: float
-    original_positions: int
-    fast: float = 32.0
-    slow: float = 1.0
-    whole: bool = True
-
-
-class ListedScaling(_Config, frozen=True, kw_only=True, tag=True):
-    """Each frequency divided by a factor of its own (Ding et al. 2024, LongRoPE)."""
-
-    factors: tuple[float, ...]
-
-
-RotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | ListedScaling
-
-
-class RotaryConfig(_Config, frozen=True, kw_only=True):
-    """Queries and keys turned by their positions (Su et al. 2021, RoFormer); half-split layout.
-
-    ``size``: how many dimensions of a head turn, in pairs ``(i, i + head_size / 2)`` from
-    ``i = 0`` on; all of them unless given. ``magnitude`` multiplies what is turned.
-    """
-
-    base: float = 10_000.0
-    size: int | None = None
-    scaling: RotaryScaling | None = None
-    magnitude: float = 1.0
-
-
-class RelativeBiasConfig(_Config, frozen=True, kw_only=True):
-    """A number for each head and distance. Layers whose configurations are equal share it.
-
-    ``num_buckets`` and ``max_distance`` are of :attr:`RelativeBiasKind.BUCKETS`: distances
-    from ``max_distance`` on share the last bucket.
-    """
-
-    kind: RelativeBiasKind
-    num_buckets: int = 0
-    max_distance: int = 0
-
-
-class DisentangledConfig(_Config, frozen=True, kw_only=True):
-    """Scores of contents with distances, besides those with each other (He et al. 2020).
-
-    A table has a row for each of ``2 * span`` ranges of distances; from ``max_distance`` on they
-    share the last one. :attr:`DisentangledTerm.CONTENT_TO_POSITION` alone, of clipped distances,
-    is Shaw et al. 2018 with keys.
-    """
-
-    kind: DistanceKind
-    span: int
-    max_distance: int
-    terms: tuple[DisentangledTerm, ...]
-
-
-class NormConfig(_Config, frozen=True, kw_only=True):
+class NormConfig(ConfigStruct, frozen=True, kw_only=True):
     kind: NormKind
     epsilon: float
-    bias: bool = True  # of a layer norm
+    bias: bool = True  # layer norm only
 
 
-class AttentionConfig(_Config, frozen=True, kw_only=True):
-    """Who attends to whom, and how strongly.
+class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
+    """One attention.
 
-    ``num_kv_heads``: ``num_heads`` is multi-head, 1 multi-query, between grouped-query.
-    ``scale`` of the scores is ``head_size ** -0.5`` unless given. ``soft_cap``: scores become
-    ``cap * tanh(scores / cap)`` (Gemma 2). ``window``: a token sees itself and the
-    ``window - 1`` tokens before it (Mistral; Beltagy et al. 2020), in an encoder also those
-    after it. ``head_norm`` normalises each head's query and key, before they are turned (Henry
-    et al. 2020; Qwen3). ``bias`` is added to the scaled scores. The first
-    ``num_global_tokens`` of an encoder are seen from outside of a window, and see all, through
-    matrices of their own (Beltagy et al. 2020, section 3.1).
+    Attributes:
+        num_kv_heads: equal to ``num_heads`` for multi-head, 1 for multi-query, a divisor of it
+            for grouped-query attention.
+        scale: of the scores; default ``head_size ** -0.5``.
+        soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
+        window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
+            al. 2020); in an encoder also the ``window - 1`` tokens after it.
+        head_norm: normalises each head's query and key before rotation (Henry et al. 2020;
+            Qwen3).
+        bias: added to the scaled scores.
+        num_global_tokens: an encoder's first tokens, which see all others and are seen by all,
+            whatever the window. They have query, key and value matrices of their own (Beltagy et
+            al. 2020, section 3.1).
     """
 
     num_heads: int
@@ -235,11 +117,11 @@ class AttentionConfig(_Config, frozen=True, kw_only=True):
     num_global_tokens: int = 0
 
 
-class ExpertsConfig(_Config, frozen=True, kw_only=True):
-    """``count`` feed-forwards, of which a token passes the ``active`` best (Shazeer et al. 2017).
+class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
+    """``count`` feed-forwards; a token goes through its top ``active`` (Shazeer et al. 2017).
 
-    Each is weighted with its probability; with ``normalized``, those of a token sum to 1.
-    ``router_bias`` is added to the router's logits.
+    Their outputs are weighted with the router's probabilities, which sum to 1 over the active
+    experts if ``normalized``. ``router_bias``: the router has a bias.
     """
 
     count: int
@@ -248,8 +130,8 @@ class ExpertsConfig(_Config, frozen=True, kw_only=True):
     router_bias: bool = False
 
 
-class FeedForwardConfig(_Config, frozen=True, kw_only=True):
-    """``inner_size`` is that of one expert, where there are ``experts``."""
+class FeedForwardConfig(ConfigStruct, frozen=True, kw_only=True):
+    """With ``experts``, ``inner_size`` is the inner size of one expert."""
 
     inner_size: int
     activation: Activation
@@ -258,10 +140,11 @@ class FeedForwardConfig(_Config, frozen=True, kw_only=True):
     experts: ExpertsConfig | None = None
 
 
-class LayerConfig(_Config, frozen=True, kw_only=True):
-    """Mixer, cross-attention if any, feed-forward.
+class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
+    """A mixer, a cross-attention and a feed-forward; each may be absent.
 
-    Without one of them it is a single block, to be put in any order (Press et al. 2020).
+    A layer with one of them is a single sub-layer: stacks of those can have any order (Press et
+    al. 2020).
     """
 
     mixer: MixerKind | None = MixerKind.ATTENTION
@@ -270,16 +153,17 @@ class LayerConfig(_Config, frozen=True, kw_only=True):
     feed_forward: FeedForwardConfig | None
     norm: NormConfig
     norm_order: NormOrder
-    mixer_norm: NormConfig | None = None  # where the mixer's is another than ``norm``
+    mixer_norm: NormConfig | None = None  # overrides ``norm`` for the mixer
     branches: Branches = Branches.SEQUENTIAL
 
 
-class StackConfig(_Config, frozen=True, kw_only=True):
-    """Layers from the input to the output: equal ones, or as any pattern has it.
+class StackConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Layers from the input to the output; they may differ.
 
-    ``order``, for layers that are applied more than once with the same weights (ALBERT;
-    Dehghani et al. 2018): the index in ``layers`` of each one applied. Without it, each is
-    applied once. ``signal`` is added to what each one applied reads.
+    Attributes:
+        order: for layers that run several times with the same weights (ALBERT; Dehghani et al.
+            2018): indices into ``layers``. Default: each layer runs once.
+        signal: added to the input of every layer.
     """
 
     layers: tuple[LayerConfig, ...]
@@ -289,26 +173,26 @@ class StackConfig(_Config, frozen=True, kw_only=True):
 
     @property
     def applied(self) -> tuple[int, ...]:
-        """The index in ``layers`` of each layer applied, from the input to the output."""
+        """Indices into ``layers`` in the order in which they run."""
         return tuple(range(len(self.layers))) if self.order is None else self.order
 
 
-class EmbeddingConfig(_Config, frozen=True, kw_only=True):
-    """How tokens become vectors.
+class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
+    """The input embedding.
 
-    An encoder and a decoder share the tokens' table. They share the rest as well, unless
-    ``separate_target`` gives the decoder positions and a norm of its own (BART).
+    Encoder and decoder share the token table, and all the rest unless ``separate_target`` is
+    set: then the decoder has positions and a norm of its own (BART).
     """
 
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
     norm: NormConfig | None = None  # BERT normalises the sum of its embeddings
     num_segments: int = 0  # BERT's token types
-    # Of the embeddings, where a linear map leads from it to the hidden size (Lan et al. 2019).
+    # If it is not the hidden size, a linear map projects the embeddings (Lan et al. 2019).
     size: int | None = None
     separate_target: bool = False
 
 
-class DenseConfig(_Config, frozen=True, kw_only=True):
+class DenseConfig(ConfigStruct, frozen=True, kw_only=True):
     """``norm(activation(x W + b))``: BERT's pooler, its masked language model's transform."""
 
     size: int
@@ -317,11 +201,8 @@ class DenseConfig(_Config, frozen=True, kw_only=True):
     norm: NormConfig | None = None
 
 
-class HeadConfig(_Config, frozen=True, kw_only=True):
-    """From hidden vectors to outputs; ``dense`` maps stand before the last one, if there is one.
-
-    They follow the pooling of a head that pools.
-    """
+class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
+    """From hidden vectors to outputs: pooling, then ``dense`` layers, then the output matrix."""
 
     kind: HeadKind
     bias: bool = False
@@ -333,8 +214,8 @@ class HeadConfig(_Config, frozen=True, kw_only=True):
     soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)
 
 
-class ModelConfig(_Config, frozen=True, kw_only=True):
-    """A whole model. Encoder and decoder of one model share the token embedding."""
+class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
+    """A whole model. Encoder and decoder share the token embedding."""
 
     kind: Kind
     vocabulary_size: int

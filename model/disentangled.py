@@ -1,7 +1,7 @@
-"""Attention that scores contents against distances: Shaw et al. 2018; DeBERTa (He et al. 2020).
+"""Disentangled attention: Shaw et al. 2018; DeBERTa (He et al. 2020).
 
-A row of a table stands for a range of distances. What a query's content makes of a key's row,
-and what a key's content makes of a query's, is added to the score of the two contents.
+Besides content-to-content scores, attention has content-to-position and position-to-content
+scores. Positions are relative: a table has one row for each range of distances.
 """
 
 from collections.abc import Callable
@@ -10,23 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import AttentionConfig, DisentangledConfig, DisentangledTerm, DistanceKind
+from model.config import AttentionConfig
 from model.eager import split_heads, split_qkv
+from model.position_config import DisentangledConfig, DisentangledTerm, DistanceKind
 
 
 def clipped(distances: Tensor, _config: DisentangledConfig) -> Tensor:
-    """Distances themselves (Shaw et al. 2018, section 3.2)."""
+    """One row for each distance (Shaw et al. 2018, section 3.2)."""
     return distances
 
 
 def logarithmic(distances: Tensor, config: DisentangledConfig) -> Tensor:
-    """Distances up to half of the span, then ever longer ranges (He et al. 2021, DeBERTa v2).
+    """One row for each distance up to half of the span, then logarithmically growing ranges.
 
-    In fp32, and in this order, as the models were trained.
+    He et al. 2021 (DeBERTa v2); in fp32 and in this order of operations, as the models were
+    trained.
     """
     middle = config.span // 2
-    away = distances.abs().clamp(min=middle)
-    ratio = torch.log(away / middle) / torch.log(torch.tensor((config.max_distance - 1) / middle))
+    magnitudes = distances.abs().clamp(min=middle)
+    log_span = torch.log(torch.tensor((config.max_distance - 1) / middle))
+    ratio = torch.log(magnitudes / middle) / log_span
     far = (torch.ceil(ratio * (middle - 1)) + middle) * distances.sign()
     return torch.where(distances.abs() <= middle, distances, far.long())
 
@@ -37,10 +40,11 @@ DISTANCES: dict[DistanceKind, Callable[[Tensor, DisentangledConfig], Tensor]] = 
 }
 
 
-def skewed(x: Tensor) -> Tensor:
-    """``[..., n, 2 n]`` to ``[..., n, n]``: element ``(i, j)`` is that at ``(i, j - i + n - 1)``.
+def skew(x: Tensor) -> Tensor:
+    """``[..., n, 2 n]`` to ``[..., n, n]``: ``y[i, j] = x[i, j - i + n - 1]``.
 
-    The trick of Huang et al. 2018 (Music Transformer), section 3.4.1: no index is gathered.
+    The skewing procedure of Huang et al. 2018 (Music Transformer), section 3.4.1: reshapes
+    instead of a gather.
     """
     length = x.shape[-2]
     flat = x.flatten(-2)[..., length - 1 : 2 * length * length - 1]
@@ -48,10 +52,10 @@ def skewed(x: Tensor) -> Tensor:
 
 
 class DisentangledBias(nn.Module):
-    """What is added to the scaled scores of one layer, from its own queries and keys.
+    """A bias for one layer's scaled scores, computed from its own queries and keys.
 
-    ``content_to_position`` and ``position_to_content [2 * span, heads * head_size]`` are the
-    keys and the queries of distances (query less key) from ``-span`` to ``span - 1``.
+    ``content_to_position`` and ``position_to_content``, each ``[2 * span, heads * head_size]``,
+    are keys and queries of distances (query minus key) from ``-span`` to ``span - 1``.
     """
 
     rows: Tensor
@@ -77,20 +81,20 @@ class DisentangledBias(nn.Module):
         if config.num_heads != config.num_kv_heads:
             key = key.repeat_interleave(config.num_heads // config.num_kv_heads, 1)
         ascending = torch.arange(1 - length, length + 1)
-        # Along a query's row, keys come nearer and pass it: its distances fall. A key's rise.
-        parts = {
-            DisentangledTerm.CONTENT_TO_POSITION: lambda table: self._against(
+        # query - key falls along a query's row of keys, and rises along a key's row of queries.
+        terms = {
+            DisentangledTerm.CONTENT_TO_POSITION: lambda table: self._scores(
                 query, table, -ascending
             ),
-            DisentangledTerm.POSITION_TO_CONTENT: lambda table: self._against(
+            DisentangledTerm.POSITION_TO_CONTENT: lambda table: self._scores(
                 key, table, ascending
             ).transpose(2, 3),
         }
-        scores = [parts[term](self.get_parameter(term)) for term in self.terms]
+        scores = [terms[term](self.get_parameter(term)) for term in self.terms]
         return sum(scores[1:], scores[0]) * self.scale
 
-    def _against(self, x: Tensor, table: Tensor, distances: Tensor) -> Tensor:
-        """``x [batch, heads, length, size]`` with the row of each of ``distances [n]``."""
+    def _scores(self, x: Tensor, table: Tensor, distances: Tensor) -> Tensor:
+        """Products of ``x [batch, heads, length, size]`` with the rows of ``distances [n]``."""
         index = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
         rows = functional.embedding(self.rows[index], table)
-        return skewed(x @ split_heads(rows[None], self.attention.num_heads).transpose(2, 3))
+        return skew(x @ split_heads(rows[None], self.attention.num_heads).transpose(2, 3))

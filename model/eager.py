@@ -1,4 +1,4 @@
-"""Attention in plain tensor operations: the reference, and what training uses."""
+"""Attention and experts in plain tensor operations: for training, and as the reference."""
 
 import math
 
@@ -7,7 +7,14 @@ from torch import Tensor
 
 from model.basics import ACTIVATIONS
 from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
-from model.kernels import Attended, AttentionPositions, ExpertWeights, KeyValue, RotaryTables, Step
+from model.kernels import (
+    AttentionOutput,
+    ExpertWeights,
+    KeyValue,
+    PositionEncodings,
+    RotaryTables,
+    Step,
+)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -24,24 +31,24 @@ def split_qkv(qkv: Tensor, config: AttentionConfig) -> tuple[Tensor, Tensor, Ten
     return query, key, value
 
 
-def attend(
+def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    allowed: Tensor,
+    mask: Tensor,
     *,
     scale: float | None = None,
     soft_cap: float | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention, ``softmax(Q K^T / sqrt(d)) V`` (Vaswani et al. 2017, eq. 1).
+    """``softmax(Q K^T / sqrt(d)) V`` (Vaswani et al. 2017, equation 1).
 
     Args:
         query: ``[batch, heads, length, size]``
         key, value: ``[batch, kv_heads, key_length, size]``; each serves ``heads / kv_heads``
             consecutive query heads (Ainslie et al. 2023).
-        allowed: bool, broadcast to ``[batch, 1, length, key_length]``.
-        scale: in place of ``1 / sqrt(size)``.
+        mask: bool, broadcast to ``[batch, 1, length, key_length]``; True where a query sees a key.
+        scale: default ``1 / sqrt(size)``.
         soft_cap: bounds the scores (Gemma Team 2024, section 2).
         bias: added to the scores, broadcast to ``[batch, heads, length, key_length]``.
 
@@ -56,16 +63,16 @@ def attend(
         scores = soft_cap * torch.tanh(scores / soft_cap)
     if bias is not None:
         scores = scores + bias
-    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
+    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
     return (weights @ value).transpose(1, 2).flatten(2)
 
 
-def rotate(x: Tensor, tables: RotaryTables, positions: Tensor) -> Tensor:
-    """Turns the pairs ``(x[i], x[i + size / 2])`` by their position's angles (Su et al. 2021).
+def apply_rotary(x: Tensor, tables: RotaryTables, positions: Tensor) -> Tensor:
+    """Rotates the pairs ``(x[i], x[i + size / 2])`` by their position's angles (Su et al. 2021).
 
     Args:
         x: ``[batch, heads, length, size]``
-        tables: of every position
+        tables: cosines and sines of every position.
         positions: ``[batch, length]``
     """
     cos, sin = (table[positions][:, None] for table in tables)  # [batch, 1, length, size / 2]
@@ -73,8 +80,8 @@ def rotate(x: Tensor, tables: RotaryTables, positions: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def write(past: Tensor, new: Tensor, step: Step) -> Tensor:
-    """``past [batch, heads, capacity, size]`` with each row's valid new tokens after its cached."""
+def update_cache(past: Tensor, new: Tensor, step: Step) -> Tensor:
+    """``past [batch, heads, capacity, size]`` with each row's new tokens after its cached ones."""
     capacity, length = past.shape[2], new.shape[2]
     index = torch.arange(capacity) - step.num_cached_tokens[:, None]  # [batch, capacity]
     is_new = (index >= 0) & (index < step.num_new_tokens[:, None])
@@ -86,61 +93,61 @@ def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    allowed: Tensor,
+    mask: Tensor,
     config: AttentionConfig,
     bias: Tensor | None = None,
 ) -> Tensor:
-    if bias is not None:  # nothing behind the keys that it knows is allowed
-        key, value, allowed = (
+    if bias is not None:  # the cache may be longer than the bias; no query sees the rest
+        key, value, mask = (
             key[:, :, : bias.shape[3]],
             value[:, :, : bias.shape[3]],
-            allowed[..., : bias.shape[3]],
+            mask[..., : bias.shape[3]],
         )
-    return attend(
-        query, key, value, allowed, scale=config.scale, soft_cap=config.soft_cap, bias=bias
+    return scaled_dot_product_attention(
+        query, key, value, mask, scale=config.scale, soft_cap=config.soft_cap, bias=bias
     )
 
 
 class EagerKernels:
-    """Implements :class:`model.kernels.AttentionKernels`."""
+    """Implements :class:`model.kernels.ModelKernels`."""
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
+        self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
     ) -> Tensor:
-        places = torch.arange(qkv.shape[1])[None]
-        query, key, value = self._heads(qkv, config, positions, places)
-        allowed = places < lengths[:, None, None, None]  # [batch, 1, 1, length]
+        indices = torch.arange(qkv.shape[1])[None]  # [1, length]
+        query, key, value = self._heads(qkv, config, positions, indices)
+        mask = indices < lengths[:, None, None, None]  # [batch, 1, 1, length]
         if config.window is not None:
-            near = (places.T - places).abs() < config.window
-            allowed = allowed & (near | (places < config.num_global_tokens))
-        return _attend(query, key, value, allowed, config, positions.bias)
+            in_window = (indices.T - indices).abs() < config.window  # [length, length]
+            mask = mask & (in_window | (indices < config.num_global_tokens))
+        return _attend(query, key, value, mask, config, positions.bias)
 
     def causal(
         self,
         qkv: Tensor,
         config: AttentionConfig,
-        positions: AttentionPositions,
+        positions: PositionEncodings,
         past: KeyValue | None,
         step: Step,
-    ) -> Attended:
-        places = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])
-        query, key, value = self._heads(qkv, config, positions, places)
+    ) -> AttentionOutput:
+        indices = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])  # [batch, length]
+        query, key, value = self._heads(qkv, config, positions, indices)
         if past is not None:
-            key, value = write(past.key, key, step), write(past.value, value, step)
-        distances = places[:, None, :, None] - torch.arange(key.shape[2])
-        allowed = distances >= 0
+            key, value = update_cache(past.key, key, step), update_cache(past.value, value, step)
+        distances = indices[:, None, :, None] - torch.arange(key.shape[2])
+        mask = distances >= 0
         if config.window is not None:
-            allowed &= distances < config.window
-        context = _attend(query, key, value, allowed, config, positions.bias)
-        return Attended(context, KeyValue(key, value))
+            mask &= distances < config.window
+        context = _attend(query, key, value, mask, config, positions.bias)
+        return AttentionOutput(context, KeyValue(key, value))
 
     def cross(
-        self, query: Tensor, config: AttentionConfig, memory: KeyValue, step: Step
-    ) -> Attended:
+        self, query: Tensor, config: AttentionConfig, source: KeyValue, step: Step
+    ) -> AttentionOutput:
         lengths, _ = step.source()
-        allowed = torch.arange(memory.key.shape[2]) < lengths[:, None, None, None]
-        context = _attend(split_heads(query, config.num_heads), *memory, allowed, config)
-        return Attended(context, memory)
+        mask = torch.arange(source.key.shape[2]) < lengths[:, None, None, None]
+        context = _attend(split_heads(query, config.num_heads), *source, mask, config)
+        return AttentionOutput(context, source)
 
     def experts(
         self,
@@ -150,11 +157,12 @@ class EagerKernels:
         feed_forward: FeedForwardConfig,
         config: ExpertsConfig,
     ) -> Tensor:
-        best, chosen = scores.softmax(-1).topk(config.active, -1)
+        top_weights, top_experts = scores.softmax(-1).topk(config.active, -1)
         if config.normalized:
-            best = best / best.sum(-1, keepdim=True)
-        shares = torch.zeros_like(scores).scatter(-1, chosen, best)  # [batch, length, experts]
-        # All experts, whatever their share: this is the reference.
+            top_weights = top_weights / top_weights.sum(-1, keepdim=True)
+        # [batch, length, experts], zero but for the top k
+        expert_weights = torch.zeros_like(scores).scatter(-1, top_experts, top_weights)
+        # Every expert runs, even with weight zero: this is the reference implementation.
         inner = torch.einsum("bld,eid->blei", x, weights.input)
         if weights.input_bias is not None:
             inner = inner + weights.input_bias
@@ -166,16 +174,16 @@ class EagerKernels:
         outputs = torch.einsum("blei,edi->bled", inner, weights.output)
         if weights.output_bias is not None:
             outputs = outputs + weights.output_bias
-        return (outputs * shares[..., None]).sum(2)
+        return (outputs * expert_weights[..., None]).sum(2)
 
     @staticmethod
     def _heads(
-        qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, places: Tensor
+        qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, indices: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = split_qkv(qkv, config)
         query = split_heads(query, config.num_heads)
         key = split_heads(key, config.num_kv_heads)
         if positions.rotary is not None:
-            query = rotate(query, positions.rotary, places)
-            key = rotate(key, positions.rotary, places)
+            query = apply_rotary(query, positions.rotary, indices)
+            key = apply_rotary(key, positions.rotary, indices)
         return query, key, split_heads(value, config.num_kv_heads)

@@ -1,18 +1,15 @@
-"""Mixtures of experts: a feed-forward of which every token passes a part."""
+"""Mixture of experts: a feed-forward in which each token goes through a few experts."""
 
 import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
 from model.config import ExpertsConfig, FeedForwardConfig
-from model.kernels import AttentionKernels, ExpertWeights
+from model.kernels import ExpertWeights, ModelKernels
 
 
 class Experts(nn.Module):
-    """A linear map for each expert: ``weight [experts, outputs, inputs]``.
-
-    ONNX Runtime's operator for mixtures takes it so.
-    """
+    """One linear map per expert: ``weight [experts, outputs, inputs]``, as ``MoE`` takes it."""
 
     def __init__(self, count: int, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
@@ -21,9 +18,9 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Shazeer et al. 2017, without noise: the sum of the best experts, weighted by a softmax.
+    """Shazeer et al. 2017, without noise: the sum of the top-k experts, weighted by a softmax.
 
-    Where experts are gated, outputs of ``input`` alternate: gate, value, gate, value.
+    The outputs of a gated ``input`` are interleaved: gate, value, gate, value.
     """
 
     def __init__(
@@ -31,7 +28,7 @@ class MixtureOfExperts(nn.Module):
         hidden_size: int,
         config: FeedForwardConfig,
         experts: ExpertsConfig,
-        kernels: AttentionKernels,
+        kernels: ModelKernels,
     ) -> None:
         super().__init__()
         self.config, self.experts, self.kernels = config, experts, kernels

@@ -1,9 +1,9 @@
-"""Attention as ONNX Runtime's own operators, for export only.
+"""Attention and experts as ONNX Runtime's contrib operators, for export only.
 
 Semantics: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
-``GroupQueryAttention`` reads and writes the cache in place where past and present are
-bound to the same memory. Its ``seqlens_k`` is the number of valid keys after the run,
-less one; it reads nothing behind them.
+``GroupQueryAttention`` updates the cache in place if past and present are bound to the same
+memory. Its ``seqlens_k`` is the number of valid keys after the run, minus one; it does not read
+beyond them.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, onnx
 
 from model.config import Activation, AttentionConfig, ExpertsConfig, FeedForwardConfig
-from model.kernels import Attended, AttentionPositions, ExpertWeights, KeyValue, Step
-from model.windows import attend_in_blocks
+from model.kernels import AttentionOutput, ExpertWeights, KeyValue, PositionEncodings, Step
+from model.windows import blocked_window_attention
 
 DOMAIN = "com.microsoft"
 
-# What ``MoE`` calls an activation, plain and gated. Its "gelu" is the approximation.
+# ``activation_type`` of ``MoE``, by activation and gating. Its "gelu" is the tanh approximation.
 EXPERT_ACTIVATIONS = {
     (Activation.RELU, False): "relu",
     (Activation.GELU_TANH, False): "gelu",
@@ -28,36 +28,31 @@ EXPERT_ACTIVATIONS = {
 
 
 class FusedKernels:
-    """Implements :class:`model.kernels.AttentionKernels`."""
+    """Implements :class:`model.kernels.ModelKernels`."""
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
+        self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
     ) -> Tensor:
         if config.window is not None:
             if positions.bias is not None:
-                raise ValueError("a window both ways with a relative bias is not implemented")
-            return attend_in_blocks(qkv, config, positions, lengths, config.window)
+                raise ValueError("a bidirectional window with a relative bias is not implemented")
+            return blocked_window_attention(qkv, config, positions, lengths, config.window)
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
         inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions))
         attributes = {"causal": 0, "do_rotary": 0 if positions.rotary is None else 1}
-        memory_shape = (
-            qkv.shape[0],
-            config.num_kv_heads,
-            qkv.shape[1],
-            config.head_size,
-        )
-        return _group_query_attention(qkv, inputs, config, memory_shape, attributes).context
+        kv_shape = (qkv.shape[0], config.num_kv_heads, qkv.shape[1], config.head_size)
+        return _group_query_attention(qkv, inputs, config, kv_shape, attributes).context
 
     def causal(
         self,
         qkv: Tensor,
         config: AttentionConfig,
-        positions: AttentionPositions,
+        positions: PositionEncodings,
         past: KeyValue | None,
         step: Step,
-    ) -> Attended:
+    ) -> AttentionOutput:
         if past is None:
-            raise ValueError("the fused decoder runs over a cache")
+            raise ValueError("the fused decoder needs a cache")
         lengths = (step.last_positions, step.max_total_length)
         inputs = (qkv, None, None, *past, *lengths, *_inputs_of(positions))
         return _group_query_attention(
@@ -65,12 +60,13 @@ class FusedKernels:
         )
 
     def cross(
-        self, query: Tensor, config: AttentionConfig, memory: KeyValue, step: Step
-    ) -> Attended:
+        self, query: Tensor, config: AttentionConfig, source: KeyValue, step: Step
+    ) -> AttentionOutput:
         _, max_length = step.source()
-        nothing = query[:, :0, : config.num_kv_heads * config.head_size]
-        inputs = (query, nothing, nothing, *memory, step.last_source_positions, max_length)
-        return _group_query_attention(query, inputs, config, memory.key.shape, {"causal": 0})
+        no_new_tokens = query[:, :0, : config.num_kv_heads * config.head_size]
+        lengths = (step.last_source_positions, max_length)
+        inputs = (query, no_new_tokens, no_new_tokens, *source, *lengths)
+        return _group_query_attention(query, inputs, config, source.key.shape, {"causal": 0})
 
     def experts(
         self,
@@ -89,7 +85,7 @@ class FusedKernels:
             "normalize_routing_weights": 1,
         }
         if feed_forward.gated:
-            # gate * sigmoid(alpha * gate) * (value + beta), of outputs that alternate
+            # gate * sigmoid(alpha * gate) * (value + beta), of interleaved outputs
             attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
         mixed: Tensor = onnx.ops.symbolic(
             f"{DOMAIN}::MoE",
@@ -100,14 +96,14 @@ class FusedKernels:
             version=1,
         )
         if not config.normalized:
-            # The CPU kernel without that attribute overwrites its input where the runtime lets
-            # it work in place, and gives zeros (ONNX Runtime 1.31.1).
+            # Without normalize_routing_weights, the CPU kernel overwrites its input if it runs
+            # in place, and returns zeros (ONNX Runtime 1.31.1).
             mixed = mixed * scores.softmax(-1).topk(config.active, -1).values.sum(-1, keepdim=True)
         return mixed
 
 
-def _inputs_of(positions: AttentionPositions) -> tuple[Tensor | None, ...]:
-    """``cos_cache``, ``sin_cache``, ``position_ids`` (which nothing needs), ``attention_bias``."""
+def _inputs_of(positions: PositionEncodings) -> tuple[Tensor | None, ...]:
+    """``cos_cache``, ``sin_cache``, ``position_ids`` (not used), ``attention_bias``."""
     return (*(positions.rotary or (None, None)), None, positions.bias)
 
 
@@ -115,30 +111,30 @@ def _group_query_attention(
     x: Tensor,
     inputs: tuple[Tensor | None, ...],
     config: AttentionConfig,
-    memory_shape: Sequence[int | torch.SymInt],
+    kv_shape: Sequence[int | torch.SymInt],
     attributes: dict[str, int],
-) -> Attended:
-    more: dict[str, int | float] = {**attributes}
+) -> AttentionOutput:
+    optional: dict[str, int | float] = {**attributes}
     if config.scale is not None:
-        more["scale"] = config.scale
+        optional["scale"] = config.scale
     if config.soft_cap is not None:
-        more["softcap"] = config.soft_cap
+        optional["softcap"] = config.soft_cap
     if config.window is not None:
-        more["local_window_size"] = config.window
+        optional["local_window_size"] = config.window
     context, key, value = onnx.ops.symbolic_multi_out(
         f"{DOMAIN}::GroupQueryAttention",
         inputs,
         attrs={
             "num_heads": config.num_heads,
             "kv_num_heads": config.num_kv_heads,
-            **more,
+            **optional,
         },
         dtypes=(x.dtype, x.dtype, x.dtype),
         shapes=(
             (*x.shape[:2], config.num_heads * config.head_size),
-            memory_shape,
-            memory_shape,
+            kv_shape,
+            kv_shape,
         ),
         version=1,
     )
-    return Attended(context, KeyValue(key, value))
+    return AttentionOutput(context, KeyValue(key, value))

@@ -1,4 +1,4 @@
-"""From hidden vectors to what is asked for: one vector, logits of a text, of tokens, of words."""
+"""Heads: hidden vectors to an embedding, or to logits of a text, of tokens or of words."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from model.basics import ACTIVATIONS, Linear, make_norm
 from model.config import DenseConfig, HeadKind, ModelConfig, PoolingKind
 
 
-def _valid(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """``[batch, length, 1]``: which tokens of each row count."""
+def _valid_mask(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """``[batch, length, 1]``: True for tokens, False for padding."""
     return (torch.arange(hidden.shape[1]) < lengths[:, None])[:, :, None]
 
 
@@ -22,36 +22,32 @@ def pool_cls(hidden: Tensor, _lengths: Tensor) -> Tensor:
 
 def pool_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The mean of each row's valid tokens (Reimers and Gurevych 2019)."""
-    total = (hidden * _valid(hidden, lengths)).sum(1)
+    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
     return total / lengths[:, None].to(hidden.dtype)
 
 
 def pool_mean_sqrt(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The sum of each row's valid tokens over the square root of their number."""
-    total = (hidden * _valid(hidden, lengths)).sum(1)
+    """The sum of each row's valid tokens, divided by the square root of their number."""
+    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
     return total / lengths[:, None].to(hidden.dtype).sqrt()
 
 
 def pool_weighted_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The mean in which a row's n-th token counts n times (Muennighoff 2022, SGPT)."""
+    """The mean with weight n for a row's n-th token (Muennighoff 2022, SGPT)."""
     ranks = torch.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)[:, None]
-    weights = ranks * _valid(hidden, lengths)  # [batch, length, 1]
+    weights = ranks * _valid_mask(hidden, lengths)  # [batch, length, 1]
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
 def pool_max(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The largest of each feature over a row's valid tokens."""
-    return hidden.masked_fill(~_valid(hidden, lengths), torch.finfo(hidden.dtype).min).amax(1)
+    """The maximum of each feature over a row's valid tokens."""
+    return hidden.masked_fill(~_valid_mask(hidden, lengths), torch.finfo(hidden.dtype).min).amax(1)
 
 
 def pool_last(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The last valid token's vector."""
-    return take(hidden, (lengths - 1).long()[:, None])[:, 0]
-
-
-def take(hidden: Tensor, positions: Tensor) -> Tensor:
-    """The vectors of ``hidden [batch, length, size]`` at ``positions [batch, n]``."""
-    return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
+    last = (lengths - 1).long()[:, None, None].expand(-1, -1, hidden.shape[2])
+    return hidden.gather(1, last)[:, 0]
 
 
 POOLINGS: dict[PoolingKind, Callable[[Tensor, Tensor], Tensor]] = {
@@ -84,7 +80,7 @@ class Dense(nn.Module):
 
 
 class _Head(nn.Module):
-    """A head's dense maps; ``size`` is that of their result."""
+    """The dense layers of a head; ``size`` is the size of their output."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
@@ -95,7 +91,7 @@ class _Head(nn.Module):
 
 
 class _PooledHead(_Head):
-    """A head that makes one vector of a row: ``hidden [batch, length, size]`` to ``[batch, n]``."""
+    """A head that pools each row: ``hidden [batch, length, size]`` to ``[batch, n]``."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
@@ -105,7 +101,7 @@ class _PooledHead(_Head):
 
 
 class EmbeddingHead(_PooledHead):
-    """The pooled vector, of length 1 if ``normalize``."""
+    """The pooled vector, of L2 norm 1 if ``normalize``."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
@@ -129,7 +125,7 @@ class ClassificationHead(_PooledHead):
 
 
 class TokenClassificationHead(_Head):
-    """Logits of each token, ``[batch, length, labels]``."""
+    """Logits for each token, ``[batch, length, labels]``."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
@@ -141,7 +137,7 @@ class TokenClassificationHead(_Head):
 
 
 class TokenProjection(nn.Module):
-    """``weight [hidden, vocabulary]`` is absent where it is the token embedding, transposed."""
+    """``weight [hidden, vocabulary]``; if tied, the transposed token embedding instead."""
 
     def __init__(self, model: ModelConfig, size: int) -> None:
         super().__init__()
@@ -158,10 +154,9 @@ class TokenProjection(nn.Module):
 
 
 class LanguageModelHead(_Head):
-    """Logits of the next token, or of a masked one: ``hidden [..., size]`` to ``[..., words]``.
+    """Logits of the next token or of a masked one: ``[..., size]`` to ``[..., vocabulary]``.
 
-    ``embedding [vocabulary, size]`` is the output matrix if the two are tied (Press and
-    Wolf 2017).
+    If tied, ``embedding [vocabulary, size]`` is the output matrix (Press and Wolf 2017).
     """
 
     def __init__(self, model: ModelConfig) -> None:

@@ -1,4 +1,4 @@
-"""Weights before training."""
+"""Random weights for a model before training."""
 
 import math
 
@@ -10,17 +10,17 @@ from model.transformer import parameter_shapes
 
 
 def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
-    """Weights for a model of ``config``, the same for the same ``seed``.
+    """Weights for a model of ``config``; the same ``seed`` gives the same weights.
 
-    Matrices are uniform as Glorot and Bengio 2010 have it, embeddings normal with variance
-    ``1 / size`` as in tensor2tensor, norms ones, biases zeros.
+    Matrices are uniform (Glorot and Bengio 2010), embeddings normal with variance ``1 / size``
+    (tensor2tensor), norm weights one, biases zero.
     """
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in parameter_shapes(config).items():
-        if name.startswith(("embedding.", "target_placement.")) and len(shape) == 2:
+        if name.startswith(("embedding.", "target_embedding.")) and len(shape) == 2:
             weights[name] = torch.randn(shape, generator=generator) / math.sqrt(shape[1])
-        elif len(shape) >= 2 and name.endswith("weight"):  # of experts, each a matrix
+        elif len(shape) >= 2 and name.endswith("weight"):  # experts: a stack of matrices
             bound = math.sqrt(6 / sum(shape[-2:]))
             weights[name] = (torch.rand(shape, generator=generator) * 2 - 1) * bound
         elif name.endswith("bias"):

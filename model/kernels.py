@@ -1,8 +1,8 @@
-"""The one seam between the model and how attention and experts are computed.
+"""The interface between the model and how attention and experts are computed.
 
-:mod:`model.eager` computes it in plain tensor operations (training, tests, parity);
+:mod:`model.eager` computes them in plain tensor operations (training, tests, parity);
 :mod:`model.fused` emits ONNX Runtime's operators during export. Both take the same
-tensors and the same parameters, so that one can be checked against the other.
+tensors and parameters, so one can be checked against the other.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
 
 
 class KeyValue(NamedTuple):
-    """Keys and values of earlier tokens or of a source: ``[batch, kv_heads, capacity, head_size]``.
+    """Keys and values of cached tokens or of a source.
 
-    Only a row's valid prefix is ever read.
+    Each is ``[batch, kv_heads, capacity, head_size]``; only a row's valid prefix is read.
     """
 
     key: Tensor
@@ -32,23 +32,23 @@ class RotaryTables(NamedTuple):
     sin: Tensor
 
 
-class AttentionPositions(NamedTuple):
-    """What an attention knows of positions, shared by all layers of a stack that know the same.
+class PositionEncodings(NamedTuple):
+    """Position information of one attention; layers with the same configuration share it.
 
-    ``bias [batch or 1, heads, length, total]`` is added to the scaled scores, where ``total``
-    is the number of keys that any row may see: ``length`` in an encoder, ``max_total_length``
-    in a decoder, whose rows differ where their caches do.
+    ``rotary`` rotates queries and keys. ``bias [batch or 1, heads, length, total]`` is added to
+    the scaled scores. ``total`` is the number of keys: ``length`` in an encoder,
+    ``max_total_length`` in a decoder.
     """
 
     rotary: RotaryTables | None = None
     bias: Tensor | None = None
 
 
-class Attended(NamedTuple):
-    """``context [batch, length, heads * head_size]``, and the memory after it."""
+class AttentionOutput(NamedTuple):
+    """``context [batch, length, heads * head_size]``, and the keys and values after the step."""
 
     context: Tensor
-    memory: KeyValue
+    present: KeyValue
 
 
 class ExpertWeights(NamedTuple):
@@ -62,12 +62,14 @@ class ExpertWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """Which tokens one decoder run holds; all int32.
+    """The token counts of one decoder step; all int32.
 
-    ``num_cached_tokens [batch]`` are in the cache already, ``num_new_tokens [batch]``
-    are the valid ones of each right-padded row of ids, ``max_total_length []`` is the
-    largest sum of the two. ``source_lengths [batch]`` and ``max_source_length []`` are
-    those of the encoded source, if there is one.
+    Attributes:
+        num_cached_tokens: ``[batch]``, already in the cache.
+        num_new_tokens: ``[batch]``, valid ids of each right-padded row.
+        max_total_length: ``[]``, the largest sum of the two.
+        source_lengths: ``[batch]``, of the encoded source, if there is one.
+        max_source_length: ``[]``, the largest of them.
     """
 
     num_cached_tokens: Tensor
@@ -92,32 +94,36 @@ class Step:
 
     @cached_property
     def last_positions(self) -> Tensor:
-        """``[batch]``: where each row's last valid token stands."""
+        """``[batch]``: the position of each row's last valid token."""
         return self.num_cached_tokens + self.num_new_tokens - 1
 
     @cached_property
     def last_source_positions(self) -> Tensor:
-        """``[batch]``: the same of the source."""
+        """``[batch]``: the position of each source's last valid token."""
         lengths, _ = self.source()
         return lengths - 1
 
     def source(self) -> tuple[Tensor, Tensor]:
-        """``source_lengths`` and ``max_source_length`` of a run that has a source."""
+        """``source_lengths`` and ``max_source_length``.
+
+        Raises:
+            ValueError: the step has no source.
+        """
         if self.source_lengths is None or self.max_source_length is None:
             raise ValueError("cross-attention needs source_lengths and max_source_length")
         return self.source_lengths, self.max_source_length
 
 
-class AttentionKernels(Protocol):
-    """Three attentions of Vaswani et al. 2017, section 3.2.3, with grouped heads.
+class ModelKernels(Protocol):
+    """The attentions of Vaswani et al. 2017, section 3.2.3, with grouped heads; and experts.
 
     ``qkv`` is ``[batch, length, (heads + 2 * kv_heads) * head_size]``: queries, keys, values.
     """
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, positions: AttentionPositions, lengths: Tensor
+        self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
     ) -> Tensor:
-        """Every token attends to its row's first ``lengths [batch]`` tokens.
+        """Every token attends to the first ``lengths [batch]`` tokens of its row.
 
         Returns:
             ``[batch, length, heads * head_size]``
@@ -127,20 +133,20 @@ class AttentionKernels(Protocol):
         self,
         qkv: Tensor,
         config: AttentionConfig,
-        positions: AttentionPositions,
+        positions: PositionEncodings,
         past: KeyValue | None,
         step: Step,
-    ) -> Attended:
-        """Every token attends to itself, to those before it, and to the cached ones.
+    ) -> AttentionOutput:
+        """Every token attends to itself, to the tokens before it, and to the cached ones.
 
-        The memory returned is ``past`` with the new tokens' keys and values written after
-        the cached ones; without ``past`` it holds the new tokens alone.
+        ``present`` is ``past`` with the new tokens' keys and values written after the cached
+        ones; without ``past`` it holds the new tokens alone.
         """
 
     def cross(
-        self, query: Tensor, config: AttentionConfig, memory: KeyValue, step: Step
-    ) -> Attended:
-        """Every token ``[batch, length, heads * head_size]`` attends to its row's source."""
+        self, query: Tensor, config: AttentionConfig, source: KeyValue, step: Step
+    ) -> AttentionOutput:
+        """Every token of ``query [batch, length, heads * head_size]`` attends to its source."""
 
     def experts(
         self,
@@ -150,8 +156,8 @@ class AttentionKernels(Protocol):
         feed_forward: FeedForwardConfig,
         config: ExpertsConfig,
     ) -> Tensor:
-        """Every token ``[batch, length, hidden]`` passes the experts with its best ``scores``.
+        """Every token of ``x [batch, length, hidden]`` goes through its top-k experts.
 
-        ``scores [batch, length, experts]`` are logits. A token's result is its own: no expert
-        is ever full.
+        ``scores [batch, length, experts]`` are the router's logits. Experts have no capacity
+        limit, so a token's result does not depend on other tokens.
         """

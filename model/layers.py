@@ -1,7 +1,6 @@
-"""Layers and stacks of layers: Vaswani et al. 2017, figure 1, with its variants."""
+"""Transformer layers and stacks: Vaswani et al. 2017, figure 1, and its variants."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,57 +16,46 @@ from model.config import (
     StackConfig,
 )
 from model.experts import MixtureOfExperts
-from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
-from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, Mixed, State
-from model.positions import SIGNALS, PositionTables
+from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
+from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, MixerOutput, State
+from model.positions import SIGNALS, PositionEncoder
+
+# Attention, a recurrent unit or a feed-forward: [batch, length, hidden] to the same shape.
+Sublayer = Callable[[Tensor], Tensor]
 
 
-class Residual(NamedTuple):
-    """Where a block normalises: ``leave(norm, x, f(enter(norm, x)))``."""
-
-    enter: Callable[[nn.Module, Tensor], Tensor]
-    leave: Callable[[nn.Module, Tensor, Tensor], Tensor]
-
-
-class Sandwich(nn.Module):
-    """Two norms: of what a block reads and of what it gives."""
+class SandwichNorm(nn.Module):
+    """Two norms around a sub-layer: ``before`` its input and ``after`` its output."""
 
     def __init__(self, size: int, config: NormConfig) -> None:
         super().__init__()
         self.before = make_norm(size, config)
         self.after = make_norm(size, config)
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """``x`` plus what the block gives for it, ``y``."""
-        total: Tensor = x + self.after(y)
-        return total
+
+def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
+    """Vaswani et al. 2017."""
+    h: Tensor = norm(x + sublayer(x))
+    return h
 
 
-RESIDUALS: dict[NormOrder, Residual] = {
-    # Vaswani et al. 2017: norm(x + f(x))
-    NormOrder.POST: Residual(lambda _, x: x, lambda norm, x, y: norm(x + y)),
-    # Xiong et al. 2020: x + f(norm(x))
-    NormOrder.PRE: Residual(lambda norm, x: norm(x), lambda _, x, y: x + y),
-    # Ding et al. 2021, section 2.3: x + norm'(f(norm(x)))
-    NormOrder.SANDWICH: Residual(
-        lambda norm, x: norm.get_submodule("before")(x), lambda norm, x, y: norm(x, y)
-    ),
+def pre_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
+    """Xiong et al. 2020."""
+    return x + sublayer(norm(x))
+
+
+def sandwich_norm(x: Tensor, sublayer: Sublayer, norm: SandwichNorm) -> Tensor:
+    """Ding et al. 2021, section 2.3."""
+    h: Tensor = x + norm.after(sublayer(norm.before(x)))
+    return h
+
+
+# The residual connection around a sub-layer, by where it normalises.
+RESIDUALS: dict[NormOrder, Callable[..., Tensor]] = {
+    NormOrder.POST: post_norm,
+    NormOrder.PRE: pre_norm,
+    NormOrder.SANDWICH: sandwich_norm,
 }
-BLOCK_NORMS: dict[NormOrder, Callable[[int, NormConfig], nn.Module]] = {
-    NormOrder.POST: make_norm,
-    NormOrder.PRE: make_norm,
-    NormOrder.SANDWICH: Sandwich,
-}
-# What the feed-forward reads, of the stream before the mixer and after it.
-BRANCHES: dict[Branches, Callable[[Tensor, Tensor], Tensor]] = {
-    Branches.SEQUENTIAL: lambda _, after: after,
-    Branches.PARALLEL: lambda before, _: before,
-}
-
-
-def block_norm(size: int, layer: LayerConfig, own: NormConfig | None = None) -> nn.Module:
-    """What the :class:`Residual` of ``layer`` normalises with: ``own``, or the layer's."""
-    return BLOCK_NORMS[layer.norm_order](size, own or layer.norm)
 
 
 class FeedForward(nn.Module):
@@ -82,7 +70,7 @@ class FeedForward(nn.Module):
         self.output = Linear(config.inner_size, hidden_size, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.input(x)
+        inner = self.input(x)  # [batch, length, inner], twice as wide if gated
         if self.gated:
             gate, up = inner.chunk(2, -1)
             inner = self.activation(gate) * up
@@ -93,164 +81,213 @@ class FeedForward(nn.Module):
 
 
 def make_feed_forward(
-    hidden_size: int, config: FeedForwardConfig, kernels: AttentionKernels
-) -> nn.Module:
-    """One feed-forward, or a mixture of them."""
+    hidden_size: int, config: FeedForwardConfig | None, kernels: ModelKernels
+) -> nn.Module | None:
+    """One feed-forward, a mixture of experts, or None if the layer has neither."""
+    if config is None:
+        return None
     if config.experts is None:
         return FeedForward(hidden_size, config)
     return MixtureOfExperts(hidden_size, config, config.experts, kernels)
 
 
-def tokens_at(hidden: Tensor, chosen: Tensor) -> Tensor:
-    """``hidden [batch, length, size]`` at ``chosen [n]`` of ``batch * length``: ``[n, size]``."""
-    return hidden.reshape(-1, hidden.shape[2]).index_select(0, chosen)
+def select_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
+    """``hidden [batch, length, size]`` at flat ``positions [n]``: ``[n, size]``.
+
+    A flat position is ``row * length + index``.
+    """
+    return hidden.reshape(-1, hidden.shape[2]).index_select(0, positions)
 
 
-class EncoderLayer(nn.Module):
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
+class _Layer(nn.Module):
+    """The residual connections and the feed-forward that all layers have.
+
+    Raises:
+        ValueError: parallel branches that are not pre-norm.
+    """
+
+    feed_forward: nn.Module | None
+    feed_forward_norm: nn.Module
+
+    def __init__(self, layer: LayerConfig) -> None:
         super().__init__()
         self.residual = RESIDUALS[layer.norm_order]
-        self.feed_forward_reads = BRANCHES[layer.branches]
+        self.is_parallel = layer.branches == Branches.PARALLEL
+        if self.is_parallel and layer.norm_order != NormOrder.PRE:
+            raise ValueError(f"parallel branches are pre-norm, not {layer.norm_order}-norm")
+
+    @staticmethod
+    def make_norm(size: int, layer: LayerConfig, config: NormConfig | None = None) -> nn.Module:
+        """The norm of one residual connection; ``config`` overrides that of ``layer``."""
+        is_sandwich = layer.norm_order == NormOrder.SANDWICH
+        return (SandwichNorm if is_sandwich else make_norm)(size, config or layer.norm)
+
+    def add_feed_forward(self, h: Tensor, x: Tensor) -> Tensor:
+        """``h + feed_forward(norm(h))`` for pre-norm; see :data:`RESIDUALS` for the others.
+
+        Args:
+            h: the residual stream after attention.
+            x: the layer's input, which parallel branches read (Wang and Komatsuzaki 2021).
+        """
+        if self.feed_forward is None:
+            return h
+        if self.is_parallel:
+            branch: Tensor = self.feed_forward(self.feed_forward_norm(x))
+            return h + branch
+        return self.residual(h, self.feed_forward, self.feed_forward_norm)
+
+
+class EncoderLayer(_Layer):
+    """Figure 1, left: self-attention, then a feed-forward."""
+
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
+        super().__init__(layer)
         self.mixer: nn.Module | None = None
         if layer.mixer is not None:
             self.mixer = ENCODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-            self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
-        self.feed_forward: nn.Module | None = None
+            self.mixer_norm = self.make_norm(hidden_size, layer, layer.mixer_norm)
+        self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
         if layer.feed_forward is not None:
-            self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
-            self.feed_forward_norm = block_norm(hidden_size, layer)
+            self.feed_forward_norm = self.make_norm(hidden_size, layer)
 
-    def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
-        enter, leave = self.residual
-        before = x
-        if self.mixer is not None:
-            norm = self.mixer_norm
-            x = leave(norm, x, self.mixer(enter(norm, x), lengths, positions))
-        if self.feed_forward is not None:
-            norm = self.feed_forward_norm
-            read = enter(norm, self.feed_forward_reads(before, x))
-            x = leave(norm, x, self.feed_forward(read))
-        return x
+    def forward(self, x: Tensor, lengths: Tensor, positions: PositionEncodings) -> Tensor:
+        """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
+        h, attention = x, self.mixer
+        if attention is not None:
+            h = self.residual(h, lambda x: attention(x, lengths, positions), self.mixer_norm)
+        return self.add_feed_forward(h, x)
 
 
-class DecoderLayer(nn.Module):
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
-        super().__init__()
-        self.residual = RESIDUALS[layer.norm_order]
-        self.feed_forward_reads = BRANCHES[layer.branches]
+def keep_state(block: Callable[[Tensor], MixerOutput], kept: State) -> Sublayer:
+    """``block`` as a sub-layer: its new state goes into ``kept``."""
+
+    def sublayer(x: Tensor) -> Tensor:
+        output, state = block(x)
+        kept.update(state)
+        return output
+
+    return sublayer
+
+
+class DecoderLayer(_Layer):
+    """Figure 1, right: self-attention, cross-attention, then a feed-forward."""
+
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
+        super().__init__(layer)
         self.mixer: nn.Module | None = None
         if layer.mixer is not None:
             self.mixer = DECODER_MIXERS[layer.mixer](hidden_size, layer, kernels)
-            self.mixer_norm = block_norm(hidden_size, layer, layer.mixer_norm)
+            self.mixer_norm = self.make_norm(hidden_size, layer, layer.mixer_norm)
         self.cross_attention: CrossAttention | None = None
         if layer.cross_attention is not None:
             self.cross_attention = CrossAttention(hidden_size, layer.cross_attention, kernels)
-            self.cross_attention_norm = block_norm(hidden_size, layer)
-        self.feed_forward: nn.Module | None = None
+            self.cross_attention_norm = self.make_norm(hidden_size, layer)
+        self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
         if layer.feed_forward is not None:
-            self.feed_forward = make_feed_forward(hidden_size, layer.feed_forward, kernels)
-            self.feed_forward_norm = block_norm(hidden_size, layer)
+            self.feed_forward_norm = self.make_norm(hidden_size, layer)
 
     def forward(
         self,
         x: Tensor,
         step: Step,
         state: State,
-        positions: AttentionPositions,
-        chosen: Tensor | None = None,
-    ) -> Mixed:
-        """``state`` holds the mixer's state, and ``cross_key`` and ``cross_value`` of a source.
+        positions: PositionEncodings,
+        logit_positions: Tensor | None = None,
+    ) -> MixerOutput:
+        """``x [batch, length, hidden]`` and this layer's state, before and after the step.
 
-        ``chosen``: tokens of ``[batch * length]`` that go on from where all keys are made.
+        Args:
+            state: of the mixer, and ``cross_key`` and ``cross_value`` for cross-attention.
+            logit_positions: ``[n]``, flat positions. If given, the feed-forward runs on these
+                tokens alone and the output is ``[1, n, hidden]``.
         """
-        enter, leave = self.residual
-        before, after = x, State()
-        if self.mixer is not None:
-            norm = self.mixer_norm
-            own = {name: x for name, x in state.items() if not name.startswith("cross_")}
-            mixed = self.mixer(enter(norm, x), step, own, positions)
-            x, after = leave(norm, x, mixed.output), dict(mixed.state)
-        if self.cross_attention is not None:
-            norm = self.cross_attention_norm
-            memory = KeyValue(state["cross_key"], state["cross_value"])
-            mixed = self.cross_attention(enter(norm, x), step, memory)
-            x, after = leave(norm, x, mixed.output), after | mixed.state
-        if chosen is not None:
-            x, before = tokens_at(x, chosen)[None], tokens_at(before, chosen)[None]
-        if self.feed_forward is not None:
-            norm = self.feed_forward_norm
-            read = enter(norm, self.feed_forward_reads(before, x))
-            x = leave(norm, x, self.feed_forward(read))
-        return Mixed(x, after)
+        new_state: State = {}
+        h, attention, cross_attention = x, self.mixer, self.cross_attention
+        if attention is not None:
+            past = {name: x for name, x in state.items() if not name.startswith("cross_")}
+            mixer = keep_state(lambda x: attention(x, step, past, positions), new_state)
+            h = self.residual(h, mixer, self.mixer_norm)
+        if cross_attention is not None:
+            source = KeyValue(state["cross_key"], state["cross_value"])
+            cross = keep_state(lambda x: cross_attention(x, step, source), new_state)
+            h = self.residual(h, cross, self.cross_attention_norm)
+        if logit_positions is not None:
+            h, x = (select_tokens(tokens, logit_positions)[None] for tokens in (h, x))
+        return MixerOutput(self.add_feed_forward(h, x), new_state)
 
 
 class _Stack(nn.Module):
-    """Layers, the positions that their attention shares, and a last norm."""
+    """Layers, the position encodings that their attention shares, and a final norm."""
 
     def __init__(
-        self, config: ModelConfig, stack: StackConfig, layers: list[nn.Module], *, both_ways: bool
+        self,
+        config: ModelConfig,
+        stack: StackConfig,
+        layers: list[nn.Module],
+        *,
+        bidirectional: bool,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.order = stack.applied
-        self.positions = PositionTables(config.position.max_positions, stack, both_ways=both_ways)
-        self.signal = SIGNALS[stack.signal](
-            config.position.max_positions, len(stack.applied), config.hidden_size
-        )
+        max_positions = config.position.max_positions
+        self.positions = PositionEncoder(max_positions, stack, bidirectional=bidirectional)
+        self.signal = SIGNALS[stack.signal](max_positions, len(stack.applied), config.hidden_size)
         self.final_norm: nn.Module = nn.Identity()
         if stack.final_norm is not None:
             self.final_norm = make_norm(config.hidden_size, stack.final_norm)
 
     @property
     def applied(self) -> list[nn.Module]:
-        """The layers in the order in which they are applied; shared ones several times."""
+        """The layers in the order in which they run; a shared layer occurs several times."""
         return [self.layers[index] for index in self.order]
 
 
 class Encoder(_Stack):
-    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
-        super().__init__(config, stack, [*layers], both_ways=True)
+        super().__init__(config, stack, [*layers], bidirectional=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """``x [batch, length, hidden]``, of which each row's first ``lengths [batch]`` count."""
-        places = torch.arange(x.shape[1])[None]
-        shared = self.positions.of_sequence(x.shape[1])
-        for time, (layer, positions) in enumerate(zip(self.applied, shared, strict=True), 1):
-            x = layer(self.signal(x, places, time), lengths, positions)
+        """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
+        token_positions = torch.arange(x.shape[1])[None]  # [1, length]
+        encodings = self.positions.for_sequence(x.shape[1])
+        for depth, (layer, positions) in enumerate(zip(self.applied, encodings, strict=True), 1):
+            x = layer(self.signal(x, token_positions, depth), lengths, positions)
         normed: Tensor = self.final_norm(x)
         return normed
 
 
 class Decoder(_Stack):
-    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: AttentionKernels) -> None:
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [DecoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
-        super().__init__(config, stack, [*layers], both_ways=False)
+        super().__init__(config, stack, [*layers], bidirectional=False)
 
-    def remember(self, encoded: Tensor) -> list[State]:
-        """Each layer's cross-attention memory of ``encoded [batch, source_length, hidden]``."""
+    def cross_attention_kv(self, encoded: Tensor) -> list[State]:
+        """Each layer's keys and values of the source ``encoded [batch, source_length, hidden]``."""
         states: list[State] = []
         for layer in self.applied:
             if not isinstance(layer, DecoderLayer) or layer.cross_attention is None:
                 raise ValueError("this decoder has no cross-attention")
-            memory = layer.cross_attention.remember(encoded)
-            states.append({"cross_key": memory.key, "cross_value": memory.value})
+            source = layer.cross_attention.project_source(encoded)
+            states.append({"cross_key": source.key, "cross_value": source.value})
         return states
 
     def forward(
-        self, x: Tensor, step: Step, states: list[State], chosen: Tensor | None = None
+        self, x: Tensor, step: Step, states: list[State], logit_positions: Tensor | None = None
     ) -> tuple[Tensor, list[State]]:
-        """``x [batch, length, hidden]`` and one state for each layer, before and after.
+        """``x [batch, length, hidden]`` and each layer's state, before and after the step.
 
-        ``chosen``: tokens of ``[batch * length]``; what comes back is ``[1, chosen, hidden]``, and
-        the last feed-forward reads no others.
+        ``logit_positions [n]``: flat positions. If given, the output is ``[1, n, hidden]``, and the
+        last feed-forward runs on these tokens alone.
         """
-        after: list[State] = []
-        places = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])
-        shared = self.positions.of_step(x.shape[1], step)
-        every = zip(self.applied, states, shared, strict=True)
-        for time, (layer, state, positions) in enumerate(every, 1):
-            last = chosen if time == len(self.order) else None
-            x, state_after = layer(self.signal(x, places, time), step, state, positions, last)
-            after.append(state_after)
-        return self.final_norm(x), after
+        new_states: list[State] = []
+        token_positions = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])
+        encodings = self.positions.for_step(x.shape[1], step)
+        layers = zip(self.applied, states, encodings, strict=True)
+        for depth, (layer, state, positions) in enumerate(layers, 1):
+            selected = logit_positions if depth == len(self.order) else None
+            x = self.signal(x, token_positions, depth)
+            x, new_state = layer(x, step, state, positions, selected)
+            new_states.append(new_state)
+        return self.final_norm(x), new_states

@@ -1,7 +1,7 @@
-"""What lets tokens see each other: self-attention, cross-attention, and a recurrent unit.
+"""Token mixers: self-attention, cross-attention, and a recurrent unit.
 
-A decoder's mixer keeps *state* between steps, by name: tensors that belong to one running
-sequence. An empty state means that nothing came before.
+A decoder's mixer keeps *state* between steps: tensors by name that belong to one running
+sequence. An empty state means that no tokens came before.
 """
 
 from collections.abc import Callable
@@ -13,25 +13,25 @@ from torch import Tensor, nn
 from model.basics import Linear, make_norm
 from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind
 from model.disentangled import DisentangledBias
-from model.eager import attend, split_heads, split_qkv
-from model.kernels import AttentionKernels, AttentionPositions, KeyValue, Step
+from model.eager import scaled_dot_product_attention, split_heads, split_qkv
+from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
 
 State = dict[str, Tensor]
 _Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
 
 
-class Mixed(NamedTuple):
-    """``output [batch, length, hidden]`` and the state after it."""
+class MixerOutput(NamedTuple):
+    """``output [batch, length, hidden]`` and the state after the step."""
 
     output: Tensor
     state: State
 
 
 def required(part: _Part | None) -> _Part:
-    """``part``, of a layer that must have it.
+    """``part`` of a layer's configuration, which must be present.
 
     Raises:
-        ValueError: there is none.
+        ValueError: it is None.
     """
     if part is None:
         raise ValueError("this layer lacks an attention or a feed-forward configuration")
@@ -39,9 +39,9 @@ def required(part: _Part | None) -> _Part:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head (or grouped-query, Ainslie et al. 2023) attention of a sequence to itself."""
+    """Multi-head or grouped-query (Ainslie et al. 2023) self-attention."""
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__()
         self.config = config = required(layer.attention)
         self.kernels = kernels
@@ -54,8 +54,8 @@ class SelfAttention(nn.Module):
             self.query_norm = make_norm(config.head_size, config.head_norm)
             self.key_norm = make_norm(config.head_size, config.head_norm)
 
-    def packed(self, x: Tensor) -> Tensor:
-        """``x [batch, length, hidden]`` as what the kernels take: queries, keys and values."""
+    def project_qkv(self, x: Tensor) -> Tensor:
+        """``x [batch, length, hidden]`` to packed queries, keys and values, as kernels take it."""
         qkv: Tensor = self.qkv(x)
         if self.config.head_norm is None:
             return qkv
@@ -67,9 +67,9 @@ class SelfAttention(nn.Module):
 
 
 class GlobalTokens(nn.Module):
-    """What a text's first tokens see of all of it (Beltagy et al. 2020, section 3.1).
+    """Full attention of a text's first tokens (Beltagy et al. 2020, section 3.1).
 
-    They are few, so plain tensor operations do.
+    In plain tensor operations: global tokens are few.
     """
 
     def __init__(self, hidden_size: int, config: AttentionConfig) -> None:
@@ -81,20 +81,22 @@ class GlobalTokens(nn.Module):
         self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
 
     def forward(self, x: Tensor, context: Tensor, lengths: Tensor) -> Tensor:
-        """``context [batch, length, heads * head_size]``, the first tokens' replaced."""
+        """``context [batch, length, heads * head_size]`` with the global tokens' replaced."""
         config = self.config
         query = split_heads(self.query(x[:, : config.num_global_tokens]), config.num_heads)
         key, value = self.key_value(x).chunk(2, -1)
         key, value = (split_heads(part, config.num_kv_heads) for part in (key, value))
-        allowed = torch.arange(x.shape[1]) < lengths[:, None, None, None]
-        seen = attend(query, key, value, allowed, scale=config.scale, soft_cap=config.soft_cap)
-        return torch.cat([seen, context[:, config.num_global_tokens :]], 1)
+        mask = torch.arange(x.shape[1]) < lengths[:, None, None, None]  # [batch, 1, 1, length]
+        global_context = scaled_dot_product_attention(
+            query, key, value, mask, scale=config.scale, soft_cap=config.soft_cap
+        )
+        return torch.cat([global_context, context[:, config.num_global_tokens :]], 1)
 
 
 class BidirectionalAttention(SelfAttention):
-    """Of an encoder."""
+    """An encoder's self-attention."""
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(hidden_size, layer, kernels)
         self.content_bias: DisentangledBias | None = None
         if self.config.disentangled is not None:
@@ -103,8 +105,9 @@ class BidirectionalAttention(SelfAttention):
         if self.config.num_global_tokens:
             self.global_tokens = GlobalTokens(hidden_size, self.config)
 
-    def forward(self, x: Tensor, lengths: Tensor, positions: AttentionPositions) -> Tensor:
-        qkv = self.packed(x)
+    def forward(self, x: Tensor, lengths: Tensor, positions: PositionEncodings) -> Tensor:
+        """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
+        qkv = self.project_qkv(x)
         if self.content_bias is not None:
             bias = self.content_bias(qkv)
             positions = positions._replace(
@@ -118,25 +121,30 @@ class BidirectionalAttention(SelfAttention):
 
 
 class CausalAttention(SelfAttention):
-    """Of a decoder. State: ``key`` and ``value [batch, kv_heads, capacity, head_size]``."""
+    """A decoder's self-attention.
 
-    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: AttentionKernels) -> None:
+    State: ``key`` and ``value``, each ``[batch, kv_heads, capacity, head_size]``.
+    """
+
+    def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(hidden_size, layer, kernels)
         if self.config.disentangled is not None or self.config.num_global_tokens:
-            raise ValueError("disentangled attention and global tokens are an encoder's")
+            raise ValueError("only encoders support disentangled attention and global tokens")
 
-    def forward(self, x: Tensor, step: Step, state: State, positions: AttentionPositions) -> Mixed:
+    def forward(
+        self, x: Tensor, step: Step, state: State, positions: PositionEncodings
+    ) -> MixerOutput:
         past = KeyValue(state["key"], state["value"]) if state else None
-        attended = self.kernels.causal(self.packed(x), self.config, positions, past, step)
-        return Mixed(self.output(attended.context), attended.memory._asdict())
+        context, present = self.kernels.causal(
+            self.project_qkv(x), self.config, positions, past, step
+        )
+        return MixerOutput(self.output(context), present._asdict())
 
 
 class CrossAttention(nn.Module):
-    """Of a decoder to the encoded source, whose keys and values are computed once."""
+    """A decoder's attention to the encoded source, whose keys and values are computed once."""
 
-    def __init__(
-        self, hidden_size: int, config: AttentionConfig, kernels: AttentionKernels
-    ) -> None:
+    def __init__(self, hidden_size: int, config: AttentionConfig, kernels: ModelKernels) -> None:
         super().__init__()
         self.config = config
         self.kernels = kernels
@@ -146,16 +154,16 @@ class CrossAttention(nn.Module):
         self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
         self.output = Linear(inner_size, hidden_size, bias=config.output_bias)
 
-    def remember(self, encoded: Tensor) -> KeyValue:
-        """``encoded [batch, source_length, hidden]`` as this layer's keys and values."""
+    def project_source(self, encoded: Tensor) -> KeyValue:
+        """This layer's keys and values of ``encoded [batch, source_length, hidden]``."""
         key, value = self.key_value(encoded).chunk(2, -1)
         num_heads = self.config.num_kv_heads
         return KeyValue(split_heads(key, num_heads), split_heads(value, num_heads))
 
-    def forward(self, x: Tensor, step: Step, memory: KeyValue) -> Mixed:
-        attended = self.kernels.cross(self.query(x), self.config, memory, step)
-        state = {"cross_key": attended.memory.key, "cross_value": attended.memory.value}
-        return Mixed(self.output(attended.context), state)
+    def forward(self, x: Tensor, step: Step, source: KeyValue) -> MixerOutput:
+        context, source = self.kernels.cross(self.query(x), self.config, source, step)
+        state = {"cross_key": source.key, "cross_value": source.value}
+        return MixerOutput(self.output(context), state)
 
 
 class SimplerSimpleRecurrentUnit(nn.Module):
@@ -165,28 +173,28 @@ class SimplerSimpleRecurrentUnit(nn.Module):
     output is ``relu(c_t)``.
     """
 
-    def __init__(self, hidden_size: int, _layer: LayerConfig, _kernels: AttentionKernels) -> None:
+    def __init__(self, hidden_size: int, _layer: LayerConfig, _kernels: ModelKernels) -> None:
         super().__init__()
         self.forget = Linear(hidden_size, hidden_size, bias=True)
         self.candidate = Linear(hidden_size, hidden_size, bias=False)
 
     def forward(
-        self, x: Tensor, _step: Step, state: State, _positions: AttentionPositions
-    ) -> Mixed:
+        self, x: Tensor, _step: Step, state: State, _positions: PositionEncodings
+    ) -> MixerOutput:
         forget = torch.sigmoid(self.forget(x))
         update = (1 - forget) * self.candidate(x)
-        memory = state["recurrent"] if state else torch.zeros_like(x[:, 0])
-        memories = []
+        cell = state["recurrent"] if state else torch.zeros_like(x[:, 0])  # [batch, hidden]
+        cells = []
         for t in range(x.shape[1]):
-            memory = forget[:, t] * memory + update[:, t]
-            memories.append(memory)
-        return Mixed(torch.stack(memories, 1).relu(), {"recurrent": memory})
+            cell = forget[:, t] * cell + update[:, t]
+            cells.append(cell)
+        return MixerOutput(torch.stack(cells, 1).relu(), {"recurrent": cell})
 
 
-DECODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, AttentionKernels], nn.Module]] = {
+DECODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, ModelKernels], nn.Module]] = {
     MixerKind.ATTENTION: CausalAttention,
     MixerKind.SSRU: SimplerSimpleRecurrentUnit,
 }
-ENCODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, AttentionKernels], nn.Module]] = {
+ENCODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, ModelKernels], nn.Module]] = {
     MixerKind.ATTENTION: BidirectionalAttention,
 }

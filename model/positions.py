@@ -1,4 +1,4 @@
-"""How a token learns where it stands: added to its embedding, or known to attention."""
+"""Position encodings: absolute ones, added to embeddings, and those that attention uses."""
 
 import math
 from collections.abc import Callable
@@ -8,16 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import (
-    AttentionConfig,
+from model.config import AttentionConfig, StackConfig
+from model.kernels import PositionEncodings, RotaryTables, Step
+from model.position_config import (
     PositionConfig,
     PositionKind,
     RelativeBiasConfig,
     RotaryConfig,
     SignalKind,
-    StackConfig,
 )
-from model.kernels import AttentionPositions, RotaryTables, Step
 from model.relative_bias import RELATIVE_BIASES
 from model.rotary import rotary_frequencies
 
@@ -31,28 +30,28 @@ def sinusoids(max_positions: int, size: int) -> Tensor:
     half = size // 2
     step = math.log(10_000.0) / max(half - 1, 1)
     frequencies = torch.exp(-step * torch.arange(half, dtype=torch.float32))
-    return _waves(torch.arange(max_positions, dtype=torch.float32), frequencies)
+    return _sin_cos(torch.arange(max_positions, dtype=torch.float32), frequencies)
 
 
 def paper_sinusoids(max_positions: int, size: int) -> Tensor:
     """As :func:`sinusoids`, with the frequencies of the paper: ``10,000 ** (-2 i / size)``.
 
-    In double precision, as ``transformers`` makes them for its Marian and PEGASUS.
+    Computed in float64, as ``transformers`` does for Marian and PEGASUS.
     """
     exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
-    places = torch.arange(max_positions, dtype=torch.float64)
-    return _waves(places, 10_000.0**-exponents).float()
+    positions = torch.arange(max_positions, dtype=torch.float64)
+    return _sin_cos(positions, 10_000.0**-exponents).float()
 
 
-def _waves(places: Tensor, frequencies: Tensor) -> Tensor:
-    angles = places[:, None] * frequencies
+def _sin_cos(positions: Tensor, frequencies: Tensor) -> Tensor:
+    angles = positions[:, None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
 def rotary_tables(max_positions: int, head_size: int, config: RotaryConfig) -> RotaryTables:
     """Cosines and sines of ``position * base^(-2i / size)`` (Su et al. 2021, eq. 15), scaled.
 
-    Dimensions beyond ``config.size`` have the angle 0: they stay as they are.
+    Dimensions beyond ``config.size`` have the angle 0: they are not rotated.
     """
     frequencies = rotary_frequencies(head_size, config)
     angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
@@ -61,8 +60,8 @@ def rotary_tables(max_positions: int, head_size: int, config: RotaryConfig) -> R
     return RotaryTables(functional.pad(cos, rest, value=1.0), functional.pad(sin, rest))
 
 
-class PositionTable(nn.Module):
-    """Adds a row of ``weight [max_positions, size]`` to each token."""
+class AbsolutePositions(nn.Module):
+    """Adds the row of each token's position, from ``weight [max_positions, size]``."""
 
     weight: Tensor
 
@@ -70,7 +69,7 @@ class PositionTable(nn.Module):
         return x + functional.embedding(positions, self.weight)
 
 
-class LearnedPositions(PositionTable):
+class LearnedPositions(AbsolutePositions):
     def __init__(self, config: PositionConfig, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.max_positions, size))
@@ -82,7 +81,7 @@ SINUSOIDS: dict[PositionKind, Callable[[int, int], Tensor]] = {
 }
 
 
-class SinusoidalPositions(PositionTable):
+class SinusoidalPositions(AbsolutePositions):
     def __init__(self, config: PositionConfig, size: int) -> None:
         super().__init__()
         table = SINUSOIDS[config.kind](config.first + config.max_positions, size)
@@ -90,7 +89,7 @@ class SinusoidalPositions(PositionTable):
 
 
 class NoPositions(nn.Module):
-    """For models that learn of positions elsewhere: in their attention, or not at all."""
+    """For models without absolute positions; their attention may use relative ones."""
 
     def __init__(self, _config: PositionConfig, _size: int) -> None:
         super().__init__()
@@ -108,28 +107,31 @@ POSITIONS: dict[PositionKind, Callable[[PositionConfig, int], nn.Module]] = {
 
 
 class SinusoidalSignal(nn.Module):
-    """Sinusoids of the place and of how often layers were applied (Dehghani et al. 2018, eq. 4)."""
+    """The Universal Transformer's timing signal (Dehghani et al. 2018, equation 4).
 
-    places: Tensor
-    times: Tensor
+    Adds sinusoids of the token's position and of the layer's depth.
+    """
+
+    positions: Tensor
+    depths: Tensor
 
     def __init__(self, max_positions: int, num_applied: int, size: int) -> None:
         super().__init__()
-        self.register_buffer("places", sinusoids(max_positions, size), persistent=False)
-        self.register_buffer("times", sinusoids(num_applied + 1, size), persistent=False)
+        self.register_buffer("positions", sinusoids(max_positions, size), persistent=False)
+        self.register_buffer("depths", sinusoids(num_applied + 1, size), persistent=False)
 
-    def forward(self, x: Tensor, places: Tensor, time: int) -> Tensor:
-        """``x [batch, length, size]``, ``places [batch or 1, length]``; ``time`` begins with 1."""
-        return x + (functional.embedding(places, self.places) + self.times[time])
+    def forward(self, x: Tensor, positions: Tensor, depth: int) -> Tensor:
+        """``x [batch, length, size]``, ``positions [batch or 1, length]``; ``depth`` from 1."""
+        return x + (functional.embedding(positions, self.positions) + self.depths[depth])
 
 
 class NoSignal(nn.Module):
-    """For layers that are applied once, or need not know."""
+    """No timing signal: the usual Transformer."""
 
     def __init__(self, _max_positions: int, _num_applied: int, _size: int) -> None:
         super().__init__()
 
-    def forward(self, x: Tensor, _places: Tensor, _time: int) -> Tensor:
+    def forward(self, x: Tensor, _positions: Tensor, _depth: int) -> Tensor:
         return x
 
 
@@ -139,45 +141,48 @@ SIGNALS: dict[SignalKind, Callable[[int, int, int], nn.Module]] = {
 }
 
 
-class PositionTables(nn.Module):
-    """What the attentions of a stack know of positions: one table for all that know the same.
+class PositionEncoder(nn.Module):
+    """The :class:`PositionEncodings` of every layer of a stack, in order of application.
 
-    Both methods give every layer's :class:`AttentionPositions`, in order. ``both_ways``: a
-    token may see those after it.
+    Layers with the same configuration share one table.
+
+    Args:
+        bidirectional: whether a token sees the tokens after it.
     """
 
-    def __init__(self, max_positions: int, stack: StackConfig, *, both_ways: bool) -> None:
+    def __init__(self, max_positions: int, stack: StackConfig, *, bidirectional: bool) -> None:
         super().__init__()
         attentions = [stack.layers[index].attention for index in stack.applied]
-        self.rotary_of = [_rotary_of(attention) for attention in attentions]
-        self.rotaries = list(dict.fromkeys(filter(None, self.rotary_of)))
+        self.layer_rotaries = [_rotary_key(attention) for attention in attentions]
+        self.rotaries = list(dict.fromkeys(filter(None, self.layer_rotaries)))
         for index, rotary in enumerate(self.rotaries):
             tables = rotary_tables(max_positions, rotary.head_size, rotary.config)
             for name, table in tables._asdict().items():
                 self.register_buffer(f"rotary_{index}_{name}", table, persistent=False)
-        self.bias_of = [_bias_of(attention) for attention in attentions]
-        self.bias_configs = list(dict.fromkeys(filter(None, self.bias_of)))
+        self.layer_biases = [_bias_key(attention) for attention in attentions]
+        self.bias_configs = list(dict.fromkeys(filter(None, self.layer_biases)))
         self.biases = nn.ModuleList(
-            RELATIVE_BIASES[bias.config.kind](bias.config, bias.num_heads, both_ways)
+            RELATIVE_BIASES[bias.config.kind](bias.config, bias.num_heads, bidirectional)
             for bias in self.bias_configs
         )
 
-    def of_sequence(self, length: int) -> list[AttentionPositions]:
-        """Where queries and keys are the ``length`` tokens of a whole sequence."""
+    def for_sequence(self, length: int) -> list[PositionEncodings]:
+        """For whole sequences: queries and keys are the same ``length`` tokens."""
         if not self.bias_configs:
-            return self._of(None)
-        places = torch.arange(length)
-        return self._of(places - places[None, :, None])
+            return self._for_distances(None)
+        positions = torch.arange(length)
+        return self._for_distances(positions - positions[None, :, None])
 
-    def of_step(self, length: int, step: Step) -> list[AttentionPositions]:
-        """Where ``length`` new tokens see themselves and those cached."""
+    def for_step(self, length: int, step: Step) -> list[PositionEncodings]:
+        """For a decoder step: ``length`` new tokens see cached ones and each other."""
         if not self.bias_configs:
-            return self._of(None)
+            return self._for_distances(None)
         queries = step.num_cached_tokens[:, None] + torch.arange(length)
-        return self._of(torch.arange(step.max_total_length.item()) - queries[:, :, None])
+        keys = torch.arange(step.max_total_length.item())
+        return self._for_distances(keys - queries[:, :, None])
 
-    def _of(self, distances: Tensor | None) -> list[AttentionPositions]:
-        """``distances [rows, length, total]``, key less query; None where no bias needs them."""
+    def _for_distances(self, distances: Tensor | None) -> list[PositionEncodings]:
+        """``distances [rows, length, total]``, key minus query; None if no bias needs them."""
         tables = {
             rotary: RotaryTables(
                 self.get_buffer(f"rotary_{index}_cos"), self.get_buffer(f"rotary_{index}_sin")
@@ -189,35 +194,35 @@ class PositionTables(nn.Module):
             for config, bias in zip(self.bias_configs, self.biases, strict=True):
                 biases[config] = bias(distances)
         return [
-            AttentionPositions(
+            PositionEncodings(
                 rotary=None if rotary is None else tables[rotary],
                 bias=None if bias is None else biases[bias],
             )
-            for rotary, bias in zip(self.rotary_of, self.bias_of, strict=True)
+            for rotary, bias in zip(self.layer_rotaries, self.layer_biases, strict=True)
         ]
 
 
-class _Rotary(NamedTuple):
-    """What a rotary table depends on."""
+class _RotaryKey(NamedTuple):
+    """Layers with equal keys share a rotary table."""
 
     config: RotaryConfig
     head_size: int
 
 
-def _rotary_of(attention: AttentionConfig | None) -> _Rotary | None:
+def _rotary_key(attention: AttentionConfig | None) -> _RotaryKey | None:
     if attention is None or attention.rotary is None:
         return None
-    return _Rotary(attention.rotary, attention.head_size)
+    return _RotaryKey(attention.rotary, attention.head_size)
 
 
-class _Bias(NamedTuple):
-    """What a relative bias depends on."""
+class _BiasKey(NamedTuple):
+    """Layers with equal keys share a relative bias."""
 
     config: RelativeBiasConfig
     num_heads: int
 
 
-def _bias_of(attention: AttentionConfig | None) -> _Bias | None:
+def _bias_key(attention: AttentionConfig | None) -> _BiasKey | None:
     if attention is None or attention.bias is None:
         return None
-    return _Bias(attention.bias, attention.num_heads)
+    return _BiasKey(attention.bias, attention.num_heads)

@@ -1,4 +1,4 @@
-"""How fast each pair of a head's dimensions turns with the position."""
+"""Rotary frequencies and their scalings for longer contexts."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import (
+from model.position_config import (
     LinearScaling,
     ListedScaling,
     Llama3Scaling,
@@ -22,19 +22,19 @@ def linear(frequencies: Tensor, scaling: LinearScaling, _config: RotaryConfig) -
 
 
 def llama3(frequencies: Tensor, scaling: Llama3Scaling, _config: RotaryConfig) -> Tensor:
-    """Llama Team 2024, as their code has it."""
-    turns = scaling.original_positions * frequencies / (2 * math.pi)
+    """Llama Team 2024, after their code."""
+    rotations = scaling.original_positions * frequencies / (2 * math.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    kept = ((rotations - low) / (high - low)).clamp(0, 1)
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
 def yarn(frequencies: Tensor, scaling: YarnScaling, config: RotaryConfig) -> Tensor:
-    """Peng et al. 2023, equations 17 to 19, with the ramp over dimensions of their code."""
+    """Peng et al. 2023, equations 17 to 19; the ramp over dimensions is from their code."""
     size = 2 * len(frequencies)
 
-    def dimension(turns: float) -> float:
-        wavelength = scaling.original_positions / (turns * 2 * math.pi)
+    def dimension(rotations: float) -> float:
+        wavelength = scaling.original_positions / (rotations * 2 * math.pi)
         return size * math.log(wavelength) / (2 * math.log(config.base))
 
     first, last = dimension(scaling.fast), dimension(scaling.slow)
@@ -60,7 +60,7 @@ SCALINGS: dict[type, Callable[[Tensor, Any, RotaryConfig], Tensor]] = {
 
 
 def rotary_frequencies(head_size: int, config: RotaryConfig) -> Tensor:
-    """``base^(-2i / size)``, scaled: ``[size / 2]`` angles in radians for each position."""
+    """``base^(-2i / size)``, scaled: ``[size / 2]`` radians per position."""
     size = config.size or head_size
     exponents = torch.arange(0, size, 2, dtype=torch.float32) / size
     frequencies = 1 / config.base**exponents

@@ -1,4 +1,4 @@
-"""The whole model: embedding, encoder, decoder and head, as a configuration says."""
+"""The whole model: embedding, encoder, decoder and head, as its configuration says."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from model.basics import Linear, make_norm
 from model.config import ModelConfig
 from model.eager import EagerKernels
 from model.heads import HEADS
-from model.kernels import AttentionKernels, Step
+from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder
 from model.mixers import State
 from model.positions import POSITIONS
@@ -18,33 +18,38 @@ from model.positions import POSITIONS
 EAGER = EagerKernels()
 
 
-class Decoded(NamedTuple):
-    """``hidden [batch, length, size]``, and each layer's state after it."""
+class DecoderOutput(NamedTuple):
+    """``hidden [batch, length, size]``, and each layer's state after the step."""
 
     hidden: Tensor
     states: list[State]
 
 
-class Table(nn.Module):
-    """``weight [rows, size]``, looked up by row."""
+class EmbeddingTable(nn.Module):
+    """``weight [rows, size]``; returns the rows of the given ids."""
 
-    def __init__(self, rows: int, size: int) -> None:
+    def __init__(self, num_rows: int, size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, size))
+        self.weight = nn.Parameter(torch.empty(num_rows, size))
 
     def forward(self, ids: Tensor) -> Tensor:
         return functional.embedding(ids, self.weight)
 
 
-class Placement(nn.Module):
-    """Adds positions and segments to tokens; projects them if they are of another size."""
+class InputEmbedding(nn.Module):
+    """Adds positions and segments to token embeddings, then normalises and projects them.
+
+    The projection exists if the embeddings are not of the hidden size (Lan et al. 2019).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         embedding = config.embedding
         size = embedding.size or config.hidden_size
         self.positions = POSITIONS[config.position.kind](config.position, size)
-        self.segments = Table(embedding.num_segments, size) if embedding.num_segments else None
+        self.segments: nn.Module | None = None
+        if embedding.num_segments:
+            self.segments = EmbeddingTable(embedding.num_segments, size)
         self.norm: nn.Module = nn.Identity()
         if embedding.norm is not None:
             self.norm = make_norm(size, embedding.norm)
@@ -63,17 +68,17 @@ class Placement(nn.Module):
         return projected
 
 
-class Embedding(Placement):
-    """Tokens, scaled, and what places them in an encoder's input, or in any."""
+class TokenEmbedding(InputEmbedding):
+    """The token table, which encoder and decoder share, and the input embedding of the first."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         size = config.embedding.size or config.hidden_size
         self.scale = config.embedding.scale
-        self.tokens = Table(config.vocabulary_size, size)
+        self.tokens = EmbeddingTable(config.vocabulary_size, size)
 
     def look_up(self, token_ids: Tensor) -> Tensor:
-        """``token_ids [batch, length]`` to ``[batch, length, size]``."""
+        """Scaled rows of the token table: ``[batch, length]`` to ``[batch, length, size]``."""
         x: Tensor = self.tokens(token_ids)
         return x if self.scale == 1.0 else x * self.scale
 
@@ -85,13 +90,13 @@ class Transformer(nn.Module):
     :mod:`model.initialise`.
     """
 
-    def __init__(self, config: ModelConfig, kernels: AttentionKernels = EAGER) -> None:
+    def __init__(self, config: ModelConfig, kernels: ModelKernels = EAGER) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config)
-        self.target_placement: Placement | None = None
+        self.embedding = TokenEmbedding(config)
+        self.target_embedding: InputEmbedding | None = None
         if config.embedding.separate_target:
-            self.target_placement = Placement(config)
+            self.target_embedding = InputEmbedding(config)
         if config.encoder is not None:
             self.encoder = Encoder(config, config.encoder, kernels)
         if config.decoder is not None:
@@ -116,29 +121,33 @@ class Transformer(nn.Module):
         pooled: Tensor = self.head(hidden, lengths)
         return pooled
 
-    def remember(self, encoded: Tensor) -> list[State]:
-        """The decoder's states before the first token, over a source from :meth:`encode`."""
-        return self.decoder.remember(encoded)
+    def cross_attention_kv(self, encoded: Tensor) -> list[State]:
+        """The decoder's states before the first token, from a source of :meth:`encode`."""
+        return self.decoder.cross_attention_kv(encoded)
 
     def decode(
         self,
         token_ids: Tensor,
         step: Step,
         states: list[State] | None = None,
-        chosen: Tensor | None = None,
-    ) -> Decoded:
+        logit_positions: Tensor | None = None,
+    ) -> DecoderOutput:
         """Runs the decoder over ``token_ids [batch, length]``.
 
-        A token's position is ``num_cached_tokens`` plus its index. ``states`` are those that
-        the step before returned, those of :meth:`remember`, or None for empty ones. ``chosen``:
-        the tokens of ``[batch * length]`` whose hidden vectors, ``[1, chosen, size]``, are wanted.
+        A token's position is ``num_cached_tokens`` plus its index.
+
+        Args:
+            states: those of the step before, those of :meth:`cross_attention_kv` for the first
+                step over a source, or None for empty ones.
+            logit_positions: ``[n]``, each ``row * length + index``. If given, the hidden vectors
+                are those of these tokens, ``[1, n, size]``.
         """
         if states is None:
             states = [{} for _ in self.decoder.order]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
-        place = self.target_placement or self.embedding
-        x = place(self.embedding.look_up(token_ids), positions, None)
-        return Decoded(*self.decoder(x, step, states, chosen))
+        embed = self.target_embedding or self.embedding
+        x = embed(self.embedding.look_up(token_ids), positions, None)
+        return DecoderOutput(*self.decoder(x, step, states, logit_positions))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """A language model's head: ``[..., size]`` to ``[..., vocabulary]``."""
@@ -147,16 +156,16 @@ class Transformer(nn.Module):
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter that a model of ``config`` has."""
+    """Name and shape of every parameter of a model with this configuration."""
     with torch.device("meta"):
         model = Transformer(config)
     return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
 def from_weights(
-    config: ModelConfig, weights: dict[str, Tensor], kernels: AttentionKernels = EAGER
+    config: ModelConfig, weights: dict[str, Tensor], kernels: ModelKernels = EAGER
 ) -> Transformer:
-    """A model for inference that holds ``weights`` themselves, not a copy."""
+    """A model for inference. It holds ``weights`` themselves, not a copy."""
     model = Transformer(config, kernels)
     model.load_state_dict(weights, assign=True)
     return model.eval().requires_grad_(requires_grad=False)

@@ -1,8 +1,8 @@
-"""A window that looks both ways, in blocks: time and memory grow with the length, not its square.
+"""Bidirectional sliding-window attention in blocks: linear in the length, not quadratic.
 
-The queries of a block of ``window - 1`` tokens see nothing outside their own block and the two
-beside it (Beltagy et al. 2020, section 3.1), so each block is an attention of its own, over
-three blocks of keys. docs/decisions/0021-attention-shapes.md has what was measured.
+The queries of a block of ``window - 1`` tokens see only their own block and its two neighbours
+(Beltagy et al. 2020, section 3.1). So each block is a separate attention over three blocks of
+keys. Measurements: docs/decisions/0021-attention-shapes.md.
 """
 
 import torch
@@ -10,58 +10,66 @@ from torch import Tensor, onnx
 from torch.nn import functional
 
 from model.config import AttentionConfig
-from model.eager import rotate, split_heads, split_qkv
-from model.kernels import AttentionPositions
+from model.eager import apply_rotary, split_heads, split_qkv
+from model.kernels import PositionEncodings
 
-# So low that nothing is left of a score, and a number in fp16 as well.
-LOWEST = -30_000.0
+# Added to a masked score. Its softmax weight is zero, and fp16 can represent it.
+MASKED = -30_000.0
 
 
-def attend_in_blocks(
+def blocked_window_attention(
     qkv: Tensor,
     config: AttentionConfig,
-    positions: AttentionPositions,
+    positions: PositionEncodings,
     lengths: Tensor,
     window: int,
 ) -> Tensor:
-    """As :meth:`model.kernels.AttentionKernels.bidirectional`, with ONNX Runtime's operators."""
+    """As :meth:`model.kernels.ModelKernels.bidirectional`, in ONNX Runtime's operators.
+
+    Raises:
+        ValueError: more global tokens than a block holds, or a ``soft_cap``.
+    """
     num_global = config.num_global_tokens
-    size = max(window - 1, 1)  # of a block
-    if num_global > size:
-        raise ValueError(f"{num_global} global tokens are more than a block of {size}")
+    block_size = max(window - 1, 1)
+    if num_global > block_size:
+        raise ValueError(f"{num_global} global tokens do not fit into a block of {block_size}")
     batch, length, _ = qkv.shape
     query, key, value = split_qkv(qkv, config)
     if positions.rotary is not None:
-        places = torch.arange(length)[None]
+        indices = torch.arange(length)[None]
         query, key = (
-            rotate(split_heads(x, heads), positions.rotary, places).transpose(1, 2).flatten(2)
+            apply_rotary(split_heads(x, heads), positions.rotary, indices)
+            .transpose(1, 2)
+            .flatten(2)
             for x, heads in ((query, config.num_heads), (key, config.num_kv_heads))
         )
-    # At least one token of padding: a tensor without rows is no example for the exporter.
-    num_blocks = length // size + 1
-    padding = num_blocks * size - length
-    queries = functional.pad(query, (0, 0, 0, padding)).reshape(batch * num_blocks, size, -1)
+    # At least one token of padding: the exporter cannot trace a tensor without rows.
+    num_blocks = length // block_size + 1
+    padding = num_blocks * block_size - length
+    queries = functional.pad(query, (0, 0, 0, padding)).reshape(batch * num_blocks, block_size, -1)
     keys, values = (
-        _beside(_grouped(x, config), num_blocks, size, padding, num_global) for x in (key, value)
+        _neighbour_blocks(_repeat_kv(x, config), num_blocks, block_size, padding, num_global)
+        for x in (key, value)
     )
-    first = torch.arange(num_blocks)[:, None] * size
-    query_places = (first + torch.arange(size))[:, :, None]  # [blocks, size, 1]
-    key_places = (first + torch.arange(-size, 2 * size))[:, None]  # [blocks, 1, 3 * size]
-    near = (query_places - key_places).abs() < window
-    # Global tokens stand behind each block's own keys, once.
-    valid = (key_places >= num_global) & (key_places < lengths[:, None, None, None])
-    bias = torch.where(near & valid, 0.0, LOWEST)  # [batch, blocks, size, 3 * size]
+    first = torch.arange(num_blocks)[:, None] * block_size
+    query_indices = (first + torch.arange(block_size))[:, :, None]  # [blocks, size, 1]
+    # key_indices has the shape [blocks, 1, 3 * size].
+    key_indices = (first + torch.arange(-block_size, 2 * block_size))[:, None]
+    in_window = (query_indices - key_indices).abs() < window
+    # Global tokens follow each block's own keys and must not occur twice.
+    valid = (key_indices >= num_global) & (key_indices < lengths[:, None, None, None])
+    bias = torch.where(in_window & valid, 0.0, MASKED)  # [batch, blocks, size, 3 * size]
     if num_global:
         is_valid = torch.arange(num_global) < lengths[:, None, None, None]
-        more = torch.where(is_valid, 0.0, LOWEST).expand(-1, num_blocks, size, -1)
-        bias = torch.cat([bias, more], 3)
-    bias = bias.reshape(batch * num_blocks, 1, size, 3 * size + num_global)
+        global_bias = torch.where(is_valid, 0.0, MASKED).expand(-1, num_blocks, block_size, -1)
+        bias = torch.cat([bias, global_bias], 3)
+    bias = bias.reshape(batch * num_blocks, 1, block_size, 3 * block_size + num_global)
     context = _multi_head_attention(queries, keys, values, bias, config)
-    return context.reshape(batch, num_blocks * size, -1)[:, :length]
+    return context.reshape(batch, num_blocks * block_size, -1)[:, :length]
 
 
-def _grouped(x: Tensor, config: AttentionConfig) -> Tensor:
-    """Keys or values, once for every query head: ``[batch, length, heads * head_size]``."""
+def _repeat_kv(x: Tensor, config: AttentionConfig) -> Tensor:
+    """Keys or values, repeated for every query head: ``[batch, length, heads * head_size]``."""
     group = config.num_heads // config.num_kv_heads
     if group == 1:
         return x
@@ -69,8 +77,10 @@ def _grouped(x: Tensor, config: AttentionConfig) -> Tensor:
     return heads.repeat_interleave(group, 2).flatten(2)
 
 
-def _beside(x: Tensor, num_blocks: int, size: int, padding: int, num_global: int) -> Tensor:
-    """Each block with the one before, the one after, and the first ``num_global`` tokens.
+def _neighbour_blocks(
+    x: Tensor, num_blocks: int, size: int, padding: int, num_global: int
+) -> Tensor:
+    """Each block between its two neighbours, then the first ``num_global`` tokens.
 
     ``[batch, length, ...]`` to ``[batch * blocks, 3 * size + num_global, ...]``
     """
@@ -86,7 +96,7 @@ def _multi_head_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, config: AttentionConfig
 ) -> Tensor:
     if config.soft_cap is not None:
-        raise ValueError("a window that looks both ways has no soft_cap")
+        raise ValueError("a bidirectional window with a soft_cap is not implemented")
     scale = {} if config.scale is None else {"scale": config.scale}
     return onnx.ops.symbolic(
         "com.microsoft::MultiHeadAttention",

@@ -1,42 +1,44 @@
 #include "attention.h"
 
-#include "attention_queries.h"
-#include "numbers.h"
+#include "attention_state.h"
+#include "integers.h"
 
 namespace attention {
 namespace {
 
-// Queries of a group's heads at a time. Without a memory, keys are gathered for each time.
-constexpr int64_t kQueries = 48, kQueriesWithoutMemory = 128;
+// Queries of a key head in a QueryBlock. Without a cache, each block gathers keys anew, which more
+// queries pay for.
+constexpr int64_t kMaxQueries = 48, kMaxQueriesWithoutCache = 128;
 
-// Of a row's keys and values: in more, the processor sees by itself what will be read.
-constexpr int64_t kFetched = 48;
-constexpr int kSecondCache = 2;  // of what __builtin_prefetch fetches to
+constexpr int64_t kPrefetchedKeys = 48;  // behind these, the hardware prefetcher takes over
+constexpr int kToL2 = 2;                 // locality argument of __builtin_prefetch
 
 }  // namespace
 
-int64_t tokens_at_once(const Call& call) {
-  const int64_t most = call.memory.keys ? kQueries : kQueriesWithoutMemory;
-  return smaller(call.num_tokens, larger(1, most / call.group()));
+int64_t max_block_tokens(const Params& params) {
+  const int64_t most = params.cache.keys ? kMaxQueries : kMaxQueriesWithoutCache;
+  return min(params.num_tokens, max(1, most / params.group_size()));
 }
 
-int64_t rows_at_once(const Call& call) {
-  return call.sources ? larger(1, kQueries / (call.group() * tokens_at_once(call))) : 1;
+int64_t max_block_rows(const Params& params) {
+  if (!params.cache_rows) return 1;
+  return max(1, kMaxQueries / (params.group_size() * max_block_tokens(params)));
 }
 
-size_t scratch_size(const Call& call) {
-  const int64_t num_queries = rows_at_once(call) * tokens_at_once(call) * call.group();
-  const int64_t num_gathered = call.memory.keys ? 0 : 2 * call.block() + kMostLanes;
-  return Queries::scratch_size(call, num_queries) + num_gathered * call.size;
+size_t scratch_size(const Params& params) {
+  const int64_t num_queries =
+      max_block_rows(params) * max_block_tokens(params) * params.group_size();
+  const int64_t num_gathered = params.cache.keys ? 0 : 2 * params.keys_per_block() + kMaxLanes;
+  return QueryState::scratch_size(params, num_queries) + num_gathered * params.head_size;
 }
 
-void fetch(const Call& call, int64_t row, int64_t kv_head) {
-  const int64_t at =
-      (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * call.size;
-  const int64_t size = smaller(call.length(row), kFetched) * call.size;
-  for (int64_t i = at; i < at + size; i += kLine) {
-    __builtin_prefetch(call.memory.keys + i, 0, kSecondCache);
-    __builtin_prefetch(call.memory.values + i, 0, kSecondCache);
+void prefetch_cache(const Params& params, int64_t row, int64_t kv_head) {
+  const int64_t begin = (params.cache_row(row) * params.num_kv_heads + kv_head) *
+                        params.cache.capacity * params.head_size;
+  const int64_t size = min(params.length(row), kPrefetchedKeys) * params.head_size;
+  for (int64_t i = begin; i < begin + size; i += kLineFloats) {
+    __builtin_prefetch(params.cache.keys + i, 0, kToL2);
+    __builtin_prefetch(params.cache.values + i, 0, kToL2);
   }
 }
 

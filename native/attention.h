@@ -1,8 +1,11 @@
-// softmax(Q K^T scale) V over a cache, with grouped heads (Vaswani et al. 2017, Ainslie et al.
-// 2023), in blocks of keys with a running maximum (Milakov and Gimelshein 2018; Dao et al. 2022).
+// softmax(Q K^T scale) V over a key/value cache, with grouped query heads (Vaswani et al. 2017,
+// Ainslie et al. 2023), one block of keys at a time with a running maximum, as in FlashAttention
+// (Milakov and Gimelshein 2018; Dao et al. 2022). simd/attention.cc has the kernel,
+// simd/attention_microkernels.h its micro-kernels.
 //
-// Blocks begin at multiples of their size of a row's positions, so that a token's numbers depend
-// neither on the rows beside it, nor on threads, nor on how its row was cut into runs.
+// A row is a sequence of the batch. Blocks of keys begin at multiples of their size in a row's
+// positions, so that a token's result depends neither on other rows, nor on threads, nor on how a
+// prompt was cut into chunks.
 #pragma once
 
 #include <stddef.h>
@@ -10,88 +13,99 @@
 
 namespace attention {
 
-constexpr int64_t kLine = 16;  // floats of a cache's line
+constexpr int64_t kLineFloats = 16;  // of a cache line
 
-// Vectors of new tokens: head h of token t of row r is at data + r * row + t * token + h * size.
-struct Vectors {
+// Query, key or value vectors of new tokens: [rows][tokens][heads][head_size], with strides in
+// floats, since all three may lie in one tensor.
+struct TokenVectors {
   const float* data;
-  int64_t row, token;  // floats from one to the next
+  int64_t row_stride, token_stride;
 
-  const float* of(int64_t at_row, int64_t at_token) const {
-    return data + at_row * row + at_token * token;
+  const float* at(int64_t row, int64_t token) const {
+    return data + row * row_stride + token * token_stride;
   }
 };
 
-// [rows][kv_heads][capacity][size] each; null keys: there is none.
-struct Memory {
+// [rows][kv_heads][capacity][head_size] each; keys are null if there is no cache.
+struct KvCache {
   float* keys;
   float* values;
   int64_t capacity;
 };
 
-// Added to scores: [rows or 1][heads or 1][tokens][keys]; a stride is 0 where there is one of all.
+// Added to scores: [rows or 1][heads or 1][tokens][num_keys]. The stride of an axis of 1 is 0.
 struct Bias {
   const float* data;
-  int64_t row, head, num_keys;
+  int64_t row_stride, head_stride, num_keys;
 };
 
-// Angles of positions, [positions][half] each: the first 2 * half dimensions turn.
+// Cosines and sines of rotary embeddings (Su et al. 2021), [positions][half_dim]: the first
+// 2 * half_dim dimensions of a head rotate.
 struct Rotary {
   const float* cos;
   const float* sin;
-  int64_t half;
-  bool is_interleaved;  // pairs are neighbours, else half apart
+  int64_t half_dim;
+  bool is_interleaved;  // pairs are dimensions 2i and 2i + 1; otherwise i and i + half_dim
 };
 
-struct Call {
-  int64_t num_heads, num_kv_heads, size;  // size: a multiple of 8
-  float scale, soft_cap;                  // soft_cap 0: none
-  int64_t window;                         // keys that a token sees, itself included; 0: all
+// One call of the operator.
+struct Params {
+  int64_t num_heads, num_kv_heads, head_size;  // head_size: a multiple of 8
+  float scale, soft_cap;                       // soft_cap: 0 for none
+  int64_t window;                              // keys that a token sees, itself included; 0: all
   bool is_causal;
-  bool is_fresh;  // tokens begin at position 0 of each row, and those behind its length are padding
+  bool is_prefill;  // tokens begin at position 0; those behind a row's length are padding
   int64_t num_rows, num_tokens;
-  int64_t num_new;      // keys: num_tokens, or 0 if all are in memory
-  const int32_t* last;  // [rows]: the position of the last key
-  Vectors query, key, value;
-  Memory past, memory;  // memory: what is read, and where new keys go; it may be past
-  Rotary rotary;        // cos null: none
-  Bias bias;            // data null: none
-  const int32_t* sources;  // [rows]: whose memory each reads; null: its own
-  const float* sinks;      // [heads]: scores of nothing; null: none
-  bool has_zero_sink;
-  float* output;  // [rows][tokens][heads * size]
+  int64_t num_new_keys;           // num_tokens, or 0 if all keys are in the cache
+  const int32_t* last_positions;  // [rows]: of each row's last key
+  TokenVectors query, key, value;
+  KvCache past;               // what came before, to copy if `cache` is elsewhere
+  KvCache cache;              // where new keys go and attention reads; may share memory with `past`
+  Rotary rotary;              // cos is null for none
+  Bias bias;                  // data is null for none
+  const int32_t* cache_rows;  // [rows]: the row whose cache each reads; null: its own
+  const float* sinks;         // [heads]: logits of an extra key without a value; null: none
+  bool has_zero_sink;         // a sink of logit 0 (smooth softmax)
+  float* output;              // [rows][tokens][heads][head_size]
 
-  int64_t block() const { return size <= 32 ? 128 : 64; }  // keys; never another for a size
-  int64_t group() const { return num_heads / num_kv_heads; }
-  int64_t length(int64_t row) const { return last[row] + 1; }
-  int64_t source(int64_t row) const { return sources ? sources[row] : row; }
-  float* output_of(int64_t row, int64_t token, int64_t head) const {
-    return output + ((row * num_tokens + token) * num_heads + head) * size;
+  // More keys for small heads. Rounding depends on these numbers.
+  int64_t keys_per_block() const { return head_size <= 32 ? 128 : 64; }
+  // Query heads that share a key head.
+  int64_t group_size() const { return num_heads / num_kv_heads; }
+  // Keys of a row, new ones included.
+  int64_t length(int64_t row) const { return last_positions[row] + 1; }
+  int64_t cache_row(int64_t row) const { return cache_rows ? cache_rows[row] : row; }
+  float* output_at(int64_t row, int64_t token, int64_t head) const {
+    return output + ((row * num_tokens + token) * num_heads + head) * head_size;
   }
-  // The position of the first new token.
-  int64_t start(int64_t row) const { return is_fresh ? 0 : length(row) - num_new; }
+  // The position of a row's first new token.
+  int64_t start(int64_t row) const { return is_prefill ? 0 : length(row) - num_new_keys; }
 };
 
-// Tokens first .. last - 1 of each of some rows, which read one memory.
-struct Part {
+// Tokens first_token .. last_token - 1 of rows that read the same cache: they share one pass over
+// its keys.
+struct QueryBlock {
   const int32_t* rows;
-  int64_t num_rows, first, last;
+  int64_t num_rows, first_token, last_token;
 
-  int64_t num_tokens() const { return last - first; }
+  int64_t num_tokens() const { return last_token - first_token; }
 };
 
-// Tokens, and rows of one memory, to attend at a time, and the floats of scratch that takes.
-int64_t tokens_at_once(const Call& call);
-int64_t rows_at_once(const Call& call);
-size_t scratch_size(const Call& call);
+// The most tokens and rows in a QueryBlock, and the floats of scratch that one needs.
+int64_t max_block_tokens(const Params& params);
+int64_t max_block_rows(const Params& params);
+size_t scratch_size(const Params& params);
 
-// Fetches what is first read of the memory of a row.
-void fetch(const Call& call, int64_t row, int64_t kv_head);
+// Prefetches the first keys and values of a row's cache.
+void prefetch_cache(const Params& params, int64_t row, int64_t kv_head);
 
-// Puts a row's new keys and values into memory; copies the past if that is elsewhere.
-using Write = void(const Call& call, int64_t row, int64_t kv_head);
+// Writes a row's new keys and values of a head to the cache; first copies the past if that is
+// elsewhere.
+using WriteCache = void(const Params& params, int64_t row, int64_t kv_head);
 
-// The output of a part for the heads of kv_head, whose keys are written.
-using Attend = void(const Call& call, const Part& part, int64_t kv_head, float* scratch);
+// Computes the output of a block for the query heads of kv_head. Their keys must be in the cache if
+// there is one. `scratch` [scratch_size] is aligned to 64 bytes.
+using Attend = void(const Params& params, const QueryBlock& block, int64_t kv_head,
+                    float* scratch);
 
 }  // namespace attention

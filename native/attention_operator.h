@@ -1,20 +1,28 @@
+// triune.Attention: com.microsoft.GroupQueryAttention in fp32 (attention.h). Attributes and inputs
+// have its names and meanings, but for what is noted:
+// https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+//
+// Attributes, all required: num_heads, kv_num_heads, scale, softcap, causal, local_window_size,
+// rotary_interleaved, smooth_softmax.
+// Inputs (? is optional):
+//   query [rows, tokens, heads * head_size], or with keys and values behind each token's queries
+//   key?, value? [rows, tokens or 0, kv_heads * head_size]
+//   past_key?, past_value? [rows, kv_heads, capacity, head_size]
+//   seqlens_k, int32 [rows]: the position of each row's last key
+//   total_sequence_length, int32 []: the largest number of keys
+//   cos_cache?, sin_cache? [positions, half]; given only if queries and keys rotate
+//   attention_bias? [rows or 1, heads or 1, tokens, keys]
+//   head_sink? [heads]
+//   cache_rows?, int32 [rows], new here: the row whose cache each row reads; only for rows without
+//     new keys, and of equal length. Rows of one cache go through it together.
+// Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
+// and present share memory.
 #pragma once
 
 #include "ort_api.h"
 
 namespace ort {
 
-// Attention as com.microsoft.GroupQueryAttention computes it, in fp32.
-//
-// Attributes: num_heads, kv_num_heads, scale, softcap, causal, local_window_size,
-// rotary_interleaved, smooth_softmax: all given. Inputs: query [rows, tokens, heads * size], or
-// with keys and values behind each token's queries; key and value [rows, tokens or 0,
-// kv_heads * size]?; past keys and values [rows, kv_heads, capacity, size]?; the position of each
-// row's last key [rows]; the largest number of keys []; cos and sin [positions, half]?;
-// bias [rows or 1, heads or 1, tokens, keys]?; sinks [heads]?; of rows without new keys, the row
-// whose memory each reads [rows]?, which is as long: rows of one memory go through it together.
-// Outputs: [rows, tokens, heads * size]; present keys and values?, which are written in place if
-// past and present share memory.
 const Operator& attention();
 
 }  // namespace ort

@@ -1,40 +1,40 @@
 #include "kernels.h"
 
+#include "cpu_features.h"
 #include "exported.h"
-#include "processor.h"
 
 namespace avx2 {
-extern const Kernels kernels;
+extern const KernelTable kernel_table;
 }
 namespace avx512 {
-extern const Kernels kernels;
+extern const KernelTable kernel_table;
 }
 
 namespace {
 
-const Kernels* used = nullptr;  // until somebody asks
+const KernelTable* chosen = nullptr;  // until the first call
 
-// Of 0 bits, the best there are; null: this processor has none such.
-const Kernels* of_bits(int bits) {
-  if (bits != 256 && processor::has_avx512_and_vnni()) return &avx512::kernels;
-  return bits == 512 ? nullptr : &avx2::kernels;
+// `bits`: 256, 512, or 0 for the widest. Null if this CPU lacks them.
+const KernelTable* table_for(int bits) {
+  if (bits != 256 && cpu_features::has_avx512_and_vnni()) return &avx512::kernel_table;
+  return bits == 512 ? nullptr : &avx2::kernel_table;
 }
 
 }  // namespace
 
-const Kernels& kernels() {
-  const Kernels* found = __atomic_load_n(&used, __ATOMIC_RELAXED);
-  if (!found) {
-    found = of_bits(0);
-    __atomic_store_n(&used, found, __ATOMIC_RELAXED);
+const KernelTable& kernels() {
+  const KernelTable* table = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
+  if (!table) {
+    table = table_for(0);
+    __atomic_store_n(&chosen, table, __ATOMIC_RELAXED);
   }
-  return *found;
+  return *table;
 }
 
-// For tests and measurements: registers of 256 or 512 bits, for all that is packed and run from now
-// on; 0: the best. False if this processor has none such.
+// For tests and benchmarks: uses registers of 256 or 512 bits, or 0 for the widest, for everything
+// packed and run from now on. Returns false if this CPU lacks them.
 EXPORTED bool triune_use_registers(int bits) {
-  const Kernels* found = processor::has_avx2_and_fma() ? of_bits(bits) : nullptr;
-  if (found) __atomic_store_n(&used, found, __ATOMIC_RELAXED);
-  return found;
+  const KernelTable* table = cpu_features::has_avx2_and_fma() ? table_for(bits) : nullptr;
+  if (table) __atomic_store_n(&chosen, table, __ATOMIC_RELAXED);
+  return table;
 }

@@ -1,24 +1,27 @@
-// What simd/ compiles once for each set of instructions, and which set is used.
+// The kernels that simd/ compiles once per target, and the choice of a target at run time.
 #pragma once
 
 #include "attention.h"
+#include "int8_matmul.h"
+#include "logits.h"
 #include "matmul.h"
 #include "norm.h"
-#include "row_int8.h"
-#include "vocabulary.h"
+#include "weight_format.h"
 
-struct Kernels {
-  matmul::Multiply* multiply_floats;
-  row_int8::Quantize* quantize;
-  row_int8::Multiply* multiply_bytes;
-  bool adds_groups_in_pairs;  // of bytes: row_int8_pairs.cc
-  attention::Write* write;
+// One target's kernels.
+struct KernelTable {
+  matmul::Multiply* matmul_multiply;
+  weight_format::Compress* compress;
+  int8_matmul::Quantize* int8_quantize;
+  int8_matmul::Multiply* int8_multiply;
+  bool uses_group_pairs;  // int8_multiply wants what int8_pairing.cc prepares
+  attention::WriteCache* write_cache;
   attention::Attend* attend;
   norm::Normalize* normalize;
-  vocabulary::LogSumExp* log_sum_exp;
-  vocabulary::Top* top;
-  vocabulary::Likeliest* likeliest;
+  logits::LogSumExp* log_sum_exp;
+  logits::TopIndices* top_indices;
+  logits::TopTokens* top_tokens;
 };
 
-// Those of the widest registers that this processor has, where it can run any.
-const Kernels& kernels();
+// The kernels of the widest registers that this CPU has; it must have AVX2 and FMA.
+const KernelTable& kernels();

@@ -1,22 +1,22 @@
 #include "matmul.h"
 
-#include "numbers.h"
+#include "integers.h"
 
 namespace matmul {
 namespace {
 
-constexpr int64_t kExpandedFloats = 48 * 1024;  // stay in a core's cache
+constexpr int64_t kDecompressedFloats = 48 * 1024;  // 192 KiB: stays in L2
 
 }  // namespace
 
-int64_t panels_at_once(const Matrix& matrix) {
-  return larger(1, kExpandedFloats / larger(1, matrix.num_inputs * kPanel));
+int64_t nc_panels(const PackedMatrix& matrix) {
+  return max(1, kDecompressedFloats / max(1, matrix.num_inputs * kPanelWidth));
 }
 
-int64_t scratch_size(const Matrix& matrix, int64_t num_rows, int64_t num_panels) {
-  if (matrix.form == weights::Form::kFloat) return 0;
-  if (num_rows <= kFewRows) return kPanel * smaller(kBlock, matrix.num_inputs);
-  return kPanel * matrix.num_inputs * smaller(num_panels, panels_at_once(matrix));
+int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows, int64_t num_panels) {
+  if (matrix.format == WeightFormat::kFloat32) return 0;
+  if (num_rows <= kMaxStreamedRows) return kPanelWidth * min(kKc, matrix.num_inputs);
+  return kPanelWidth * matrix.num_inputs * min(num_panels, nc_panels(matrix));
 }
 
 }  // namespace matmul

@@ -2,80 +2,92 @@
 
 #include "kernels.h"
 #include "matmul.h"
-#include "product.h"
+#include "matmul_call.h"
 
 namespace ort {
 namespace {
 
-// What makes a task; a million products take about 20 microseconds. Where panels are expanded for
-// many rows, these are not divided.
-struct Share {
+// The size of a task; a million multiply-adds take about 20 microseconds. Tasks that decompress
+// whole panels have more rows, since each task decompresses for itself.
+struct TaskSize {
   int64_t num_rows, num_products;
 };
-constexpr Share kShare{96, 1'000'000}, kExpandedShare{512, 4'000'000};
-constexpr int64_t kLeastRows = 16;
+constexpr TaskSize kTask{96, 1'000'000}, kDecompressingTask{512, 4'000'000};
+constexpr int64_t kMinRows = 16;
 
-constexpr int64_t kStackFloats = 8 * 1024;
+constexpr int64_t kStackFloats = 8 * 1024;  // larger scratch is allocated
 
-enum Input : size_t { kX, kWeights, kProduct };
+enum Input : size_t { kX, kWeights, kFirstParameter };
 
 struct Work {
-  const Product& product;
-  matmul::Matrix matrix;
-  Tiles tiles;
-  int has_failed;
+  const MatMulCall& call;
+  matmul::PackedMatrix matrix;
+  TaskGrid tasks;
+  int is_out_of_memory;
 };
 
-void multiply_tile(const Work& work, int64_t task, float* scratch) {
-  kernels().multiply_floats(work.product.x, work.tiles.rows(task), work.matrix,
-                            work.product.epilogue, work.tiles.first_panel(task),
-                            work.tiles.last_panel(task), scratch, work.product.y);
+void multiply(const Work& work, int64_t task, float* scratch) {
+  kernels().matmul_multiply(work.call.x, work.tasks.rows(task), work.matrix, work.call.epilogue,
+                            work.tasks.first_panel(task), work.tasks.last_panel(task), scratch,
+                            work.call.y);
 }
 
 void multiply_task(void* data, size_t index) {
   Work& work = *static_cast<Work*>(data);
   const int64_t task = static_cast<int64_t>(index);
-  const int64_t num_panels = work.tiles.last_panel(task) - work.tiles.first_panel(task);
-  const int64_t size =
-      matmul::scratch_size(work.matrix, work.tiles.rows(task).count, num_panels);
+  const int64_t num_panels = work.tasks.last_panel(task) - work.tasks.first_panel(task);
+  const int64_t size = matmul::scratch_size(work.matrix, work.tasks.rows(task).count, num_panels);
   if (size <= kStackFloats) {
     alignas(64) float scratch[kStackFloats];
-    return multiply_tile(work, task, scratch);
+    return multiply(work, task, scratch);
   }
   Scratch scratch;
   if (void* floats = scratch.allocate(size * sizeof(float))) {
-    return multiply_tile(work, task, static_cast<float*>(floats));
+    return multiply(work, task, static_cast<float*>(floats));
   }
-  __atomic_store_n(&work.has_failed, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&work.is_out_of_memory, 1, __ATOMIC_RELAXED);
 }
 
-struct PackedMatMul : Stateless {
+struct PackedMatMul {
   static constexpr const char* kName = "PackedMatMul";
-  static constexpr Parameter kInputs[] = {{kFloat}, {kFloat}, PRODUCT_PARAMETERS};
+  static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
 
+  MatMulAttributes attributes;
+  WeightFormat format;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    int64_t number = 0;
+    RETURN_IF_FAILED(attributes.read(api, info));
+    RETURN_IF_FAILED(api.Attribute(info, "weight_format", &number));
+    if (number < 0 || number > static_cast<int64_t>(WeightFormat::kInt4Blocks)) {
+      return api.CreateStatus(kInvalidArgument, "weight_format must be 0 to 4");
+    }
+    format = static_cast<WeightFormat>(number);
+    return nullptr;
+  }
+
   Status* run(const Api& api, KernelContext* context) const {
-    Product product{};
-    RETURN_IF_FAILED(product.read(api, context, kProduct));
+    MatMulCall call{};
+    RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
     const Value* value = nullptr;
     void* weights = nullptr;
     RETURN_IF_FAILED(api.Input(context, kWeights, &value));
     RETURN_IF_FAILED(api.Data(value, &weights));
-    const bool is_expanded =
-        product.form != weights::Form::kFloat && product.rows.count > kShare.num_rows;
-    const Share share = is_expanded ? kExpandedShare : kShare;
-    Work work{product,
-              {static_cast<const uint8_t*>(weights), product.form, product.num_inputs,
-               product.num_outputs},
-              Tiles(product, share.num_rows, share.num_products, kLeastRows),
+    const bool is_decompressing =
+        format != WeightFormat::kFloat32 && call.rows.count > kTask.num_rows;
+    const TaskSize task = is_decompressing ? kDecompressingTask : kTask;
+    Work work{call,
+              {static_cast<const uint8_t*>(weights), format, call.num_inputs, call.num_outputs},
+              TaskGrid(call, task.num_rows, task.num_products, kMinRows),
               0};
-    RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tiles.count(), &work));
-    return work.has_failed ? api.CreateStatus(kRuntimeException, "no memory") : nullptr;
+    RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));
+    return work.is_out_of_memory ? out_of_memory(api) : nullptr;
   }
 };
 
 }  // namespace
 
-const Operator& packed_matmul() { return operator_of<PackedMatMul>(); }
+const Operator& packed_matmul() { return make_operator<PackedMatMul>(); }
 
 }  // namespace ort

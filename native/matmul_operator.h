@@ -1,8 +1,8 @@
-// triune.PackedMatMul: y = epilogue(x W) in fp32.
+// triune.PackedMatMul: y = epilogue(x W) in fp32 (matmul.h).
 //
-// Inputs: x, float [..., inputs]; W as matmul::Matrix has it; then those of
-// Product (product.h).
-// Output: y, float [..., Epilogue::width_of(outputs)].
+// Inputs: x, float [.., num_inputs]; W, uint8, the bytes of matmul::PackedMatrix; then
+// MATMUL_PARAMETERS. Output: y, float [.., Epilogue::width_of(num_outputs)].
+// Attributes, all required: those of MatMulAttributes; weight_format, a number of WeightFormat.
 #pragma once
 
 #include "ort_api.h"

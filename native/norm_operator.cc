@@ -14,14 +14,14 @@ enum Input : size_t { kX, kScale, kBias, kNumInputs };
 struct Work {
   norm::Norm norm;
   const float* x;
-  int64_t num_rows, rows_of_task;
+  int64_t num_rows, rows_per_task;
   float* y;
 };
 
 void normalize_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
-  const int64_t first = static_cast<int64_t>(index) * work.rows_of_task;
-  const int64_t count = smaller(work.rows_of_task, work.num_rows - first);
+  const int64_t first = static_cast<int64_t>(index) * work.rows_per_task;
+  const int64_t count = min(work.rows_per_task, work.num_rows - first);
   kernels().normalize(work.norm, work.x + first * work.norm.size, count,
                       work.y + first * work.norm.size);
 }
@@ -50,7 +50,9 @@ struct Norm {
     RETURN_IF_FAILED(dimensions(api, values[kX], shape));
     RETURN_IF_FAILED(dimensions(api, values[kScale], scale));
     const int64_t size = shape.last();
-    if (scale.last() != size) return api.CreateStatus(kInvalidArgument, "scale is [size]");
+    if (scale.last() != size) {
+      return api.CreateStatus(kInvalidArgument, "scale must be as long as the last axis of x");
+    }
     Value* output = nullptr;
     void* y = nullptr;
     RETURN_IF_FAILED(api.Output(context, 0, shape.sizes, shape.rank, &output));
@@ -58,16 +60,16 @@ struct Norm {
     Work work{{static_cast<const float*>(inputs[kScale]), static_cast<const float*>(inputs[kBias]),
                size, epsilon, is_centered != 0},
               static_cast<const float*>(inputs[kX]),
-              shape.rows(),
-              larger(1, kTaskFloats / larger(1, size)),
+              shape.num_rows(),
+              max(1, kTaskFloats / max(1, size)),
               static_cast<float*>(y)};
-    return run_tasks(api, context, normalize_task, ceil_div(work.num_rows, work.rows_of_task),
+    return run_tasks(api, context, normalize_task, div_ceil(work.num_rows, work.rows_per_task),
                      &work);
   }
 };
 
 }  // namespace
 
-const Operator& norm() { return operator_of<Norm>(); }
+const Operator& norm() { return make_operator<Norm>(); }
 
 }  // namespace ort

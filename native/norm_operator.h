@@ -1,12 +1,13 @@
+// triune.Norm: LayerNormalization and RMSNormalization over the last axis, in fp32 (norm.h).
+//
+// Inputs: x [.., size], scale [size], bias [size] (optional). Output: y, shaped as x.
+// Attributes, both required: epsilon; is_centered, 1 for LayerNormalization.
 #pragma once
 
 #include "ort_api.h"
 
 namespace ort {
 
-// LayerNormalization and RMSNormalization of the last axis, in fp32.
-//
-// Attributes: epsilon, is_centered: both given. Inputs: x [..., size], scale [size], bias [size]?.
 const Operator& norm();
 
 }  // namespace ort

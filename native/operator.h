@@ -1,20 +1,25 @@
-// What the operators share: shapes, and the making of one that the runtime takes.
+// What all custom operators share: shapes, statuses, tasks on ONNX Runtime's threads, and
+// make_operator(), which turns a C++ definition into the table of functions ONNX Runtime takes.
 #pragma once
 
 #include <stdlib.h>
 
-#include "numbers.h"
+#include "integers.h"
 #include "ort_api.h"
 #include "scratch.h"
 
 namespace ort {
 
-constexpr int kInvalidArgument = 2, kRuntimeException = 6;  // of a status
+constexpr int kInvalidArgument = 2, kRuntimeException = 6;  // OrtErrorCode
 constexpr size_t kMaxRank = 8;
 
 #define RETURN_IF_FAILED(call)                     \
   if (::ort::Status* failure = (call); failure) \
   return failure
+
+inline Status* out_of_memory(const Api& api) {
+  return api.CreateStatus(kRuntimeException, "out of memory");
+}
 
 struct Dimensions {
   int64_t sizes[kMaxRank];
@@ -22,7 +27,7 @@ struct Dimensions {
 
   int64_t last() const { return sizes[rank - 1]; }
   // The product of all but the last.
-  int64_t rows() const {
+  int64_t num_rows() const {
     int64_t product = 1;
     for (size_t axis = 0; axis + 1 < rank; axis++) product *= sizes[axis];
     return product;
@@ -34,24 +39,20 @@ inline Status* dimensions(const Api& api, const Value* value, Dimensions& out) {
   RETURN_IF_FAILED(api.ShapeOf(value, &shape));
   Status* status = api.Rank(shape, &out.rank);
   if (!status && (out.rank == 0 || out.rank > kMaxRank)) {
-    status = api.CreateStatus(kInvalidArgument, "1 to 8 dimensions are wanted");
+    status = api.CreateStatus(kInvalidArgument, "a tensor must have 1 to 8 dimensions");
   }
   if (!status) status = api.Dimensions(shape, out.sizes, out.rank);
   api.Release(shape);
   return status;
 }
 
+// An input or output in an operator's signature.
 struct Parameter {
   ElementType type;
   bool is_optional = false;
 };
 
-// Of a node without attributes.
-struct Stateless {
-  Status* create(const Api&, const KernelInfo*) const { return nullptr; }
-};
-
-// Runs task(data, i) for i below `count`, by threads if there are several.
+// Runs task(data, i) for i below `count`, on the session's threads if there is more than one.
 inline Status* run_tasks(const Api& api, const KernelContext* context,
                          void (*task)(void*, size_t), int64_t count, void* data) {
   if (count > 1) return api.ParallelFor(context, task, count, data);
@@ -59,52 +60,49 @@ inline Status* run_tasks(const Api& api, const KernelContext* context,
   return nullptr;
 }
 
-// Definition has: kName; kInputs and kOutputs, arrays of Parameter.
+// The signature of an operator, from its Definition: make_operator().
 template <typename Definition>
-Operator described() {
-  Operator made{};
-  made.version = kVersion;
-  made.name = [](const Operator*) { return Definition::kName; };
-  made.provider = [](const Operator*) -> const char* { return nullptr; };
-  made.num_inputs = [](const Operator*) { return sizeof(Definition::kInputs) / sizeof(Parameter); };
-  made.input_type = [](const Operator*, size_t index) { return Definition::kInputs[index].type; };
-  made.num_outputs = [](const Operator*) {
-    return sizeof(Definition::kOutputs) / sizeof(Parameter);
-  };
-  made.output_type = [](const Operator*, size_t index) {
-    return Definition::kOutputs[index].type;
-  };
-  made.input_characteristic = [](const Operator*, size_t index) {
+Operator make_signature() {
+  Operator op{};
+  op.version = kVersion;
+  op.name = [](const Operator*) { return Definition::kName; };
+  op.provider = [](const Operator*) -> const char* { return nullptr; };
+  op.num_inputs = [](const Operator*) { return sizeof(Definition::kInputs) / sizeof(Parameter); };
+  op.input_type = [](const Operator*, size_t index) { return Definition::kInputs[index].type; };
+  op.num_outputs = [](const Operator*) { return sizeof(Definition::kOutputs) / sizeof(Parameter); };
+  op.output_type = [](const Operator*, size_t index) { return Definition::kOutputs[index].type; };
+  op.input_characteristic = [](const Operator*, size_t index) {
     return Definition::kInputs[index].is_optional ? 1 : 0;
   };
-  made.output_characteristic = [](const Operator*, size_t index) {
+  op.output_characteristic = [](const Operator*, size_t index) {
     return Definition::kOutputs[index].is_optional ? 1 : 0;
   };
-  made.input_memory = [](const Operator*, size_t) { return 0; };
-  made.variadic_input_min = [](const Operator*) { return 1; };
-  made.variadic_input_same = [](const Operator*) { return 1; };
-  made.variadic_output_min = [](const Operator*) { return 1; };
-  made.variadic_output_same = [](const Operator*) { return 1; };
-  made.start_version = [](const Operator*) { return 1; };
-  made.end_version = [](const Operator*) { return INT32_MAX; };
-  return made;
+  op.input_memory = [](const Operator*, size_t) { return 0; };
+  op.variadic_input_min = [](const Operator*) { return 1; };
+  op.variadic_input_same = [](const Operator*) { return 1; };
+  op.variadic_output_min = [](const Operator*) { return 1; };
+  op.variadic_output_same = [](const Operator*) { return 1; };
+  op.start_version = [](const Operator*) { return 1; };
+  op.end_version = [](const Operator*) { return INT32_MAX; };
+  return op;
 }
 
-// A node's state is a Definition: Status* create(const Api&, const KernelInfo*) takes it from the
-// node's attributes, and Status* run(const Api&, KernelContext*) const runs it.
+// The operator that Definition defines: kName; kInputs and kOutputs, arrays of Parameter;
+// Status* create(const Api&, const KernelInfo*), which reads a node's attributes into the members;
+// Status* run(const Api&, KernelContext*) const. Each node has a zero-initialized Definition.
 template <typename Definition>
-const Operator& operator_of() {
+const Operator& make_operator() {
   struct Kernel {
     Table table;
     Definition definition;
   };
   static const Operator op = [] {
-    Operator made = described<Definition>();
+    Operator made = make_signature<Definition>();
     made.create_checked = [](const Operator*, Table table, const KernelInfo* info,
                              void** out) -> Status* {
       const Api api(table);
       Kernel* kernel = static_cast<Kernel*>(calloc(1, sizeof(Kernel)));
-      if (!kernel) return api.CreateStatus(kRuntimeException, "no memory");
+      if (!kernel) return out_of_memory(api);
       kernel->table = table;
       Status* status = kernel->definition.create(api, info);
       if (status) {
@@ -114,9 +112,9 @@ const Operator& operator_of() {
       }
       return status;
     };
-    made.compute_checked = [](void* kernel, KernelContext* context) {
-      Kernel* made = static_cast<Kernel*>(kernel);
-      return made->definition.run(Api(made->table), context);
+    made.compute_checked = [](void* state, KernelContext* context) {
+      Kernel* kernel = static_cast<Kernel*>(state);
+      return kernel->definition.run(Api(kernel->table), context);
     };
     made.destroy = [](void* kernel) { free(kernel); };
     return made;

@@ -1,8 +1,9 @@
-// The part of ONNX Runtime's C interface that an operator of one's own needs.
+// The part of ONNX Runtime's C API that custom operators need: opaque types, the layout of
+// OrtCustomOp, and calls through the function table OrtApi.
 //
-// The interface only grows: a function keeps its place in the table, and a structure its first
-// fields, from the version in which it appeared on. So the places are enough, and no header of
-// ONNX Runtime is needed to build. Source of names and places: onnxruntime_c_api.h, version 18.
+// The API only grows: from the version that adds it, a function keeps its index in the table and a
+// field its offset. So indices suffice, and the build needs no ONNX Runtime headers. Source of
+// names and indices: onnxruntime_c_api.h, API version 18.
 #pragma once
 
 #include <stddef.h>
@@ -27,7 +28,8 @@ struct ApiBase {
   const char* (*get_version)();
 };
 
-enum Place {
+// Indices into the function table.
+enum ApiIndex {
   kCreateStatus = 0,
   kCreateDomain = 26,
   kDomainAdd = 27,
@@ -44,9 +46,10 @@ enum Place {
   kParallelFor = 274,
 };
 
-enum ElementType { kFloat = 1, kInt8 = 3, kUInt16 = 4, kInt32 = 6 };
+// ONNXTensorElementDataType.
+enum ElementType { kFloat = 1, kUInt8 = 2, kInt8 = 3, kUInt16 = 4, kInt32 = 6 };
 
-// What the runtime asks an operator; a field that is null is never asked.
+// OrtCustomOp: callbacks of ONNX Runtime. Those that are null are not called.
 struct Operator {
   uint32_t version;
   void* (*create)(const Operator*, Table, const KernelInfo*);
@@ -76,7 +79,7 @@ struct Operator {
   void (*release_aliases)(int*, int*);
 };
 
-// The functions, by their names there.
+// The functions of OrtApi that operators use, with their names there.
 class Api {
  public:
   explicit Api(Table table) : table_(table) {}
@@ -101,12 +104,12 @@ class Api {
     return at<Status* (*)(const KernelInfo*, const char*, int64_t*)>(kAttributeInt)(info, name,
                                                                                     out);
   }
-  // Null where the node has no such input.
+  // Null if the node omits the input.
   Status* Input(const KernelContext* context, size_t index, const Value** out) const {
     return at<Status* (*)(const KernelContext*, size_t, const Value**)>(kInput)(context, index,
                                                                                 out);
   }
-  // Null where the node has no such output.
+  // Null if the node omits the output.
   Status* Output(KernelContext* context, size_t index, const int64_t* shape, size_t rank,
                  Value** out) const {
     return at<Status* (*)(KernelContext*, size_t, const int64_t*, size_t, Value**)>(kOutput)(
@@ -125,7 +128,8 @@ class Api {
     return at<Status* (*)(const Shape*, int64_t*, size_t)>(kDimensions)(shape, out, rank);
   }
   void Release(Shape* shape) const { at<void (*)(Shape*)>(kReleaseShape)(shape); }
-  // Runs task(data, i) for every i below total on the session's threads; 0: it decides how many.
+  // Runs task(data, i) for each i below `total` on the session's intra-op threads. The fourth
+  // argument, 0, lets ONNX Runtime choose how many tasks a thread takes at a time.
   Status* ParallelFor(const KernelContext* context, void (*task)(void*, size_t), size_t total,
                       void* data) const {
     return at<Status* (*)(const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*)>(
@@ -134,8 +138,8 @@ class Api {
 
  private:
   template <typename F>
-  F at(Place place) const {
-    return reinterpret_cast<F>(const_cast<void*>(table_[place]));
+  F at(ApiIndex index) const {
+    return reinterpret_cast<F>(const_cast<void*>(table_[index]));
   }
 
   Table table_;

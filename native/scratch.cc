@@ -7,26 +7,27 @@ namespace ort {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kLeastKept = 64 * 1024, kMostKept = 8 * 1024 * 1024;
+constexpr size_t kMinCached = 64 * 1024, kMaxCached = 8 * 1024 * 1024;
 
-struct Kept {
+struct Block {
   void* data;
   size_t num_bytes;
 };
 
-__thread Kept kept = {nullptr, 0};
+__thread Block cached = {nullptr, 0};
 
-// Frees what a thread kept when it ends, which only a key of its own is told.
+// A key whose destructor frees the thread's block when the thread ends.
 pthread_key_t key;
 bool has_key = false;
 pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void make_key() { has_key = pthread_key_create(&key, free) == 0; }
 
-bool keep(const Kept& piece) {
+// Makes `block` the thread's cached one; does not free the previous one.
+bool cache(const Block& block) {
   if (pthread_once(&once, make_key) || !has_key) return false;
-  if (pthread_setspecific(key, piece.data)) return false;
-  kept = piece;
+  if (pthread_setspecific(key, block.data)) return false;
+  cached = block;
   return true;
 }
 
@@ -34,11 +35,11 @@ bool keep(const Kept& piece) {
 
 void* Scratch::allocate(size_t num_bytes) {
   release();
-  if (num_bytes >= kLeastKept && kept.num_bytes >= num_bytes) {
-    const Kept piece = kept;
-    if (keep({nullptr, 0})) {
-      data_ = piece.data;
-      num_bytes_ = piece.num_bytes;
+  if (num_bytes >= kMinCached && cached.num_bytes >= num_bytes) {
+    const Block block = cached;
+    if (cache({nullptr, 0})) {
+      data_ = block.data;
+      num_bytes_ = block.num_bytes;
       return data_;
     }
   }
@@ -48,9 +49,10 @@ void* Scratch::allocate(size_t num_bytes) {
 
 void Scratch::release() {
   void* unused = data_;
-  if (data_ && num_bytes_ >= kLeastKept && num_bytes_ <= kMostKept && num_bytes_ > kept.num_bytes) {
-    void* const before = kept.data;
-    if (keep({data_, num_bytes_})) unused = before;
+  if (data_ && num_bytes_ >= kMinCached && num_bytes_ <= kMaxCached &&
+      num_bytes_ > cached.num_bytes) {
+    void* const previous = cached.data;
+    if (cache({data_, num_bytes_})) unused = previous;
   }
   free(unused);
   data_ = nullptr;

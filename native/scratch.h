@@ -1,12 +1,13 @@
-// Memory of one run of an operator.
+// Temporary memory of one run of an operator.
 #pragma once
 
 #include <stddef.h>
 
 namespace ort {
 
-// Aligned as AVX-512 wants it. What is large comes from the system page by page, each of which it
-// clears: a thread keeps one such piece for its next run.
+// A block aligned to 64 bytes. malloc takes large blocks from the operating system and returns
+// them at once, so that each run would fault in and clear every page: a thread keeps its largest
+// block of 64 KiB to 8 MiB for its next run instead.
 class Scratch {
  public:
   Scratch() = default;
@@ -14,7 +15,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // Null where there is none. What was allocated before is given back.
+  // Null if memory runs out. Releases the previous block.
   void* allocate(size_t num_bytes);
 
  private:

@@ -1,12 +1,12 @@
-"""Compiles ``native/`` into the server: ``python -m scripts.build_kernels``.
+"""Builds the native library of the server: ``python -m scripts.build_kernels``.
 
-What is in ``native/simd/`` is compiled once for each width of registers.
+Compiles ``native/`` once, and ``native/simd/`` once for each register width.
 
-With the compiler that the package ``ziglang`` brings, so that every machine makes the same
-library, for any Linux on x86-64 with glibc 2.28 or newer. On others there is none to make, and the
-server runs bundles by ONNX Runtime's own operators.
+The compiler comes with the package ``ziglang``, so every machine builds the same library, for
+Linux on x86-64 with glibc 2.28 or newer. On other systems there is no library, and the server uses
+ONNX Runtime's own operators.
 
-Imports nothing of ours: the image builds it before there is an environment.
+Imports no other module of the project: the container image runs it before it installs them.
 """
 
 import platform
@@ -28,32 +28,33 @@ REGISTER_BITS = (256, 512)
 
 
 def main() -> None:
-    """Writes the library, or says why not."""
+    """Builds the library, or prints why there is none for this system."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         print(f"no kernels for {platform.system()} on {platform.machine()}")
         return
-    made = LIBRARY.with_suffix(".new")
+    built = LIBRARY.with_suffix(".new")
     with tempfile.TemporaryDirectory() as folder:
-        objects = compile_all(Path(folder))
-        run("-shared", "-s", "-nostdlib++", *map(str, objects), "-o", str(made))
-    made.rename(LIBRARY)  # whoever runs the old one keeps it
+        objects = compile_sources(Path(folder))
+        run_compiler("-shared", "-s", "-nostdlib++", *map(str, objects), "-o", str(built))
+    built.rename(LIBRARY)  # processes that run the old library keep it
 
 
-def compile_all(folder: Path) -> Iterable[Path]:
-    """The object files, in ``folder``."""
-    made = []
+def compile_sources(folder: Path) -> Iterable[Path]:
+    """Compiles all sources; returns the object files, in ``folder``."""
+    objects = []
     for source in sorted(SOURCES.glob("*.cc")):
-        made.append(folder / f"{source.stem}.o")
-        run(*OPTIONS, "-c", str(source), "-o", str(made[-1]))
+        objects.append(folder / f"{source.stem}.o")
+        run_compiler(*OPTIONS, "-c", str(source), "-o", str(objects[-1]))
     for bits in REGISTER_BITS:
         for source in sorted(SOURCES.glob("simd/*.cc")):
-            made.append(folder / f"{source.stem}_{bits}.o")
-            run(*OPTIONS, f"-DSIMD_BITS={bits}", "-c", str(source), "-o", str(made[-1]))
-    return made
+            objects.append(folder / f"{source.stem}_{bits}.o")
+            define = f"-DSIMD_BITS={bits}"
+            run_compiler(*OPTIONS, define, "-c", str(source), "-o", str(objects[-1]))
+    return objects
 
 
-def run(*arguments: str) -> None:
-    """The compiler.
+def run_compiler(*arguments: str) -> None:
+    """Runs the C++ compiler.
 
     Raises:
         subprocess.CalledProcessError

@@ -31,10 +31,9 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
 VOCABULARY = 32_000
 HIDDEN = 512

@@ -1,10 +1,10 @@
-"""Runs the engine without gRPC as a benchmark process: ``python -m server.bench``.
+"""The engine as a process, without a front end: ``python -m server.bench``.
 
-It reads one JSON request per line and writes one JSON response per line, the protocol of the peers
-of ``python -m loadtest compare`` (``loadtest/peers/json_lines.py``). It runs the server's engine,
-including lanes and scheduling, from the submission of jobs to the update of each token.
+Reads one JSON object per line and answers each with one line, in the protocol of the peers of
+``python -m loadtest compare`` (documented in ``loadtest/peers/json_lines.py``). It runs the
+server's own engine with its lanes and scheduler, from submission to the update of each token.
 
-``{"op": "ceilings"}`` measures the hardware limits of the machine.
+``{"op": "ceilings"}`` measures the limits of this machine, which no model can exceed.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from server.engine.decoding.options import NO_LOGPROBS, Beams, LogprobOptions
 from server.engine.engine import Engine
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.sequence import EncodingJob, GenerationJob, Job
 from server.errors import StartupError
 from server.installation import check_installation
 from server.models.registry import Model, load_bundle
@@ -39,7 +39,7 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class Result:
-    """The output for one row: tokens, their times in seconds and log-probabilities; or a vector."""
+    """The tokens of one input, with their times and log-probabilities, or the vector of a text."""
 
     tokens: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
@@ -51,16 +51,19 @@ WITH_LOGPROBS = LogprobOptions(top_logprobs=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Input:
+    """Token ids, and the number of tokens to generate after them; 0 to encode them."""
+
     ids: tuple[int, ...]
     num_new_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class StaticBatching:
-    """Static batching: batches of ``num_rows`` rows run to their end; 0: continuous batching.
+    """Static batches of ``num_rows`` inputs, each run to its end; 0 for continuous batching.
 
-    ``padded``: every row generates as many tokens as the longest row of its batch.
+    ``padded``: every input generates as many tokens as the longest of its batch, as in a runtime
+    that holds a batch in one array.
     """
 
     num_rows: int = 0
@@ -68,7 +71,7 @@ class StaticBatching:
 
 
 class Bench:
-    """Handles the requests, one at a time, on one event loop."""
+    """Handles the messages, one at a time, on one event loop."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -76,11 +79,11 @@ class Bench:
         self._static = StaticBatching()
 
     async def load(self, message: Message) -> Message:
-        """Loads a model.
+        """Loads a bundle.
 
-        Fields: ``model`` (a bundle's folder), ``threads``; optionally ``device``, ``lanes``,
-        ``slots``, ``max_length``, ``static`` and ``padded`` (:class:`StaticBatching`), and
-        ``config`` with other fields of :class:`server.config.ServerConfig`, by name.
+        Fields: ``model`` (a bundle's folder) and ``threads``; optional ``device``, ``lanes``,
+        ``slots``, ``max_length``, ``static`` and ``padded`` (see :class:`StaticBatching`), and
+        ``config`` (other fields of :class:`server.config.ServerConfig`, by name).
         """
         options = message.get("config", {})
         if unknown := options.keys() - {each.name for each in fields(ServerConfig)}:
@@ -106,14 +109,14 @@ class Bench:
         busy = BusyLanes()
         (backend,) = make_backends(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
-        self._engine = build_engine(config, Unobserved(), busy, _exit_on_engine_failure)
+        self._engine = build_engine(config, Unobserved(), busy, _exit)
         workers = make_workers(self._model, config, Unobserved())
         self._engine.add(self._model.key, workers, capacity_of(self._model, config))
         await self._engine.prepared(self._model.key)
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:
-        """Runs the inputs. Returns the arrival time of each token; for encoders, the duration."""
+        """Runs the inputs. Answers with each token's arrival time; for texts, with the duration."""
         started = clock()
         results = await self._batches(message)
         seconds = clock() - started
@@ -123,12 +126,13 @@ class Bench:
         return {"arrivals": arrivals}
 
     async def clients(self, message: Message) -> Message:
-        """Closed loop: each of ``clients`` submits its next input when the previous one ends.
+        """A closed loop of ``clients``, each of which sends its next input when one is done.
 
-        Returns the number of tokens that arrived within ``seconds`` after ``warmup_seconds``, and
-        cancels the remaining jobs. Inputs are used in order; there must be enough of them.
+        Answers with the number of tokens that arrived within ``seconds``, after
+        ``warmup_seconds``, then cancels what still runs. Inputs are used once, in order; there
+        must be enough of them.
         """
-        waiting = iter(_rows(message))
+        inputs = iter(_inputs(message))
         begin = clock() + message["warmup_seconds"]
         end = begin + message["seconds"]
         results: list[Result] = []
@@ -136,7 +140,7 @@ class Bench:
 
         async def client(number: int) -> None:
             while clock() < end:
-                (handles[number],) = self._submit([next(waiting)], message, NO_LOGPROBS)
+                (handles[number],) = self._submit([next(inputs)], message, NO_LOGPROBS)
                 results.append(Result())
                 await _follow(handles[number], results[-1])
 
@@ -149,13 +153,13 @@ class Bench:
         return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
-        results = await self._results(_rows({**message, "max_new_tokens": 0}), message)
+        results = await self._results(_inputs({**message, "max_new_tokens": 0}), message)
         return {"vectors": [result.vector for result in results]}
 
     async def tokens(self, message: Message) -> Message:
-        """Greedy tokens after each input; with ``is_told``, also their log-probabilities."""
+        """Greedy tokens after each input; with ``is_told``, their log-probabilities too."""
         logprob_options = WITH_LOGPROBS if message["is_told"] else NO_LOGPROBS
-        results = await self._results(_rows(message), message, logprob_options)
+        results = await self._results(_inputs(message), message, logprob_options)
         return {
             "tokens": [result.tokens for result in results],
             "logprobs": [result.logprobs for result in results],
@@ -169,85 +173,85 @@ class Bench:
             self._engine.stop()
 
     async def _batches(self, message: Message) -> list[Result]:
-        """Runs all rows at once, or one static batch after the other."""
-        rows = _rows(message)
-        size = self._static.num_rows or len(rows)
+        """Runs all inputs at once, or one static batch after another."""
+        inputs = _inputs(message)
+        size = self._static.num_rows or len(inputs)
         results: list[Result] = []
-        for first in range(0, len(rows), size):
-            batch = rows[first : first + size]
-            longest = max(row.num_new_tokens for row in batch)
-            run = [replace(row, num_new_tokens=longest) for row in batch]
-            found = await self._results(run if self._static.padded else batch, message)
-            for row, result in zip(batch, found, strict=True):
-                del result.token_times[row.num_new_tokens :]
+        for first in range(0, len(inputs), size):
+            batch = inputs[first : first + size]
+            longest = max(each.num_new_tokens for each in batch)
+            padded = [replace(each, num_new_tokens=longest) for each in batch]
+            found = await self._results(padded if self._static.padded else batch, message)
+            for each, result in zip(batch, found, strict=True):
+                del result.token_times[each.num_new_tokens :]
             results += found
         return results
 
     async def _results(
-        self, rows: list[Row], message: Message, logprob_options: LogprobOptions = NO_LOGPROBS
+        self, inputs: list[Input], message: Message, logprob_options: LogprobOptions = NO_LOGPROBS
     ) -> list[Result]:
-        handles = self._submit(rows, message, logprob_options)
+        handles = self._submit(inputs, message, logprob_options)
         return await asyncio.gather(*(_follow(handle, Result()) for handle in handles))
 
     def _submit(
-        self, rows: list[Row], message: Message, logprob_options: LogprobOptions
+        self, inputs: list[Input], message: Message, logprob_options: LogprobOptions
     ) -> list[JobHandle]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
-        jobs = [self._job(row, message.get("beams", 1), logprob_options) for row in rows]
+        jobs = [self._job(each, message.get("beams", 1), logprob_options) for each in inputs]
         return self._engine.submit(self._model.key, jobs)
 
-    def _job(self, row: Row, beams: int, logprob_options: LogprobOptions) -> Job:
-        if not row.num_new_tokens:
-            return EncodingJob(row.ids)
+    def _job(self, input_: Input, beams: int, logprob_options: LogprobOptions) -> Job:
+        if not input_.num_new_tokens:
+            return EncodingJob(input_.ids)
         assert self._model is not None
         start = self._model.manifest.special_tokens.decoder_start
         search = None if beams == 1 else Beams(beams)
-        # Without end-of-sequence tokens, so every row generates num_new_tokens.
+        # Without EOS ids, so that each input generates exactly the tokens asked for.
         if start is None:
             return GenerationJob(
-                row.ids, row.num_new_tokens, beams=search, logprob_options=logprob_options
+                input_.ids, input_.num_new_tokens, beams=search, logprob_options=logprob_options
             )
         return GenerationJob(
             (start,),
-            row.num_new_tokens,
-            source=row.ids,
+            input_.num_new_tokens,
+            source=input_.ids,
             beams=search,
             logprob_options=logprob_options,
         )
 
 
-def _rows(message: Message) -> list[Row]:
-    """``max_new_tokens`` is one number for all rows, or a list."""
-    inputs, new = message["inputs"], message["max_new_tokens"]
-    numbers = new if isinstance(new, list) else [new] * len(inputs)
-    return [Row(tuple(ids), number) for ids, number in zip(inputs, numbers, strict=True)]
+def _inputs(message: Message) -> list[Input]:
+    """``max_new_tokens`` is one number for all inputs, or a list of numbers."""
+    ids_of_inputs, new = message["inputs"], message["max_new_tokens"]
+    numbers = new if isinstance(new, list) else [new] * len(ids_of_inputs)
+    return [Input(tuple(ids), number) for ids, number in zip(ids_of_inputs, numbers, strict=True)]
 
 
-def _exit_on_engine_failure(error: BaseException) -> None:
-    print(f"the engine failed: {error}", file=sys.stderr)
+def _exit(error: BaseException) -> None:
+    print(f"the engine stopped: {error}", file=sys.stderr)
     os._exit(1)
 
 
 async def _follow(handle: JobHandle, result: Result) -> Result:
-    """Adds the updates of one job to ``result`` as they arrive."""
+    """Collects a job's updates in ``result`` until the job ends."""
     while True:
         update = await handle.next()
         result.tokens += update.tokens
         result.token_times += [clock()] * len(update.tokens)
-        result.logprobs += [entry.logprob for entry in update.logprobs]
+        result.logprobs += [each.logprob for each in update.logprobs]
         if update.vector is not None:
             result.vector = update.vector.tolist()
         if update.completion is not None and not update.completion.is_success:
             raise RuntimeError(
-                f"a sequence ended as {update.completion.outcome}: {update.completion.failure}"
+                f"a job ended with outcome {update.completion.outcome}: {update.completion.failure}"
             )
         if update.is_last:
             return result
 
 
-async def serve(requests: TextIO, responses: TextIO) -> None:
-    """Handles requests until the input ends. A failed request gets a response with ``error``."""
+async def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answers until the input ends. A request that fails is answered with its ``error``."""
     bench = Bench()
     handlers: dict[str, Callable[[Message], Awaitable[Message]]] = {
         "load": bench.load,
@@ -260,10 +264,10 @@ async def serve(requests: TextIO, responses: TextIO) -> None:
     while line := await asyncio.to_thread(requests.readline):
         try:
             message = json.loads(line)
-            response = await handlers[message["op"]](message)
+            reply = await handlers[message["op"]](message)
         except (BundleError, StartupError, KeyError, ValueError, RuntimeError) as error:
-            response = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(response), file=responses, flush=True)
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), file=replies, flush=True)
     bench.close()
 
 

@@ -1,4 +1,4 @@
-"""The hardware limits of a roofline model: memory bandwidth and matmul throughput."""
+"""Measures a machine's memory bandwidth (GB/s) and peak matrix throughput (GOP/s)."""
 
 import tempfile
 import threading
@@ -23,17 +23,18 @@ _MATRICES = {
 
 
 def measure_ceilings(num_threads: int) -> dict[str, Any]:
-    """Measures both limits with ``num_threads`` threads; the best of several repetitions counts.
+    """The best of several repetitions on ``num_threads`` cores.
 
     Returns:
-        ``bytes_per_second``: sequential reads of arrays much larger than the caches.
-        ``operations_per_second``, by precision: multiplications plus additions of ONNX Runtime's
-        fp32 and int8 matmul of two square matrices.
+        ``bytes_per_second``: memory bandwidth of sequential reads that exceed all caches.
+        ``operations_per_second`` by precision: throughput of the product of two large square
+        matrices with ONNX Runtime's fp32 and int8 kernels, where a multiply-accumulate (MAC)
+        counts as two operations.
     """
     return {
         "bytes_per_second": _bandwidth(num_threads),
         "operations_per_second": {
-            precision: _matmul_rate(precision, num_threads) for precision in _MATRICES
+            precision: _matrix_rate(precision, num_threads) for precision in _MATRICES
         },
     }
 
@@ -42,7 +43,7 @@ def _bandwidth(num_threads: int) -> float:
     arrays = [np.ones(_READ_BYTES // 4, np.float32) for _ in range(num_threads)]
 
     def read_all() -> None:
-        # NumPy releases the GIL while it reads the array.
+        # NumPy releases the interpreter lock in max().
         threads = [threading.Thread(target=array.max) for array in arrays]
         for thread in threads:
             thread.start()
@@ -52,7 +53,7 @@ def _bandwidth(num_threads: int) -> float:
     return num_threads * _READ_BYTES / _best_seconds(read_all)
 
 
-def _matmul_rate(precision: str, num_threads: int) -> float:
+def _matrix_rate(precision: str, num_threads: int) -> float:
     left, right, operator, in_type, out_type = _MATRICES[precision]
     shape = (_SIZE, _SIZE)
     random = np.random.default_rng(0)

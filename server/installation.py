@@ -1,7 +1,7 @@
-"""Checks, before ONNX Runtime is imported, that the installation supports the requested device.
+"""Checks that the installed ONNX Runtime supports the device, before it is imported.
 
-The packages ``onnxruntime`` and ``onnxruntime-gpu`` contain the same module. Each is an extra of
-this project; if both are installed, the files of the last one are used.
+The packages for CPUs and for GPUs contain the same module, so each is an optional extra. If both
+are installed, the one installed last has overwritten the other's files.
 """
 
 import ctypes
@@ -14,29 +14,29 @@ from server.errors import StartupError
 
 CPU, GPU = "onnxruntime", "onnxruntime-gpu"
 MODULE = "onnxruntime"
-# Part of NVIDIA's driver; no Python package contains it.
+# A library of the NVIDIA driver; no Python package contains it.
 DRIVER = "libcuda.so.1"
 
 
 def check_installation(device: str) -> None:
-    """Rejects a device that the installed packages or this machine do not support.
+    """Checks that this installation and this machine support a device.
 
     Args:
-        device: the value of ``--device``.
+        device: as on the command line.
 
     Raises:
-        StartupError: the message says what to install.
+        StartupError: the device cannot be used; the message says what to install.
     """
-    found = {name for name in (CPU, GPU) if _provides_module(name)}
-    reason = missing_requirement(device, found)
+    installed = {name for name in (CPU, GPU) if _provides_module(name)}
+    reason = installation_problem(device, installed)
     if reason is None and device.startswith("cuda"):
         reason = _driver_problem()
     if reason is not None:
-        raise StartupError(f"device {device!r} cannot be used: {reason}")
+        raise StartupError(f"device {device!r} was asked for, but {reason}")
 
 
-def missing_requirement(device: str, installed: Set[str]) -> str | None:
-    """What ``device`` lacks, given the installed packages; ``None`` if it can be used."""
+def installation_problem(device: str, installed: Set[str]) -> str | None:
+    """Why ``device`` cannot be used with these packages; None if it can."""
     if not installed:
         return (
             "no ONNX Runtime is installed: in this project's folder, `pip install '.[cpu]'` for a "
@@ -50,25 +50,25 @@ def missing_requirement(device: str, installed: Set[str]) -> str | None:
             f"`pip uninstall {CPU}`, then `pip install '.[gpu]'` in this project's folder"
         )
     return (
-        f"{CPU} and {GPU} are both installed and contain the same files: "
+        f"{CPU} and {GPU} are both installed and overwrite each other's files: "
         f"`pip uninstall {CPU} {GPU}`, then `pip install '.[gpu]'` in this project's folder"
     )
 
 
 def _provides_module(name: str) -> bool:
-    """Whether the module is imported from the files of package ``name``."""
+    """Whether package ``name`` is installed in the folder that the module is imported from."""
     module = importlib.util.find_spec(MODULE)
     if module is None or module.origin is None:
         return False
     try:
-        place = importlib.metadata.distribution(name).locate_file(MODULE)
+        folder = importlib.metadata.distribution(name).locate_file(MODULE)
     except importlib.metadata.PackageNotFoundError:
         return False
-    return Path(str(place)).resolve() == Path(module.origin).resolve().parent
+    return Path(str(folder)).resolve() == Path(module.origin).resolve().parent
 
 
 def _driver_problem() -> str | None:
-    """Why the NVIDIA driver cannot be used; ``None`` if it works and finds a GPU."""
+    """Why the NVIDIA driver cannot be used; None if it reports a GPU."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:

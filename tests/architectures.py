@@ -23,12 +23,14 @@ from model.config import (
     NormKind,
     NormOrder,
     PoolingKind,
+    StackConfig,
+)
+from model.position_config import (
     PositionConfig,
     PositionKind,
     RelativeBiasConfig,
     RelativeBiasKind,
     RotaryConfig,
-    StackConfig,
 )
 
 VOCABULARY_SIZE = 61

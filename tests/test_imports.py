@@ -4,13 +4,14 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The folders and modules of this repository that each folder may import: docs/architecture.md.
+# What each folder may import of this repository: folders, or single modules.
 ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
@@ -19,21 +20,33 @@ ALLOWED = {
     "client": {"client", "protos"},
     "loadtest": {"loadtest", "client", "protos"},
 }
-FOLDERS = {*ALLOWED, "tests", "scripts"}
-# The same for the folders of the server; every folder may import the shared modules.
-SERVER_LAYERS = {
-    "frontends": {"service"},
+OURS = {*ALLOWED, "tests", "scripts"}
+# What each folder of server/ may import of server/ besides itself and NEUTRAL. The modules at the
+# top of server/ that are not neutral (app, __main__, bench, …) put the parts together: they may
+# import all of it.
+ALLOWED_IN_SERVER = {
+    "frontends": {"service", "telemetry"},
     "service": {"engine", "models", "text", "telemetry"},
-    "models": {"engine", "runtime", "text", "telemetry"},
-    "engine": {"runtime"},
-    "runtime": set(),
-    "text": {"engine.decoding.logits_processors"},
+    "models": {"engine", "runtime", "text"},
+    "engine": {"runtime.contract", "runtime.host_ops"},
     "telemetry": {"engine.observer"},
+    "text": set(),
+    "runtime": set(),
 }
-SHARED_MODULES = {"errors", "bounds", "config", "watched_files"}
-# Programs of the comparison that run in separate environments, beside the compared engines.
+# Modules that any folder of server/ may import; they import nothing of server/ but each other.
+NEUTRAL = {"bounds", "config", "constraint", "errors", "file_changes"}
+# Packages of wire formats, which only front ends may import.
+WIRE = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "protos")
+
+# Peers of the comparison: programs that run in an environment of their own.
 PEERS = "loadtest/peers"
-TORCH_FREE_MODULES = ("model/config.py", "model/bundle.py", "model/bundle_files.py")
+TORCH_FREE_MODULES = (
+    "model/config.py",
+    "model/position_config.py",
+    "model/bundle.py",
+    "model/graph_spec.py",
+    "model/bundle_files.py",
+)
 
 
 def _files(folder: str) -> list[Path]:
@@ -43,7 +56,7 @@ def _files(folder: str) -> list[Path]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in the file; ``from a import b`` is a.b."""
+    """Every module that a file imports, anywhere in the file; ``from a import b`` gives a.b."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -70,40 +83,116 @@ def test_dependencies_point_one_way(folder: str) -> None:
         f"{path.relative_to(ROOT)} imports {module}"
         for path in _files(folder)
         for module in _imports(path)
-        if module.partition(".")[0] in FOLDERS
+        if module.partition(".")[0] in OURS
         and not any(_is_within(module, allowed) for allowed in ALLOWED[folder])
     ]
     assert wrong == []
-
-
-@pytest.mark.parametrize("folder", SERVER_LAYERS)
-def test_layers_of_the_server_point_one_way(folder: str) -> None:
-    allowed = {folder, *SERVER_LAYERS[folder], *SHARED_MODULES}
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {module}"
-        for path in _files(f"server/{folder}")
-        for module in _imports(path)
-        if _is_within(module, "server")
-        and not any(_is_within(module, f"server.{name}") for name in allowed)
-    ]
-    assert wrong == []
-
-
-def test_every_folder_of_the_server_has_a_layer() -> None:
-    folders = {path.relative_to(ROOT / "server").parts[0] for path in _files("server")}
-    assert {name for name in folders if not name.endswith(".py")} == set(SERVER_LAYERS)
-
-
-@pytest.mark.parametrize("package", ["grpc", "protos"])
-def test_only_front_ends_import(package: str) -> None:
-    found = _importers("server", package)
-    assert [name for name in found if not name.startswith("server/frontends/")] == []
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_package_files_are_empty(folder: str) -> None:
     packages = [path for path in _files(folder) if path.name == "__init__.py"]
     assert [path for path in packages if path.read_text(encoding="utf-8").strip()] == []
+
+
+def _part(module: str) -> str:
+    """The folder or top module of server/ that ``server.part…`` belongs to."""
+    return module.split(".")[1]
+
+
+def _parts() -> dict[str, list[Path]]:
+    """The files of each folder and each top module of server/."""
+    parts: dict[str, list[Path]] = {}
+    for path in _files("server"):
+        name = path.relative_to(ROOT / "server").parts[0].removesuffix(".py")
+        if name != "__init__":
+            parts.setdefault(name, []).append(path)
+    return parts
+
+
+PARTS = _parts()
+FRONT_ENDS = sorted(path.parent.name for path in ROOT.glob("server/frontends/*/__init__.py"))
+
+
+def _server_imports(part: str) -> list[tuple[Path, str]]:
+    """Each import of another part of server/, with the file that has it."""
+    return [
+        (path.relative_to(ROOT), module)
+        for path in PARTS[part]
+        for module in _imports(path)
+        if _is_within(module, "server") and _part(module) != part
+    ]
+
+
+def test_the_rules_name_every_folder_of_the_server() -> None:
+    folders = {name for name in PARTS if (ROOT / "server" / name).is_dir()}
+    assert folders == set(ALLOWED_IN_SERVER)
+
+
+@pytest.mark.parametrize("folder", ALLOWED_IN_SERVER)
+def test_dependencies_within_the_server_point_one_way(folder: str) -> None:
+    allowed = [f"server.{name}" for name in ALLOWED_IN_SERVER[folder] | NEUTRAL]
+    wrong = [
+        f"{path} imports {module}"
+        for path, module in _server_imports(folder)
+        if not any(_is_within(module, package) for package in allowed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", sorted(NEUTRAL & set(PARTS)))
+def test_neutral_modules_import_only_each_other(module: str) -> None:
+    assert [name for _, name in _server_imports(module) if _part(name) not in NEUTRAL] == []
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_front_ends_do_not_import_each_other(front_end: str) -> None:
+    own = f"server.frontends.{front_end}"
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in _files(f"server/frontends/{front_end}")
+        for module in _imports(path)
+        if _is_within(module, "server.frontends") and not _is_within(module, own)
+    ]
+    assert wrong == []
+
+
+def test_no_circle_between_parts_of_the_server() -> None:
+    """Raises ``CycleError``, which names the circle."""
+    arrows = {part: {_part(module) for _, module in _server_imports(part)} for part in PARTS}
+    order = list(TopologicalSorter(arrows).static_order())
+    assert order.index("runtime") < order.index("models")
+
+
+def _room(module: str) -> str:
+    """``server.engine.cache.slots`` is in the room ``server.engine.cache``.
+
+    A module beside such folders is a room of its own.
+    """
+    part, _, rest = module.removeprefix("server.").partition(".")
+    return f"server.{part}.{rest.partition('.')[0]}"
+
+
+@pytest.mark.parametrize("folder", ALLOWED_IN_SERVER)
+def test_no_circle_within_a_folder_of_the_server(folder: str) -> None:
+    """Raises ``CycleError``, which names the circle."""
+    arrows: dict[str, set[str]] = {}
+    for path in PARTS[folder]:
+        room = _room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        inside = {_room(name) for name in _imports(path) if _is_within(name, f"server.{folder}")}
+        arrows.setdefault(room, set()).update(inside - {room})
+    assert set(TopologicalSorter(arrows).static_order()) >= arrows.keys()
+
+
+@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"frontends"}))
+def test_only_front_ends_import_grpc_or_protobuf(part: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in PARTS[part]
+        for module in _imports(path)
+        if any(_is_within(module, package) for package in WIRE)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("package", ["onnxruntime", "prometheus_client"])
@@ -124,7 +213,7 @@ def test_only_peers_import_peers(folder: str) -> None:
 
 
 @pytest.mark.parametrize("module", TORCH_FREE_MODULES)
-def test_modules_of_model_that_the_server_imports_are_free_of_torch(module: str) -> None:
+def test_modules_that_the_server_imports_from_model_do_not_import_torch(module: str) -> None:
     assert not any(_is_within(name, "torch") for name in _imports(ROOT / module))
 
 

@@ -21,16 +21,14 @@ from model.config import (
     NormKind,
     NormOrder,
     PoolingKind,
-    PositionConfig,
-    PositionKind,
-    RotaryConfig,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind, RotaryConfig
 from model.train import (
-    Batch,
-    Recipe,
+    TrainingBatch,
+    TrainingConfig,
+    causal_lm_batch,
     classification_batch,
-    language_batch,
     translation_batch,
 )
 from tests.tiny_training import (
@@ -123,7 +121,7 @@ def _is_held_out(day: date) -> bool:
     return day.toordinal() % 20 == 7
 
 
-def _date_batches() -> Iterator[Batch]:
+def _date_batches() -> Iterator[TrainingBatch]:
     rng = random.Random(0)
     tokenizer = character_tokenizer(begins=False, ends=True)
     while True:
@@ -136,11 +134,11 @@ def _date_batches() -> Iterator[Batch]:
 
 def dates() -> tuple[Checkpoint, list[tuple[str, str]]]:
     """A translator of written dates to ISO dates, and pairs it was not trained on."""
-    recipe = Recipe(num_steps=1200, learning_rate=3e-3, num_averaged_steps=150)
+    training = TrainingConfig(num_steps=1200, learning_rate=3e-3, num_averaged_steps=150)
     held_out = held_out_dates()
     return Checkpoint(
         config=DATES,
-        weights=trained("dates", DATES, _date_batches, recipe),
+        weights=trained("dates", DATES, _date_batches, training),
         tokenizer_json=character_tokenizer(begins=False, ends=True).to_str(),
         architecture="Transformer",
         tasks=(Task.TRANSLATE,),
@@ -188,22 +186,24 @@ def counting_text(first: int) -> tuple[str, str]:
     return f"{first},", ",".join(str(first + k) for k in range(1, 5)) + "."
 
 
-def _counting_batches() -> Iterator[Batch]:
+def _counting_batches() -> Iterator[TrainingBatch]:
     rng = random.Random(0)
     tokenizer = character_tokenizer(begins=True, ends=False)
     while True:
         texts = [counting_text(rng.randrange(200)) for _ in range(BATCH_SIZE)]
         prompts = [tokenizer.encode(prompt).ids for prompt, _ in texts]
         rows = [[*tokenizer.encode("".join(text)).ids, EOS] for text in texts]
-        yield language_batch(rows, [len(prompt) for prompt in prompts])
+        yield causal_lm_batch(rows, [len(prompt) for prompt in prompts])
 
 
 def decoder() -> tuple[Checkpoint, list[tuple[str, str]]]:
     """A decoder that counts on, and what it says: after ``7,`` comes ``8,9,10,11.``."""
-    recipe = Recipe(num_steps=500, learning_rate=5e-3, warmup_steps=100, num_averaged_steps=50)
+    training = TrainingConfig(
+        num_steps=500, learning_rate=5e-3, warmup_steps=100, num_averaged_steps=50
+    )
     return Checkpoint(
         config=COUNTING,
-        weights=trained("counting", COUNTING, _counting_batches, recipe),
+        weights=trained("counting", COUNTING, _counting_batches, training),
         tokenizer_json=character_tokenizer(begins=True, ends=False).to_str(),
         architecture="Transformer",
         tasks=(Task.GENERATE,),
@@ -252,7 +252,7 @@ def majority_examples(seed: int, count: int) -> list[tuple[str, str]]:
     return examples
 
 
-def _majority_batches() -> Iterator[Batch]:
+def _majority_batches() -> Iterator[TrainingBatch]:
     tokenizer = character_tokenizer(begins=True, ends=True)
     for seed in range(1, 10**6):
         examples = majority_examples(seed, BATCH_SIZE)
@@ -262,11 +262,11 @@ def _majority_batches() -> Iterator[Batch]:
 
 def classifier() -> tuple[Checkpoint, list[tuple[str, str]]]:
     """Says whether a text has more digits or more letters; and texts with their labels."""
-    recipe = Recipe(num_steps=200, learning_rate=2e-3, warmup_steps=50)
+    training = TrainingConfig(num_steps=200, learning_rate=2e-3, warmup_steps=50)
     held_out = majority_examples(0, 200)
     return Checkpoint(
         config=MAJORITY,
-        weights=trained("majority", MAJORITY, _majority_batches, recipe),
+        weights=trained("majority", MAJORITY, _majority_batches, training),
         tokenizer_json=character_tokenizer(begins=True, ends=True).to_str(),
         architecture="Transformer",
         tasks=(Task.CLASSIFY,),

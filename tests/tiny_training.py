@@ -18,7 +18,7 @@ import model.mixers
 import model.train
 import model.transformer
 from model.config import ModelConfig
-from model.train import Batch, Recipe, train
+from model.train import TrainingBatch, TrainingConfig, train
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
 TINY = Path(__file__).with_name("tiny.py")
@@ -65,7 +65,10 @@ def _source_hash() -> str:
 
 
 def trained(
-    name: str, config: ModelConfig, batches: Callable[[], Iterator[Batch]], recipe: Recipe
+    name: str,
+    config: ModelConfig,
+    batches: Callable[[], Iterator[TrainingBatch]],
+    training: TrainingConfig,
 ) -> dict[str, torch.Tensor]:
     """The weights after ``train``, kept in ``build/`` for as long as the code is the same."""
     path = CACHE / f"{name}-{_source_hash()}.pt"
@@ -75,7 +78,7 @@ def trained(
             num_threads = torch.get_num_threads()
             torch.set_num_threads(1)  # matrices this small are slower with more
             try:
-                weights = train(config, batches(), recipe)
+                weights = train(config, batches(), training)
             finally:
                 torch.set_num_threads(num_threads)
             partial = path.with_suffix(".partial")

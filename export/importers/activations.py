@@ -1,4 +1,4 @@
-"""What ``transformers`` calls an activation."""
+"""The activations of ``transformers``, by name."""
 
 from export.readers.fields import Fields
 from export.supported import lookup
@@ -16,9 +16,9 @@ ACTIVATIONS = {
 
 
 def activation(config: Fields, name: str, default: str | None = None) -> Activation:
-    """The activation that the field ``name`` of ``config`` names.
+    """The activation in the field ``name`` of ``config``.
 
     Raises:
-        UnsupportedError: it names another.
+        UnsupportedError: an unknown activation.
     """
     return lookup(ACTIVATIONS, config.text(name, default), f"{config.origin}: {name}")

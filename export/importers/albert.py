@@ -1,6 +1,6 @@
 """ALBERT (Lan et al. 2019), as ``transformers`` saves it.
 
-BERT with two savings: embeddings of a smaller size, and layers that share one set of weights.
+BERT with smaller embeddings, and with layers that share weights.
 """
 
 import msgspec
@@ -42,7 +42,7 @@ def import_albert(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     embedding = msgspec.structs.replace(
@@ -51,7 +51,7 @@ def import_albert(folder: HuggingFaceFolder) -> Checkpoint:
     inner, groups = config.positive("inner_group_num", 1), _groups(config)
     num_held = inner * (groups[-1] + 1)
     if num_held > MAX_LAYERS:
-        raise SourceError(f"{config.origin}: {num_held} layers with weights of their own")
+        raise SourceError(f"{config.origin}: {num_held} distinct layers, at most {MAX_LAYERS}")
     body = Body(
         base="albert",
         hidden_size=config.positive("hidden_size"),
@@ -72,7 +72,7 @@ def import_albert(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _groups(config: Fields) -> tuple[int, ...]:
-    """The group of each application, as many for each group as there are.
+    """The group of each applied layer; all groups have the same number of layers.
 
     Raises:
         SourceError: more groups than layers.
@@ -84,7 +84,7 @@ def _groups(config: Fields) -> tuple[int, ...]:
 
 
 def _at(entry: Rename, layer: int, inner: int) -> Rename:
-    """``entry`` of the layer that is number ``layer`` here, and one of ``inner`` in its group."""
+    """``entry`` for the model's layer number ``layer``; groups have ``inner`` layers each."""
     sources = tuple(
         source.replace("{group}", str(layer // inner)).replace("{inner}", str(layer % inner))
         for source in entry.sources

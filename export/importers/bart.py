@@ -1,12 +1,13 @@
-"""BART (Lewis et al. 2019): for generation from a text, such as its summary."""
+"""BART (Lewis et al. 2019): text to text, for example summaries."""
 
 from export.checkpoint import Checkpoint
-from export.importers.bart_tables import Layout, import_layout
+from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import Task
-from model.config import NormOrder, PositionKind
+from model.config import NormOrder
+from model.position_config import PositionKind
 
-LAYOUT = Layout(
+VARIANT = BartVariant(
     architecture="BartForConditionalGeneration",
     tasks=(Task.GENERATE,),
     order=NormOrder.POST,
@@ -19,6 +20,6 @@ def import_bart(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``BartForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    return import_layout(folder, LAYOUT)
+    return import_variant(folder, VARIANT)

@@ -1,7 +1,7 @@
-"""The weights of BART (Lewis et al. 2019) as ``transformers`` names them, and its layers.
+"""BART's layers (Lewis et al. 2019) and their weights, as ``transformers`` names them.
 
-Marian, mBART, PEGASUS and M2M-100 have the same names and differ in where they normalise and in
-how they know positions: that is a :class:`Layout`. NLLB-MoE has other names, and experts.
+Marian, mBART, PEGASUS and M2M-100 have the same names, with other norms and positions: each is a
+:class:`BartVariant`. NLLB-MoE has other names, and experts.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
 from export.importers.renaming import Rename, affine, linear, stacked_experts
+from export.importers.seq2seq import seq2seq_checkpoint, token_table
 from export.importers.support import MAX_LAYERS, divide_heads
-from export.importers.text_to_text import text_to_text_checkpoint, token_table
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -34,11 +34,10 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind
 
 NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
 TOKENS = (
@@ -47,19 +46,19 @@ TOKENS = (
     "model.decoder.embed_tokens.weight",
     OUTPUT_MATRIX,
 )
-# Sinusoids that older versions saved, and the version itself.
+# Older versions saved their sinusoids, and the version.
 BUFFERS = tuple(
     f"model.{side}.{name}"
     for side in ("encoder", "decoder")
     for name in ("embed_positions.weight", "embed_positions.weights", "version")
 )
 LOGITS_BIAS = "final_logits_bias"
-UNUSED_POSITIONS = 2  # the first rows of learnt tables: fairseq's padding and its neighbour
+UNUSED_POSITIONS = 2  # the first rows of learned tables are for fairseq's padding
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNames:
-    """What a checkpoint calls the parts of a layer."""
+class BartLayerNames:
+    """A checkpoint's names for the parts of a layer."""
 
     cross_attention: str = "encoder_attn"
     cross_attention_norm: str = "encoder_attn_layer_norm"
@@ -68,62 +67,65 @@ class LayerNames:
 
 
 def no_experts(_config: Fields, _side: str, _index: int) -> ExpertsConfig | None:
-    """Every layer has one feed-forward."""
+    """No layer is a mixture of experts."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """What varies between the families.
+class BartVariant:
+    """The differences between BART and a family with the same names.
 
-    ``first_position`` is a function of the padding's id, ``language`` a pattern of the tokens
-    of languages, ``experts`` a function of the configuration, the stack's name and the layer's
-    index.
+    Attributes:
+        activation: the default if config.json names none.
+        first_position: the position of the first token, from the padding's id.
+        language: a regular expression for language tokens.
+        experts: the experts of a layer, from the configuration, the stack's name and the
+            layer's index.
     """
 
     architecture: str
     tasks: tuple[Task, ...]
     order: NormOrder
     positions: PositionKind
-    activation: str = "gelu"  # where config.json does not say
+    activation: str = "gelu"
     first_position: Callable[[int], int] = lambda _: 0
     embedding_norm: bool = False
     final_norm: bool = False
     logits_bias: bool = True
     language: str | None = None
-    names: LayerNames = LayerNames()
+    names: BartLayerNames = BartLayerNames()
     experts: Callable[[Fields, str, int], ExpertsConfig | None] = no_experts
 
 
-def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
-    """The model of ``layout`` in ``folder``, ready for a bundle.
+def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoint:
+    """The model of ``variant`` in ``folder``, ready for a bundle.
 
-    Padding is never generated: no target had it, and to M2M-100 it has no position.
+    Padding is suppressed: no target contains it, and M2M-100 gives it no position.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     check_supported(config, tie_word_embeddings=(True,))
-    architecture = architecture_of(config, layout.architecture)
-    model = _config(config, layout)
+    architecture = architecture_of(config, variant.architecture)
+    model = _config(config, variant)
     tokens = token_table(folder.weights, TOKENS)
     head = []
-    if layout.logits_bias and LOGITS_BIAS in folder.weights:
+    if variant.logits_bias and LOGITS_BIAS in folder.weights:
         head = [Rename("head.output.bias", (LOGITS_BIAS,), lambda bias: bias.flatten())]
-    elif layout.logits_bias:  # not all versions save a bias of zeros
+    elif variant.logits_bias:  # some versions do not save a bias of zeros
         head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
-    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model, layout.names), *head]
+    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model, variant.names), *head]
     used = {name for entry in table for name in entry.sources}
     ignored = {*TOKENS, *BUFFERS} - used
-    checkpoint = text_to_text_checkpoint(
+    checkpoint = seq2seq_checkpoint(
         folder,
         model,
         architecture,
         table,
-        layout.tasks,
+        variant.tasks,
         ignored=ignored,
-        language=layout.language,
+        language=variant.language,
     )
     special = checkpoint.special_tokens
     suppressed = tuple(sorted({*special.suppressed, special.pad}))
@@ -131,38 +133,38 @@ def import_layout(folder: HuggingFaceFolder, layout: Layout) -> Checkpoint:
     return dataclasses.replace(checkpoint, special_tokens=special)
 
 
-def _config(config: Fields, layout: Layout) -> ModelConfig:
+def _config(config: Fields, variant: BartVariant) -> ModelConfig:
     hidden_size = config.positive("d_model", 1024)
-    final_norm = NORM if layout.final_norm else None
-    encoder = _layer(config, layout, "encoder", hidden_size)
-    decoder = _layer(config, layout, "decoder", hidden_size, cross=True)
+    final_norm = NORM if variant.final_norm else None
+    encoder = _layer(config, variant, "encoder", hidden_size)
+    decoder = _layer(config, variant, "decoder", hidden_size, cross=True)
     return ModelConfig(
         kind=Kind.ENCODER_DECODER,
         vocabulary_size=config.positive("vocab_size"),
         hidden_size=hidden_size,
         position=PositionConfig(
-            kind=layout.positions,
+            kind=variant.positions,
             max_positions=config.positive("max_position_embeddings", 1024),
-            first=layout.first_position(config.integer("pad_token_id", 1)),
+            first=variant.first_position(config.integer("pad_token_id", 1)),
         ),
         embedding=EmbeddingConfig(
             scale=hidden_size**0.5 if config.flag("scale_embedding", False) else 1.0,
-            norm=NORM if layout.embedding_norm else None,
-            separate_target=layout.embedding_norm,
+            norm=NORM if variant.embedding_norm else None,
+            separate_target=variant.embedding_norm,
         ),
         encoder=StackConfig(layers=encoder, final_norm=final_norm),
         decoder=StackConfig(layers=decoder, final_norm=final_norm),
-        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True, bias=layout.logits_bias),
+        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=True, bias=variant.logits_bias),
     )
 
 
 def _layer(
-    config: Fields, layout: Layout, side: str, hidden_size: int, *, cross: bool = False
+    config: Fields, variant: BartVariant, side: str, hidden_size: int, *, cross: bool = False
 ) -> tuple[LayerConfig, ...]:
     """The layers of the stack ``side``.
 
     Raises:
-        SourceError: sizes that do not go together.
+        SourceError: inconsistent sizes.
     """
     num_heads = config.positive(f"{side}_attention_heads", 16)
     attention = AttentionConfig(
@@ -174,7 +176,7 @@ def _layer(
     )
     feed_forward = FeedForwardConfig(
         inner_size=config.positive(f"{side}_ffn_dim", 4096),
-        activation=activation(config, "activation_function", layout.activation),
+        activation=activation(config, "activation_function", variant.activation),
         gated=False,
         bias=True,
     )
@@ -183,22 +185,22 @@ def _layer(
         cross_attention=attention if cross else None,
         feed_forward=feed_forward,
         norm=NORM,
-        norm_order=layout.order,
+        norm_order=variant.order,
     )
     layers = []
     for index in range(config.positive(f"{side}_layers", 12, maximum=MAX_LAYERS)):
-        experts = layout.experts(config, side, index)
+        experts = variant.experts(config, side, index)
         changed = msgspec.structs.replace(feed_forward, experts=experts)
         layers.append(msgspec.structs.replace(layer, feed_forward=changed))
     return tuple(layers)
 
 
-def _table(model: ModelConfig, names: LayerNames) -> list[Rename]:
-    """Every weight but the tokens' and the head's."""
+def _table(model: ModelConfig, names: BartLayerNames) -> list[Rename]:
+    """Every weight but those of the token table and the head."""
     table: list[Rename] = []
-    for side, stack, place in (
+    for side, stack, embedding in (
         ("encoder", model.encoder, "embedding"),
-        ("decoder", model.decoder, "target_placement"),
+        ("decoder", model.decoder, "target_embedding"),
     ):
         if stack is None:
             continue
@@ -206,9 +208,9 @@ def _table(model: ModelConfig, names: LayerNames) -> list[Rename]:
             table += [entry.at(index) for entry in _layer_table(side, layer, names)]
         if model.position.kind == PositionKind.LEARNED:
             source = f"model.{side}.embed_positions.weight"
-            table.append(Rename(f"{place}.positions.weight", (source,), _without_unused))
+            table.append(Rename(f"{embedding}.positions.weight", (source,), _without_unused))
         if model.embedding.norm is not None:
-            table += affine(f"{place}.norm", f"model.{side}.layernorm_embedding")
+            table += affine(f"{embedding}.norm", f"model.{side}.layernorm_embedding")
         if stack.final_norm is not None:
             table += affine(f"{side}.final_norm", f"model.{side}.layer_norm")
     return table
@@ -218,46 +220,46 @@ def _without_unused(table: Tensor) -> Tensor:
     return table[UNUSED_POSITIONS:]
 
 
-def _layer_table(side: str, layer: LayerConfig, names: LayerNames) -> list[Rename]:
-    ours, theirs = f"{side}.layers.{{n}}", f"model.{side}.layers.{{n}}"
-    own, source = f"{theirs}.self_attn", f"{theirs}.{names.cross_attention}"
-    query, key, value = (f"{own}.{letter}_proj" for letter in "qkv")
+def _layer_table(side: str, layer: LayerConfig, names: BartLayerNames) -> list[Rename]:
+    target, source = f"{side}.layers.{{n}}", f"model.{side}.layers.{{n}}"
+    attention, cross = f"{source}.self_attn", f"{source}.{names.cross_attention}"
+    query, key, value = (f"{attention}.{letter}_proj" for letter in "qkv")
     table = [
-        *linear(f"{ours}.mixer.qkv", query, key, value, bias=True),
-        *linear(f"{ours}.mixer.output", f"{own}.out_proj", bias=True),
-        *affine(f"{ours}.mixer_norm", f"{theirs}.self_attn_layer_norm"),
+        *linear(f"{target}.mixer.qkv", query, key, value, bias=True),
+        *linear(f"{target}.mixer.output", f"{attention}.out_proj", bias=True),
+        *affine(f"{target}.mixer_norm", f"{source}.self_attn_layer_norm"),
         *_feed_forward_table(
-            f"{ours}.feed_forward",
-            f"{theirs}.{names.feed_forward}",
+            f"{target}.feed_forward",
+            f"{source}.{names.feed_forward}",
             required(layer.feed_forward).experts,
         ),
-        *affine(f"{ours}.feed_forward_norm", f"{theirs}.{names.feed_forward_norm}"),
+        *affine(f"{target}.feed_forward_norm", f"{source}.{names.feed_forward_norm}"),
     ]
     if layer.cross_attention is not None:
-        name = f"{ours}.cross_attention"
+        name = f"{target}.cross_attention"
         table += [
-            *linear(f"{name}.query", f"{source}.q_proj", bias=True),
-            *linear(f"{name}.key_value", f"{source}.k_proj", f"{source}.v_proj", bias=True),
-            *linear(f"{name}.output", f"{source}.out_proj", bias=True),
-            *affine(f"{name}_norm", f"{theirs}.{names.cross_attention_norm}"),
+            *linear(f"{name}.query", f"{cross}.q_proj", bias=True),
+            *linear(f"{name}.key_value", f"{cross}.k_proj", f"{cross}.v_proj", bias=True),
+            *linear(f"{name}.output", f"{cross}.out_proj", bias=True),
+            *affine(f"{name}_norm", f"{source}.{names.cross_attention_norm}"),
         ]
     return table
 
 
-def _feed_forward_table(ours: str, theirs: str, experts: ExpertsConfig | None) -> list[Rename]:
+def _feed_forward_table(target: str, source: str, experts: ExpertsConfig | None) -> list[Rename]:
     parts = {"input": "fc1", "output": "fc2"}
     if experts is None:
         return [
             entry
             for part, name in parts.items()
-            for entry in linear(f"{ours}.{part}", f"{theirs}{name}", bias=True)
+            for entry in linear(f"{target}.{part}", f"{source}{name}", bias=True)
         ]
-    table = linear(f"{ours}.router", f"{theirs}router.classifier", bias=experts.router_bias)
+    table = linear(f"{target}.router", f"{source}router.classifier", bias=experts.router_bias)
     for part, name in parts.items():
-        each = [f"{theirs}experts.expert_{index}.{name}" for index in range(experts.count)]
+        each = [f"{source}experts.expert_{index}.{name}" for index in range(experts.count)]
         table += [
             Rename(
-                f"{ours}.{part}.{kind}",
+                f"{target}.{part}.{kind}",
                 tuple(f"{expert}.{kind}" for expert in each),
                 stacked_experts(1),
             )

@@ -16,7 +16,7 @@ from export.importers.renaming import per_layer
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import Activation, StackConfig
 
-# Next-sentence prediction, beside a masked language model.
+# The next-sentence prediction of BertForPreTraining.
 NEXT_SENTENCE = ("cls.seq_relationship.weight", "cls.seq_relationship.bias")
 
 
@@ -24,7 +24,7 @@ def import_bert(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     layers = (post_norm_layer(config),) * num_layers(config)

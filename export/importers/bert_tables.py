@@ -1,4 +1,4 @@
-"""What BERT and the encoders after it share: tables of names, and fields of the configuration."""
+"""Shared by the importers of BERT and its successors: weight names and configuration fields."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,13 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
 )
+from model.position_config import PositionConfig, PositionKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNames:
-    """What a family calls the parts of its layer ``{n}``."""
+    """A family's names for the parts of layer ``{n}``."""
 
     query: str = "encoder.layer.{n}.attention.self.query"
     key: str = "encoder.layer.{n}.attention.self.key"
@@ -38,14 +37,14 @@ class LayerNames:
 
     def table(self) -> tuple[Rename, ...]:
         """The weights of a layer, for :func:`export.importers.renaming.per_layer`."""
-        ours = "encoder.layers.{n}"
+        target = "encoder.layers.{n}"
         return (
-            *linear(f"{ours}.mixer.qkv", self.query, self.key, self.value, bias=True),
-            *linear(f"{ours}.mixer.output", self.attention_output, bias=True),
-            *affine(f"{ours}.mixer_norm", self.attention_norm),
-            *linear(f"{ours}.feed_forward.input", self.feed_forward_input, bias=True),
-            *linear(f"{ours}.feed_forward.output", self.feed_forward_output, bias=True),
-            *affine(f"{ours}.feed_forward_norm", self.feed_forward_norm),
+            *linear(f"{target}.mixer.qkv", self.query, self.key, self.value, bias=True),
+            *linear(f"{target}.mixer.output", self.attention_output, bias=True),
+            *affine(f"{target}.mixer_norm", self.attention_norm),
+            *linear(f"{target}.feed_forward.input", self.feed_forward_input, bias=True),
+            *linear(f"{target}.feed_forward.output", self.feed_forward_output, bias=True),
+            *affine(f"{target}.feed_forward_norm", self.feed_forward_norm),
         )
 
 
@@ -54,7 +53,7 @@ POSITIONS = Rename("embedding.positions.weight", ("embeddings.position_embedding
 SEGMENTS = Rename("embedding.segments.weight", ("embeddings.token_type_embeddings.weight",))
 EMBEDDING_NORM = affine("embedding.norm", "embeddings.LayerNorm")
 
-# Buffers of old transformers versions, and a pooler where no head uses it.
+# Buffers of old transformers versions, and the pooler if no head uses it.
 UNUSED = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
@@ -64,15 +63,12 @@ UNUSED = (
 
 
 def later_positions(first: int) -> Rename:
-    """Positions of a text that begins with row ``first``.
-
-    fairseq's models number them from the padding's id on.
-    """
+    """Positions whose first token has row ``first``: fairseq starts after the padding's id."""
     return Rename(POSITIONS.target, POSITIONS.sources, lambda rows: rows[first:])
 
 
 def embeddings(config: Fields, *, first_position: int = 0) -> tuple[Rename, ...]:
-    """Tokens, positions and token types; a lone token type is added to each position."""
+    """Tokens, positions and token types; a single token type is folded into the positions."""
 
     def fold(positions: Tensor, segments: Tensor) -> Tensor:
         return positions[first_position:] + segments[:1]
@@ -84,30 +80,32 @@ def embeddings(config: Fields, *, first_position: int = 0) -> tuple[Rename, ...]
 
 
 def num_segments(config: Fields) -> int:
-    """Token types that a text can choose from: 0 where there is one only."""
+    """The number of token types; 0 if there is only one."""
     number = config.positive("type_vocab_size", 2)
     return 0 if number == 1 else number
 
 
 def layer_norm(config: Fields, name: str = "layer_norm_eps", default: float = 1e-12) -> NormConfig:
-    """The layer norm of a family that writes its epsilon as ``name``."""
+    """The layer norm of a family whose epsilon is in the field ``name``."""
     return NormConfig(kind=NormKind.LAYER, epsilon=config.number(name, default))
 
 
 def learned_positions(config: Fields, *, first: int = 0) -> PositionConfig:
-    """Learned positions, of which a text begins with row ``first``.
+    """Learned positions whose first token has row ``first``.
 
     Raises:
-        SourceError: there are no more than that.
+        SourceError: the table has no more rows than that.
     """
-    held = config.positive("max_position_embeddings", 512)
-    if held <= first:
-        raise SourceError(f"{config.origin}: max_position_embeddings is {held}, not over {first}")
-    return PositionConfig(kind=PositionKind.LEARNED, max_positions=held - first)
+    num_rows = config.positive("max_position_embeddings", 512)
+    if num_rows <= first:
+        raise SourceError(
+            f"{config.origin}: max_position_embeddings is {num_rows}, not over {first}"
+        )
+    return PositionConfig(kind=PositionKind.LEARNED, max_positions=num_rows - first)
 
 
 def normed_embedding(config: Fields) -> EmbeddingConfig:
-    """As :func:`embeddings` are, of a size of their own if the configuration says so."""
+    """The configuration of :func:`embeddings`, whose size may differ from the hidden size."""
     size = config.optional_integer("embedding_size")
     return EmbeddingConfig(
         norm=layer_norm(config),
@@ -117,7 +115,7 @@ def normed_embedding(config: Fields) -> EmbeddingConfig:
 
 
 def num_layers(config: Fields) -> int:
-    """As the configuration says."""
+    """``num_hidden_layers`` of the configuration."""
     return config.positive("num_hidden_layers", maximum=MAX_LAYERS)
 
 
@@ -125,7 +123,7 @@ def post_norm_layer(config: Fields) -> LayerConfig:
     """A layer of BERT.
 
     Raises:
-        UnsupportedError: it is a decoder's, or its attention knows positions of its own.
+        UnsupportedError: it is a decoder's, or its attention has relative positions.
     """
     check_supported(
         config,

@@ -1,6 +1,6 @@
 """BLOOM (BigScience 2022), as ``transformers`` saves it.
 
-Scores fall linearly with the distance (ALiBi); queries, keys and values are packed head by head.
+It has ALiBi; queries, keys and values are packed head by head.
 """
 
 from export.checkpoint import Checkpoint
@@ -11,9 +11,9 @@ from export.importers.renaming import (
     affine,
     linear,
     per_layer,
-    picked,
     prefixed,
     rows_by_kind,
+    select_rows,
 )
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.hugging_face import HuggingFaceFolder
@@ -31,16 +31,13 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
-    RelativeBiasConfig,
-    RelativeBiasKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind, RelativeBiasConfig, RelativeBiasKind
 
 TOKENS = "word_embeddings.weight"
-_OURS, _THEIRS = "decoder.layers.{n}", "h.{n}"
-# Of the training. The bias knows no longest distance, and configurations do not say.
+_TARGET, _SOURCE = "decoder.layers.{n}", "h.{n}"
+# The training length. ALiBi has no limit, and configurations do not name one.
 TRAINED_POSITIONS = 2048
 
 
@@ -48,7 +45,7 @@ def import_bloom(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``BloomForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "BloomForCausalLM")
@@ -90,7 +87,7 @@ def import_bloom(folder: HuggingFaceFolder) -> Checkpoint:
     table = [
         Rename("embedding.tokens.weight", (TOKENS,)),
         *affine("embedding.norm", "word_embeddings_layernorm"),
-        *per_layer(_layer_table(picked(rows_by_kind(num_heads, head_size))), num_layers),
+        *per_layer(_layer_table(select_rows(rows_by_kind(num_heads, head_size))), num_layers),
         *affine("decoder.final_norm", "ln_f"),
     ]
     # The first checkpoints were saved without their head.
@@ -101,12 +98,12 @@ def import_bloom(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _layer_table(rows: Transform) -> list[Rename]:
-    attention, feed_forward = f"{_THEIRS}.self_attention", f"{_THEIRS}.mlp"
+    attention, feed_forward = f"{_SOURCE}.self_attention", f"{_SOURCE}.mlp"
     return [
-        *affine(f"{_OURS}.mixer_norm", f"{_THEIRS}.input_layernorm"),
-        *linear(f"{_OURS}.mixer.qkv", f"{attention}.query_key_value", bias=True, rows=rows),
-        *linear(f"{_OURS}.mixer.output", f"{attention}.dense", bias=True),
-        *affine(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.post_attention_layernorm"),
-        *linear(f"{_OURS}.feed_forward.input", f"{feed_forward}.dense_h_to_4h", bias=True),
-        *linear(f"{_OURS}.feed_forward.output", f"{feed_forward}.dense_4h_to_h", bias=True),
+        *affine(f"{_TARGET}.mixer_norm", f"{_SOURCE}.input_layernorm"),
+        *linear(f"{_TARGET}.mixer.qkv", f"{attention}.query_key_value", bias=True, rows=rows),
+        *linear(f"{_TARGET}.mixer.output", f"{attention}.dense", bias=True),
+        *affine(f"{_TARGET}.feed_forward_norm", f"{_SOURCE}.post_attention_layernorm"),
+        *linear(f"{_TARGET}.feed_forward.input", f"{feed_forward}.dense_h_to_4h", bias=True),
+        *linear(f"{_TARGET}.feed_forward.output", f"{feed_forward}.dense_4h_to_h", bias=True),
     ]

@@ -1,4 +1,4 @@
-"""What the decoders in ``transformers`` folders have in common, whatever their layers."""
+"""Shared by the importers of decoders from ``transformers`` folders."""
 
 from collections.abc import Collection, Iterable
 
@@ -16,10 +16,10 @@ OUTPUT_MATRIX = "lm_head.weight"
 
 
 def architecture_of(config: Fields, supported: str) -> str:
-    """The class that ``config`` names, which is ``supported`` or absent.
+    """The architecture in ``config``, which must be ``supported`` or absent.
 
     Raises:
-        UnsupportedError: it is another.
+        UnsupportedError: another architecture.
     """
     name = next(iter(config.texts("architectures")), supported)
     lookup({supported: None}, name, f"{config.origin}: architectures")
@@ -34,14 +34,14 @@ def causal_checkpoint(
     *,
     ignored: Collection[str] = (),
 ) -> Checkpoint:
-    """The language model in ``folder``, of which ``table`` names every weight.
+    """The language model in ``folder``; ``table`` has all of its weights.
 
     Args:
-        ignored: as for :func:`export.importers.renaming.rename`. A tied output matrix that was
-            saved all the same is ignored anyway.
+        ignored: as for :func:`export.importers.renaming.rename`. A saved copy of a tied output
+            matrix is always ignored.
 
     Raises:
-        SourceError, WeightsError: as their names say.
+        SourceError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     tied = (OUTPUT_MATRIX,) if model.head.tied else ()

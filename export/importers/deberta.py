@@ -1,7 +1,7 @@
 """DeBERTa v2 and v3 (He et al. 2020 and 2021), as ``transformers`` saves them.
 
-BERT whose attention scores contents against distances. The keys and queries of distances come
-from one table and a layer's own matrices, so they are constants: they are computed here.
+BERT with disentangled attention. The keys and queries of relative positions are products of one
+table and each layer's matrices, so they are constants, computed here.
 """
 
 import msgspec
@@ -29,18 +29,15 @@ from export.importers.renaming import Rename, Transform, per_layer
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported, lookup
-from model.config import (
-    Activation,
+from model.config import Activation, EmbeddingConfig, LayerConfig, StackConfig
+from model.mixers import required
+from model.position_config import (
     DisentangledConfig,
     DisentangledTerm,
     DistanceKind,
-    EmbeddingConfig,
-    LayerConfig,
     PositionConfig,
     PositionKind,
-    StackConfig,
 )
-from model.mixers import required
 
 _SELF = "encoder.layer.{n}.attention.self"
 NAMES = LayerNames(
@@ -50,7 +47,7 @@ TERMS = {
     "c2p": DisentangledTerm.CONTENT_TO_POSITION,
     "p2c": DisentangledTerm.POSITION_TO_CONTENT,
 }
-# Whose matrix makes a term's table: that of the content it stands for, or one of its own.
+# The matrix that projects the table for a term: the content's matrix, or one for positions.
 SHARED = {"c2p": f"{_SELF}.key_proj", "p2c": f"{_SELF}.query_proj"}
 OWN = {"c2p": f"{_SELF}.pos_key_proj", "p2c": f"{_SELF}.pos_query_proj"}
 DISTANCES = "encoder.rel_embeddings.weight"
@@ -61,7 +58,7 @@ def import_deberta(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     hidden_size = config.positive("hidden_size")
@@ -96,7 +93,7 @@ def import_deberta(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _terms(config: Fields) -> list[str]:
-    """What the configuration names, as a list or between bars."""
+    """The names in ``pos_att_type``, a list or a text separated by ``|``."""
     value = config.get("pos_att_type")
     names = value.lower().split("|") if isinstance(value, str) else config.texts("pos_att_type")
     return [name.strip() for name in names if name.strip()]
@@ -105,7 +102,7 @@ def _terms(config: Fields) -> list[str]:
 def _layer(config: Fields) -> LayerConfig:
     layer = post_norm_layer(config)
     attention, terms = required(layer.attention), _terms(config)
-    # He et al. 2020, equation 4: as many terms share the scale as there are.
+    # He et al. 2020, equation 4: the scale depends on the number of terms.
     scale = (attention.head_size * (1 + len(terms))) ** -0.5
     attention = msgspec.structs.replace(attention, scale=scale, disentangled=_distances(config))
     return msgspec.structs.replace(layer, attention=attention)
@@ -135,13 +132,13 @@ def _furthest(config: Fields) -> int:
 
 
 def _whole(config: Fields, name: str) -> int:
-    """A number of which -1 means none."""
+    """An integer field; -1 means none."""
     value = config.get(name)
     return -1 if value in (None, -1) else config.integer(name)
 
 
 def _distance_tables(config: Fields) -> list[Rename]:
-    """What a layer's matrices make of the table of distances."""
+    """A layer's projections of the table of relative positions."""
     distances = _distances(config)
     if distances is None:
         return []
@@ -167,7 +164,7 @@ def _project(num_rows: int, epsilon: float) -> Transform:
         norm_bias: Tensor | None = None,
     ) -> Tensor:
         if len(table) < num_rows:
-            raise SourceError(f"{DISTANCES}: {len(table)} rows, {num_rows} are needed")
+            raise SourceError(f"{DISTANCES}: {len(table)} rows, not {num_rows}")
         rows = table[:num_rows]
         if norm_weight is not None:
             rows = functional.layer_norm(rows, rows.shape[1:], norm_weight, norm_bias, epsilon)
@@ -177,7 +174,7 @@ def _project(num_rows: int, epsilon: float) -> Transform:
 
 
 def _masked(folder: HuggingFaceFolder) -> Head:
-    """Older files have BERT's names, newer ones their own."""
+    """Older files use BERT's names, newer ones DeBERTa's."""
     if folder.config.flag("legacy", True):
         return bert_masked()(folder)
     start = "lm_predictions.lm_head"

@@ -21,7 +21,7 @@ from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import Activation, EmbeddingConfig, StackConfig
 
-# BERT's fields, and what they are called here.
+# BERT's configuration fields and DistilBERT's names for them.
 FIELDS = {
     "hidden_size": "dim",
     "num_attention_heads": "n_heads",
@@ -46,11 +46,11 @@ def import_distilbert(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    theirs = folder.config
-    named = {ours: theirs[name] for ours, name in FIELDS.items() if name in theirs}
-    config = Fields({**theirs, **named}, theirs.origin)
+    original = folder.config
+    renamed = {field: original[name] for field, name in FIELDS.items() if name in original}
+    config = Fields({**original, **renamed}, original.origin)
     folder = dataclasses.replace(folder, config=config)
     layers = (post_norm_layer(config),) * num_layers(config)
     body = Body(

@@ -1,6 +1,6 @@
 """ELECTRA (Clark et al. 2020), as ``transformers`` saves it.
 
-BERT, with embeddings of a smaller size perhaps.
+BERT; the embeddings may be smaller than the hidden size.
 """
 
 from export.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ def import_electra(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     embedding = normed_embedding(config)

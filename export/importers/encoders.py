@@ -1,6 +1,6 @@
-"""An encoder from its two parts: a body, which families differ in, and a head.
+"""Assembles an encoder from a body and a head.
 
-A family's importer makes the :class:`Body` and has a table of heads by class.
+A family's importer builds the :class:`Body` and has a table of heads by class.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,16 @@ from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
 from model.bundle import SpecialTokens, Task
-from model.config import EmbeddingConfig, Kind, ModelConfig, PositionConfig, StackConfig
+from model.config import EmbeddingConfig, Kind, ModelConfig, StackConfig
+from model.position_config import PositionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
     """An encoder without its head.
 
-    Classes with a head of their own hold it as the member ``base``, with which the names of
-    its weights then begin; ``table`` and ``ignored`` have the names without it.
+    In classes with a head, the names of its weights start with the prefix ``base``; ``table`` and
+    ``ignored`` have the names without it.
     """
 
     base: str
@@ -58,13 +59,13 @@ def assemble(
     """The model in ``folder``, ready for a bundle.
 
     Args:
-        folder: of the checkpoint.
-        body: what the family's importer made of it.
+        folder: the checkpoint's.
+        body: from the family's importer.
         heads: by class.
-        default: the class where the configuration names none.
+        default: the class if the configuration names none.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture, head = read_head(folder, heads, default)
@@ -83,7 +84,7 @@ def assemble(
     ignored = {*(prefix + name for name in body.ignored), *head.ignored} - used
     weights = rename(
         [*prefixed(body.table, prefix), *head.table],
-        _Layered(head.weights, folder.weights),
+        _MergedWeights(head.weights, folder.weights),
         ignored=ignored,
     )
     check_weights(model, weights)
@@ -107,12 +108,12 @@ def assemble(
     )
 
 
-# TensorFlow's names for the weights of a layer norm, which the first checkpoints still have.
+# The first checkpoints have TensorFlow's names for the weights of a layer norm.
 LEGACY_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-class _Layered(Mapping[str, Tensor]):
-    """The weights of several files as one mapping; each is read when it is asked for."""
+class _MergedWeights(Mapping[str, Tensor]):
+    """The weights of several files as one mapping; each is read on access."""
 
     def __init__(self, *parts: Mapping[str, Tensor]) -> None:
         self._parts = {_modern(name): (part, name) for part in parts for name in part}
@@ -139,7 +140,7 @@ def _modern(name: str) -> str:
 
 
 def mask_token(folder: HuggingFaceFolder) -> int:
-    """The id of the token that stands for a word to be found.
+    """The id of the mask token.
 
     Raises:
         SourceError: no file names it, or the tokenizer does not have it.
@@ -153,4 +154,6 @@ def mask_token(folder: HuggingFaceFolder) -> int:
             if id_ is None:
                 raise SourceError(f"{name}: the tokenizer has no mask_token {content!r}")
             return int(id_)
-    raise SourceError(f"{folder.path}: neither file of the tokenizer's names a mask_token")
+    raise SourceError(
+        f"{folder.path}: neither tokenizer_config.json nor special_tokens_map.json has a mask_token"
+    )

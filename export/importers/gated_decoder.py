@@ -1,7 +1,7 @@
-"""Decoders of Llama's kind: RMS norms, rotary positions, a gated feed-forward.
+"""Shared by the importers of Llama-like decoders: RMS norm, rotary positions, gated feed-forward.
 
-What their importers share: the shape that a configuration gives, layers made of it, and one
-table of all weights, which follows from the model and from what a checkpoint calls them.
+The sizes from a configuration, layers of these sizes, and one table of all weights for a model and
+a checkpoint's names.
 """
 
 from collections.abc import Mapping
@@ -33,19 +33,18 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class DecoderSizes:
     """The sizes of a model.
 
     Raises:
-        SourceError: they do not go together.
+        SourceError: inconsistent sizes.
     """
 
     origin: str
@@ -73,10 +72,10 @@ class Shape:
         epsilon: float = 1e-6,
         tied: bool = False,
         head_size: int | None = None,
-    ) -> "Shape":
-        """From ``config.json``, with defaults of the family.
+    ) -> "DecoderSizes":
+        """From ``config.json``, with the family's defaults.
 
-        Without a ``head_size`` of either, the heads divide the hidden size.
+        If neither has a ``head_size``, it is the hidden size divided by the number of heads.
         """
         hidden_size = config.positive("hidden_size")
         num_heads = config.positive("num_attention_heads")
@@ -119,12 +118,14 @@ class Shape:
         experts: ExpertsConfig | None = None,
         expert_size: int | None = None,
     ) -> LayerConfig:
-        """A layer of ``attention`` and a gated feed-forward, which may have a ``bias``.
+        """A layer of ``attention`` and a gated feed-forward.
 
-        ``expert_size`` is the inner size of ``experts``, where it is one of their own.
+        Args:
+            bias: of the feed-forward.
+            expert_size: the inner size of ``experts``, if it differs from the model's.
         """
         if experts is not None and experts.active > experts.count:
-            raise SourceError(f"{self.origin}: {experts.active} of {experts.count} experts")
+            raise SourceError(f"{self.origin}: {experts.active} active of {experts.count} experts")
         return LayerConfig(
             attention=attention,
             feed_forward=FeedForwardConfig(
@@ -158,29 +159,29 @@ class Shape:
         )
 
 
-# What a checkpoint calls the modules of a model: ours to theirs, packed on the output axis where
-# there are several. Those of a layer have ``{n}`` for its number.
+# The checkpoint's names of each of the model's modules; several are packed on the output axis.
+# ``{n}`` is the number of a layer.
 Names = Mapping[str, tuple[str, ...]]
 
-OURS = "decoder.layers.{n}"
-_THEIRS = "model.layers.{n}"
+TARGET = "decoder.layers.{n}"
+_SOURCE = "model.layers.{n}"
 HUGGING_FACE: Names = {
     "embedding.tokens": ("model.embed_tokens",),
     "decoder.final_norm": ("model.norm",),
     "head.output": ("lm_head",),
-    f"{OURS}.mixer_norm": (f"{_THEIRS}.input_layernorm",),
-    f"{OURS}.mixer.qkv": tuple(f"{_THEIRS}.self_attn.{name}_proj" for name in "qkv"),
-    f"{OURS}.mixer.query_norm": (f"{_THEIRS}.self_attn.q_norm",),
-    f"{OURS}.mixer.key_norm": (f"{_THEIRS}.self_attn.k_norm",),
-    f"{OURS}.mixer.output": (f"{_THEIRS}.self_attn.o_proj",),
-    f"{OURS}.feed_forward_norm": (f"{_THEIRS}.post_attention_layernorm",),
-    f"{OURS}.feed_forward.input": (f"{_THEIRS}.mlp.gate_proj", f"{_THEIRS}.mlp.up_proj"),
-    f"{OURS}.feed_forward.output": (f"{_THEIRS}.mlp.down_proj",),
+    f"{TARGET}.mixer_norm": (f"{_SOURCE}.input_layernorm",),
+    f"{TARGET}.mixer.qkv": tuple(f"{_SOURCE}.self_attn.{name}_proj" for name in "qkv"),
+    f"{TARGET}.mixer.query_norm": (f"{_SOURCE}.self_attn.q_norm",),
+    f"{TARGET}.mixer.key_norm": (f"{_SOURCE}.self_attn.k_norm",),
+    f"{TARGET}.mixer.output": (f"{_SOURCE}.self_attn.o_proj",),
+    f"{TARGET}.feed_forward_norm": (f"{_SOURCE}.post_attention_layernorm",),
+    f"{TARGET}.feed_forward.input": (f"{_SOURCE}.mlp.gate_proj", f"{_SOURCE}.mlp.up_proj"),
+    f"{TARGET}.feed_forward.output": (f"{_SOURCE}.mlp.down_proj",),
 }
-# Those of a mixture of experts, which differ between families.
-ROUTER = f"{OURS}.feed_forward.router"
-GATES = f"{OURS}.feed_forward.experts.input"
-DOWN = f"{OURS}.feed_forward.experts.output"
+# The modules of a mixture of experts; their names differ between families.
+ROUTER = f"{TARGET}.feed_forward.router"
+GATES = f"{TARGET}.feed_forward.experts.input"
+DOWN = f"{TARGET}.feed_forward.experts.output"
 NORM_NAMES = {
     NormOrder.POST: ("mixer_norm", "feed_forward_norm"),
     NormOrder.PRE: ("mixer_norm", "feed_forward_norm"),
@@ -194,11 +195,11 @@ NORM_NAMES = {
 
 
 def experts_table(names: Names, count: int) -> list[Rename]:
-    """The weights of a mixture of ``count`` experts; names have ``{e}`` for an expert's number."""
+    """The weights of a mixture of ``count`` experts; ``{e}`` is the number of an expert."""
     table = linear(ROUTER, *names[ROUTER], bias=False)
-    for ours, experts in (
-        (f"{OURS}.feed_forward.input", GATES),
-        (f"{OURS}.feed_forward.output", DOWN),
+    for target, experts in (
+        (f"{TARGET}.feed_forward.input", GATES),
+        (f"{TARGET}.feed_forward.output", DOWN),
     ):
         sources = [
             f"{name}.weight".replace("{e}", str(expert))
@@ -206,7 +207,7 @@ def experts_table(names: Names, count: int) -> list[Rename]:
             for name in names[experts]
         ]
         transform = stacked_experts(len(names[experts]))
-        table.append(Rename(f"{ours}.weight", tuple(sources), transform))
+        table.append(Rename(f"{target}.weight", tuple(sources), transform))
     return table
 
 
@@ -220,8 +221,8 @@ def gated_table(
     """Every weight of ``model`` in a checkpoint that uses ``names``.
 
     Args:
-        norm: what becomes of the weight of a norm.
-        qkv: what becomes of the weights of queries, keys and values, as :func:`linear` has it.
+        norm: the transform of norm weights.
+        qkv: the transform of query, key and value weights: ``rows`` of :func:`linear`.
     """
 
     def vector(module: str, transform: Transform = same) -> Rename:
@@ -236,17 +237,17 @@ def gated_table(
         table += matrix("head.output", bias=model.head.bias)
     for index, layer in enumerate(model.decoder.layers if model.decoder else ()):
         attention = layer.attention
-        norms = [f"{OURS}.{name}" for name in NORM_NAMES[layer.norm_order]]
+        norms = [f"{TARGET}.{name}" for name in NORM_NAMES[layer.norm_order]]
         entries: list[Rename] = []
         if attention is not None:
             if attention.head_norm is not None:
-                norms += [f"{OURS}.mixer.query_norm", f"{OURS}.mixer.key_norm"]
-            entries += matrix(f"{OURS}.mixer.qkv", bias=attention.input_bias, rows=qkv)
-            entries += matrix(f"{OURS}.mixer.output", bias=attention.output_bias)
+                norms += [f"{TARGET}.mixer.query_norm", f"{TARGET}.mixer.key_norm"]
+            entries += matrix(f"{TARGET}.mixer.qkv", bias=attention.input_bias, rows=qkv)
+            entries += matrix(f"{TARGET}.mixer.output", bias=attention.output_bias)
         feed_forward = required(layer.feed_forward)
         if feed_forward.experts is None:
-            entries += matrix(f"{OURS}.feed_forward.input", bias=feed_forward.bias)
-            entries += matrix(f"{OURS}.feed_forward.output", bias=feed_forward.bias)
+            entries += matrix(f"{TARGET}.feed_forward.input", bias=feed_forward.bias)
+            entries += matrix(f"{TARGET}.feed_forward.output", bias=feed_forward.bias)
         else:
             entries += experts_table(names, feed_forward.experts.count)
         entries += [vector(name, norm) for name in norms]

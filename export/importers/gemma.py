@@ -1,6 +1,6 @@
 """Gemma, Gemma 2 and Gemma 3 (Gemma Team 2024 and 2025), the text models.
 
-Their norms multiply by ``1 + w``, their embeddings by the square root of the size.
+Their norms multiply by ``1 + w``; embeddings are scaled by the square root of the hidden size.
 """
 
 import msgspec
@@ -9,25 +9,26 @@ from torch import Tensor
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import HUGGING_FACE, OURS, Names, Shape, gated_table
-from export.importers.patterns import FULL, SLIDING, layer_types
+from export.importers.gated_decoder import HUGGING_FACE, TARGET, DecoderSizes, Names, gated_table
+from export.importers.layer_types import FULL, SLIDING, layer_types
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import Activation, AttentionConfig, ModelConfig, NormOrder, RotaryConfig
+from model.config import Activation, AttentionConfig, ModelConfig, NormOrder
+from model.position_config import RotaryConfig
 
-_THEIRS = "model.layers.{n}"
+_SOURCE = "model.layers.{n}"
 SANDWICH: Names = {
     **HUGGING_FACE,
-    f"{OURS}.mixer_norm.before": (f"{_THEIRS}.input_layernorm",),
-    f"{OURS}.mixer_norm.after": (f"{_THEIRS}.post_attention_layernorm",),
-    f"{OURS}.feed_forward_norm.before": (f"{_THEIRS}.pre_feedforward_layernorm",),
-    f"{OURS}.feed_forward_norm.after": (f"{_THEIRS}.post_feedforward_layernorm",),
+    f"{TARGET}.mixer_norm.before": (f"{_SOURCE}.input_layernorm",),
+    f"{TARGET}.mixer_norm.after": (f"{_SOURCE}.post_attention_layernorm",),
+    f"{TARGET}.feed_forward_norm.before": (f"{_SOURCE}.pre_feedforward_layernorm",),
+    f"{TARGET}.feed_forward_norm.after": (f"{_SOURCE}.post_feedforward_layernorm",),
 }
 
 
-def one_more(weight: Tensor) -> Tensor:
+def add_one(weight: Tensor) -> Tensor:
     """``1 + w``."""
     return weight + 1
 
@@ -36,14 +37,14 @@ def import_gemma(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``GemmaForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "GemmaForCausalLM")
     check_supported(config, use_bidirectional_attention=(False,))
-    shape = Shape.of(config, tied=True, head_size=256)
+    shape = DecoderSizes.of(config, tied=True, head_size=256)
     positions = rotary(config, shape.head_size)
-    # Older configurations say "gelu" and mean its approximation.
+    # In older configurations, "gelu" means the tanh approximation.
     kinds = {"gelu": Activation.GELU_TANH}
     name = config.text("hidden_act", "gelu_pytorch_tanh")
     layer = shape.layer(
@@ -55,7 +56,7 @@ def import_gemma(folder: HuggingFaceFolder) -> Checkpoint:
         positions.max_positions,
         embedding_scale=shape.hidden_size**0.5,
     )
-    table = gated_table(model, norm=one_more)
+    table = gated_table(model, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
 
 
@@ -63,11 +64,11 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Gemma2ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "Gemma2ForCausalLM")
-    shape = Shape.of(config, tied=True, head_size=256)
+    shape = DecoderSizes.of(config, tied=True, head_size=256)
     positions = rotary(config, shape.head_size)
     attention = _scaled_attention(config, shape, rotary=positions.config)
     attention = msgspec.structs.replace(
@@ -80,7 +81,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
         {FULL: attention, SLIDING: _windowed(config, attention)},
         positions.max_positions,
     )
-    table = gated_table(model, SANDWICH, norm=one_more)
+    table = gated_table(model, SANDWICH, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
 
 
@@ -88,12 +89,12 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Gemma3ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "Gemma3ForCausalLM")
     check_supported(config, attn_logit_softcapping=(None,))
-    shape = Shape.of(config, tied=True, head_size=256)
+    shape = DecoderSizes.of(config, tied=True, head_size=256)
     far = rotary(config, shape.head_size, default_base=1_000_000.0, layer_type=FULL)
     near = RotaryConfig(base=config.number("rope_local_base_freq", 10_000.0))
     if SLIDING in config.fields("rope_parameters"):
@@ -112,16 +113,18 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
         },
         far.max_positions,
     )
-    table = gated_table(model, SANDWICH, norm=one_more)
+    table = gated_table(model, SANDWICH, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
 
 
-def _attention(config: Fields, shape: Shape, *, rotary: RotaryConfig) -> AttentionConfig:
+def _attention(config: Fields, shape: DecoderSizes, *, rotary: RotaryConfig) -> AttentionConfig:
     bias = config.flag("attention_bias", False)
     return shape.attention(input_bias=bias, output_bias=bias, rotary=rotary)
 
 
-def _scaled_attention(config: Fields, shape: Shape, *, rotary: RotaryConfig) -> AttentionConfig:
+def _scaled_attention(
+    config: Fields, shape: DecoderSizes, *, rotary: RotaryConfig
+) -> AttentionConfig:
     check_supported(config, use_bidirectional_attention=(False,))
     scale = config.positive("query_pre_attn_scalar", 256) ** -0.5
     return msgspec.structs.replace(_attention(config, shape, rotary=rotary), scale=scale)
@@ -133,7 +136,7 @@ def _windowed(config: Fields, attention: AttentionConfig) -> AttentionConfig:
 
 def _sandwiched(
     config: Fields,
-    shape: Shape,
+    shape: DecoderSizes,
     types: tuple[str, ...],
     attentions: dict[str, AttentionConfig],
     max_positions: int,

@@ -1,6 +1,7 @@
 """GPT-2 (Radford et al. 2019), as ``transformers`` saves it.
 
-Its linear layers hold ``[inputs, outputs]`` as ours do, queries, keys and values packed.
+Its linear weights are ``[inputs, outputs]``, as in this project; queries, keys and values are
+packed.
 """
 
 from export.checkpoint import Checkpoint
@@ -23,24 +24,23 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
-_OURS, _THEIRS = "decoder.layers.{n}", "h.{n}"
+_TARGET, _SOURCE = "decoder.layers.{n}", "h.{n}"
 TRUNK = (
     Rename("embedding.tokens.weight", ("wte.weight",)),
     Rename("embedding.positions.weight", ("wpe.weight",)),
     *affine("decoder.final_norm", "ln_f"),
 )
 LAYER = (
-    *affine(f"{_OURS}.mixer_norm", f"{_THEIRS}.ln_1"),
-    *affine(f"{_OURS}.mixer.qkv", f"{_THEIRS}.attn.c_attn"),
-    *affine(f"{_OURS}.mixer.output", f"{_THEIRS}.attn.c_proj"),
-    *affine(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln_2"),
-    *affine(f"{_OURS}.feed_forward.input", f"{_THEIRS}.mlp.c_fc"),
-    *affine(f"{_OURS}.feed_forward.output", f"{_THEIRS}.mlp.c_proj"),
+    *affine(f"{_TARGET}.mixer_norm", f"{_SOURCE}.ln_1"),
+    *affine(f"{_TARGET}.mixer.qkv", f"{_SOURCE}.attn.c_attn"),
+    *affine(f"{_TARGET}.mixer.output", f"{_SOURCE}.attn.c_proj"),
+    *affine(f"{_TARGET}.feed_forward_norm", f"{_SOURCE}.ln_2"),
+    *affine(f"{_TARGET}.feed_forward.input", f"{_SOURCE}.mlp.c_fc"),
+    *affine(f"{_TARGET}.feed_forward.output", f"{_SOURCE}.mlp.c_proj"),
 )
 MASKS = ("h.{n}.attn.bias", "h.{n}.attn.masked_bias")  # buffers of old versions
 
@@ -49,7 +49,7 @@ def import_gpt2(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``GPT2LMHeadModel`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     check_supported(config, add_cross_attention=(False,))

@@ -1,7 +1,7 @@
 """GPT-NeoX (Black et al. 2022) and Pythia, as ``transformers`` saves them.
 
-Attention and feed-forward side by side, a quarter of each head turned by its position, queries,
-keys and values packed head by head.
+Parallel attention and feed-forward; rotary positions in a quarter of each head; queries, keys and
+values packed head by head.
 """
 
 from export.checkpoint import Checkpoint
@@ -13,10 +13,10 @@ from export.importers.renaming import (
     affine,
     linear,
     per_layer,
-    picked,
     rows_by_kind,
+    select_rows,
 )
-from export.importers.rotary import Rotary, rotary, turned_first
+from export.importers.rotary import Rotary, rotary, rotary_dimensions_first
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -33,12 +33,11 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
-_OURS, _THEIRS = "decoder.layers.{n}", "gpt_neox.layers.{n}"
+_TARGET, _SOURCE = "decoder.layers.{n}", "gpt_neox.layers.{n}"
 OUTPUTS = ("lm_head", "embed_out")  # the second until transformers 5
 BUFFERS = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq")
 
@@ -47,7 +46,7 @@ def import_gpt_neox(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``GPTNeoXForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "GPTNeoXForCausalLM")
@@ -73,10 +72,10 @@ def import_gpt_neox(folder: HuggingFaceFolder) -> Checkpoint:
             kind=HeadKind.LANGUAGE_MODEL, tied=config.flag("tie_word_embeddings", False)
         ),
     )
-    rows = rows_by_kind(num_heads, head_size, turned_first(head_size, positions.config))
+    rows = rows_by_kind(num_heads, head_size, rotary_dimensions_first(head_size, positions.config))
     table = [
         Rename("embedding.tokens.weight", ("gpt_neox.embed_in.weight",)),
-        *per_layer(_layer_table(picked(rows), config), num_layers),
+        *per_layer(_layer_table(select_rows(rows), config), num_layers),
         *affine("decoder.final_norm", "gpt_neox.final_layer_norm"),
     ]
     output = next((name for name in OUTPUTS if f"{name}.weight" in folder.weights), OUTPUTS[0])
@@ -90,14 +89,14 @@ def import_gpt_neox(folder: HuggingFaceFolder) -> Checkpoint:
 
 def _layer_table(rows: Transform, config: Fields) -> list[Rename]:
     bias = config.flag("attention_bias", True)
-    attention, feed_forward = f"{_THEIRS}.attention", f"{_THEIRS}.mlp"
+    attention, feed_forward = f"{_SOURCE}.attention", f"{_SOURCE}.mlp"
     return [
-        *affine(f"{_OURS}.mixer_norm", f"{_THEIRS}.input_layernorm"),
-        *linear(f"{_OURS}.mixer.qkv", f"{attention}.query_key_value", bias=bias, rows=rows),
-        *linear(f"{_OURS}.mixer.output", f"{attention}.dense", bias=bias),
-        *affine(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.post_attention_layernorm"),
-        *linear(f"{_OURS}.feed_forward.input", f"{feed_forward}.dense_h_to_4h", bias=True),
-        *linear(f"{_OURS}.feed_forward.output", f"{feed_forward}.dense_4h_to_h", bias=True),
+        *affine(f"{_TARGET}.mixer_norm", f"{_SOURCE}.input_layernorm"),
+        *linear(f"{_TARGET}.mixer.qkv", f"{attention}.query_key_value", bias=bias, rows=rows),
+        *linear(f"{_TARGET}.mixer.output", f"{attention}.dense", bias=bias),
+        *affine(f"{_TARGET}.feed_forward_norm", f"{_SOURCE}.post_attention_layernorm"),
+        *linear(f"{_TARGET}.feed_forward.input", f"{feed_forward}.dense_h_to_4h", bias=True),
+        *linear(f"{_TARGET}.feed_forward.output", f"{feed_forward}.dense_4h_to_h", bias=True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The five classes that transformers has of each encoder, and what differs between families."""
+"""Head readers for the five classes that transformers has of each encoder family."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,10 @@ ActivationOf = Callable[[Fields], Activation]
 def five_classes(
     family: str, *, classifier: HeadReader, masked: HeadReader
 ) -> dict[str, HeadReader]:
-    """The classes of ``family``, by name; those of tokens have no dense map before the output."""
+    """The head reader of each class of ``family``, by the class's name.
+
+    The token classifier and the question answerer have no dense layer before the output.
+    """
     return {
         f"{family}Model": embedder,
         f"{family}ForSequenceClassification": classifier,
@@ -35,22 +38,22 @@ def five_classes(
 
 
 def always(chosen: Activation) -> ActivationOf:
-    """Whatever the configuration says."""
+    """A fixed activation, independent of the configuration."""
     return lambda _config: chosen
 
 
 def hidden_act(config: Fields) -> Activation:
-    """That of the feed-forwards."""
+    """The activation of the feed-forwards."""
     return activation(config, "hidden_act", "gelu")
 
 
 def classifier(linear: str, act: ActivationOf, output: str = "classifier") -> HeadReader:
-    """One dense map of a text's first token before the labels.
+    """A dense layer on a text's first token, then the labels.
 
     Args:
-        linear: begins the names of its weights.
+        linear: prefix of the dense layer's weights.
         act: its activation.
-        output: begins the names of the labels' weights.
+        output: prefix of the output's weights.
     """
 
     def read(folder: HuggingFaceFolder) -> Head:
@@ -70,7 +73,7 @@ def masked(
     act: ActivationOf = hidden_act,
     ignored: tuple[str, ...] = (),
 ) -> HeadReader:
-    """A dense map to the size of the embeddings, with a norm, before the words."""
+    """A dense layer to the size of the embeddings, a norm, then the vocabulary."""
 
     def read(folder: HuggingFaceFolder) -> Head:
         config = folder.config
@@ -88,7 +91,7 @@ def masked(
 
 
 def bert_masked(ignored: tuple[str, ...] = ()) -> HeadReader:
-    """With BERT's names."""
+    """:func:`masked` with BERT's names."""
     start = "cls.predictions"
     return masked(
         f"{start}.transform.dense",
@@ -99,7 +102,7 @@ def bert_masked(ignored: tuple[str, ...] = ()) -> HeadReader:
     )
 
 
-# With the names of fairseq's models: RoBERTa and those after it.
+# With the names of fairseq's models: RoBERTa and its successors.
 FAIRSEQ_CLASSIFIER = classifier("classifier.dense", always(Activation.TANH), "classifier.out_proj")
 FAIRSEQ_MASKED = masked(
     "lm_head.dense",

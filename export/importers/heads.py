@@ -1,7 +1,7 @@
-"""The heads that transformers puts on its encoders, for the importers of all families.
+"""The heads of transformers' encoders, for the importers of all families.
 
-Families differ in the dense maps before the output and in the names of the weights; an
-importer's table says, for each class, which function here reads it.
+Families differ in the dense layers before the output and in the names of the weights. An
+importer's table maps each class to a function of this module.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +17,14 @@ from export.supported import lookup
 from model.bundle import Embedding, ScoreFunction, Task
 from model.config import DenseConfig, HeadConfig, HeadKind, PoolingKind
 
-# What transformers has where a configuration does not say.
+# The default of transformers.
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 SCORE_FUNCTIONS = {
     "single_label_classification": ScoreFunction.SOFTMAX,
     "multi_label_classification": ScoreFunction.SIGMOID,
     "regression": ScoreFunction.IDENTITY,
 }
-# CrossEncoder of sentence-transformers, by the last part of a class's name.
+# Of sentence-transformers' CrossEncoder, by the last part of the class's name.
 ACTIVATION_FUNCTIONS = {
     "Sigmoid": ScoreFunction.SIGMOID,
     "Softmax": ScoreFunction.SOFTMAX,
@@ -34,10 +34,12 @@ ACTIVATION_FUNCTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """What a class has on top of its encoder, and what can be asked of it.
+    """A class's head and its tasks.
 
-    ``weights`` lie in files of their own; ``ignored`` are those that a checkpoint may have but
-    no model needs.
+    Attributes:
+        table: its weights.
+        ignored: weights that the checkpoint may have but the model does not need.
+        weights: weights from separate files.
     """
 
     config: HeadConfig
@@ -56,18 +58,18 @@ HeadReader = Callable[[HuggingFaceFolder], Head]
 
 @dataclass(frozen=True, kw_only=True)
 class NamedDense:
-    """A dense map before the output; ``linear`` and ``norm`` begin its weights' names."""
+    """A dense layer before the output; ``linear`` and ``norm`` are prefixes of its weights."""
 
     linear: str
     config: DenseConfig
     norm: str | None = None
 
     def table(self, index: int) -> tuple[Rename, ...]:
-        """Its weights as those of the head's ``index``-th dense map."""
-        ours = f"head.dense.{index}"
-        entries = linear(f"{ours}.linear", self.linear, bias=self.config.bias)
+        """Its weights as those of the head's dense layer number ``index``."""
+        target = f"head.dense.{index}"
+        entries = linear(f"{target}.linear", self.linear, bias=self.config.bias)
         if self.norm is not None:
-            weight_and_bias = affine(f"{ours}.norm", self.norm)
+            weight_and_bias = affine(f"{target}.norm", self.norm)
             has_bias = self.config.norm is None or self.config.norm.bias
             entries += weight_and_bias if has_bias else weight_and_bias[:1]
         return tuple(entries)
@@ -87,7 +89,7 @@ def sequence_classifier(
     output: str = "classifier",
     pooling: PoolingKind = PoolingKind.CLS,
 ) -> Head:
-    """Labels of a text or a pair; with one logit, a score of how well a pair fits."""
+    """Labels of a text or a pair; with one label, a relevance score of a pair."""
     labels = read_labels(folder.config)
     config = HeadConfig(
         kind=HeadKind.CLASSIFICATION,
@@ -108,7 +110,7 @@ def sequence_classifier(
 def token_classifier(
     folder: HuggingFaceFolder, *dense: NamedDense, output: str = "classifier"
 ) -> Head:
-    """A label of each token."""
+    """A label for each token."""
     labels = read_labels(folder.config)
     return _token_head(dense, output, labels, Task.TAG)
 
@@ -116,11 +118,11 @@ def token_classifier(
 def question_answerer(
     folder: HuggingFaceFolder, *dense: NamedDense, output: str = "qa_outputs"
 ) -> Head:
-    """Where an answer starts and where it ends: two labels of each token."""
+    """Extractive question answering: each token has a start and an end logit."""
     labels = read_labels(folder.config)
     if len(labels) != 2:
         raise UnsupportedError(
-            f"{folder.config.origin}: {len(labels)} labels; an answer has a start and an end"
+            f"{folder.config.origin}: {len(labels)} labels; question answering has two"
         )
     return _token_head(dense, output, ("start", "end"), Task.ANSWER)
 
@@ -145,14 +147,14 @@ def masked_language_model(
     bias: str | None,
     ignored: tuple[str, ...] = (),
 ) -> Head:
-    """Words for masked tokens.
+    """A masked language model.
 
     Args:
-        folder: of the checkpoint.
+        folder: the checkpoint's.
         dense: the transform before the output.
-        decoder: begins the names of the output's weights, which are used if it is not tied.
-        bias: of an output that is tied to the embedding; None if there is none.
-        ignored: weights of the class that have no use.
+        decoder: prefix of the output's weights, used if the output is not tied.
+        bias: the bias of an output that is tied to the embedding, if it has one.
+        ignored: weights of the class that the model does not need.
     """
     tied = folder.config.flag("tie_word_embeddings", True)
     config = HeadConfig(
@@ -163,7 +165,7 @@ def masked_language_model(
         table += tuple(linear("head.output", decoder, bias=bias is not None))
     elif bias is not None:
         table += (Rename("head.output.bias", (bias,)),)
-    # Where the output is tied, or its bias has two names, a checkpoint may hold copies.
+    # A tied output, or a bias with two names, may be saved more than once.
     copies = [f"{decoder}.weight", f"{decoder}.bias", bias or ""]
     return Head(config=config, tasks=(Task.FILL_MASK,), table=table, ignored=(*ignored, *copies))
 
@@ -175,7 +177,7 @@ def read_labels(config: Fields) -> tuple[str, ...]:
 
 
 def _score_function(config: Fields, num_labels: int) -> ScoreFunction:
-    """As transformers' pipeline and sentence-transformers' CrossEncoder choose it."""
+    """As transformers' pipeline and sentence-transformers' CrossEncoder determine it."""
     encoder = config.fields("sentence_transformers")
     name = encoder.text("activation_fn", config.text("sbert_ce_default_activation_function", ""))
     if name:

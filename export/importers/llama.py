@@ -2,7 +2,7 @@
 
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import Shape, gated_table
+from export.importers.gated_decoder import DecoderSizes, gated_table
 from export.importers.rotary import rotary
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -12,12 +12,12 @@ def import_llama(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``LlamaForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "LlamaForCausalLM")
     check_supported(config, hidden_act=("silu",))
-    shape = Shape.of(config)
+    shape = DecoderSizes.of(config)
     positions = rotary(config, shape.head_size)
     bias = config.flag("attention_bias", False)
     attention = shape.attention(input_bias=bias, output_bias=bias, rotary=positions.config)

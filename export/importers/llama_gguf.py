@@ -6,7 +6,7 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError, WeightsError
-from export.importers.gated_decoder import OURS, Names, Shape, gated_table
+from export.importers.gated_decoder import TARGET, DecoderSizes, Names, gated_table
 from export.importers.renaming import rename
 from export.importers.samples import ENGLISH_PROMPTS
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
@@ -15,22 +15,23 @@ from export.readers.gguf import GgufFile
 from export.supported import check_supported
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from model.bundle import SpecialTokens, Task
-from model.config import LayerConfig, ListedScaling, RotaryConfig
+from model.config import LayerConfig
+from model.position_config import ListedScaling, RotaryConfig
 
 FACTORS = "rope_freqs.weight"
-_THEIRS = "blk.{n}"
+_SOURCE = "blk.{n}"
 GGUF: Names = {
     "embedding.tokens": ("token_embd",),
     "decoder.final_norm": ("output_norm",),
     "head.output": ("output",),
-    f"{OURS}.mixer_norm": (f"{_THEIRS}.attn_norm",),
-    f"{OURS}.mixer.qkv": tuple(f"{_THEIRS}.attn_{name}" for name in "qkv"),
-    f"{OURS}.mixer.query_norm": (f"{_THEIRS}.attn_q_norm",),
-    f"{OURS}.mixer.key_norm": (f"{_THEIRS}.attn_k_norm",),
-    f"{OURS}.mixer.output": (f"{_THEIRS}.attn_output",),
-    f"{OURS}.feed_forward_norm": (f"{_THEIRS}.ffn_norm",),
-    f"{OURS}.feed_forward.input": (f"{_THEIRS}.ffn_gate", f"{_THEIRS}.ffn_up"),
-    f"{OURS}.feed_forward.output": (f"{_THEIRS}.ffn_down",),
+    f"{TARGET}.mixer_norm": (f"{_SOURCE}.attn_norm",),
+    f"{TARGET}.mixer.qkv": tuple(f"{_SOURCE}.attn_{name}" for name in "qkv"),
+    f"{TARGET}.mixer.query_norm": (f"{_SOURCE}.attn_q_norm",),
+    f"{TARGET}.mixer.key_norm": (f"{_SOURCE}.attn_k_norm",),
+    f"{TARGET}.mixer.output": (f"{_SOURCE}.attn_output",),
+    f"{TARGET}.feed_forward_norm": (f"{_SOURCE}.ffn_norm",),
+    f"{TARGET}.feed_forward.input": (f"{_SOURCE}.ffn_gate", f"{_SOURCE}.ffn_up"),
+    f"{TARGET}.feed_forward.output": (f"{_SOURCE}.ffn_down",),
 }
 
 
@@ -38,7 +39,7 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
     """The model in a GGUF file of the architecture ``llama``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     shape = _gguf_shape(file, "llama")
     bias = "blk.0.attn_q.bias" in file.weights
@@ -54,7 +55,7 @@ def import_qwen2_gguf(file: GgufFile) -> Checkpoint:
     """The model in a GGUF file of the architecture ``qwen2``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     shape = _gguf_shape(file, "qwen2")
     attention = shape.attention(
@@ -68,7 +69,7 @@ def import_qwen3_gguf(file: GgufFile) -> Checkpoint:
     """The model in a GGUF file of the architecture ``qwen3``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     shape = _gguf_shape(file, "qwen3")
     attention = shape.attention(
@@ -81,7 +82,7 @@ def import_qwen3_gguf(file: GgufFile) -> Checkpoint:
     return _checkpoint(file, "qwen3", "Qwen3ForCausalLM", shape, layer, file.weights)
 
 
-def _rotary(file: GgufFile, kind: str, shape: Shape) -> RotaryConfig:
+def _rotary(file: GgufFile, kind: str, shape: DecoderSizes) -> RotaryConfig:
     """Llama 3.1 and later have a factor for each frequency, computed by the converter."""
     scaling = None
     if FACTORS in file.weights:
@@ -97,14 +98,14 @@ def _checkpoint(
     file: GgufFile,
     kind: str,
     architecture: str,
-    shape: Shape,
+    shape: DecoderSizes,
     layer: LayerConfig,
-    theirs: Mapping[str, Tensor],
+    source_weights: Mapping[str, Tensor],
 ) -> Checkpoint:
     metadata = file.metadata
     max_positions = metadata.positive(f"{kind}.context_length")
     model = shape.model((layer,) * shape.num_layers, max_positions)
-    weights = rename(gated_table(model, GGUF), theirs, ignored=(FACTORS,))
+    weights = rename(gated_table(model, GGUF), source_weights, ignored=(FACTORS,))
     check_weights(model, weights)
     ids = metadata.integers("tokenizer.ggml.eos_token_id")
     turn_end = metadata.integers("tokenizer.ggml.eot_token_id")
@@ -127,7 +128,7 @@ def _checkpoint(
     )
 
 
-def _gguf_shape(file: GgufFile, kind: str) -> Shape:
+def _gguf_shape(file: GgufFile, kind: str) -> DecoderSizes:
     metadata, weights = file.metadata, file.weights
     hidden_size = metadata.positive(f"{kind}.embedding_length")
     num_heads = metadata.positive(f"{kind}.attention.head_count")
@@ -141,7 +142,7 @@ def _gguf_shape(file: GgufFile, kind: str) -> Shape:
         f"{kind}.expert_count": (0,),
     }
     check_supported(metadata, **values)
-    return Shape(
+    return DecoderSizes(
         origin=metadata.origin,
         vocabulary_size=len(metadata.texts("tokenizer.ggml.tokens")),
         hidden_size=hidden_size,
@@ -162,7 +163,7 @@ class _Unpermuted(Mapping[str, Tensor]):
     (``convert_hf_to_gguf.py``, ``LlamaModel.permute``); rotary positions here are half-split.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], shape: Shape) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], shape: DecoderSizes) -> None:
         self._weights = weights
         self._num_heads = {"attn_q": shape.num_heads, "attn_k": shape.num_kv_heads}
 

@@ -1,8 +1,8 @@
 """Longformer (Beltagy et al. 2020), as ``transformers`` saves it: RoBERTa with a window.
 
-Which tokens are global is the caller's choice in ``transformers``; here it is the first one of
-each text, as its classifier has it. Questions before an answer's text, all of whose tokens its
-question answering makes global, would need another: that class is not supported.
+In ``transformers``, the caller chooses global tokens. Here the first token of each text is
+global, as in its classifier. Its question answering makes all tokens of the question global: that
+class is not supported.
 """
 
 import msgspec
@@ -28,11 +28,11 @@ from model.mixers import required
 
 NUM_GLOBAL_TOKENS = 1
 PAD = 1
-_OURS = "encoder.layers.{n}.mixer.global_tokens"
+_TARGET = "encoder.layers.{n}.mixer.global_tokens"
 _SELF = "encoder.layer.{n}.attention.self"
 GLOBAL_TOKENS = (
-    *linear(f"{_OURS}.query", f"{_SELF}.query_global", bias=True),
-    *linear(f"{_OURS}.key_value", f"{_SELF}.key_global", f"{_SELF}.value_global", bias=True),
+    *linear(f"{_TARGET}.query", f"{_SELF}.query_global", bias=True),
+    *linear(f"{_TARGET}.key_value", f"{_SELF}.key_global", f"{_SELF}.value_global", bias=True),
 )
 
 
@@ -40,7 +40,7 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     first = config.integer("pad_token_id", PAD) + 1
@@ -61,7 +61,7 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _layers(config: Fields) -> tuple[LayerConfig, ...]:
-    """Each with its own window, half of which lies on each side of a token."""
+    """Each layer has its own window, half of it on each side of a token."""
     layer, number = post_norm_layer(config), num_layers(config)
     sizes = config.integers("attention_window") or (512,)
     if len(sizes) == 1:

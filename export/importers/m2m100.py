@@ -1,12 +1,13 @@
 """M2M-100 (Fan et al. 2020) and NLLB-200 (NLLB Team 2022): translation among many languages."""
 
 from export.checkpoint import Checkpoint
-from export.importers.bart_tables import Layout, import_layout
+from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import Task
-from model.config import NormOrder, PositionKind
+from model.config import NormOrder
+from model.position_config import PositionKind
 
-LAYOUT = Layout(
+VARIANT = BartVariant(
     architecture="M2M100ForConditionalGeneration",
     tasks=(Task.TRANSLATE,),
     order=NormOrder.PRE,
@@ -22,6 +23,6 @@ def import_m2m100(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``M2M100ForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    return import_layout(folder, LAYOUT)
+    return import_variant(folder, VARIANT)

@@ -1,7 +1,7 @@
 """Marian's Transformers for translation (Junczys-Dowmunt et al. 2018).
 
-That is Vaswani et al. 2017, with either its masked self-attention in the decoder or an SSRU
-(Kim et al. 2019) in its place. Names and formulas: marian-dev, ``src/models/transformer.h``.
+These are the Transformers of Vaswani et al. 2017; the decoder has masked self-attention or an SSRU
+(Kim et al. 2019). Names and formulas: marian-dev, ``src/models/transformer.h``.
 """
 
 import math
@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from export.checkpoint import Checkpoint, check_weights
-from export.importers.marian_weights import MIXERS, Mixer, marian_weights
+from export.importers.marian_weights import MIXERS, MarianMixer, marian_weights
 from export.importers.samples import source_sentences
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
 from export.readers.fields import Fields
@@ -31,15 +31,14 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
 ARCHITECTURE = "MarianTransformer"
-# Sinusoids have no end. Sentences do; a server's cache is sized by this.
+# Sinusoids have no limit; this one bounds the server's cache.
 MAX_POSITIONS = 1024
-# Marian normalises with this in its CPU and GPU kernels.
+# The constant in Marian's CPU and GPU kernels.
 EPSILON = 1e-6
 # marian-decoder's own default of --max-length-factor.
 MAX_LENGTH_FACTOR = 3.0
@@ -70,11 +69,11 @@ CHECKED: dict[str, tuple[object, ...]] = {
 def import_marian(folder: MarianFolder) -> Checkpoint:
     """The translation model in ``folder``, ready for a bundle.
 
-    Marian begins a target with a zero vector in place of a token. Here that is a token of its
-    own, ``<start>``, with a row of zeros after the vocabulary; it is never generated.
+    Marian starts a target with a zero vector instead of a token. Here that is the token
+    ``<start>`` after the vocabulary, with a row of zeros; it is suppressed.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config, vocabulary = folder.model.config, folder.vocabulary
     check_supported(config, **CHECKED)
@@ -96,7 +95,7 @@ def import_marian(folder: MarianFolder) -> Checkpoint:
             pad=start,
             unk=vocabulary.unk,
             decoder_start=start,
-            # marian-decoder suppresses <unk> too, unless told to --allow-unk.
+            # marian-decoder also suppresses <unk>, unless it runs with --allow-unk.
             suppressed=(vocabulary.unk, start),
         ),
         license="unknown",
@@ -108,7 +107,7 @@ def import_marian(folder: MarianFolder) -> Checkpoint:
     )
 
 
-def _mixer(config: Fields) -> Mixer:
+def _mixer(config: Fields) -> MarianMixer:
     name = config.text("transformer-decoder-autoreg", "self-attention")
     mixer = lookup(MIXERS, name, f"{config.origin}: transformer-decoder-autoreg")
     if mixer.kind == MixerKind.SSRU:
@@ -116,7 +115,7 @@ def _mixer(config: Fields) -> Mixer:
     return mixer
 
 
-def _config(config: Fields, mixer: Mixer, vocabulary_size: int) -> ModelConfig:
+def _config(config: Fields, mixer: MarianMixer, vocabulary_size: int) -> ModelConfig:
     hidden_size = config.positive("dim-emb")
     num_heads = config.positive("transformer-heads")
     activation = config.text("transformer-ffn-activation", "swish")
@@ -160,6 +159,6 @@ def _config(config: Fields, mixer: Mixer, vocabulary_size: int) -> ModelConfig:
 
 
 def _languages(description: Fields) -> tuple[str, str] | None:
-    """Codes of source and target, from a name such as ``en-pt-tiny``."""
+    """Language codes of source and target, from a name such as ``en-pt-tiny``."""
     match = re.match(r"([a-z]{2,3})-([a-z]{2,3})\b", description.text("shortName", ""))
     return (match[1], match[2]) if match else None

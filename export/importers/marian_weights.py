@@ -11,7 +11,7 @@ from export.importers.renaming import Rename, per_layer, rename
 from export.readers.marian import MarianFile
 from model.config import MixerKind, ModelConfig
 
-# The score of a token that is never to be generated: finite, so that no 0 * inf can arise.
+# The logit of a suppressed token: finite, to avoid 0 * inf.
 NEVER = -1e9
 
 
@@ -41,20 +41,20 @@ def _norm(target: str, prefix: str) -> list[Rename]:
 
 
 def _self_attention(side: str) -> list[Rename]:
-    ours, theirs = f"{side}.layers.{{n}}", f"{side}_l{{n}}_self"
+    target, source = f"{side}.layers.{{n}}", f"{side}_l{{n}}_self"
     return [
-        *_linear(f"{ours}.mixer.qkv", theirs, "qkv"),
-        *_linear(f"{ours}.mixer.output", theirs, "o"),
-        *_norm(f"{ours}.mixer_norm", f"{theirs}_Wo"),
+        *_linear(f"{target}.mixer.qkv", source, "qkv"),
+        *_linear(f"{target}.mixer.output", source, "o"),
+        *_norm(f"{target}.mixer_norm", f"{source}_Wo"),
     ]
 
 
 def _feed_forward(side: str) -> list[Rename]:
-    ours, theirs = f"{side}.layers.{{n}}", f"{side}_l{{n}}_ffn"
+    target, source = f"{side}.layers.{{n}}", f"{side}_l{{n}}_ffn"
     return [
-        *_linear(f"{ours}.feed_forward.input", theirs, "1"),
-        *_linear(f"{ours}.feed_forward.output", theirs, "2"),
-        *_norm(f"{ours}.feed_forward_norm", f"{theirs}_ffn"),
+        *_linear(f"{target}.feed_forward.input", source, "1"),
+        *_linear(f"{target}.feed_forward.output", source, "2"),
+        *_norm(f"{target}.feed_forward_norm", f"{source}_ffn"),
     ]
 
 
@@ -75,7 +75,7 @@ ENCODER_LAYER = [*_self_attention("encoder"), *_feed_forward("encoder")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixer:
+class MarianMixer:
     """How a decoder's layer looks back: ``transformer-decoder-autoreg`` chooses."""
 
     kind: MixerKind
@@ -83,12 +83,12 @@ class Mixer:
 
 
 MIXERS = {
-    "self-attention": Mixer(kind=MixerKind.ATTENTION, table=_self_attention("decoder")),
-    "rnn": Mixer(kind=MixerKind.SSRU, table=SSRU),
+    "self-attention": MarianMixer(kind=MixerKind.ATTENTION, table=_self_attention("decoder")),
+    "rnn": MarianMixer(kind=MixerKind.SSRU, table=SSRU),
 }
 
 
-def marian_weights(file: MarianFile, model: ModelConfig, mixer: Mixer) -> dict[str, Tensor]:
+def marian_weights(file: MarianFile, model: ModelConfig, mixer: MarianMixer) -> dict[str, Tensor]:
     """All weights of ``model``, whose last token is the start of every target.
 
     Raises:

@@ -1,12 +1,13 @@
 """mBART and mBART-50 (Liu et al. 2020; Tang et al. 2020): BART with pre-norm, in many languages."""
 
 from export.checkpoint import Checkpoint
-from export.importers.bart_tables import Layout, import_layout
+from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import Task
-from model.config import NormOrder, PositionKind
+from model.config import NormOrder
+from model.position_config import PositionKind
 
-LAYOUT = Layout(
+VARIANT = BartVariant(
     architecture="MBartForConditionalGeneration",
     tasks=(Task.TRANSLATE,),
     order=NormOrder.PRE,
@@ -21,6 +22,6 @@ def import_mbart(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``MBartForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    return import_layout(folder, LAYOUT)
+    return import_variant(folder, VARIANT)

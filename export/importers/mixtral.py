@@ -7,8 +7,8 @@ from export.importers.gated_decoder import (
     GATES,
     HUGGING_FACE,
     ROUTER,
+    DecoderSizes,
     Names,
-    Shape,
     gated_table,
 )
 from export.importers.rotary import rotary
@@ -29,12 +29,12 @@ def import_mixtral(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``MixtralForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "MixtralForCausalLM")
     check_supported(config, hidden_act=("silu",))
-    shape = Shape.of(config, epsilon=1e-5)
+    shape = DecoderSizes.of(config, epsilon=1e-5)
     positions = rotary(config, shape.head_size, default_base=1_000_000.0)
     attention = shape.attention(
         input_bias=False,

@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al. 2024), as ``transformers`` saves it.
 
-Pre-norm layers without biases and with rotary positions; most see a window that looks both
-ways, every third one the whole text.
+Pre-norm layers with rotary positions and without biases. Every third layer has full attention, the
+others a bidirectional window.
 """
 
 import msgspec
@@ -35,27 +35,25 @@ from model.config import (
     NormKind,
     NormOrder,
     PoolingKind,
-    PositionConfig,
-    PositionKind,
-    RotaryConfig,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind, RotaryConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-# What older files call the rotary base, and its default.
+# The field of the rotary base in older files, and its default.
 BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 NORMS = {"embedding.norm": "embeddings.norm", "encoder.final_norm": "final_norm"}
-_OURS = "encoder.layers.{n}"
+_TARGET = "encoder.layers.{n}"
 MATRICES = {
-    f"{_OURS}.mixer.qkv": "layers.{n}.attn.Wqkv",
-    f"{_OURS}.mixer.output": "layers.{n}.attn.Wo",
-    f"{_OURS}.feed_forward.input": "layers.{n}.mlp.Wi",
-    f"{_OURS}.feed_forward.output": "layers.{n}.mlp.Wo",
+    f"{_TARGET}.mixer.qkv": "layers.{n}.attn.Wqkv",
+    f"{_TARGET}.mixer.output": "layers.{n}.attn.Wo",
+    f"{_TARGET}.feed_forward.input": "layers.{n}.mlp.Wi",
+    f"{_TARGET}.feed_forward.output": "layers.{n}.mlp.Wo",
 }
 LAYER_NORMS = {
-    f"{_OURS}.mixer_norm": "layers.{n}.attn_norm",
-    f"{_OURS}.feed_forward_norm": "layers.{n}.mlp_norm",
+    f"{_TARGET}.mixer_norm": "layers.{n}.attn_norm",
+    f"{_TARGET}.feed_forward_norm": "layers.{n}.mlp_norm",
 }
 
 
@@ -63,7 +61,7 @@ def import_modernbert(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     norm = _norm(config)
@@ -111,10 +109,10 @@ def _layers(config: Fields) -> tuple[LayerConfig, ...]:
 
 
 def _kinds(config: Fields) -> list[str]:
-    """Of each layer's attention.
+    """The attention type of each layer.
 
     Raises:
-        SourceError: there are not as many as there are layers.
+        SourceError: the number of types is not the number of layers.
     """
     number = config.positive("num_hidden_layers", maximum=MAX_LAYERS)
     period = config.positive("global_attn_every_n_layers", 3)
@@ -134,7 +132,7 @@ def _attention(config: Fields, kind: str) -> AttentionConfig:
     check_supported(config, rope_scaling=())
     name, default = BASES[kind]
     base = rotary.number("rope_theta", config.number(name, default))
-    # Half of it lies on each side of a token.
+    # Half of the window is on each side of a token.
     window = config.integer("local_attention", 128) // 2 + 1
     return AttentionConfig(
         num_heads=num_heads,
@@ -154,13 +152,13 @@ def _table(config: Fields) -> tuple[Rename, ...]:
     }
     layer = [
         entry
-        for ours, theirs in MATRICES.items()
-        for entry in linear(ours, theirs, bias=biases[ours.split(".")[-2]])
+        for target, source in MATRICES.items()
+        for entry in linear(target, source, bias=biases[target.split(".")[-2]])
     ]
     norms = [entry for names in NORMS.items() for entry in affine(*names)]
     layer += [entry for names in LAYER_NORMS.items() for entry in affine(*names)]
     layers = per_layer(layer, config.positive("num_hidden_layers", maximum=MAX_LAYERS))
-    first_norm = f"{_OURS}.mixer_norm.".replace("{n}", "0")
+    first_norm = f"{_TARGET}.mixer_norm.".replace("{n}", "0")
     with_bias = config.flag("norm_bias", False)
     return (
         Rename("embedding.tokens.weight", ("embeddings.tok_embeddings.weight",)),
@@ -177,7 +175,7 @@ POOLINGS = {"cls": PoolingKind.CLS, "mean": PoolingKind.MEAN}
 
 
 def _dense(folder: HuggingFaceFolder) -> NamedDense:
-    """What stands before the output of every class."""
+    """The dense layer before the output of every class."""
     config = folder.config
     dense = DenseConfig(
         size=config.positive("hidden_size"),

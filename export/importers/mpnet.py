@@ -1,6 +1,6 @@
 """MPNet (Song et al. 2020), as ``transformers`` saves it.
 
-BERT without token types, whose layers share one bias of relative positions in T5's buckets.
+BERT without token types; all layers share a relative position bias in T5's buckets.
 """
 
 import msgspec
@@ -23,16 +23,11 @@ from export.importers.renaming import Rename, per_layer
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import (
-    EmbeddingConfig,
-    LayerConfig,
-    RelativeBiasConfig,
-    RelativeBiasKind,
-    StackConfig,
-)
+from model.config import EmbeddingConfig, LayerConfig, StackConfig
 from model.mixers import required
+from model.position_config import RelativeBiasConfig, RelativeBiasKind
 
-NUM_BUCKETS = 32  # whatever the table's size: transformers looks no further up
+NUM_BUCKETS = 32  # fixed in transformers, whatever the size of the table
 FIRST_POSITION = 2
 BIAS = Rename("encoder.positions.biases.0.weight", ("encoder.relative_attention_bias.weight",))
 _LAYER = "encoder.layer.{n}"
@@ -49,7 +44,7 @@ def import_mpnet(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     check_supported(config, relative_attention_num_buckets=(NUM_BUCKETS,))

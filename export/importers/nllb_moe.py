@@ -1,16 +1,16 @@
-"""NLLB-200 with experts (NLLB Team 2022, section 5): every n-th layer is a mixture of them.
+"""NLLB-200 with experts (NLLB Team 2022, section 5): every n-th layer is a mixture of experts.
 
-A token passes its two best experts, with weights that sum to 1. ``transformers`` lets an expert
-take as many tokens as there are, if its capacity in evaluation is 1 or more: then none is ever
-left out, since a token passes an expert once at most, and a token's result is its own.
+A token goes through its two best experts, with weights that sum to 1. In ``transformers``, an
+expert with an evaluation capacity of 1 or more takes all tokens, so none is dropped and a token's
+result does not depend on other tokens.
 """
 
 import dataclasses
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.importers.bart_tables import LayerNames, Layout, import_layout
-from export.importers.m2m100 import LAYOUT as M2M100
+from export.importers.bart_tables import BartLayerNames, BartVariant, import_variant
+from export.importers.m2m100 import VARIANT as M2M100
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -35,11 +35,11 @@ def _experts(config: Fields, side: str, index: int) -> ExpertsConfig | None:
     )
 
 
-LAYOUT: Layout = dataclasses.replace(
+VARIANT: BartVariant = dataclasses.replace(
     M2M100,
     architecture="NllbMoeForConditionalGeneration",
     activation="relu",
-    names=LayerNames(
+    names=BartLayerNames(
         cross_attention="cross_attention",
         cross_attention_norm="cross_attention_layer_norm",
         feed_forward="ffn.",
@@ -53,17 +53,17 @@ def import_nllb_moe(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``NllbMoeForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     check_supported(config, second_expert_policy=("all",), router_dtype=("float32",))
     if config.number(CAPACITY, 1.0) < 1:
         raise UnsupportedError(
-            f"{config.origin}: {CAPACITY} {config.number(CAPACITY)} is not supported; 1.0 is: "
-            "with less, which tokens pass an expert depends on those beside them"
+            f"{config.origin}: {CAPACITY} {config.number(CAPACITY)} is not supported; supported: "
+            "1.0. With less, a token's experts depend on the other tokens of its batch"
         )
-    checkpoint = import_layout(folder, LAYOUT)
-    # Trained with a part of the experts' outputs masked: at inference all are there, and smaller.
+    checkpoint = import_variant(folder, VARIANT)
+    # Training masked a fraction of the experts' outputs. Inference keeps all and scales them.
     kept = 1 - config.number("moe_token_dropout", 0.2)
     for name in _expert_outputs(checkpoint):
         checkpoint.weights[name] = checkpoint.weights[name] * kept
@@ -71,7 +71,7 @@ def import_nllb_moe(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _expert_outputs(checkpoint: Checkpoint) -> list[str]:
-    """Names of what makes the outputs of experts."""
+    """Names of the output weights and biases of all experts."""
     config = checkpoint.config
     stacks: dict[str, StackConfig | None] = {"encoder": config.encoder, "decoder": config.decoder}
     return [

@@ -1,8 +1,8 @@
 """OPT (Zhang et al. 2022), as ``transformers`` saves it.
 
-The first two rows of its positions stand for padding. The model of 350 million parameters
-normalises afterwards and has smaller embeddings, with a map from them and one back; as positions
-are added between the two, the first map becomes part of our embedding.
+The first two rows of its positions are for padding. The model of 350 million parameters is
+post-norm and has smaller embeddings, with a projection from them and one back. Positions are added
+after the first projection, so it is multiplied into the token embedding.
 """
 
 from torch import Tensor
@@ -28,18 +28,17 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
     StackConfig,
 )
+from model.position_config import PositionConfig, PositionKind
 
 NUM_PADDING_ROWS = 2
 TOKENS = "embed_tokens.weight"
-_OURS, _THEIRS = "decoder.layers.{n}", "layers.{n}"
+_TARGET, _SOURCE = "decoder.layers.{n}", "layers.{n}"
 
 
 def without_padding_rows(positions: Tensor) -> Tensor:
-    """The rows of real positions."""
+    """The positions without the rows for padding."""
     return positions[NUM_PADDING_ROWS:]
 
 
@@ -52,7 +51,7 @@ def import_opt(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``OPTForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "OPTForCausalLM")
@@ -114,15 +113,15 @@ def _embedding_table(has_projections: bool) -> list[Rename]:
 
 
 def _layer_table(bias: bool) -> list[Rename]:
-    attention = f"{_THEIRS}.self_attn"
+    attention = f"{_SOURCE}.self_attn"
     qkv = [f"{attention}.{name}_proj" for name in "qkv"]
     return [
-        *affine(f"{_OURS}.mixer_norm", f"{_THEIRS}.self_attn_layer_norm"),
-        *linear(f"{_OURS}.mixer.qkv", *qkv, bias=bias),
-        *linear(f"{_OURS}.mixer.output", f"{attention}.out_proj", bias=bias),
-        *affine(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.final_layer_norm"),
-        *linear(f"{_OURS}.feed_forward.input", f"{_THEIRS}.fc1", bias=bias),
-        *linear(f"{_OURS}.feed_forward.output", f"{_THEIRS}.fc2", bias=bias),
+        *affine(f"{_TARGET}.mixer_norm", f"{_SOURCE}.self_attn_layer_norm"),
+        *linear(f"{_TARGET}.mixer.qkv", *qkv, bias=bias),
+        *linear(f"{_TARGET}.mixer.output", f"{attention}.out_proj", bias=bias),
+        *affine(f"{_TARGET}.feed_forward_norm", f"{_SOURCE}.final_layer_norm"),
+        *linear(f"{_TARGET}.feed_forward.input", f"{_SOURCE}.fc1", bias=bias),
+        *linear(f"{_TARGET}.feed_forward.output", f"{_SOURCE}.fc2", bias=bias),
     ]
 
 

@@ -1,17 +1,18 @@
 """Marian's translation models as ``transformers`` saves them (OPUS-MT; Tiedemann et al. 2020).
 
-That is the Transformer of Vaswani et al. 2017: a base or a big one, as the configuration says.
+These are the base and big Transformers of Vaswani et al. 2017.
 """
 
 from export.checkpoint import Checkpoint
 from export.errors import UnsupportedError
-from export.importers.bart_tables import Layout, import_layout
+from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.bundle import Task
-from model.config import NormOrder, PositionKind
+from model.config import NormOrder
+from model.position_config import PositionKind
 
-LAYOUT = Layout(
+VARIANT = BartVariant(
     architecture="MarianMTModel",
     tasks=(Task.TRANSLATE,),
     order=NormOrder.POST,
@@ -23,7 +24,7 @@ def import_opus_mt(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``MarianMTModel`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     check_supported(config, share_encoder_decoder_embeddings=(True,))
@@ -31,6 +32,6 @@ def import_opus_mt(folder: HuggingFaceFolder) -> Checkpoint:
     if sizes[1] not in (None, sizes[0]):
         raise UnsupportedError(
             f"{config.origin}: decoder_vocab_size {sizes[1]} is not supported; "
-            f"that of the source, {sizes[0]}, is"
+            f"supported: vocab_size, {sizes[0]}"
         )
-    return import_layout(folder, LAYOUT)
+    return import_variant(folder, VARIANT)

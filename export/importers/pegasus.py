@@ -1,12 +1,13 @@
-"""PEGASUS (Zhang et al. 2020): summaries."""
+"""PEGASUS (Zhang et al. 2020): summarization."""
 
 from export.checkpoint import Checkpoint
-from export.importers.bart_tables import Layout, import_layout
+from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import Task
-from model.config import NormOrder, PositionKind
+from model.config import NormOrder
+from model.position_config import PositionKind
 
-LAYOUT = Layout(
+VARIANT = BartVariant(
     architecture="PegasusForConditionalGeneration",
     tasks=(Task.GENERATE,),
     order=NormOrder.PRE,
@@ -19,6 +20,6 @@ def import_pegasus(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``PegasusForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    return import_layout(folder, LAYOUT)
+    return import_variant(folder, VARIANT)

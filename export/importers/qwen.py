@@ -1,7 +1,7 @@
 """Qwen2 and Qwen3 (Qwen Team 2024 and 2025), as ``transformers`` saves them.
 
-Llama with windows in some layers; Qwen2 has biases on queries, keys and values, Qwen3 normalises
-the queries and keys of each head, and may have a mixture of experts.
+Llama, with sliding windows in some layers. Qwen2 has biases on queries, keys and values. Qwen3
+normalises the queries and keys of each head, and may be a mixture of experts.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ from export.importers.gated_decoder import (
     GATES,
     HUGGING_FACE,
     ROUTER,
+    DecoderSizes,
     Names,
-    Shape,
     gated_table,
 )
-from export.importers.patterns import windows
+from export.importers.layer_types import windows
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -37,10 +37,10 @@ def import_qwen2(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Qwen2ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     architecture = architecture_of(folder.config, "Qwen2ForCausalLM")
-    shape = Shape.of(folder.config)
+    shape = DecoderSizes.of(folder.config)
     return _import(folder, architecture, shape, input_bias=True, output_bias=False)
 
 
@@ -48,10 +48,10 @@ def import_qwen3(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Qwen3ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     architecture = architecture_of(folder.config, "Qwen3ForCausalLM")
-    shape = Shape.of(folder.config, head_size=128)
+    shape = DecoderSizes.of(folder.config, head_size=128)
     bias = folder.config.flag("attention_bias", False)
     return _import(
         folder, architecture, shape, input_bias=bias, output_bias=bias, head_norm=shape.norm
@@ -62,11 +62,11 @@ def import_qwen3_moe(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``Qwen3MoeForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "Qwen3MoeForCausalLM")
-    shape = Shape.of(config)
+    shape = DecoderSizes.of(config)
     bias = config.flag("attention_bias", False)
     return _import(
         folder,
@@ -80,7 +80,7 @@ def import_qwen3_moe(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _experts(config: Fields, num_layers: int) -> tuple[ExpertsConfig | None, ...]:
-    """Those of each layer; some layers may have one feed-forward."""
+    """The experts of each layer; None for layers with one feed-forward."""
     experts = ExpertsConfig(
         count=config.positive("num_experts", config.positive("num_local_experts", 128)),
         active=config.positive("num_experts_per_tok", 8),
@@ -97,7 +97,7 @@ def _experts(config: Fields, num_layers: int) -> tuple[ExpertsConfig | None, ...
 def _import(
     folder: HuggingFaceFolder,
     architecture: str,
-    shape: Shape,
+    shape: DecoderSizes,
     experts: tuple[ExpertsConfig | None, ...] | None = None,
     **attention: Any,
 ) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""Which importer reads what. A new format or family is an entry here."""
+"""The importers of all formats and families; a new one is an entry here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.head_sizes import padded_heads
+from export.head_padding import pad_heads
 from export.importers.albert import import_albert
 from export.importers.bart import import_bart
 from export.importers.bert import import_bert
@@ -119,27 +119,27 @@ def _import_marian(path: Path) -> Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
-    """A way in which checkpoints lie on a disk; ``matches`` looks at names and first bytes."""
+class CheckpointFormat:
+    """A format of checkpoints on disk; ``matches`` looks at file names and first bytes."""
 
     description: str
     matches: Callable[[Path], bool]
     load: Callable[[Path], Checkpoint]
 
 
-FORMATS = (
-    Format(
+CHECKPOINT_FORMATS = (
+    CheckpointFormat(
         description=f"a Hugging Face folder ({CONFIG_FILE}, safetensors, tokenizer.json; "
         f"model_type {', '.join(HUGGING_FACE)})",
         matches=lambda path: (path / CONFIG_FILE).is_file(),
         load=_import_hugging_face,
     ),
-    Format(
+    CheckpointFormat(
         description=f"a GGUF file (general.architecture {', '.join(GGUF)})",
         matches=lambda path: is_gguf(path) if path.is_file() else any(path.glob("*.gguf")),
         load=_import_gguf,
     ),
-    Format(
+    CheckpointFormat(
         description=f"a Marian binary model (.bin) with its vocabulary ({VOCABULARY_PATTERN})",
         matches=lambda path: is_marian(path) if path.is_file() else any(path.glob("*.bin")),
         load=_import_marian,
@@ -148,7 +148,7 @@ FORMATS = (
 
 
 def _check_tokenizer(checkpoint: Checkpoint, path: Path) -> None:
-    """Every token has an embedding: a text cannot make an id that the model does not know."""
+    """Checks that every token id of the tokenizer has an embedding."""
     try:
         tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
     except Exception as error:
@@ -157,7 +157,7 @@ def _check_tokenizer(checkpoint: Checkpoint, path: Path) -> None:
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= checkpoint.config.vocabulary_size:
         raise SourceError(
-            f"{path}: the tokenizer has the id {largest}, the model "
+            f"{path}: the tokenizer has the id {largest}, but the model has only "
             f"{checkpoint.config.vocabulary_size} tokens"
         )
 
@@ -166,20 +166,20 @@ def import_path(path: Path) -> Checkpoint:
     """The checkpoint in the folder or file ``path``, whatever its format.
 
     Raises:
-        SourceError: there is nothing, or it is damaged.
-        UnsupportedError: of no known format or family; the message lists those there are.
+        SourceError: it does not exist or is damaged.
+        UnsupportedError: an unknown format or family; the message lists the supported ones.
     """
     try:
         if not path.exists():
             raise SourceError(f"{path}: no such file or folder")
         if is_pickle(path):
             raise refusal([path], path.with_suffix(".safetensors"))
-        for format_ in FORMATS:
+        for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
-                checkpoint = padded_heads(format_.load(path))
+                checkpoint = pad_heads(format_.load(path))
                 _check_tokenizer(checkpoint, path)
                 return checkpoint
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
-    known = "\n".join(f"  {format_.description}" for format_ in FORMATS)
-    raise UnsupportedError(f"{path}: of no known format; these are:\n{known}")
+    known = "\n".join(f"  {format_.description}" for format_ in CHECKPOINT_FORMATS)
+    raise UnsupportedError(f"{path}: unknown format; supported formats:\n{known}")

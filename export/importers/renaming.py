@@ -1,4 +1,4 @@
-"""Foreign weight names to ours: tables, applied strictly."""
+"""Converts a checkpoint's weights to this project's names, by tables that are applied strictly."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,33 +12,28 @@ Transform = Callable[..., Tensor]
 
 
 def same(weight: Tensor) -> Tensor:
-    """As it is."""
+    """The weight, unchanged."""
     return weight
 
 
 def stack_rows(*weights: Tensor) -> Tensor:
-    """Vectors, one after the other."""
+    """Concatenates weights on their first axis."""
     return torch.cat(weights)
-
-
-def transpose(*weights: Tensor) -> Tensor:
-    """Matrices ``[outputs, inputs]``, as ``torch.nn.Linear`` holds them, to one ``[inputs, sum]``.
-
-    Several are packed on the output axis.
-    """
-    return torch.cat(weights).T
 
 
 @dataclass(frozen=True)
 class Rename:
-    """Our ``target`` is ``transform`` of the checkpoint's ``sources``."""
+    """The weight ``target`` of the model is ``transform`` of the checkpoint's ``sources``."""
 
     target: str
     sources: tuple[str, ...]
     transform: Transform = same
 
     def at(self, layer: int, *, source_layer: int | None = None) -> "Rename":
-        """This entry with ``{n}`` filled in: ``layer`` for us, ``source_layer`` for them."""
+        """This entry with ``{n}`` filled in: ``layer`` in the target, ``source_layer`` in sources.
+
+        ``source_layer`` defaults to ``layer``.
+        """
         number = layer if source_layer is None else source_layer
         return Rename(
             self.target.replace("{n}", str(layer)),
@@ -47,23 +42,23 @@ class Rename:
         )
 
 
-def picked(rows: Tensor) -> Transform:
-    """Those rows of what is stacked: outputs in another order."""
+def select_rows(rows: Tensor) -> Transform:
+    """Concatenates weights and selects ``rows``: outputs in another order."""
 
-    def pick(*weights: Tensor) -> Tensor:
+    def select(*weights: Tensor) -> Tensor:
         stacked = torch.cat(weights)
         if len(stacked) != len(rows):
             raise RuntimeError(f"{len(stacked)} rows, not {len(rows)}")
         return stacked[rows]
 
-    return pick
+    return select
 
 
 def stacked_experts(num_kinds: int) -> Transform:
-    """Matrices ``[outputs, inputs]`` of each expert in turn, to ``[experts, outputs, inputs]``.
+    """Stacks matrices ``[outputs, inputs]``, expert by expert, to ``[experts, outputs, inputs]``.
 
     Args:
-        num_kinds: matrices of one expert; their rows alternate.
+        num_kinds: matrices per expert; their rows are interleaved.
     """
 
     def stack(*weights: Tensor) -> Tensor:
@@ -77,10 +72,11 @@ def stacked_experts(num_kinds: int) -> Transform:
 
 
 def rows_by_kind(num_heads: int, head_size: int, order: Tensor | None = None) -> Tensor:
-    """Rows of queries, then keys, then values, where theirs are packed head by head.
+    """Row indices that sort weights packed head by head into queries, keys and values.
 
     Args:
-        order: their index of each dimension of a query's or key's head; as it is unless given.
+        order: the checkpoint's index of each dimension of a query's or key's head; default: the
+            same order.
     """
     packed = torch.arange(num_heads * 3 * head_size).view(num_heads, 3, head_size)
     query, key, value = packed.unbind(1)
@@ -90,10 +86,10 @@ def rows_by_kind(num_heads: int, head_size: int, order: Tensor | None = None) ->
 
 
 def linear(target: str, *sources: str, bias: bool, rows: Transform = stack_rows) -> list[Rename]:
-    """Our linear layer from one or more ``torch.nn.Linear``, packed on the output axis.
+    """A linear map from one or more ``torch.nn.Linear``, packed on the output axis.
 
     Args:
-        rows: makes one of several weights ``[outputs, inputs]`` or biases ``[outputs]``.
+        rows: combines the weights ``[outputs, inputs]`` or biases ``[outputs]`` of the sources.
     """
     names = {"weight": lambda *weights: rows(*weights).T, "bias": rows}
     return [
@@ -104,7 +100,7 @@ def linear(target: str, *sources: str, bias: bool, rows: Transform = stack_rows)
 
 
 def affine(target: str, source: str, transform: Transform = same) -> list[Rename]:
-    """Weight and bias of a layer that both sides hold alike: a layer norm, say."""
+    """Weight and bias with the same layout on both sides, as of a layer norm."""
     names = ("weight", "bias")
     return [Rename(f"{target}.{name}", (f"{source}.{name}",), transform) for name in names]
 
@@ -112,7 +108,7 @@ def affine(target: str, source: str, transform: Transform = same) -> list[Rename
 def per_layer(
     table: Iterable[Rename], num_layers: int, *, first_source_layer: int = 0
 ) -> list[Rename]:
-    """``table`` for each layer; ``first_source_layer`` is 1 where the checkpoint counts from it."""
+    """``table`` for each layer; the checkpoint numbers layers from ``first_source_layer``."""
     entries = tuple(table)
     return [
         entry.at(layer, source_layer=layer + first_source_layer)
@@ -122,7 +118,7 @@ def per_layer(
 
 
 def prefixed(table: Iterable[Rename], prefix: str) -> list[Rename]:
-    """``table`` for a checkpoint that puts ``prefix`` before each of its names."""
+    """``table`` for a checkpoint whose names all start with ``prefix``."""
     return [
         Rename(entry.target, tuple(prefix + source for source in entry.sources), entry.transform)
         for entry in table
@@ -135,14 +131,13 @@ def rename(
     *,
     ignored: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """Every weight of ``table``, in fp32, from those of a checkpoint.
+    """Every target of ``table``, in fp32, from a checkpoint's weights.
 
     Args:
-        ignored: weights of the checkpoint that may be there but have no use.
+        ignored: weights that the checkpoint may have but the model does not need.
 
     Raises:
-        WeightsError: lists every weight that the table needs and the checkpoint lacks, and
-            every one that the checkpoint has and nothing uses, by the checkpoint's names.
+        WeightsError: lists all missing and all unexpected weights by the checkpoint's names.
     """
     entries = list(table)
     needed = dict.fromkeys(source for entry in entries for source in entry.sources)
@@ -151,7 +146,7 @@ def rename(
     lines += [f"unexpected: {name}" for name in weights if name not in used]
     if lines:
         raise WeightsError(
-            "\n".join(["the checkpoint's weights are not those of its kind:", *lines])
+            "\n".join(["the checkpoint's weights do not match its architecture:", *lines])
         )
     return {entry.target: _apply(entry, weights) for entry in entries}
 
@@ -160,7 +155,7 @@ def _apply(entry: Rename, weights: Mapping[str, Tensor]) -> Tensor:
     sources = [weights[name].to(torch.float32) for name in entry.sources]
     try:
         return entry.transform(*sources).contiguous()
-    except RuntimeError as error:  # shapes that do not go together
+    except RuntimeError as error:  # incompatible shapes
         shapes = ", ".join(
             f"{name} {list(source.shape)}"
             for name, source in zip(entry.sources, sources, strict=True)

@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019) and XLM-RoBERTa (Conneau et al. 2019), as ``transformers`` saves them.
 
-BERT with other positions: a text's first token stands in the row after the padding's id.
+BERT with shifted positions: those of a text start after the padding's id.
 """
 
 from export.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ def import_roberta(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     first = config.integer("pad_token_id", PAD) + 1

@@ -1,7 +1,7 @@
 """RoFormer (Su et al. 2021), as ``transformers`` saves it: BERT with rotary positions.
 
-Its rotary pairs are neighbours, ours half a head apart: the outputs of queries and keys are
-put into our order, which leaves every product of the two as it is.
+Its rotary pairs are adjacent, this project's are half a head apart. The importer reorders the
+outputs of queries and keys, which changes no product of the two.
 """
 
 import msgspec
@@ -24,8 +24,9 @@ from export.importers.renaming import Rename, Transform, linear, per_layer
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import LayerConfig, PositionConfig, PositionKind, RotaryConfig, StackConfig
+from model.config import LayerConfig, StackConfig
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind, RotaryConfig
 
 PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
 SINUSOIDS = "encoder.embed_positions.weight"
@@ -35,7 +36,7 @@ def import_roformer(folder: HuggingFaceFolder) -> Checkpoint:
     """The model in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     check_supported(config, rotary_value=(False,))
@@ -69,7 +70,7 @@ def _layer(config: Fields) -> LayerConfig:
 
 
 def _in_halves(num_heads: int) -> list[Rename]:
-    """A layer's weights, its rotary pairs half a head apart."""
+    """A layer's weights in the half-split layout of rotary pairs."""
 
     def halves(weight: Tensor) -> Tensor:
         pairs = weight.reshape(num_heads, -1, 2, *weight.shape[1:])

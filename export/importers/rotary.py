@@ -1,4 +1,4 @@
-"""Rotary positions as configurations of ``transformers`` describe them."""
+"""Rotary positions from configurations of ``transformers``."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch import Tensor
 from export.errors import SourceError
 from export.readers.fields import Fields
 from export.supported import lookup
-from model.config import (
+from model.position_config import (
     LinearScaling,
     ListedScaling,
     Llama3Scaling,
@@ -22,7 +22,7 @@ from model.config import (
 
 @dataclass(frozen=True)
 class Rotary:
-    """``max_positions``: up to where ``config`` is what the model was made for."""
+    """``config`` is valid up to ``max_positions``."""
 
     config: RotaryConfig
     max_positions: int
@@ -32,7 +32,7 @@ class Rotary:
 class _Scaled:
     scaling: RotaryScaling | None = None
     magnitude: float = 1.0
-    max_positions: int | None = None  # None: all that the configuration names
+    max_positions: int | None = None  # None: the configuration's
 
 
 def rotary(
@@ -43,17 +43,17 @@ def rotary(
     default_fraction: float = 1.0,
     layer_type: str | None = None,
 ) -> Rotary:
-    """From either form of the configuration: ``rope_parameters`` came with transformers 5.
+    """Reads ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before).
 
-    ``dynamic`` scaling changes nothing within ``max_position_embeddings``, where we stop.
-    ``longrope`` has other factors beyond ``original_max_position_embeddings``: we stop there.
+    ``dynamic`` scaling changes nothing within ``max_position_embeddings``, the limit here.
+    ``longrope`` has other factors beyond ``original_max_position_embeddings``, the limit for it.
 
     Args:
-        default_fraction: of a head's dimensions, those that turn.
-        layer_type: whose parameters are asked for, where layers have parameters of their own.
+        default_fraction: the fraction of a head's dimensions that are rotated.
+        layer_type: whose parameters to read, if they differ between layer types.
 
     Raises:
-        SourceError, UnsupportedError: as their names say.
+        SourceError, UnsupportedError: see :mod:`export.errors`.
     """
     parameters = config.fields("rope_parameters") or config.fields("rope_scaling")
     if layer_type is not None and layer_type in parameters:
@@ -64,9 +64,9 @@ def rotary(
     fraction = parameters.number("partial_rotary_factor", fraction)
     size = int(head_size * fraction)
     if not 0 < size <= head_size or size % 2:
-        raise SourceError(f"{config.origin}: {size} of {head_size} dimensions cannot turn")
+        raise SourceError(f"{config.origin}: cannot rotate {size} of {head_size} dimensions")
     if isinstance(scaled.scaling, ListedScaling) and len(scaled.scaling.factors) != size // 2:
-        raise SourceError(f"{parameters.origin}: not {size // 2} factors")
+        raise SourceError(f"{parameters.origin}: the number of factors is not {size // 2}")
     base = parameters.number("rope_theta", config.number("rope_theta", default_base))
     max_positions = config.positive("max_position_embeddings")
     return Rotary(
@@ -81,7 +81,7 @@ def rotary(
 
 
 def _original_positions(config: Fields, parameters: Fields) -> int:
-    """Those of the training before the context was extended."""
+    """The training length before the context was extended."""
     name = "original_max_position_embeddings"
     default = config.positive("max_position_embeddings")
     return config.positive(name, parameters.positive(name, default))
@@ -154,14 +154,14 @@ SCALINGS: dict[str, Callable[[Fields, Fields], _Scaled]] = {
 }
 
 
-def turned_first(head_size: int, rotary: RotaryConfig) -> Tensor:
-    """Their index of each of a head's dimensions, where theirs has those that turn in front.
+def rotary_dimensions_first(head_size: int, rotary: RotaryConfig) -> Tensor:
+    """The checkpoint's index of each of a head's dimensions.
 
-    Theirs pairs ``(i, i + size / 2)`` and leaves the rest at the end; ours pairs
-    ``(i, i + head_size / 2)``, and pairs that stay have the angle 0.
+    ``transformers`` rotates pairs ``(i, i + size / 2)`` of the first ``size`` dimensions. This
+    project rotates pairs ``(i, i + head_size / 2)``, with the angle 0 for those beyond ``size``.
     """
     size = rotary.size or head_size
-    turned, rest = torch.arange(size).chunk(2), torch.arange(size, head_size).chunk(2)
+    rotated, rest = torch.arange(size).chunk(2), torch.arange(size, head_size).chunk(2)
     if size == head_size:
         return torch.arange(head_size)
-    return torch.cat([turned[0], rest[0], turned[1], rest[1]])
+    return torch.cat([rotated[0], rest[0], rotated[1], rest[1]])

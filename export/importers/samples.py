@@ -1,4 +1,4 @@
-"""Real strings on which an export's parity check runs, by what a model does with them."""
+"""Sample texts for the parity check, by task."""
 
 ENGLISH_TEXTS = (
     "The cat sat on the mat.",
@@ -36,5 +36,5 @@ SOURCE_SENTENCES = {
 
 
 def source_sentences(language: str | None) -> tuple[str, ...]:
-    """Sentences to translate from ``language``; English ones for one we have none of."""
+    """Sentences to translate from ``language``; English ones if there are none in it."""
     return SOURCE_SENTENCES.get(language or "en", SOURCE_SENTENCES["en"])

@@ -1,4 +1,4 @@
-"""The files that sentence-transformers puts around an encoder: pooling, dense maps, prompts."""
+"""The files of sentence-transformers around an encoder: pooling, dense layers, prompts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from model.config import Activation, DenseConfig, HeadConfig, HeadKind, PoolingK
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 LIMITS_FILE = "sentence_bert_config.json"
-# By the name of a flag ``pooling_mode_…``, or by that of ``pooling_mode``.
+# By the name of a flag ``pooling_mode_…``, or by the value of ``pooling_mode``.
 POOLINGS = {
     "cls_token": PoolingKind.CLS,
     "mean_tokens": PoolingKind.MEAN,
@@ -47,10 +47,11 @@ class _Module:
 
 
 def embedder(folder: HuggingFaceFolder) -> Head:
-    """One vector of a text: as the files say; without them, the mean of the tokens' vectors.
+    """An embedding head as the files describe it; without files, mean pooling.
 
     Raises:
-        SourceError, UnsupportedError: a file is damaged, or asks for what there is not.
+        SourceError: a file is damaged.
+        UnsupportedError: a file needs a feature that is not supported.
     """
     modules = _modules(folder)
     kinds = [module.kind for module in modules]
@@ -59,7 +60,7 @@ def embedder(folder: HuggingFaceFolder) -> Head:
     expected = ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * normalize]
     if modules and kinds != expected:
         raise UnsupportedError(
-            f"{MODULES_FILE}: the modules {', '.join(kinds)}; supported are Transformer, Pooling, "
+            f"{MODULES_FILE}: the modules {', '.join(kinds)}; supported: Transformer, Pooling, "
             "any number of Dense, and Normalize, in this order"
         )
     pooling = _pooling(folder, modules[1].path) if modules else PoolingKind.MEAN
@@ -80,7 +81,7 @@ def embedder(folder: HuggingFaceFolder) -> Head:
 
 
 def is_embedder(folder: HuggingFaceFolder) -> bool:
-    """Whether sentence-transformers saved ``folder`` for embeddings, whatever its class."""
+    """Whether sentence-transformers saved ``folder`` as an embedding model."""
     return any(module.kind == "Pooling" for module in _modules(folder))
 
 
@@ -99,7 +100,7 @@ def _fields(folder: HuggingFaceFolder, name: str) -> Fields:
 
 
 def _module_config(folder: HuggingFaceFolder, path: str) -> Fields:
-    """The configuration of the module in the folder ``path``, a single name."""
+    """The configuration of the module in the subfolder ``path``."""
     file = f"{path}/config.json"
     if PurePosixPath(path).name != path or folder.read_json(file) is None:
         raise SourceError(f"{file}: missing, or not a JSON object")
@@ -107,7 +108,7 @@ def _module_config(folder: HuggingFaceFolder, path: str) -> Fields:
 
 
 def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
-    """The one pooling that ``path``'s configuration switches on."""
+    """The one pooling that the configuration in ``path`` enables."""
     config = _module_config(folder, path)
     check_supported(config, include_prompt=(True,))
     if "pooling_mode" in config:
@@ -117,12 +118,12 @@ def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
         flags = [name for name in config if name.startswith(_FLAG) and config[name] is True]
         chosen = [name.removeprefix(_FLAG) for name in flags]
     if len(chosen) != 1:
-        raise UnsupportedError(f"{config.origin}: one pooling is supported, not {chosen}")
+        raise UnsupportedError(f"{config.origin}: exactly one pooling is supported, not {chosen}")
     return lookup(POOLINGS, chosen[0], f"{config.origin}: pooling_mode")
 
 
 def _dense(folder: HuggingFaceFolder, path: str) -> tuple[NamedDense, Mapping[str, Tensor]]:
-    """A dense map, and its weights by the names that its table has."""
+    """A dense layer, and its weights by the names in its table."""
     config = _module_config(folder, path)
     check_supported(
         config,
@@ -154,7 +155,7 @@ def _embedding(
     named = {name: prompts.text(name) for name in prompts}
     default = fields.text("default_prompt_name", "") or None
     if default is not None and default not in named:
-        raise SourceError(f"{PROMPTS_FILE}: default_prompt_name {default!r} is no prompt")
+        raise SourceError(f"{PROMPTS_FILE}: default_prompt_name {default!r} is not in prompts")
     truncations = folder.config.integers("matryoshka_dimensions")
     if any(not 0 < dimension <= size for dimension in truncations):
         raise SourceError(f"{folder.config.origin}: matryoshka_dimensions are not in 1 to {size}")

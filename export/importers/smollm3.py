@@ -1,10 +1,10 @@
-"""SmolLM3 (Hugging Face 2025): Llama in which every fourth layer knows no positions."""
+"""SmolLM3 (Hugging Face 2025): Llama with every fourth layer without positions (NoPE)."""
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import Shape, gated_table
-from export.importers.patterns import SLIDING, layer_types
+from export.importers.gated_decoder import DecoderSizes, gated_table
+from export.importers.layer_types import SLIDING, layer_types
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -15,19 +15,19 @@ def import_smollm3(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``SmolLM3ForCausalLM`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = architecture_of(config, "SmolLM3ForCausalLM")
     check_supported(config, hidden_act=("silu",))
-    shape = Shape.of(config, tied=True)
+    shape = DecoderSizes.of(config, tied=True)
     positions = rotary(config, shape.head_size, default_base=2_000_000.0)
-    turns = _turns(config, shape.num_layers)
+    uses_rotary = _uses_rotary(config, shape.num_layers)
     window = None
     if config.flag("use_sliding_window", False):
         window = config.optional_integer("sliding_window")
     types = layer_types(
-        config, shape.num_layers, lambda index: window is not None and not turns[index]
+        config, shape.num_layers, lambda index: window is not None and not uses_rotary[index]
     )
     bias = config.flag("attention_bias", False)
     layers = tuple(
@@ -35,23 +35,25 @@ def import_smollm3(folder: HuggingFaceFolder) -> Checkpoint:
             shape.attention(
                 input_bias=bias,
                 output_bias=bias,
-                rotary=positions.config if turned else None,
+                rotary=positions.config if is_rotary else None,
                 window=window if type_ == SLIDING else None,
             ),
             bias=config.flag("mlp_bias", False),
         )
-        for turned, type_ in zip(turns, types, strict=True)
+        for is_rotary, type_ in zip(uses_rotary, types, strict=True)
     )
     model = shape.model(layers, positions.max_positions)
     return causal_checkpoint(folder, model, architecture, gated_table(model))
 
 
-def _turns(config: Fields, num_layers: int) -> list[bool]:
-    """Whether each layer turns its queries and keys: ``no_rope_layers`` has 1 where it does."""
-    turns = [bool(value) for value in config.integers("no_rope_layers")]
-    if not turns:
+def _uses_rotary(config: Fields, num_layers: int) -> list[bool]:
+    """Whether each layer has rotary positions: ``no_rope_layers`` is 1 for those that do."""
+    uses_rotary = [bool(value) for value in config.integers("no_rope_layers")]
+    if not uses_rotary:
         interval = config.positive("no_rope_layer_interval", 4)
-        turns = [(index + 1) % interval != 0 for index in range(num_layers)]
-    if len(turns) != num_layers:
-        raise SourceError(f"{config.origin}: {len(turns)} no_rope_layers, {num_layers} layers")
-    return turns
+        uses_rotary = [(index + 1) % interval != 0 for index in range(num_layers)]
+    if len(uses_rotary) != num_layers:
+        raise SourceError(
+            f"{config.origin}: {len(uses_rotary)} no_rope_layers, {num_layers} layers"
+        )
+    return uses_rotary

@@ -1,11 +1,11 @@
-"""What every importer needs: limits, head sizes, names."""
+"""Shared by all importers: limits, head sizes, names."""
 
 import re
 from pathlib import Path
 
 from export.errors import SourceError
 
-# A file that claims more is damaged or hostile, and would only cost memory.
+# A file with more layers is damaged or hostile; refusing it early saves memory.
 MAX_LAYERS = 1024
 
 
@@ -21,6 +21,6 @@ def divide_heads(origin: str, hidden_size: int, num_heads: int) -> int:
 
 
 def bundle_name(path: Path) -> str:
-    """A bundle's name (``model.bundle.NAME_PATTERN``) from that of a file or folder."""
+    """A bundle's name (``model.bundle.NAME_PATTERN``) from the name of a file or folder."""
     name = path.resolve().stem if path.is_file() else path.resolve().name
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "model"

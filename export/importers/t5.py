@@ -8,8 +8,8 @@ from export.errors import UnsupportedError
 from export.importers.activations import ACTIVATIONS
 from export.importers.causal import OUTPUT_MATRIX
 from export.importers.renaming import Rename, linear, per_layer
+from export.importers.seq2seq import seq2seq_checkpoint, token_table
 from export.importers.support import MAX_LAYERS
-from export.importers.text_to_text import text_to_text_checkpoint, token_table
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
@@ -26,20 +26,17 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
-    PositionConfig,
-    PositionKind,
-    RelativeBiasConfig,
-    RelativeBiasKind,
     StackConfig,
 )
 from model.mixers import required
+from model.position_config import PositionConfig, PositionKind, RelativeBiasConfig, RelativeBiasKind
 
-# By class: whether it scales what a tied output matrix reads.
+# By class: whether it scales the input of a tied output matrix.
 ARCHITECTURES = {"T5ForConditionalGeneration": True, "MT5ForConditionalGeneration": False}
-# Relative positions have no end; the models were trained on texts of this length.
+# Relative positions have no limit; the models were trained on texts of this length.
 MAX_POSITIONS = 512
 TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# A bias that the first checkpoints have and no version used.
+# The first checkpoints have this bias; no version uses it.
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
@@ -47,7 +44,7 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``T5ForConditionalGeneration`` in ``folder``, ready for a bundle.
 
     Raises:
-        SourceError, UnsupportedError, WeightsError: as their names say.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
     architecture = next(iter(config.texts("architectures")), "T5ForConditionalGeneration")
@@ -55,8 +52,8 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
     tokens = token_table(folder.weights, TOKENS)
     tied = _is_tied(folder, tokens)
     model = _config(config, tied=tied)
-    # A model whose configuration ties the output matrix divides what that matrix reads by the
-    # root of its size (section 3.1.1's code): the last norm does it, which comes before.
+    # If the configuration ties the output matrix, the model divides its input by the square root
+    # of the hidden size (code of section 3.1.1). Here the final norm's weight includes that.
     scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
     scale = model.hidden_size**-0.5 if scaled and may_scale else 1.0
     table = [
@@ -76,11 +73,11 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
     else:
         table += linear("head.output", OUTPUT_MATRIX.removesuffix(".weight"), bias=False)
     tasks = (Task.GENERATE, Task.TRANSLATE)
-    return text_to_text_checkpoint(folder, model, architecture, table, tasks, ignored=ignored)
+    return seq2seq_checkpoint(folder, model, architecture, table, tasks, ignored=ignored)
 
 
 def _is_tied(folder: HuggingFaceFolder, tokens: str) -> bool:
-    """Whether the output matrix is the tokens' table: some versions say so of all models."""
+    """Whether the output matrix equals the token table; configurations are not reliable."""
     weights = folder.weights
     if OUTPUT_MATRIX not in weights or tokens not in weights:
         return True
@@ -89,7 +86,7 @@ def _is_tied(folder: HuggingFaceFolder, tokens: str) -> bool:
 
 def _config(config: Fields, *, tied: bool) -> ModelConfig:
     norm = NormConfig(kind=NormKind.RMS, epsilon=config.number("layer_norm_epsilon", 1e-6))
-    own = AttentionConfig(
+    attention = AttentionConfig(
         num_heads=config.positive("num_heads"),
         num_kv_heads=config.positive("num_heads"),
         head_size=config.positive("d_kv"),
@@ -99,9 +96,9 @@ def _config(config: Fields, *, tied: bool) -> ModelConfig:
         bias=_bias(config),
     )
     encoder = LayerConfig(
-        attention=own, feed_forward=_feed_forward(config), norm=norm, norm_order=NormOrder.PRE
+        attention=attention, feed_forward=_feed_forward(config), norm=norm, norm_order=NormOrder.PRE
     )
-    cross = msgspec.structs.replace(own, bias=None)
+    cross = msgspec.structs.replace(attention, bias=None)
     decoder = msgspec.structs.replace(encoder, cross_attention=cross)
     num_layers = config.positive("num_layers", maximum=MAX_LAYERS)
     num_decoder_layers = config.positive("num_decoder_layers", num_layers, maximum=MAX_LAYERS)
@@ -125,8 +122,8 @@ def _bias(config: Fields) -> RelativeBiasConfig:
     if num_buckets % 2 or num_buckets < 4 or max_distance <= num_buckets // 2:
         raise UnsupportedError(
             f"{config.origin}: relative_attention_num_buckets {num_buckets} with "
-            f"relative_attention_max_distance {max_distance} is not supported; an even number "
-            "from 4 on, with more than half of it as the distance, is"
+            f"relative_attention_max_distance {max_distance} is not supported; supported: an even "
+            "number of 4 or more, and a distance of more than half of it"
         )
     return RelativeBiasConfig(
         kind=RelativeBiasKind.BUCKETS, num_buckets=num_buckets, max_distance=max_distance
@@ -134,11 +131,11 @@ def _bias(config: Fields) -> RelativeBiasConfig:
 
 
 def _feed_forward(config: Fields) -> FeedForwardConfig:
-    """From ``feed_forward_proj``: an activation, perhaps with ``gated-`` in front."""
+    """From ``feed_forward_proj``: an activation, with the prefix ``gated-`` if it is gated."""
     name = config.text("feed_forward_proj", "relu")
     gated = name.startswith("gated-")
     activation = name.removeprefix("gated-")
-    if name == "gated-gelu":  # which means the approximation, here alone
+    if name == "gated-gelu":  # in T5, the tanh approximation
         activation = "gelu_new"
     return FeedForwardConfig(
         inner_size=config.positive("d_ff"),
@@ -149,29 +146,29 @@ def _feed_forward(config: Fields) -> FeedForwardConfig:
 
 
 def _stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
-    """Every weight of a stack but its last norm."""
+    """Every weight of a stack but its final norm."""
     if stack is None:
         return []
     layer = stack.layers[0]
-    ours, theirs = f"{side}.layers.{{n}}", f"{side}.block.{{n}}.layer"
+    target, source = f"{side}.layers.{{n}}", f"{side}.block.{{n}}.layer"
     last = 1 if layer.cross_attention is None else 2
     inner = ("wi_0", "wi_1") if required(layer.feed_forward).gated else ("wi",)
-    dense, own = f"{theirs}.{last}.DenseReluDense", f"{theirs}.0.SelfAttention"
+    dense, attention = f"{source}.{last}.DenseReluDense", f"{source}.0.SelfAttention"
     table = [
-        *linear(f"{ours}.mixer.qkv", *(f"{own}.{letter}" for letter in "qkv"), bias=False),
-        *linear(f"{ours}.mixer.output", f"{own}.o", bias=False),
-        Rename(f"{ours}.mixer_norm.weight", (f"{theirs}.0.layer_norm.weight",)),
-        *linear(f"{ours}.feed_forward.input", *(f"{dense}.{x}" for x in inner), bias=False),
-        *linear(f"{ours}.feed_forward.output", f"{dense}.wo", bias=False),
-        Rename(f"{ours}.feed_forward_norm.weight", (f"{theirs}.{last}.layer_norm.weight",)),
+        *linear(f"{target}.mixer.qkv", *(f"{attention}.{letter}" for letter in "qkv"), bias=False),
+        *linear(f"{target}.mixer.output", f"{attention}.o", bias=False),
+        Rename(f"{target}.mixer_norm.weight", (f"{source}.0.layer_norm.weight",)),
+        *linear(f"{target}.feed_forward.input", *(f"{dense}.{x}" for x in inner), bias=False),
+        *linear(f"{target}.feed_forward.output", f"{dense}.wo", bias=False),
+        Rename(f"{target}.feed_forward_norm.weight", (f"{source}.{last}.layer_norm.weight",)),
     ]
     if layer.cross_attention is not None:
-        name, source = f"{ours}.cross_attention", f"{theirs}.1.EncDecAttention"
+        name, cross = f"{target}.cross_attention", f"{source}.1.EncDecAttention"
         table += [
-            *linear(f"{name}.query", f"{source}.q", bias=False),
-            *linear(f"{name}.key_value", f"{source}.k", f"{source}.v", bias=False),
-            *linear(f"{name}.output", f"{source}.o", bias=False),
-            Rename(f"{name}_norm.weight", (f"{theirs}.1.layer_norm.weight",)),
+            *linear(f"{name}.query", f"{cross}.q", bias=False),
+            *linear(f"{name}.key_value", f"{cross}.k", f"{cross}.v", bias=False),
+            *linear(f"{name}.output", f"{cross}.o", bias=False),
+            Rename(f"{name}_norm.weight", (f"{source}.1.layer_norm.weight",)),
         ]
     bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return [

@@ -1,4 +1,4 @@
-"""Reads a binary file front to back and never beyond its end."""
+"""Reads a binary file sequentially, never beyond its end."""
 
 import struct
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from export.errors import SourceError
 
 
 class Cursor:
-    """A position in ``data``. Little-endian.
+    """A read position in ``data``, little-endian.
 
-    What the file says of its own counts and lengths is checked against the bytes that are
-    left before anything of that size is made. ``origin`` names the file in messages.
+    Counts and lengths in the file are checked against the remaining bytes before anything of
+    that size is allocated. ``origin`` names the file in messages.
     """
 
     def __init__(self, data: memoryview, origin: str) -> None:
@@ -26,7 +26,7 @@ class Cursor:
         """The next ``count`` bytes, not copied.
 
         Raises:
-            SourceError: the file ends before; ``what`` says what was being read.
+            SourceError: the file ends before; the message names ``what``.
         """
         if count > self.num_bytes_left:
             raise SourceError(
@@ -50,7 +50,7 @@ class Cursor:
         """``count`` bytes of UTF-8.
 
         Raises:
-            SourceError: they are something else.
+            SourceError: they are not UTF-8.
         """
         try:
             return str(self.bytes(count, what), "utf-8")
@@ -58,7 +58,11 @@ class Cursor:
             raise SourceError(f"{self.origin}: {what} is not UTF-8: {error}") from error
 
     def check_count(self, count: int, min_size: int, what: str) -> int:
-        """``count``, if as many items of at least ``min_size`` bytes can still follow."""
+        """``count``, if that many items of at least ``min_size`` bytes fit into the rest.
+
+        Raises:
+            SourceError: they do not fit.
+        """
         if count * min_size > self.num_bytes_left:
             raise SourceError(
                 f"{self.origin}: {count} {what} cannot fit in the {self.num_bytes_left} bytes "

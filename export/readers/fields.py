@@ -1,4 +1,4 @@
-"""A foreign configuration, read with types: JSON, YAML and GGUF metadata alike."""
+"""Typed access to a checkpoint's configuration: JSON, YAML or GGUF metadata."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
@@ -7,15 +7,15 @@ from export.errors import SourceError
 
 _T = TypeVar("_T")
 
-# No dimension or count of a real model comes near it.
+# Far above any dimension or count of a real model.
 MAX_INTEGER = 2**31 - 1
 
 
 class Fields(Mapping[str, object]):
-    """Named values of unknown types. ``origin`` is where they came from, for messages.
+    """Named values of unknown types. ``origin`` names their file in messages.
 
-    Each reader raises :class:`SourceError` for a value of another type and, unless it is
-    given a ``default``, for one that is absent. ``None`` counts as absent.
+    Each method raises :class:`SourceError` for a value of another type and, without a
+    ``default``, for an absent one. ``None`` counts as absent.
     """
 
     def __init__(self, values: Mapping[str, object], origin: str) -> None:
@@ -32,7 +32,7 @@ class Fields(Mapping[str, object]):
         return len(self._values)
 
     def integer(self, name: str, default: int | None = None, *, maximum: int = MAX_INTEGER) -> int:
-        """A count, size or id: between 0 and ``maximum``."""
+        """A count, size or id from 0 to ``maximum``."""
         value = self._read(name, int, default)
         if not 0 <= value <= maximum:
             raise SourceError(f"{self.origin}: {name} is {value}, not in 0 to {maximum}")
@@ -58,7 +58,7 @@ class Fields(Mapping[str, object]):
         return self._read(name, bool, default)
 
     def fields(self, name: str) -> "Fields":
-        """A nested object; empty if it is absent."""
+        """A nested object; empty if absent."""
         return Fields(self._read(name, dict, {}), f"{self.origin}: {name}")
 
     def optional_integer(self, name: str) -> int | None:

@@ -17,7 +17,7 @@ from export.readers.fields import Fields
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 
-# Value types by number: struct codes of the scalars, and the two that have a length.
+# Value types by number: struct codes of scalars, then the two types with a length.
 _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?"},
     **{10: "Q", 11: "q", 12: "d"},
@@ -29,7 +29,7 @@ _MAX_ALIGNMENT = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class GgufTensor:
-    """``shape`` is in numpy's order, the reverse of the file's; ``data`` is still quantised."""
+    """``shape`` is in numpy's order, the reverse of the file's; ``data`` is quantized."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class GgufTensor:
         """The weight in fp32.
 
         Raises:
-            UnsupportedError: no dequantisation is known for this type.
+            UnsupportedError: dequantization of this type is not implemented.
         """
         raw = np.frombuffer(self.data, np.uint8)
         shape = gguf.quant_shape_to_byte_shape(self.shape, self.type)
@@ -52,7 +52,7 @@ class GgufTensor:
 
 
 class GgufWeights(Mapping[str, torch.Tensor]):
-    """Weights by name, each dequantised when it is asked for."""
+    """Weights by name, each dequantized on access."""
 
     def __init__(self, tensors: Mapping[str, GgufTensor]) -> None:
         self._tensors = tensors
@@ -78,13 +78,13 @@ class GgufFile:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether ``path`` begins as GGUF files do."""
+    """Whether ``path`` starts with GGUF's magic number."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Maps ``path`` and reads what describes its tensors.
+    """Maps ``path`` into memory and reads its metadata and tensor headers.
 
     Raises:
         SourceError: unreadable, not GGUF, truncated or damaged.
@@ -112,7 +112,7 @@ def read_gguf(path: Path) -> GgufFile:
     start = -(-cursor.offset // alignment) * alignment
     tensors = {header.name: header.tensor(data, start, path.name) for header in headers}
     if len(tensors) != len(headers):
-        raise SourceError(f"{path.name}: two tensors have one name")
+        raise SourceError(f"{path.name}: two tensors have the same name")
     return GgufFile(path=path, metadata=metadata, weights=GgufWeights(tensors))
 
 

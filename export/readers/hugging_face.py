@@ -22,7 +22,7 @@ INDEX_FILE = "model.safetensors.index.json"
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceFolder:
-    """``tokenizer_json`` pads and truncates nothing: that is the server's to decide."""
+    """``tokenizer_json`` has no padding and truncation: the server sets them."""
 
     path: Path
     config: Fields
@@ -47,11 +47,11 @@ class HuggingFaceFolder:
 
 
 def read_folder(path: Path) -> HuggingFaceFolder:
-    """Reads the folder ``path``; the weights themselves are read when asked for.
+    """Reads the folder ``path``; each weight is read on access.
 
     Raises:
         SourceError: a file is missing or damaged.
-        UnsupportedError: the weights are only there as a pickle, or there is no tokenizer.
+        UnsupportedError: all weights are pickles, or there is no tokenizer.
     """
     config = read_fields(path / CONFIG_FILE)
     return HuggingFaceFolder(
@@ -80,7 +80,7 @@ def _read_optional_fields(path: Path) -> Fields:
 
 
 def _read_weights(folder: Path) -> Mapping[str, Tensor]:
-    """Safetensors; where there are none, the one ONNX graph of the folder ``onnx``."""
+    """Safetensors; without them, the only ONNX graph in the subfolder ``onnx``."""
     graphs = sorted((folder / "onnx").glob("*.onnx"))
     has_others = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX_FILE))
     if has_others or not graphs or pickles_in(folder):
@@ -108,7 +108,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _read_chat_template(folder: Path) -> str | None:
-    """From its own file, or from the tokenizer's configuration: one, or the one named default."""
+    """From ``chat_template.jinja``, or the default one of the tokenizer's configuration."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text("utf-8")
@@ -122,7 +122,7 @@ def _read_chat_template(folder: Path) -> str | None:
 
 
 def _read_license(path: Path) -> str:
-    """``license`` of the model card's front matter (YAML between two lines of dashes)."""
+    """``license`` in the model card's front matter (YAML between two lines of dashes)."""
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0].strip():

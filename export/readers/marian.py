@@ -23,14 +23,14 @@ CONFIG_TENSOR = "special:model.yml"
 
 FLOAT32 = 0x404
 INT8 = 0x101
-INTGEMM8 = 0x4101  # not yet laid out for a CPU; a float32 multiplier follows the values
+INTGEMM8 = 0x4101  # in the portable layout; a float32 multiplier follows the values
 
 _MAX_DIMENSIONS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarianFile:
-    """``weights`` are fp32, matrices ``[inputs, outputs]``; ``config`` is the training's."""
+    """``weights`` are fp32, matrices ``[inputs, outputs]``; ``config`` is that of the training."""
 
     config: Fields
     weights: dict[str, torch.Tensor]
@@ -45,7 +45,7 @@ class _Record:
 
 
 def is_marian(path: Path) -> bool:
-    """Whether ``path`` begins as Marian's binary files do."""
+    """Whether ``path`` starts with the version of Marian's binary files."""
     with path.open("rb") as file:
         return file.read(8) == VERSION.to_bytes(8, "little")
 
@@ -55,7 +55,7 @@ def read_marian(path: Path) -> MarianFile:
 
     Raises:
         SourceError: unreadable, truncated or damaged, or without its configuration.
-        UnsupportedError: a weight is stored in a type that is not read here.
+        UnsupportedError: a weight has an unsupported type.
     """
     try:
         with path.open("rb") as file:
@@ -76,7 +76,7 @@ def _read(cursor: Cursor) -> MarianFile:
     shapes = [_read_shape(cursor, *pair) for pair in zip(names, records, strict=True)]
     cursor.bytes(cursor.unsigned("Q", "padding"), "padding")
     if len(set(names)) != len(names):
-        raise SourceError(f"{origin}: two tensors have one name")
+        raise SourceError(f"{origin}: two tensors have the same name")
 
     config: Fields | None = None
     weights = {}
@@ -84,7 +84,7 @@ def _read(cursor: Cursor) -> MarianFile:
         data = Cursor(cursor.bytes(record.num_bytes, name), f"{origin}: {name}")
         if name == CONFIG_TENSOR:
             config = _parse_config(data, origin)
-        elif not name.endswith("_QuantMultA"):  # scales of activations; we measure our own
+        elif not name.endswith("_QuantMultA"):  # activation scales are not used here
             weights[name] = _decode(data, name, record.type, shape)
     if config is None:
         raise SourceError(f"{origin}: no {CONFIG_TENSOR}")

@@ -1,4 +1,4 @@
-"""A Marian model with what lies beside it: vocabulary, decoder configuration, description."""
+"""A Marian model and the files beside it: vocabulary, decoder configuration, description."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _DESCRIPTIONS = ("model_info.json", "modelMeta.json")
 
 @dataclass(frozen=True, kw_only=True)
 class MarianFolder:
-    """``decoder_config`` is what ``marian-decoder`` would read; ``description`` is for people."""
+    """``decoder_config`` is marian-decoder's configuration; ``description`` has model metadata."""
 
     path: Path
     model: MarianFile
@@ -26,11 +26,11 @@ class MarianFolder:
 
 
 def read_marian_folder(path: Path) -> MarianFolder:
-    """Reads the model that ``path`` is or, if it is a folder, holds.
+    """Reads the model file ``path``, or the model in the folder ``path``.
 
     Raises:
-        SourceError: no model, several, none of its vocabulary, or one of them damaged.
-        UnsupportedError: source and target have vocabularies of their own.
+        SourceError: no model or several, no vocabulary, or a damaged file.
+        UnsupportedError: source and target have different vocabularies.
     """
     folder = path if path.is_dir() else path.parent
     decoder_config = _decoder_config(folder)
@@ -69,7 +69,7 @@ def _model_path(path: Path, decoder_config: Fields) -> Path:
         models = [file for file in sorted(path.glob("*.bin")) if is_marian(file)]
     if len(models) != 1:
         names = [model.name for model in models]
-        raise SourceError(f"{path}: one Marian model is needed, not {names}; name the file")
+        raise SourceError(f"{path}: several or no Marian models, {names}; give the path of one")
     return models[0]
 
 
@@ -77,14 +77,14 @@ def _vocabulary_path(folder: Path, decoder_config: Fields) -> Path:
     paths = [_inside(folder, name) for name in decoder_config.texts("vocabs")]
     paths = paths or sorted(folder.glob(VOCABULARY_PATTERN))
     if not paths:
-        raise SourceError(f"{folder}: no SentencePiece vocabulary ({VOCABULARY_PATTERN}) there")
+        raise SourceError(f"{folder}: no SentencePiece vocabulary ({VOCABULARY_PATTERN})")
     try:
         contents = {path.read_bytes() for path in paths}
     except OSError as error:
         raise SourceError(f"{folder}: {error}") from error
     if len(contents) > 1:
         names = ", ".join(path.name for path in paths)
-        raise UnsupportedError(f"{folder}: one vocabulary for both sides is needed, not {names}")
+        raise UnsupportedError(f"{folder}: different vocabularies of source and target: {names}")
     return paths[0]
 
 

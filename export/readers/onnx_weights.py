@@ -1,7 +1,7 @@
-"""The weights of an ONNX graph that PyTorch's older exporter wrote, by the module's own names.
+"""The weights of an ONNX graph from PyTorch's older exporter, by their names in the module.
 
-Weights are whole, or quantised by ONNX Runtime's tools: matrices of ``MatMulNBits`` in blocks
-of 4 or 8 bits (docs/ContribOperators.md of ONNX Runtime), lookup tables as bytes with one scale.
+Weights are fp32, or quantized by ONNX Runtime's tools: matrices of ``MatMulNBits`` in blocks of 4
+or 8 bits (ONNX Runtime, docs/ContribOperators.md), lookup tables as bytes with one scale.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,11 +24,11 @@ _QUANTIZED = "_quantized"
 
 
 class OnnxWeights(Mapping[str, torch.Tensor]):
-    """Weights by name, each made fp32 when it is asked for; linear ones ``[outputs, inputs]``.
+    """Weights by name, each converted to fp32 on access; linear ones are ``[outputs, inputs]``.
 
     Raises:
         SourceError: the file is damaged.
-        UnsupportedError: weights lie in other files, or are quantised in another way.
+        UnsupportedError: weights are in external files, or quantized in another way.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class OnnxWeights(Mapping[str, torch.Tensor]):
 
 
 def _unpacked(data: Array, bits: int) -> NDArray[np.float32]:
-    """Bytes to the numbers in them, on the last axis."""
+    """Unpacks the 4- or 8-bit integers of bytes, on the last axis."""
     if bits == 8:
         return data.astype(np.float32)
     raw = data.astype(np.uint8)
@@ -116,10 +116,10 @@ def _unpacked(data: Array, bits: int) -> NDArray[np.float32]:
 
 
 def _is_parameter(name: str) -> bool:
-    """Named as a module names it, not as the exporter does."""
+    """Whether ``name`` is a module's parameter, not a name that the exporter generated."""
     return name.rpartition(".")[2] in ("weight", "bias")
 
 
 def _module(node: str) -> str:
-    """``/encoder/layer.0/dense/MatMul_Q4`` is of the module ``encoder.layer.0.dense``."""
+    """The module of a node: ``encoder.layer.0.dense`` of ``/encoder/layer.0/dense/MatMul_Q4``."""
     return node.strip("/").rpartition("/")[0].replace("/", ".")

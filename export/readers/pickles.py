@@ -1,4 +1,4 @@
-"""Weights that PyTorch pickled: never read here, since reading a pickle may run its code."""
+"""Detects pickled PyTorch weights. They are never read: unpickling can run arbitrary code."""
 
 import zipfile
 from pathlib import Path
@@ -19,7 +19,7 @@ _COMMAND = (
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether the file ``path`` is what ``torch.save`` writes, of today or before 1.6."""
+    """Whether ``torch.save`` wrote ``path``, in today's format or that before PyTorch 1.6."""
     if path.suffix not in SUFFIXES or not path.is_file():
         return False
     if zipfile.is_zipfile(path):
@@ -30,7 +30,7 @@ def is_pickle(path: Path) -> bool:
 
 
 def pickles_in(folder: Path) -> list[Path]:
-    """Every pickle of ``folder``, by name."""
+    """Every pickle in ``folder``, sorted by name."""
     return [path for path in sorted(folder.iterdir()) if is_pickle(path)]
 
 
@@ -46,6 +46,6 @@ def refusal(paths: list[Path], target: Path) -> UnsupportedError:
         common = f"{paths[0].name.split('-')[0].removesuffix(paths[0].suffix)}*{paths[0].suffix}"
     command = _COMMAND.format(pattern=folder / common, target=target)
     return UnsupportedError(
-        f"{paths[0]}: the weights are a pickle, which may run code when it is read; "
+        f"{paths[0]}: the weights are a pickle, which can run code when it is loaded; "
         f"convert them to safetensors:\n  {command}"
     )

@@ -1,4 +1,4 @@
-"""YAML that others wrote."""
+"""Parses untrusted YAML."""
 
 import yaml
 
@@ -6,10 +6,10 @@ from export.errors import SourceError
 
 
 class _Loader(yaml.SafeLoader):
-    """Without merge keys: a few lines of them stand for more pairs than fit in memory."""
+    """Rejects merge keys: a few lines of them can expand to more pairs than fit in memory."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """What PyYAML calls for each mapping before it reads its pairs."""
+        """PyYAML calls this for each mapping before it constructs its pairs."""
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(
@@ -31,7 +31,7 @@ def read_yaml(text: str, origin: str) -> object:
         value: object = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise SourceError(f"{origin}: {error}") from error
-    # The constructors of numbers, dates and flags raise what Python does.
+    # Constructors of numbers, dates and booleans raise Python's own errors.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SourceError(f"{origin}: not YAML: {error}") from error
     except RecursionError as error:

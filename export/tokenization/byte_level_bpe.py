@@ -1,4 +1,4 @@
-"""Byte-level BPE (Radford et al. 2019) from its parts to *tokenizers* JSON."""
+"""Byte-level BPE (Radford et al. 2019) as *tokenizers* JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from export.errors import SourceError
 from export.supported import lookup
 
-# What splits text before merging, by llama.cpp's name of it (``tokenizer.ggml.pre``).
+# Pre-tokenizers, by llama.cpp's names (``tokenizer.ggml.pre``).
 _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
 def _words(numbers: str) -> PreTokenizer:
-    """Contractions, words, ``numbers``, other signs, line ends and spaces: Llama 3 and Qwen2."""
+    """The pattern of Llama 3 and Qwen2; ``numbers`` is its part for digits."""
     parts = (
         "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
         r"[^\r\n\p{L}\p{N}]?\p{L}+",
@@ -48,16 +48,19 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _BYTE_LEVEL]),
 }
 
-WHOLE_WORDS = ("llama-bpe",)  # a word that is a token is not made of merges
+WHOLE_WORDS = ("llama-bpe",)  # a word that is in the vocabulary needs no merges
 NORMALIZERS: dict[str, Normalizer] = {"qwen2": normalizers.NFC()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByteLevelBpe:
-    """``merges`` are pairs written ``"left right"``, best first.
+    """The parts of a tokenizer.
 
-    ``special`` tokens are found in text before anything else and left out of decoded text;
-    ``added`` ones are found too but stay. ``prefix`` begins every sequence.
+    Attributes:
+        merges: pairs written ``"left right"``, best first.
+        special: tokens that are matched in text first, and left out of decoded text.
+        added: tokens that are matched in text first, and kept in decoded text.
+        prefix: the first token of every sequence.
     """
 
     tokens: Sequence[str]
@@ -71,12 +74,12 @@ class ByteLevelBpe:
         """The tokenizer as *tokenizers* JSON.
 
         Raises:
-            SourceError: duplicate tokens, or a merge that is no pair of tokens.
+            SourceError: duplicate tokens, or a merge that is not a pair of tokens.
             UnsupportedError: an unknown ``pre_tokenizer``.
         """
         vocabulary = {token: index for index, token in enumerate(self.tokens)}
         if len(vocabulary) != len(self.tokens):
-            raise SourceError("the tokenizer has two equal tokens")
+            raise SourceError("the tokenizer has duplicate tokens")
         pairs = [_pair(merge) for merge in self.merges]
         for left, right in pairs:
             for token in (left, right, left + right):

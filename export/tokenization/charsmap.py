@@ -1,4 +1,4 @@
-"""SentencePiece's compiled normalization rules: a trie of Darts-clone, then what it points to.
+"""Validates SentencePiece's compiled normalization rules: a Darts-clone trie, then strings.
 
 Layout (``normalizer.cc``, ``DecodePrecompiledCharsMap``; ``darts.h``, ``DoubleArrayUnit``),
 little-endian: u32 bytes of the trie; its units, u32 each; strings that each end with NUL.
@@ -7,11 +7,11 @@ little-endian: u32 bytes of the trie; its units, u32 each; strings that each end
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 256  # units; a byte moves within one
+BLOCK = 256  # units; a transition on a byte stays within one block
 
 
-def fault_of(charsmap: bytes) -> str:
-    """Why a reader that trusts ``charsmap`` would leave it; empty if none would."""
+def find_error(charsmap: bytes) -> str:
+    """An error message if parsing ``charsmap`` could read beyond it; empty if it is valid."""
     size = int.from_bytes(charsmap[:4], "little")
     if size == 0 or size % (4 * BLOCK) or 4 + size > len(charsmap):
         return f"a trie of {size} bytes"
@@ -23,11 +23,11 @@ def fault_of(charsmap: bytes) -> str:
         bytes(strings).decode()
     except UnicodeDecodeError as error:
         return f"strings that are not UTF-8: {error}"
-    return _fault_of_units(units, strings)
+    return _find_unit_error(units, strings)
 
 
-def _fault_of_units(units: NDArray[np.int64], strings: NDArray[np.uint8]) -> str:
-    # A unit is a value (bit 31), or says where its children are, and whether a value is there.
+def _find_unit_error(units: NDArray[np.int64], strings: NDArray[np.uint8]) -> str:
+    # A unit is a value (bit 31), or has the offset of its children and a flag for a value.
     children = np.arange(len(units)) ^ ((units >> 10) << ((units & 0x200) >> 6))
     is_node = units >> 31 == 0
     if (children[is_node] >= len(units)).any():

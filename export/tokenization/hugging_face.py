@@ -1,4 +1,4 @@
-"""A Hugging Face folder's tokenizer, in whichever of its forms it was saved."""
+"""A Hugging Face folder's tokenizer, in any of its formats, as *tokenizers* JSON."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from export.tokenization.sentence_piece_ids import (
     to_tokenizer,
     tokens_in_order,
 )
-from export.tokenization.special import SpecialTokens, class_name, special_tokens
+from export.tokenization.special import TokenizerSpecialTokens, class_name, special_tokens
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCE_PIECES = (
@@ -36,11 +36,11 @@ _FAIRSEQ = ("XLMRoberta", "MBart", "MBart50", "Nllb")
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerFolder:
-    """What the converters need to know. ``name`` is the class, as :func:`class_name` has it."""
+    """The input of a converter. ``name`` is the tokenizer's class, from :func:`class_name`."""
 
     path: Path
     config: Fields
-    special: SpecialTokens
+    special: TokenizerSpecialTokens
     name: str
 
     def json(self, name: str) -> Fields:
@@ -52,7 +52,7 @@ def read_fields(path: Path) -> Fields:
     """The JSON object in ``path``.
 
     Raises:
-        SourceError: it cannot be read, or is something else.
+        SourceError: it cannot be read, or is not a JSON object.
     """
     try:
         value: object = json.loads(path.read_text("utf-8"))
@@ -72,18 +72,18 @@ def read_tokenizer(path: Path, config: Fields) -> str:
         config: the folder's config.json.
 
     Raises:
-        SourceError: a file is damaged, or files do not go together.
-        UnsupportedError: there is no form that is known; the message lists them.
+        SourceError: a file is damaged, or files are inconsistent.
+        UnsupportedError: no known format; the message lists them.
     """
     if (path / TOKENIZER_FILE).is_file():
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
         tokenizer.update(truncation=None, padding=None)
         return json.dumps(tokenizer, ensure_ascii=False)
-    for form in FORMS:
-        if form.matches(path):
-            return form.convert(_folder(path, config)).to_str()
-    forms = ", ".join([TOKENIZER_FILE, *(form.description for form in FORMS)])
-    raise UnsupportedError(f"{path}: no tokenizer; one of these is needed: {forms}")
+    for format_ in TOKENIZER_FORMATS:
+        if format_.matches(path):
+            return format_.convert(_folder(path, config)).to_str()
+    formats = ", ".join([TOKENIZER_FILE, *(format_.description for format_ in TOKENIZER_FORMATS)])
+    raise UnsupportedError(f"{path}: no tokenizer; supported: {formats}")
 
 
 def _folder(path: Path, config: Fields) -> TokenizerFolder:
@@ -93,7 +93,7 @@ def _folder(path: Path, config: Fields) -> TokenizerFolder:
     own = optional("tokenizer_config.json")
     name = class_name(own, config)
     if name == "M2M100" and not (path / "vocab.json").is_file():
-        name = "Nllb"  # of the same model, with another tokenizer
+        name = "Nllb"  # the same model class with another tokenizer
     special = special_tokens(
         own, optional("special_tokens_map.json"), optional("added_tokens.json"), name
     )
@@ -105,7 +105,7 @@ def _sentence_piece_path(path: Path) -> Path | None:
 
 
 def convert_sentence_piece(folder: TokenizerFolder) -> Tokenizer:
-    """A ``.model`` or ``.spm`` with its own ids, its family's, or those of ``vocab.json``."""
+    """A SentencePiece model with its own ids, its family's, or those of ``vocab.json``."""
     path = _sentence_piece_path(folder.path)
     if path is None:
         raise SourceError(f"{folder.path}: no SentencePiece model")
@@ -114,7 +114,7 @@ def convert_sentence_piece(folder: TokenizerFolder) -> Tokenizer:
 
 
 def _tokens(folder: TokenizerFolder, model: SentencePieceModel) -> list[str]:
-    """The tokens by id, whose order differs between families."""
+    """The tokens in the order of their ids, which differs between families."""
     languages = languages_of(folder.name, folder.config)
     codes = [] if languages is None else languages.tokens
     ids = folder.json("vocab.json")
@@ -131,7 +131,7 @@ def _tokens(folder: TokenizerFolder, model: SentencePieceModel) -> list[str]:
 def _of_both_sides(
     folder: TokenizerFolder, model: SentencePieceModel, tokens: list[str]
 ) -> list[str]:
-    """Those that only the target's model has are decoded, and never found in a source."""
+    """Makes tokens of the target's model alone unmatchable in text: they are only decoded."""
     target = folder.path / TARGET_PIECES
     if not target.is_file():
         return tokens
@@ -147,7 +147,7 @@ def convert_word_piece(folder: TokenizerFolder) -> Tokenizer:
     vocabulary = {token.rstrip("\r"): index for index, token in enumerate(tokens)}
     unknown = folder.special.tokens.get("unk", "[UNK]")
     if unknown not in vocabulary:
-        raise SourceError(f"vocab.txt: no token {unknown}, which stands for what is unknown")
+        raise SourceError(f"vocab.txt: no unknown token {unknown}")
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     strip_accents = folder.config.get("strip_accents")
     tokenizer.normalizer = normalizers.BertNormalizer(
@@ -158,7 +158,7 @@ def convert_word_piece(folder: TokenizerFolder) -> Tokenizer:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece("##")
-    folder.special.finish(tokenizer)
+    folder.special.add_to(tokenizer)
     return tokenizer
 
 
@@ -174,31 +174,31 @@ def convert_byte_level_bpe(folder: TokenizerFolder) -> Tokenizer:
     tokenizer = Tokenizer.from_str(bpe.to_json())
     if folder.config.flag("add_prefix_space", False):
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    folder.special.finish(tokenizer)
+    folder.special.add_to(tokenizer)
     return tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """One way to save a tokenizer."""
+class TokenizerFormat:
+    """A file format of a tokenizer."""
 
     description: str
     matches: Callable[[Path], bool]
     convert: Callable[[TokenizerFolder], Tokenizer]
 
 
-FORMS = (
-    Form(
+TOKENIZER_FORMATS = (
+    TokenizerFormat(
         description=f"a SentencePiece model ({', '.join(SENTENCE_PIECES)})",
         matches=lambda path: _sentence_piece_path(path) is not None,
         convert=convert_sentence_piece,
     ),
-    Form(
+    TokenizerFormat(
         description="vocab.json with merges.txt",
         matches=lambda path: (path / "merges.txt").is_file() and (path / "vocab.json").is_file(),
         convert=convert_byte_level_bpe,
     ),
-    Form(
+    TokenizerFormat(
         description="vocab.txt",
         matches=lambda path: (path / "vocab.txt").is_file(),
         convert=convert_word_piece,

@@ -1,7 +1,7 @@
-"""The languages of multilingual tokenizers, in the order of their ids.
+"""The language tokens of multilingual tokenizers, in the order of their ids.
 
-Their SentencePiece models do not hold them: each family's code has the list (fairseq), and a
-folder may name the source's language alone.
+SentencePiece models do not contain them: each family's code has the list (fairseq), and a folder
+may only name the source language.
 """
 
 from dataclasses import dataclass
@@ -54,13 +54,13 @@ _WMT_21 = "en ha is ja cs ru zh de"
 
 @dataclass(frozen=True, kw_only=True)
 class Languages:
-    """``tokens`` in the order of their ids; ``source`` is the one that stands around a text."""
+    """``tokens`` in the order of their ids; ``source`` is the source language's token."""
 
     tokens: tuple[str, ...]
     source: str
 
 
-# By class: the list, and the source's language where the folder does not say.
+# By class: the list, and the default source language.
 _CLASSES = {
     "MBart": (_MBART, "en_XX"),
     "MBart50": (_MBART_50, "en_XX"),
@@ -74,10 +74,10 @@ def languages_of(name: str, config: Fields) -> Languages | None:
     """The languages of the tokenizer class ``name``; None if it has none.
 
     Args:
-        config: tokenizer_config.json, which may name the source's language.
+        config: tokenizer_config.json, which may name the source language.
 
     Raises:
-        UnsupportedError: ``language_codes`` are of no list that is known.
+        UnsupportedError: an unknown list in ``language_codes``.
     """
     if name == "M2M100":
         codes = lookup(_LISTS, config.text("language_codes", "m2m100"), "language_codes")

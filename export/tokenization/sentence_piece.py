@@ -1,11 +1,11 @@
-"""SentencePiece models (Kudo and Richardson 2018) to *tokenizers* JSON, as Marian uses them.
+"""SentencePiece models (Kudo and Richardson 2018) as *tokenizers* JSON, as Marian uses them.
 
-Those of Hugging Face folders are made by :mod:`export.tokenization.sentence_piece_ids`.
+:mod:`export.tokenization.sentence_piece_ids` does the same for Hugging Face folders.
 
-The file is a protocol buffer, ``sentencepiece_model.proto`` of the library. What differs from
-it: where two segmentations have the same score, the rounding of its float32 sums decides. With
-the vocabulary of the default models that is about one string of 10,000 (418,495 messages in 12
-languages, and 50,000 of them decomposed); a space sign that someone typed, decoded.
+The file is a protocol buffer, ``sentencepiece_model.proto`` of the library. Two differences from
+the library remain. If two segmentations have the same score, the rounding of its float32 sums
+decides: with the vocabulary of the default models, in about one of 10,000 strings (418,495 messages
+in 12 languages, and 50,000 of them decomposed). And a typed U+2581 is decoded as a space.
 """
 
 import math
@@ -22,14 +22,14 @@ from tokenizers.pre_tokenizers import Metaspace
 
 from export.errors import ExportError, SourceError, UnsupportedError
 from export.supported import lookup
-from export.tokenization.charsmap import fault_of
+from export.tokenization.charsmap import find_error
 
-SPACE = "\u2581"  # how the library writes a space
+SPACE = "\u2581"  # the library's replacement for a space
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
 
-# The compiled rules of these names contain Unicode's NFKC. *tokenizers* applies only the first
-# rule that matches in a grapheme and loses the rest of it: composing first avoids that.
+# The compiled rules with these names contain Unicode's NFKC. *tokenizers* applies only the first
+# matching rule of a grapheme and drops the rest of it; applying NFKC before avoids that.
 _COMPOSED = ("nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 
 
@@ -58,16 +58,18 @@ class SentencePieceModel:
         """The tokenizer as *tokenizers* JSON.
 
         Args:
-            append_eos: the end-of-sentence token ends every encoded text.
-            extra_control_tokens: get the ids after the model's own.
+            append_eos: append the end-of-sentence token to every encoded text.
+            extra_control_tokens: their ids follow the model's own.
 
         Raises:
-            SourceError: the model does not fit together.
-            UnsupportedError: it needs something that *tokenizers* cannot express.
+            SourceError: the model is inconsistent.
+            UnsupportedError: *tokenizers* cannot express the model.
         """
         if self.is_bpe:
-            raise UnsupportedError(f"{self.origin}: model_type 'BPE' is not supported; UNIGRAM is")
-        with refused(self.origin):
+            raise UnsupportedError(
+                f"{self.origin}: model_type 'BPE' is not supported; supported: UNIGRAM"
+            )
+        with as_source_error(self.origin):
             return self._to_json(append_eos, extra_control_tokens)
 
     def _to_json(self, append_eos: bool, extra_control_tokens: tuple[str, ...]) -> str:
@@ -105,9 +107,9 @@ class SentencePieceModel:
         return tokenizer.to_str()
 
     def scores(self) -> list[float]:
-        """Log probabilities; a user-defined piece beats every other way to write it.
+        """Log probabilities; a user-defined piece scores above all its other segmentations.
 
-        By the library's own rule (``unigram_model.cc``, ``Model::EncodeOptimized``).
+        This is the library's rule (``unigram_model.cc``, ``Model::EncodeOptimized``).
         """
         best = max((piece.score for piece in self.pieces if piece.type == NORMAL), default=0.0)
         return [
@@ -123,19 +125,19 @@ class SentencePieceModel:
                 raise UnsupportedError(f"{self.origin}: normalising changes the symbol {symbol!r}")
 
     def _spelling(self, piece: Any) -> str:
-        """What stands for ``piece`` in the vocabulary.
+        """The vocabulary entry for ``piece``.
 
-        The library never finds control, unknown and unused pieces in text: ``</s>`` is a tag
-        of HTML there. *tokenizers* looks for all of its vocabulary.
+        The library never matches control, unknown and unused pieces in text: there, ``</s>`` is
+        an HTML tag. *tokenizers* matches all of its vocabulary, so these get an unmatchable name.
         """
         if piece.type == UNKNOWN:
-            return str(self.trainer.unk_surface)  # what the library decodes it to
+            return str(self.trainer.unk_surface)  # the library decodes it to this
         if piece.type in (CONTROL, UNUSED):
             return unmatchable(piece.piece)
         return str(piece.piece)
 
     def rewriting(self) -> list[normalizers.Normalizer]:
-        """What the library does to a text before it writes spaces its own way."""
+        """The library's normalization before it replaces spaces."""
         steps: list[normalizers.Normalizer] = []
         if self.normalizer.precompiled_charsmap:
             if self.normalizer.name in _COMPOSED:
@@ -147,13 +149,13 @@ class SentencePieceModel:
         return steps
 
     def _prefix(self) -> list[normalizers.Normalizer]:
-        # Not before an empty text.
+        # Prepend leaves an empty text empty, as the library does.
         return [normalizers.Prepend(" ")] if self.normalizer.add_dummy_prefix else []
 
 
 @contextmanager
-def refused(origin: str) -> Iterator[None]:
-    """What *tokenizers* refuses of a model is the model's fault; it raises plain ``Exception``."""
+def as_source_error(origin: str) -> Iterator[None]:
+    """Converts the plain ``Exception`` of *tokenizers* for an invalid model to a SourceError."""
     try:
         yield
     except ExportError:
@@ -163,7 +165,7 @@ def refused(origin: str) -> Iterator[None]:
 
 
 def unmatchable(token: str) -> str:
-    """``token`` and a space: the pre-tokenizer lets none stand at the end of a word."""
+    """``token`` plus a space sign: no word ends with one after pre-tokenization."""
     return f"{token}{SPACE}"
 
 
@@ -172,7 +174,7 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
 
     Raises:
         SourceError: unreadable, or not a SentencePiece model.
-        UnsupportedError: neither unigram nor BPE, or with an unusual treatment of spaces.
+        UnsupportedError: neither unigram nor BPE, or with another treatment of spaces.
     """
     model = proto.ModelProto()  # type: ignore[attr-defined]  # made at run time
     try:
@@ -180,19 +182,19 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
     except (OSError, DecodeError) as error:
         raise SourceError(f"{path.name}: not a SentencePiece model: {error}") from error
     texts = (model.trainer_spec.unk_surface, *(piece.piece for piece in model.pieces))
-    if not all(isinstance(text, str) for text in texts):  # bytes where it is none
+    if not all(isinstance(text, str) for text in texts):  # bytes if it is not UTF-8
         raise SourceError(f"{path.name}: a piece is not UTF-8")
     if not model.pieces or not all(piece.piece for piece in model.pieces):
         raise SourceError(f"{path.name}: a SentencePiece model without pieces, or with empty ones")
     if not all(math.isfinite(piece.score) for piece in model.pieces):
         raise SourceError(f"{path.name}: a score is not finite")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    if normalizer.precompiled_charsmap and (fault := fault_of(normalizer.precompiled_charsmap)):
-        raise SourceError(f"{path.name}: precompiled_charsmap: {fault}")
+    if normalizer.precompiled_charsmap and (message := find_error(normalizer.precompiled_charsmap)):
+        raise SourceError(f"{path.name}: precompiled_charsmap: {message}")
     kind = trainer.ModelType.Name(trainer.model_type)
     lookup({"UNIGRAM": None, "BPE": None}, kind, f"{path.name}: model_type")
     if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
-        raise UnsupportedError(f"{path.name}: spaces must be written as a prefix of words")
+        raise UnsupportedError(f"{path.name}: spaces must be a prefix of words")
     return SentencePieceModel(
         origin=path.name, pieces=list(model.pieces), trainer=trainer, normalizer=normalizer
     )

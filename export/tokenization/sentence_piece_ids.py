@@ -1,7 +1,7 @@
-"""SentencePiece models under other ids: those of Hugging Face folders.
+"""SentencePiece models of Hugging Face folders, with their ids.
 
-There, special tokens are found in text (a chat template writes them), and the ids of tokens may
-be those of a list of their own: ``vocab.json`` of Marian and M2M, fairseq's order of XLM-R.
+There, special tokens are matched in text (chat templates write them), and ids may differ from the
+model's: Marian and M2M-100 have a ``vocab.json``, XLM-R has fairseq's order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,27 +20,27 @@ from export.tokenization.sentence_piece import (
     UNUSED,
     USER_DEFINED,
     SentencePieceModel,
-    refused,
+    as_source_error,
     unmatchable,
 )
-from export.tokenization.special import SpecialTokens
+from export.tokenization.special import TokenizerSpecialTokens
 
-# Behind pieces that text is never split into. Unicode reserves it: it is no character.
+# A suffix for pieces that must not match in text: U+FDD0 is reserved as a noncharacter.
 ONLY_DECODED = "\ufdd0"
-FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # where SentencePiece has <unk>, <s>, </s>
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # instead of SentencePiece's <unk>, <s>, </s>
 
 
 def tokens_in_order(ids: Mapping[str, int], origin: str) -> list[str]:
-    """``ids`` as a list.
+    """The tokens sorted by id.
 
     Raises:
-        SourceError: two tokens have one id, or one is left out.
+        SourceError: the ids are not 0, 1, 2, ...
     """
     ordered = sorted(ids.items(), key=lambda item: item[1])
     if any(second[1] - first[1] != 1 for first, second in pairwise(ordered)):
-        raise SourceError(f"{origin}: the ids are not those of a list")
+        raise SourceError(f"{origin}: the ids have gaps or duplicates")
     if not ordered or ordered[0][1] != 0:
-        raise SourceError(f"{origin}: the ids do not begin with 0")
+        raise SourceError(f"{origin}: the ids do not start with 0")
     return [token for token, _ in ordered]
 
 
@@ -50,17 +50,17 @@ def own_order(model: SentencePieceModel) -> list[str]:
 
 
 def fairseq_order(model: SentencePieceModel, languages: Sequence[str] = ()) -> list[str]:
-    """XLM-R's and mBART's: four special tokens, the pieces but for three, languages, a mask."""
+    """XLM-R and mBART: four special tokens, all pieces but three, languages, a mask."""
     return [*FAIRSEQ, *(str(piece.piece) for piece in model.pieces[3:]), *languages, "<mask>"]
 
 
 def pegasus_order(model: SentencePieceModel, offset: int) -> list[str]:
-    """PEGASUS's: pieces have their own id and ``offset``, but for ``<pad>`` and ``</s>``.
+    """PEGASUS: ``<pad>`` and ``</s>``, then ``offset`` more tokens, then the other pieces.
 
-    Between them stand two masks and tokens that only pretraining used.
+    The tokens in between are two masks and tokens that only pretraining used.
 
     Raises:
-        SourceError: the offset leaves no room for the masks, or the first pieces are others.
+        SourceError: ``offset`` is too small for the masks, or the first pieces are others.
     """
     pieces = [str(piece.piece) for piece in model.pieces]
     if offset == 0:
@@ -72,26 +72,26 @@ def pegasus_order(model: SentencePieceModel, offset: int) -> list[str]:
 
 
 def not_in_text(token: str) -> str:
-    """``token`` as one that is only ever decoded: no text has what stands behind it."""
+    """``token`` with a suffix that no text has: it is only decoded."""
     return f"{token}{ONLY_DECODED}"
 
 
 def to_tokenizer(
-    model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens
+    model: SentencePieceModel, tokens: Sequence[str], special: TokenizerSpecialTokens
 ) -> Tokenizer:
     """``model`` with the ids of ``tokens``.
 
-    A piece that is not among them cannot be found; a token that is no piece is special.
+    Pieces that are not in ``tokens`` never match; tokens that are not pieces are special.
 
     Raises:
-        SourceError: there is no token for what is unknown, or *tokenizers* refuses the model.
+        SourceError: there is no unknown token, or *tokenizers* rejects the model.
     """
-    with refused(model.origin):
+    with as_source_error(model.origin):
         return _to_tokenizer(model, tokens, special)
 
 
 def _to_tokenizer(
-    model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens
+    model: SentencePieceModel, tokens: Sequence[str], special: TokenizerSpecialTokens
 ) -> Tokenizer:
     kinds = {str(piece.piece): piece.type for piece in model.pieces}
     unknown = _unknown(model, tokens, special)
@@ -105,19 +105,21 @@ def _to_tokenizer(
     )
     none = (CONTROL, UNKNOWN)
     ordinary = (SPACE, ONLY_DECODED)
-    special.finish(
+    special.add_to(
         tokenizer,
         [t for t in tokens if kinds.get(t, CONTROL) in none and not t.endswith(ordinary)],
     )
     return tokenizer
 
 
-def _unknown(model: SentencePieceModel, tokens: Sequence[str], special: SpecialTokens) -> str:
+def _unknown(
+    model: SentencePieceModel, tokens: Sequence[str], special: TokenizerSpecialTokens
+) -> str:
     pieces = [str(piece.piece) for piece in model.pieces if piece.type == UNKNOWN]
     for token in (*pieces, special.tokens.get("unk", "<unk>")):
         if token in tokens:
             return token
-    raise SourceError(f"{model.origin}: no token stands for what is unknown")
+    raise SourceError(f"{model.origin}: no unknown token")
 
 
 def _unigram(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> Tokenizer:
@@ -129,7 +131,7 @@ def _unigram(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> 
     if model.trainer.split_by_whitespace and not model.trainer.allow_whitespace_only_pieces:
         steps = [*model.rewriting(), *_prefix(model, " ")]
         tokenizer.pre_tokenizer = Metaspace(SPACE, "never", split=True)
-    else:  # pieces may hold several words
+    else:  # pieces may span several words
         steps = [*model.rewriting(), *_prefix(model, SPACE), normalizers.Replace(" ", SPACE)]
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.decoder = _decoder(model, has_bytes=has_bytes)
@@ -137,7 +139,7 @@ def _unigram(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> 
 
 
 def _bpe(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> Tokenizer:
-    """Two pieces merge if together they are one; the piece with the best score goes first.
+    """Merges all pairs of pieces that form a piece, in the order of that piece's score.
 
     Source: ``bpe_model.cc``, ``Model::SampleEncode``.
     """

@@ -1,4 +1,4 @@
-"""Tokens that are not text, and what they do around a text: Hugging Face's names for them."""
+"""Special tokens and the template around a text, with Hugging Face's names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Roles of the tokens around a text, between two, and after the second."""
+    """Roles of the tokens before and after a text (or a pair), and between the texts of a pair."""
 
     prefix: tuple[str, ...] = ()
     suffix: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ TEMPLATES = {
     "M2M100": _LANGUAGE_FIRST,
     "Nllb": _LANGUAGE_FIRST,
 }
-# What a class calls its tokens where the folder does not say.
+# The default tokens of a class.
 DEFAULTS = {
     "Bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "Roberta": {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"},
@@ -67,7 +67,7 @@ DEFAULTS |= dict.fromkeys(("MBart", "MBart50", "M2M100", "Nllb"), DEFAULTS["Robe
 DEFAULTS["Marian"] = DEFAULTS["T5"]
 DEFAULTS["Pegasus"] = {**DEFAULTS["T5"], "mask": "<mask_2>"}
 DEFAULTS["Mistral"] = DEFAULTS["Llama"]
-# By ``model_type`` of config.json, for folders that name no class.
+# By ``model_type`` of config.json, for folders without a tokenizer class.
 CLASSES = {
     "bert": "Bert",
     "distilbert": "DistilBert",
@@ -95,10 +95,14 @@ CLASSES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
-    """``tokens`` by role; ``added`` by id; ``template`` is what surrounds a text.
+class TokenizerSpecialTokens:
+    """A tokenizer's special tokens.
 
-    ``details`` says of some tokens what they do to the spaces beside them.
+    Attributes:
+        tokens: by role.
+        added: by id.
+        details: of some tokens, how they treat spaces beside them.
+        template: the tokens around a text.
     """
 
     tokens: dict[str, str]
@@ -106,11 +110,11 @@ class SpecialTokens:
     details: dict[str, AddedToken] = field(default_factory=dict)
     template: Template = field(default_factory=Template)
 
-    def finish(self, tokenizer: Tokenizer, extra: Sequence[str] = ()) -> None:
-        """Gives ``tokenizer`` its special tokens, and has them surround a text.
+    def add_to(self, tokenizer: Tokenizer, extra: Sequence[str] = ()) -> None:
+        """Adds the special tokens and the template to ``tokenizer``.
 
         Args:
-            extra: more tokens that are special.
+            extra: further special tokens.
 
         Raises:
             SourceError: a token of the template is not in the vocabulary.
@@ -133,9 +137,9 @@ class SpecialTokens:
                         f"the added token {token.content!r} should have the id {index}, after "
                         f"{tokenizer.get_vocab_size()} tokens"
                     )
-        self._surround(tokenizer)
+        self._add_template(tokenizer)
 
-    def _surround(self, tokenizer: Tokenizer) -> None:
+    def _add_template(self, tokenizer: Tokenizer) -> None:
         template = self.template
         roles = {*template.prefix, *template.suffix, *template.between}
         missing = sorted(
@@ -160,7 +164,7 @@ class SpecialTokens:
 
 
 def class_name(tokenizer_config: Fields, config: Fields) -> str:
-    """Which of :data:`TEMPLATES` a folder's tokenizer is; empty if of none."""
+    """The key in :data:`TEMPLATES` of a folder's tokenizer; empty if there is none."""
     name = tokenizer_config.text("tokenizer_class", config.text("tokenizer_class", ""))
     name = name.removesuffix("Fast").removesuffix("Tokenizer")
     return name if name in TEMPLATES else CLASSES.get(config.text("model_type", ""), name)
@@ -168,15 +172,15 @@ def class_name(tokenizer_config: Fields, config: Fields) -> str:
 
 def special_tokens(
     tokenizer_config: Fields, token_map: Fields, added: Fields, name: str
-) -> SpecialTokens:
+) -> TokenizerSpecialTokens:
     """From tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 
     Args:
-        name: as :func:`class_name` has it.
+        name: from :func:`class_name`.
     """
     tokens = dict(DEFAULTS.get(name, {}))
     details = {}
-    if "mask" in tokens and "bos" in tokens:  # a mask stands for a word and its space
+    if "mask" in tokens and "bos" in tokens:  # a mask replaces a word and the space before it
         details[tokens["mask"]] = AddedToken(tokens["mask"], lstrip=True, normalized=False)
     for fields in (token_map, tokenizer_config):
         for role in ROLES:
@@ -198,7 +202,7 @@ def special_tokens(
             suffix=_switched(tokenizer_config, "eos", template.suffix),
             between=template.between,
         )
-    return SpecialTokens(
+    return TokenizerSpecialTokens(
         tokens=tokens,
         added=_added(tokenizer_config, added),
         details=details,
@@ -217,7 +221,7 @@ def _token(fields: Fields) -> AddedToken:
 
 
 def _switched(config: Fields, role: str, part: tuple[str, ...]) -> tuple[str, ...]:
-    """``add_bos_token`` and ``add_eos_token`` have the last word."""
+    """Adds or removes ``role`` according to ``add_bos_token`` or ``add_eos_token``, if set."""
     value = config.get(f"add_{role}_token")
     if not isinstance(value, bool) or value == (role in part):
         return part

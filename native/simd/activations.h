@@ -1,16 +1,17 @@
-// Activations of a vector. A NaN stays one: of two operands, those of vectors.h return the second.
+// Activation functions of vectors, for the epilogue of the matrix products. NaN gives NaN: min and
+// max of vectors.h return their second operand then.
 #pragma once
 
-#include "vectors.h"
+#include "vector_math.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace SIMD {
 
-// erf as x P(x^2) / Q(x^2), fitted by least squares on (0, 3.93), beyond which it is 1 in float.
-// Error: 4e-7.
+// The error function as x P(x^2) / Q(x^2), a least-squares fit on (0, 3.93); beyond, it is 1 in
+// float. Absolute error: 4e-7.
 template <typename V>
-INLINE V error_function(V x) {
+INLINE V erf(V x) {
   constexpr float kEnd = 3.93f;
   constexpr float kP[] = {1.1283791065216064f,   0.19076308608055115f,   0.05278757959604263f,
                           0.003778738435357809f, 0.0002847921277862042f, 2.0421632598299766e-06f};
@@ -20,29 +21,29 @@ INLINE V error_function(V x) {
                           0.014995680190622807f,
                           0.0011650080559775233f,
                           3.8005226087989286e-05f};
-  x = smaller_of<V>(kEnd, larger_of<V>(-kEnd, x));
+  x = min<V>(kEnd, max<V>(-kEnd, x));
   const V z = x * x;
   return x * polynomial(z, kP, 5) / polynomial(z, kQ, 5);
 }
 
 template <typename V>
 INLINE V relu(V x) {
-  return larger_of<V>(0.0f, x);
+  return max<V>(0.0f, x);
 }
 
-// Hendrycks and Gimpel 2016, with the error function.
+// x / 2 (1 + erf(x / sqrt(2))): Hendrycks and Gimpel 2016.
 template <typename V>
 INLINE V gelu(V x) {
   const V half = x * 0.5f;
-  return fma(half, error_function<V>(x * 0.70710678118654752f), half);
+  return fma(half, erf<V>(x * 0.70710678118654752f), half);
 }
 
 // x / (1 + e^-x): Elfwing et al. 2017.
 template <typename V>
 INLINE V silu(V x) {
-  return x / (1.0f + exp(smaller_of<V>(88.0f, -x)));
+  return x / (1.0f + exp(min<V>(88.0f, -x)));
 }
 
 }  // namespace SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -3,160 +3,194 @@
 #include <float.h>
 #include <string.h>
 
-#include "../attention_queries.h"
-#include "../numbers.h"
-#include "attention_memory.h"
+#include "../attention_state.h"
+#include "../integers.h"
+#include "attention_kv.h"
+#include "attention_microkernels.h"
 #include "attention_softmax.h"
-#include "attention_tiles.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 namespace {
 
-constexpr int kTile = SIMD_BITS == 512 ? 6 : 3;  // queries
+constexpr int kMr = SIMD_BITS == 512 ? 6 : 3;  // queries of a micro-tile
 
-int64_t rounded_up(int64_t x) { return ceil_div(x, kLanes) * kLanes; }
-
-void prepare(const Call& call, const Queries& queries) {
-  const Part& part = queries.part;
-  const int64_t group = call.group(), heads = queries.kv_head * group * call.size;
+// Rotates and scales the queries, and sets which keys each sees.
+void init_state(const Params& params, const QueryState& state) {
+  const QueryBlock& block = state.block;
+  const int64_t group_size = params.group_size(), size = params.head_size;
+  const int64_t head_offset = state.kv_head * group_size * size;
   int64_t query = 0;
-  for (int64_t index = 0; index < part.num_rows; index++) {
-    const int64_t row = part.rows[index], length = call.length(row);
-    for (int64_t token = part.first; token < part.last; token++) {
-      const int64_t position = call.start(row) + token;
-      const int64_t end = call.is_causal ? smaller(length, position + 1) : length;
-      const int64_t begin = call.window > 0 ? larger(0, position + 1 - call.window) : 0;
-      if (token + kAhead < part.last) {
-        fetch(call.query.of(row, token + kAhead) + heads, group * call.size);
+  for (int64_t index = 0; index < block.num_rows; index++) {
+    const int64_t row = block.rows[index], length = params.length(row);
+    for (int64_t token = block.first_token; token < block.last_token; token++) {
+      const int64_t position = params.start(row) + token;
+      const int64_t end = params.is_causal ? min(length, position + 1) : length;
+      const int64_t begin = params.window > 0 ? max(0, position + 1 - params.window) : 0;
+      if (token + kPrefetchTokens < block.last_token) {
+        prefetch_vector(params.query.at(row, token + kPrefetchTokens) + head_offset,
+                        group_size * size);
       }
-      for (int64_t head = 0; head < group; head++, query++) {
-        turn(call, call.query.of(row, token) + heads + head * call.size, position, call.scale,
-             queries.vectors + query * call.size);
-        queries.best[query] = -FLT_MAX;
-        queries.begin[query] = static_cast<int32_t>(begin);
-        queries.end[query] = static_cast<int32_t>(end);
+      for (int64_t head = 0; head < group_size; head++, query++) {
+        apply_rotary(params, params.query.at(row, token) + head_offset + head * size, position,
+                     params.scale, state.queries + query * size);
+        state.max_scores[query] = -FLT_MAX;
+        state.key_begin[query] = static_cast<int32_t>(begin);
+        state.key_end[query] = static_cast<int32_t>(end);
       }
     }
   }
-  memset(queries.sums, 0, queries.count * call.size * sizeof(float));
-  memset(queries.totals, 0, queries.count * kMostLanes * sizeof(float));
+  memset(state.accumulators, 0, state.num_queries * size * sizeof(float));
+  memset(state.denominators, 0, state.num_queries * kMaxLanes * sizeof(float));
 }
 
-// Which of a block's keys any of some queries sees.
-struct Range {
+struct KeyRange {
   int64_t from, to;
 };
 
-Range range(const Call& call, const Queries& queries, int64_t query, int count, int64_t block) {
-  int64_t from = call.block(), to = 0;
+// The keys of a block that any of some queries sees, relative to the block; `from` is rounded down
+// to a vector. Empty if from >= to.
+KeyRange visible_keys(const Params& params, const QueryState& state, int64_t query, int count,
+                      int64_t block_start) {
+  int64_t from = params.keys_per_block(), to = 0;
   for (int64_t q = query; q < query + count; q++) {
-    from = smaller(from, queries.begin[q] - block);
-    to = larger(to, queries.end[q] - block);
+    from = min(from, state.key_begin[q] - block_start);
+    to = max(to, state.key_end[q] - block_start);
   }
-  return {larger(from, 0) / kLanes * kLanes, smaller(to, call.block())};
+  return {max(from, 0) / kLanes * kLanes, min(to, params.keys_per_block())};
 }
 
-// Calls step(query, Count) for tiles of queries.
+// Calls step(query, StaticCount) for micro-tiles of queries; the last is never a single query if it
+// can share.
 template <typename Step>
-INLINE void each_tile(int64_t count, const Step& step) {
-  for (int64_t query = 0; query < count;) {
-    const int64_t left = count - query;
-    const int64_t tile = left == kTile + 1 ? left / 2 : smaller(left, kTile);  // not one alone
-    with_count<kTile>(tile, [&](auto queries) { step(query, queries); });
+INLINE void for_each_tile(int64_t num_queries, const Step& step) {
+  for (int64_t query = 0; query < num_queries;) {
+    const int64_t left = num_queries - query;
+    const int64_t tile = left == kMr + 1 ? left / 2 : min(left, kMr);
+    with_static_count<kMr>(tile, [&](auto mr) { step(query, mr); });
     query += tile;
   }
 }
 
-// N: as of score, of vectors V; kColumns: keys lie side by side.
-constexpr int kColumns = -1;
+constexpr int kPacked = -1;
 
+// Adds a block of keys and values to the state of all queries. N: the template argument of
+// score_keys, or kPacked for packed keys.
 template <int N, typename V>
-void attend_block(const Call& call, const Queries& queries, int64_t block, const float* keys,
-                  const float* values) {
-  const int64_t size = call.size;
-  each_tile(queries.count, [&](int64_t query, auto rows) {
-    constexpr int kRows = decltype(rows)::kCount;
-    const Range seen = range(call, queries, query, kRows, block);
+void attend_block(const Params& params, const QueryState& state, int64_t block_start,
+                  const float* keys, const float* values) {
+  const int64_t size = params.head_size, scores_stride = params.keys_per_block();
+  for_each_tile(state.num_queries, [&](int64_t query, auto mr) {
+    constexpr int kRows = decltype(mr)::kCount;
+    const KeyRange seen = visible_keys(params, state, query, kRows, block_start);
     if (seen.from >= seen.to) return;
-    const float* vectors = queries.vectors + query * size;
-    float* scores = queries.scores + query * call.block();
-    if constexpr (N == kColumns) {
-      score_all_columns<kRows>(vectors, size, keys, seen.from, rounded_up(seen.to), scores,
-                               call.block());
+    const float* queries = state.queries + query * size;
+    float* scores = state.scores + query * scores_stride;
+    if constexpr (N == kPacked) {
+      score_packed_keys<kRows>(queries, size, keys, seen.from, round_up(seen.to, kLanes), scores,
+                               scores_stride);
     } else {
-      score<kRows, N, V>(vectors, size, keys, seen.from, seen.to, query ? nullptr : values,
-                      scores, call.block());
+      score_keys<kRows, N, V>(queries, size, keys, seen.from, seen.to, query ? nullptr : values,
+                              scores, scores_stride);
     }
-    weigh(call, queries, query, query + kRows, block, seen.from, rounded_up(seen.to));
+    softmax_block(params, state, query, query + kRows, block_start, seen.from,
+                  round_up(seen.to, kLanes));
   });
-  each_tile(queries.count, [&](int64_t query, auto rows) {
-    constexpr int kRows = decltype(rows)::kCount;
-    const Range seen = range(call, queries, query, kRows, block);
+  for_each_tile(state.num_queries, [&](int64_t query, auto mr) {
+    constexpr int kRows = decltype(mr)::kCount;
+    const KeyRange seen = visible_keys(params, state, query, kRows, block_start);
     if (seen.from >= seen.to) return;
-    add_all_values<kRows, V>(queries.scores + query * call.block() + seen.from, call.block(),
-                          values + seen.from * size, size, seen.to - seen.from,
-                          queries.rescale + query, queries.sums + query * size);
+    accumulate_values<kRows, V>(state.scores + query * scores_stride + seen.from, scores_stride,
+                                values + seen.from * size, size, seen.to - seen.from,
+                                state.rescale + query, state.accumulators + query * size);
   });
+}
+
+// Keys and values come from the cache.
+void attend_cached(const Params& params, const QueryState& state, int64_t row,
+                   int64_t block_start) {
+  const int64_t size = params.head_size;
+  const int64_t at = ((params.cache_row(row) * params.num_kv_heads + state.kv_head) *
+                          params.cache.capacity +
+                      block_start) *
+                     size;
+  const float *keys = params.cache.keys + at, *values = params.cache.values + at;
+  switch (size) {
+    case 32: return attend_block<32 / kLanes, Floats>(params, state, block_start, keys, values);
+    case 64: return attend_block<64 / kLanes, Floats>(params, state, block_start, keys, values);
+    case 128: return attend_block<128 / kLanes, Floats>(params, state, block_start, keys, values);
+    default: return attend_block<0, Floats8>(params, state, block_start, keys, values);
+  }
+}
+
+// Keys and values up to position `end` come from the inputs, and are packed into `scratch`.
+void attend_packed(const Params& params, const QueryState& state, int64_t row,
+                   int64_t block_start, int64_t end, float* scratch) {
+  const int64_t num_keys = params.keys_per_block(), size = params.head_size;
+  float *keys = scratch, *values = keys + num_keys * size, *rows = values + num_keys * size;
+  pack_kv(params, row, state.kv_head, block_start, min(block_start + num_keys, end), keys, values,
+          rows);
+  if (size % kLanes == 0) {
+    attend_block<kPacked, Floats>(params, state, block_start, keys, values);
+  } else {
+    attend_block<kPacked, Floats8>(params, state, block_start, keys, values);
+  }
+}
+
+// Writes zeros to the tokens of a prompt that are padding; returns the block without them.
+QueryBlock clear_padding(const Params& params, const QueryBlock& block, int64_t first_head) {
+  if (!params.is_prefill) return block;
+  const int64_t row = block.rows[0];
+  QueryBlock valid = block;
+  valid.last_token = max(block.first_token, min(block.last_token, params.length(row)));
+  for (int64_t token = valid.last_token; token < block.last_token; token++) {
+    memset(params.output_at(row, token, first_head), 0,
+           params.group_size() * params.head_size * sizeof(float));
+  }
+  return valid;
+}
+
+void write_outputs(const Params& params, const QueryState& state, int64_t first_head) {
+  const QueryBlock& block = state.block;
+  int64_t query = 0;
+  for (int64_t index = 0; index < block.num_rows; index++) {
+    for (int64_t token = block.first_token; token < block.last_token; token++) {
+      for (int64_t i = 0; i < params.group_size(); i++, query++) {
+        const int64_t head = first_head + i;
+        write_output(params, head, state, query,
+                     params.output_at(block.rows[index], token, head));
+      }
+    }
+  }
 }
 
 }  // namespace
 
-void attend(const Call& call, const Part& part, int64_t kv_head, float* scratch) {
-  const int64_t size = call.size, group = call.group(), row = part.rows[0];
-  const int64_t length = call.length(row), first_head = kv_head * group;
-  Part valid = part;
-  if (call.is_fresh) {
-    valid.last = larger(part.first, smaller(part.last, length));
-    for (int64_t token = valid.last; token < part.last; token++) {
-      memset(call.output_of(row, token, first_head), 0, group * size * sizeof(float));
-    }
-    if (valid.last == part.first) return;
-  }
+void attend(const Params& params, const QueryBlock& block, int64_t kv_head, float* scratch) {
+  const int64_t row = block.rows[0], first_head = kv_head * params.group_size();
+  const QueryBlock valid = clear_padding(params, block, first_head);
+  if (valid.num_tokens() == 0) return;
 
-  const Queries queries(call, valid, kv_head, scratch);
-  prepare(call, queries);
-  int64_t begin = length, end = 0;
-  for (int64_t query = 0; query < queries.count; query++) {
-    begin = smaller(begin, queries.begin[query]);
-    end = larger(end, queries.end[query]);
+  const QueryState state(params, valid, kv_head, scratch);
+  init_state(params, state);
+  int64_t begin = params.length(row), end = 0;
+  for (int64_t query = 0; query < state.num_queries; query++) {
+    begin = min(begin, state.key_begin[query]);
+    end = max(end, state.key_end[query]);
   }
-  const int64_t cached =
-      (call.source(row) * call.num_kv_heads + kv_head) * call.memory.capacity * size;
-  const int64_t num_keys = call.block();
-  float* gathered = scratch + Queries::scratch_size(call, queries.count);
-  for (int64_t block = begin / num_keys * num_keys; block < end; block += num_keys) {
-    if (!call.memory.keys) {
-      float* values = gathered + num_keys * size;
-      gather_columns(call, row, kv_head, block, smaller(block + num_keys, end), gathered, values,
-                     values + num_keys * size);
-      if (size % kLanes == 0) {
-        attend_block<kColumns, Floats>(call, queries, block, gathered, values);
-      } else {
-        attend_block<kColumns, Eight>(call, queries, block, gathered, values);
-      }
-      continue;
-    }
-    const float* keys = call.memory.keys + cached + block * size;
-    const float* values = call.memory.values + cached + block * size;
-    switch (size) {
-      case 32: attend_block<32 / kLanes, Floats>(call, queries, block, keys, values); break;
-      case 64: attend_block<64 / kLanes, Floats>(call, queries, block, keys, values); break;
-      case 128: attend_block<128 / kLanes, Floats>(call, queries, block, keys, values); break;
-      default: attend_block<0, Eight>(call, queries, block, keys, values);
+  const int64_t num_keys = params.keys_per_block();
+  float* packed = scratch + QueryState::scratch_size(params, state.num_queries);
+  for (int64_t start = begin / num_keys * num_keys; start < end; start += num_keys) {
+    if (params.cache.keys) {
+      attend_cached(params, state, row, start);
+    } else {
+      attend_packed(params, state, row, start, end, packed);
     }
   }
-  int64_t query = 0;
-  for (int64_t index = 0; index < valid.num_rows; index++) {
-    for (int64_t token = valid.first; token < valid.last; token++) {
-      for (int64_t head = first_head; head < first_head + group; head++, query++) {
-        finish(call, head, queries, query, call.output_of(valid.rows[index], token, head));
-      }
-    }
-  }
+  write_outputs(params, state, first_head);
 }
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -3,89 +3,95 @@
 #include <float.h>
 #include <math.h>
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 namespace {
 
-const float* bias_of(const Call& call, const Queries& queries, int64_t query) {
-  if (!call.bias.data) return nullptr;
-  const int64_t group = call.group(), head = queries.kv_head * group + query % group;
-  const int64_t token = query / group, num_tokens = queries.part.num_tokens();
-  return call.bias.data + queries.part.rows[token / num_tokens] * call.bias.row +
-         head * call.bias.head +
-         (queries.part.first + token % num_tokens) * call.bias.num_keys;
+// [num_keys] of a query; null without a bias.
+const float* bias_row(const Params& params, const QueryState& state, int64_t query) {
+  if (!params.bias.data) return nullptr;
+  const int64_t group_size = params.group_size();
+  const int64_t head = state.kv_head * group_size + query % group_size;
+  const int64_t token = query / group_size, num_tokens = state.block.num_tokens();
+  return params.bias.data + state.block.rows[token / num_tokens] * params.bias.row_stride +
+         head * params.bias.head_stride +
+         (state.block.first_token + token % num_tokens) * params.bias.num_keys;
 }
 
-// Scores of keys from .. to - 1 of a block, capped, biased, and nothing where a key is not seen.
-void adjust(const Call& call, const Queries& queries, int64_t query, int64_t block, int64_t from,
-            int64_t to) {
-  float* scores = queries.scores + query * call.block();
-  const float* bias = bias_of(call, queries, query);
-  const int32_t begin = queries.begin[query] - static_cast<int32_t>(block);
-  const int32_t end = queries.end[query] - static_cast<int32_t>(block);
+// Applies soft cap and bias to a query's scores; keys that it does not see get -inf.
+void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t query,
+                       int64_t block_start, int64_t from, int64_t to) {
+  float* scores = state.scores + query * params.keys_per_block();
+  const float* bias = bias_row(params, state, query);
+  const int32_t begin = state.key_begin[query] - static_cast<int32_t>(block_start);
+  const int32_t end = state.key_end[query] - static_cast<int32_t>(block_start);
   for (int64_t i = from; i < to; i += kLanes) {
     Floats score = load(scores + i);
-    const Ints place = places() + static_cast<int32_t>(i);
-    if (call.soft_cap > 0) score = call.soft_cap * tanh(score / call.soft_cap);
+    const Ints key = iota() + static_cast<int32_t>(i);
+    if (params.soft_cap > 0) score = params.soft_cap * tanh(score / params.soft_cap);
     if (bias) {
-      const int64_t left = call.bias.num_keys - block - i;
-      const float* from = bias + block + i;
-      score += left >= kLanes ? load(from) : load_some(from, larger(0, left));
+      const int64_t num_left = params.bias.num_keys - block_start - i;
+      const float* at = bias + block_start + i;
+      score += num_left >= kLanes ? load(at) : load_n(at, max(0, num_left));
     }
-    store(scores + i, (place >= begin & place < end) ? score : Floats(-INFINITY));
+    store(scores + i, (key >= begin & key < end) ? score : Floats(-INFINITY));
   }
 }
 
-// What weigh does for one query.
-INLINE void weigh_one(const Call& call, const Queries& queries, int64_t query, int64_t block,
-                      int64_t from, int64_t to) {
-  const bool is_whole = queries.begin[query] <= block + from && block + to <= queries.end[query];
-  if (!is_whole || call.soft_cap > 0 || call.bias.data) {
-    adjust(call, queries, query, block, from, to);
+// softmax_block for one query.
+INLINE void softmax_query(const Params& params, const QueryState& state, int64_t query,
+                          int64_t block_start, int64_t from, int64_t to) {
+  const bool sees_all =
+      state.key_begin[query] <= block_start + from && block_start + to <= state.key_end[query];
+  if (!sees_all || params.soft_cap > 0 || params.bias.data) {
+    cap_bias_and_mask(params, state, query, block_start, from, to);
   }
-  float* scores = queries.scores + query * call.block();
-  const float before = queries.best[query];
-  Floats best = before;
-  for (int64_t i = from; i < to; i += kLanes) best = larger_of(load(scores + i), best);
-  const float most = largest(best);
-  float rescale = 1.0f;  // 0 where nothing was before
-  if (before != most) rescale = before == -FLT_MAX ? 0.0f : exp_of_one(before - most);
-  float* totals = queries.totals + query * kMostLanes;
-  Floats total = load(totals) * rescale;
+  float* scores = state.scores + query * params.keys_per_block();
+  const float old_max = state.max_scores[query];
+  Floats maxima = old_max;
+  for (int64_t i = from; i < to; i += kLanes) maxima = max(load(scores + i), maxima);
+  const float new_max = reduce_max(maxima);
+  float rescale = 1.0f;  // 0 if this is the first block
+  if (old_max != new_max) rescale = old_max == -FLT_MAX ? 0.0f : exp_scalar(old_max - new_max);
+  float* denominators = state.denominators + query * kMaxLanes;
+  Floats denominator = load(denominators) * rescale;
   for (int64_t i = from; i < to; i += kLanes) {
-    const Floats weight = exp(load(scores + i) - most);
+    const Floats weight = exp(load(scores + i) - new_max);
     store(scores + i, weight);
-    total += weight;
+    denominator += weight;
   }
-  store(totals, total);
-  queries.best[query] = most;
-  queries.rescale[query] = rescale;
+  store(denominators, denominator);
+  state.max_scores[query] = new_max;
+  state.rescale[query] = rescale;
 }
 
 }  // namespace
 
-void weigh(const Call& call, const Queries& queries, int64_t first, int64_t last, int64_t block,
-           int64_t from, int64_t to) {
-  for (int64_t query = first; query < last; query++) {
-    weigh_one(call, queries, query, block, from, to);
+void softmax_block(const Params& params, const QueryState& state, int64_t first_query,
+                   int64_t last_query, int64_t block_start, int64_t from, int64_t to) {
+  for (int64_t query = first_query; query < last_query; query++) {
+    softmax_query(params, state, query, block_start, from, to);
   }
 }
 
-void finish(const Call& call, int64_t head, const Queries& queries, int64_t query, float* output) {
-  float best = queries.best[query], factor = 1.0f;
-  float total = sum(load(queries.totals + query * kMostLanes));
-  if (call.sinks || call.has_zero_sink) {
-    const float sink = call.sinks ? call.sinks[head] : 0.0f;
-    const float most = fmaxf(best, sink);
-    factor = exp_of_one(best - most);
-    total = total * factor + exp_of_one(sink - most);
+void write_output(const Params& params, int64_t head, const QueryState& state, int64_t query,
+                  float* output) {
+  float max_score = state.max_scores[query], factor = 1.0f;
+  float denominator = reduce_sum(load(state.denominators + query * kMaxLanes));
+  if (params.sinks || params.has_zero_sink) {
+    const float sink = params.sinks ? params.sinks[head] : 0.0f;
+    const float new_max = fmaxf(max_score, sink);
+    factor = exp_scalar(max_score - new_max);
+    denominator = denominator * factor + exp_scalar(sink - new_max);
   }
-  factor = total == 0.0f ? 0.0f : factor / total;
-  const float* sums = queries.sums + query * call.size;
-  for (int64_t i = 0; i < call.size; i += 8) store(output + i, load<Eight>(sums + i) * factor);
+  factor = denominator == 0.0f ? 0.0f : factor / denominator;
+  const float* accumulator = state.accumulators + query * params.head_size;
+  for (int64_t i = 0; i < params.head_size; i += kLanes8) {
+    store(output + i, load<Floats8>(accumulator + i) * factor);
+  }
 }
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

@@ -1,23 +1,28 @@
-// From scores to weights, and from sums of values to what attention returns.
+// The softmax of attention, online: a block's scores become weights, earlier sums are rescaled to
+// the new maximum, and the accumulators are normalized at the end.
 #pragma once
 
-#include "../attention_queries.h"
-#include "vectors.h"
+#include "../attention_state.h"
+#include "vector_math.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Turns scores of queries first .. last - 1 and of keys from .. to - 1 of a block into weights;
-// both bounds of keys are multiples of kLanes.
-void weigh(const Call& call, const Queries& queries, int64_t first, int64_t last, int64_t block,
-           int64_t from, int64_t to);
+// Applies the soft cap, bias and mask to the scores of queries first_query .. last_query - 1, and
+// turns them into exp(score - maximum). They are scores of keys from .. to - 1 of the block that
+// begins at position `block_start`; `from` and `to` are multiples of kLanes. Updates the maximum,
+// denominator and rescale of each query.
+void softmax_block(const Params& params, const QueryState& state, int64_t first_query,
+                   int64_t last_query, int64_t block_start, int64_t from, int64_t to);
 
-// The sums of a query of a head, over all its weights.
-void finish(const Call& call, int64_t head, const Queries& queries, int64_t query, float* output);
+// Divides a query's accumulator by its denominator, the sink of its head included; output
+// [head_size].
+void write_output(const Params& params, int64_t head, const QueryState& state, int64_t query,
+                  float* output);
 
 }  // namespace attention::SIMD
 
-#include "end.h"
+#include "end_target.h"

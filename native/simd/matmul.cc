@@ -1,55 +1,60 @@
 #include "../matmul.h"
 
-#include "../numbers.h"
-#include "panel_output.h"
-#include "rows_ahead.h"
+#include "../integers.h"
+#include "panel_epilogue.h"
+#include "prefetch.h"
+#include "row_pointers.h"
+#include "weight_format.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace matmul::SIMD {
 namespace {
 
 using namespace ::SIMD;
 
-constexpr int64_t kRowBlock = 96;  // rows that panels are read for
-// Of a tile. Sums fill twelve of 16 registers, or 24 of 32.
-constexpr int kMostPanels = SIMD_BITS == 512 ? 2 : 1;
-constexpr int kTile = SIMD_BITS == 512 ? 12 : 6;  // rows
-// Inputs in a step of its loop. Two panels have eight lines of a cache for them; eight tiles, all
-// the rows that panels are read for, fetch one each of the next two.
-constexpr int kUnrolled = 4;
+// The micro-tile is kMr rows by kNrPanels panels: 12 x 32 outputs in 24 of 32 registers, or 6 x 16
+// in 12 of 16.
+constexpr int kMr = SIMD_BITS == 512 ? 12 : 6;
+constexpr int kNrPanels = SIMD_BITS == 512 ? 2 : 1;
+constexpr int64_t kMc = 96;  // rows that pass over the panels before the next rows do
+// Inputs per iteration of the inner loop. Two panels hold eight cache lines for four inputs. The
+// eight micro-tiles of mc rows prefetch one line each, so that they fetch all of the next panels.
+constexpr int kUnroll = 4;
 
-// Panels' inputs as floats, all of them or a block at a time.
+// A panel, or neighbouring panels, as fp32 [panels][num_inputs][16].
 class Panels {
  public:
-  // Some that lie as floats one after the other.
+  // Panels that are in fp32.
   Panels(const float* floats, int64_t num_inputs) : floats_(floats), num_inputs_(num_inputs) {}
-  // One. `scratch`: for a block.
-  Panels(const Matrix& matrix, int64_t index, float* scratch)
-      : data_(matrix.panel(index)), form_(matrix.form), scratch_(scratch) {}
+  // One compressed panel, decompressed block by block into `scratch` [kc][16].
+  Panels(const PackedMatrix& matrix, int64_t index, float* scratch)
+      : data_(matrix.panel(index)), format_(matrix.format), scratch_(scratch) {}
 
-  // Inputs begin .. end - 1, a block, of the first panel: [..][16].
+  // Inputs begin .. end - 1, at most kc, of the first panel: [end - begin][16].
   const float* block(int64_t begin, int64_t end) const {
-    if (floats_) return floats_ + begin * kPanel;
-    weights::expand(form_, data_, begin, end, scratch_);
+    if (floats_) return floats_ + begin * kPanelWidth;
+    weight_format::SIMD::decompress(format_, data_, begin, end, scratch_);
     return scratch_;
   }
-  int64_t stride() const { return num_inputs_ * kPanel; }
-  // Where those behind `count` of them are; never read where they do not lie as floats.
-  const float* next(int64_t count) const { return floats_ + count * stride(); }
+  // Floats from one panel to the next.
+  int64_t stride() const { return num_inputs_ * kPanelWidth; }
+  // The panels behind the first `count`. A prefetch address only: it may lie behind the last panel,
+  // and means nothing for a compressed panel.
+  const float* behind(int64_t count) const { return floats_ + count * stride(); }
 
  private:
   const float* floats_ = nullptr;
   int64_t num_inputs_ = 0;
   const uint8_t* data_ = nullptr;
-  weights::Form form_ = weights::Form::kFloat;
+  WeightFormat format_ = WeightFormat::kFloat32;
   float* scratch_ = nullptr;
 };
 
-// R rows that are neighbours times P panels.
+// The micro-kernel: R adjacent rows times P panels.
 template <int R, int P>
-void multiply_tile(const float* x, const Panels& panels, int64_t size, const PanelOutput* outputs,
-                   Ahead ahead) {
+void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_inputs,
+                         const PanelEpilogue* epilogues, LinePrefetcher prefetcher) {
   constexpr int kVectors = P * kPanelVectors;
   Floats totals[R][kVectors], sums[R][kVectors];
 #pragma unroll
@@ -57,15 +62,15 @@ void multiply_tile(const float* x, const Panels& panels, int64_t size, const Pan
 #pragma unroll
     for (int v = 0; v < kVectors; v++) totals[r][v] = 0.0f;
 #pragma unroll
-    for (int p = 0; p < P; p++) outputs[p].fetch(r);
+    for (int p = 0; p < P; p++) epilogues[p].prefetch(r);
   }
-  RowsAhead<R> rows(x, size * sizeof(float));
-  const float* w[P];  // of a block
-  const auto add = [&](int input) __attribute__((always_inline)) {
+  RowPointers<R> rows(x, num_inputs * sizeof(float));
+  const float* w[P];  // of the current kc block
+  const auto multiply_add = [&](int input) __attribute__((always_inline)) {
     Floats weights[kVectors];
 #pragma unroll
     for (int v = 0; v < kVectors; v++) {
-      weights[v] = load(w[v / kPanelVectors] + input * kPanel + v % kPanelVectors * kLanes);
+      weights[v] = load(w[v / kPanelVectors] + input * kPanelWidth + v % kPanelVectors * kLanes);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -74,31 +79,31 @@ void multiply_tile(const float* x, const Panels& panels, int64_t size, const Pan
       for (int v = 0; v < kVectors; v++) sums[r][v] = fma(value, weights[v], sums[r][v]);
     }
   };
-  const auto skip = [&](int num_inputs) __attribute__((always_inline)) {
-    rows.skip(num_inputs * sizeof(float));
+  const auto advance = [&](int count) __attribute__((always_inline)) {
+    rows.advance(count * sizeof(float));
 #pragma unroll
-    for (int p = 0; p < P; p++) w[p] += num_inputs * kPanel;
+    for (int p = 0; p < P; p++) w[p] += count * kPanelWidth;
   };
-  for (int64_t begin = 0; begin < size; begin += kBlock) {
+  for (int64_t begin = 0; begin < num_inputs; begin += kKc) {
 #pragma unroll
     for (int r = 0; r < R; r++) {
 #pragma unroll
       for (int v = 0; v < kVectors; v++) sums[r][v] = 0.0f;
     }
-    const int64_t end = smaller(size, begin + kBlock);
+    const int64_t end = min(num_inputs, begin + kKc);
     w[0] = panels.block(begin, end);
 #pragma unroll
     for (int p = 1; p < P; p++) w[p] = w[p - 1] + panels.stride();
     int64_t i = begin;
-    for (; i + kUnrolled <= end; i += kUnrolled) {
-      if constexpr (P == 2) ahead.fetch();
+    for (; i + kUnroll <= end; i += kUnroll) {
+      if constexpr (P == 2) prefetcher.fetch();
 #pragma unroll
-      for (int input = 0; input < kUnrolled; input++) add(input);
-      skip(kUnrolled);
+      for (int input = 0; input < kUnroll; input++) multiply_add(input);
+      advance(kUnroll);
     }
     for (; i < end; i++) {
-      add(0);
-      skip(1);
+      multiply_add(0);
+      advance(1);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -108,83 +113,86 @@ void multiply_tile(const float* x, const Panels& panels, int64_t size, const Pan
   }
 #pragma unroll
   for (int p = 0; p < P; p++) {
-    outputs[p].template finish<R>(totals[0] + p * kPanelVectors, kVectors);
+    epilogues[p].template apply<R>(totals[0] + p * kPanelVectors, kVectors);
   }
 }
 
-// Rows of the next tile: neighbours, as many as those of the others that follow it.
-int64_t tile_of(const Rows& rows) {
-  const int64_t run = rows.run();
-  return ceil_div(run, ceil_div(run, kTile));
+// Rows of the next micro-tile: adjacent ones, divided evenly over the tiles they need.
+int64_t next_tile_rows(const Rows& rows) {
+  const int64_t num_adjacent = rows.num_adjacent();
+  return div_ceil(num_adjacent, div_ceil(num_adjacent, kMr));
 }
 
+// P panels times up to mc rows.
 template <int P>
-void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t size,
-                     PanelOutput* outputs) {
-  Ahead ahead(panels.next(P));
+void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t num_inputs,
+                     PanelEpilogue* epilogues) {
+  LinePrefetcher prefetcher(panels.behind(P));
   while (rows.count) {
-    const int64_t count = tile_of(rows);
-    with_count<kTile>(count, [&](auto tile) {
-      multiply_tile<tile.kCount, P>(x + rows[0] * size, panels, size, outputs, ahead);
+    const int64_t count = next_tile_rows(rows);
+    with_static_count<kMr>(count, [&](auto mr) {
+      multiply_micro_tile<mr.kCount, P>(x + rows[0] * num_inputs, panels, num_inputs, epilogues,
+                                        prefetcher);
     });
-    ahead.skip(size / kUnrolled);
-    rows = rows.part(count, rows.count - count);
-    for (int p = 0; p < P; p++) outputs[p].skip(count);
+    prefetcher.skip(num_inputs / kUnroll);
+    rows = rows.slice(count, rows.count - count);
+    for (int p = 0; p < P; p++) epilogues[p].advance(count);
   }
 }
 
-// Some rows times panels first .. last - 1, which lie as floats.
-void multiply_floats(const float* x, const Rows& rows, const Matrix& matrix,
-                     const Epilogue& epilogue, int64_t first, int64_t last, const float* floats,
-                     float* y) {
-  const int64_t size = matrix.num_inputs;
-  const auto output = [&](int64_t index) {
-    return PanelOutput(epilogue, matrix.num_outputs, rows, index, y);
+// Up to mc rows times panels first .. last - 1, which are in fp32 at `floats`.
+void multiply_fp32_panels(const float* x, const Rows& rows, const PackedMatrix& matrix,
+                          const Epilogue& epilogue, int64_t first, int64_t last,
+                          const float* floats, float* y) {
+  const int64_t num_inputs = matrix.num_inputs;
+  const auto panel_epilogue = [&](int64_t index) {
+    return PanelEpilogue(epilogue, matrix.num_outputs, rows, index, y);
   };
   int64_t index = first;
-  if constexpr (kMostPanels == 2) {
+  if constexpr (kNrPanels == 2) {
     for (; index + 2 <= last; index += 2) {
-      PanelOutput outputs[] = {output(index), output(index + 1)};
-      multiply_panels<2>(x, rows, {floats, size}, size, outputs);
-      floats += 2 * size * kPanel;
+      PanelEpilogue epilogues[] = {panel_epilogue(index), panel_epilogue(index + 1)};
+      multiply_panels<2>(x, rows, {floats, num_inputs}, num_inputs, epilogues);
+      floats += 2 * num_inputs * kPanelWidth;
     }
   }
   for (; index < last; index++) {
-    PanelOutput outputs[] = {output(index)};
-    multiply_panels<1>(x, rows, {floats, size}, size, outputs);
-    floats += size * kPanel;
+    PanelEpilogue epilogues[] = {panel_epilogue(index)};
+    multiply_panels<1>(x, rows, {floats, num_inputs}, num_inputs, epilogues);
+    floats += num_inputs * kPanelWidth;
   }
 }
 
 }  // namespace
 
-void multiply(const float* x, const Rows& rows, const Matrix& matrix, const Epilogue& epilogue,
-              int64_t first, int64_t last, float* scratch, float* y) {
-  const int64_t inputs = matrix.num_inputs, size = inputs * kPanel;
-  if (matrix.form != weights::Form::kFloat && rows.count <= kFewRows) {
-    for (int64_t index = first; index < last; index++) {
-      PanelOutput outputs[] = {PanelOutput(epilogue, matrix.num_outputs, rows, index, y)};
-      multiply_panels<1>(x, rows, {matrix, index, scratch}, inputs, outputs);
+void multiply(const float* x, const Rows& rows, const PackedMatrix& matrix,
+              const Epilogue& epilogue, int64_t first_panel, int64_t last_panel, float* scratch,
+              float* y) {
+  const int64_t num_inputs = matrix.num_inputs, panel_size = num_inputs * kPanelWidth;
+  const bool is_compressed = matrix.format != WeightFormat::kFloat32;
+  if (is_compressed && rows.count <= kMaxStreamedRows) {
+    for (int64_t index = first_panel; index < last_panel; index++) {
+      PanelEpilogue epilogues[] = {PanelEpilogue(epilogue, matrix.num_outputs, rows, index, y)};
+      multiply_panels<1>(x, rows, {matrix, index, scratch}, num_inputs, epilogues);
     }
     return;
   }
-  const bool is_expanded = matrix.form != weights::Form::kFloat;
-  const int64_t at_once = is_expanded ? panels_at_once(matrix) : last - first;
-  for (int64_t begin = first; begin < last; begin += at_once) {
-    const int64_t end = smaller(last, begin + at_once);
-    for (int64_t index = begin; is_expanded && index < end; index++) {
-      weights::expand(matrix.form, matrix.panel(index), 0, inputs,
-                      scratch + (index - begin) * size);
+  const int64_t nc = is_compressed ? nc_panels(matrix) : last_panel - first_panel;
+  for (int64_t begin = first_panel; begin < last_panel; begin += nc) {
+    const int64_t end = min(last_panel, begin + nc);
+    for (int64_t index = begin; is_compressed && index < end; index++) {
+      weight_format::SIMD::decompress(matrix.format, matrix.panel(index), 0, num_inputs,
+                                scratch + (index - begin) * panel_size);
     }
     const float* floats =
-        is_expanded ? scratch : reinterpret_cast<const float*>(matrix.panel(begin));
-    for (int64_t row = 0; row < rows.count; row += kRowBlock) {
-      multiply_floats(x, rows.part(row, smaller(kRowBlock, rows.count - row)), matrix, epilogue,
-                      begin, end, floats, y);
+        is_compressed ? scratch : reinterpret_cast<const float*>(matrix.panel(begin));
+    for (int64_t row = 0; row < rows.count; row += kMc) {
+      multiply_fp32_panels(x, rows.slice(row, min(kMc, rows.count - row)), matrix, epilogue, begin,
+                           end, floats, y);
     }
   }
 }
 
 }  // namespace matmul::SIMD
 
-#include "end.h"
+#include "end_target.h"

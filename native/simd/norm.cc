@@ -4,26 +4,26 @@
 
 #include "vectors.h"
 
-#include "begin.h"
+#include "begin_target.h"
 
 namespace norm::SIMD {
 namespace {
 
 using namespace ::SIMD;
 
-// The sum of part(i) over a row; `one` is the same of a single float.
-template <typename Part, typename One>
-INLINE float total(int64_t size, const Part& part, const One& one) {
+// The sum over a row of vector(i), which gives kLanes values; scalar(i) gives one, for the tail.
+template <typename Vector, typename Scalar>
+INLINE float row_sum(int64_t size, const Vector& vector, const Scalar& scalar) {
   Floats sums[4] = {};
   int64_t i = 0;
   for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) sums[k] += part(i + k * kLanes);
+    for (int k = 0; k < 4; k++) sums[k] += vector(i + k * kLanes);
   }
-  for (; i + kLanes <= size; i += kLanes) sums[0] += part(i);
-  float found = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  for (; i < size; i++) found += one(i);
-  return found;
+  for (; i + kLanes <= size; i += kLanes) sums[0] += vector(i);
+  float sum = reduce_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (; i < size; i++) sum += scalar(i);
+  return sum;
 }
 
 void normalize_row(const Norm& norm, const float* x, float* y) {
@@ -31,18 +31,18 @@ void normalize_row(const Norm& norm, const float* x, float* y) {
   const float count = static_cast<float>(size);
   float mean = 0.0f;
   if (norm.is_centered) {
-    mean = total(size, [&](int64_t i) __attribute__((always_inline)) { return load(x + i); },
-                 [&](int64_t i) __attribute__((always_inline)) { return x[i]; }) /
+    mean = row_sum(size, [&](int64_t i) __attribute__((always_inline)) { return load(x + i); },
+                   [&](int64_t i) __attribute__((always_inline)) { return x[i]; }) /
            count;
   }
   const auto squares = [&](int64_t i) __attribute__((always_inline)) {
-    const Floats off = load(x + i) - mean;
-    return off * off;
+    const Floats centered = load(x + i) - mean;
+    return centered * centered;
   };
   const auto square = [&](int64_t i) __attribute__((always_inline)) {
     return (x[i] - mean) * (x[i] - mean);
   };
-  const float factor = 1.0f / sqrtf(total(size, squares, square) / count + norm.epsilon);
+  const float factor = 1.0f / sqrtf(row_sum(size, squares, square) / count + norm.epsilon);
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     Floats value = (load(x + i) - mean) * factor * load(norm.scale + i);
@@ -64,4 +64,4 @@ void normalize(const Norm& norm, const float* x, int64_t num_rows, float* y) {
 
 }  // namespace norm::SIMD
 
-#include "end.h"
+#include "end_target.h"

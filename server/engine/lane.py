@@ -1,4 +1,4 @@
-"""A lane: one thread that owns all mutable state of its workers. Others send it commands."""
+"""A lane: one thread that owns all mutable state of its workers. Other threads send commands."""
 
 import queue
 import threading
@@ -9,13 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 from server.engine.observer import Load, Observer
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.sequence import Job, JobUpdate
+from server.engine.requests.job import Job
+from server.engine.requests.update import JobUpdate
 
 JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
 
 class Worker(Protocol[JobT_contra]):
-    """One model in one lane. All but ``model`` is for the lane's thread alone."""
+    """One model in one lane. Only the lane's thread uses it, except for ``model``."""
 
     model: str
 
@@ -34,9 +35,9 @@ class Worker(Protocol[JobT_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """``instance`` from now on belongs to the lane, which knows it as ``worker``.
+    """The lane owns ``instance`` from now on, under the number ``worker``.
 
-    ``done`` is called by the lane when it has prepared it.
+    The lane calls ``done`` when it has prepared it.
     """
 
     worker: int
@@ -46,7 +47,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """For a worker without jobs. ``done`` is called by the lane when it has let go of it."""
+    """Removes a worker without jobs. The lane calls ``done`` when it no longer refers to it."""
 
     worker: int
     done: Callable[[], object]
@@ -61,7 +62,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """``output``: only this one of the job's; None is all of them."""
+    """Ends a job early, or one ``output`` of it."""
 
     worker: int
     id: int
@@ -70,7 +71,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Leave at once; what is unfinished is dropped by the engine."""
+    """Ends the thread. The engine closes unfinished jobs."""
 
 
 Command = Add | Remove | Submit | Cancel | Stop
@@ -81,10 +82,10 @@ class Lane(threading.Thread):
 
     Args:
         index: for reports.
-        publish: takes the updates of a step; called by this thread, must not block.
-        on_death: takes the exception that ended the thread.
-        observer: told of every step.
-        busy: told whether this lane has work.
+        publish: gets the updates of a step, on this thread; must not block.
+        on_death: gets the exception that ended the thread.
+        observer: gets a report of every step.
+        busy: learns whether this lane has work.
     """
 
     def __init__(
@@ -105,9 +106,10 @@ class Lane(threading.Thread):
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
 
     def send(self, *commands: Command) -> None:
-        """Hands over commands, from any thread. They are seen before the next step.
+        """Sends commands, from any thread. The lane handles them before its next step.
 
-        From now on the lane has work: another that begins at this moment does not take all cores.
+        A lane with a new job counts as busy at once, so that a lane that starts a step at the same
+        moment does not take all cores.
         """
         if any(isinstance(command, Submit) for command in commands):
             self._busy.enter(self._index)
@@ -122,7 +124,7 @@ class Lane(threading.Thread):
             self._on_death(error)
 
     def _step_all(self) -> None:
-        # In a frame of its own: no local of the idle thread holds a worker that is removed.
+        # A method of its own, so that no local of an idle thread keeps a removed worker alive.
         for worker in self._workers.values():
             if worker.has_work:
                 self._step(worker)
@@ -136,7 +138,7 @@ class Lane(threading.Thread):
         self._observer.on_step(worker.model, self._index, worker.load, seconds)
 
     def _take_commands(self) -> bool:
-        """Takes all commands, waiting for one if there is no work. False: stop."""
+        """Handles all commands, and waits for one if there is no work. Returns False to stop."""
         is_idle = not any(worker.has_work for worker in self._workers.values())
         if is_idle:
             self._busy.leave(self._index)

@@ -1,4 +1,4 @@
-"""What an engine reports of its steps. The implementation is in ``server.telemetry.metrics``."""
+"""Reports of an engine's runs and steps. ``server.telemetry.metrics`` implements the observer."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,17 +6,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One model run. ``phase``: "encode", "prefill" or "decode"."""
+    """One model run."""
 
-    phase: str
-    num_rows: int
-    num_tokens: int  # real ones, without padding
+    phase: str  # "encode", "prefill" or "decode"
+    num_sequences: int
+    num_tokens: int  # without padding
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a worker holds after a step. An encoder has no slots and no cache."""
+    """The load of a worker after a step. An encoder has no slots and no cache."""
 
     num_waiting: int
     num_running: int
@@ -28,7 +28,7 @@ class Load:
 
 
 class Observer(Protocol):
-    """Called by a lane's thread; must not block."""
+    """Its methods are called on a lane's thread and must not block."""
 
     def on_run(self, model: str, report: RunReport) -> None: ...
 
@@ -36,7 +36,7 @@ class Observer(Protocol):
 
 
 class Unobserved:
-    """An observer that keeps nothing."""
+    """An observer that ignores all reports."""
 
     def on_run(self, model: str, report: RunReport) -> None:
         del model, report

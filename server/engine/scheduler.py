@@ -1,16 +1,18 @@
-"""What to run next: a pure function of the queue, the running rows and the limits.
+"""Plans a step: a pure function of the queue, the running sequences and the limits.
 
-Continuous batching after Orca (Yu et al. 2022), with prompts in chunks after
+Continuous batching after Orca (Yu et al. 2022), with chunked prefill after
 Sarathi (Agrawal et al. 2023): each step decodes every running sequence and
 spends the rest of a token budget on prompts.
 
-Rows: the decodable sequences stand in rows ``0 … d-1``; at most one sequence is
-in the middle of its prompt, and it stands in row ``d``, the last.
+Slots: decodable sequences run in slots ``0 … d-1``; at most one sequence is
+in the middle of its prompt, and it has slot ``d``, the last.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from server.engine.requests.lifecycle import Phase
 
 
 class Schedulable(Protocol):
@@ -19,28 +21,33 @@ class Schedulable(Protocol):
     @property
     def id(self) -> int: ...
     @property
+    def phase(self) -> Phase: ...
+    @property
     def num_remaining_tokens(self) -> int: ...
     @property
     def num_cached_tokens(self) -> int: ...
     @property
     def num_source_tokens(self) -> int: ...
     @property
-    def num_reserved_rows(self) -> int: ...
-    @property
-    def is_encoded(self) -> bool: ...
-    @property
-    def is_cancelled(self) -> bool: ...
+    def num_reserved_slots(self) -> int: ...
     @property
     def deadline(self) -> float | None: ...
 
 
+# Phases in which the decoder reads a sequence's tokens.
+_READING = (Phase.DECODING, Phase.PREFILLING)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``max_batched_tokens``: tokens that one step may read, decoded rows included.
+    """Limits of a step.
 
-    ``min_chunk``: prompts get at least this many tokens of a step, whatever decodes;
-    a prompt is not split off with fewer. ``max_padding``: padded over real tokens of a
-    batch of prompts.
+    Attributes:
+        num_slots: sequences that run at once.
+        max_batched_tokens: tokens that the model reads in one step, decoded ones included.
+        min_chunk: tokens of a step that prompts get at least, whatever decodes. A prompt is not
+            split to begin with fewer.
+        max_padding: padded over real tokens in a batch of prompts.
     """
 
     num_slots: int
@@ -59,11 +66,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step.
+    """The work of one step, in this order. Sequences are named by their ids.
 
-    First ``admit`` takes rows at the end, in order; then each batch of ``encode`` and of
-    ``prefill`` is one run (the rows of a prefill batch are neighbours); then the rows
-    ``decode`` run.
+    Attributes:
+        admit: sequences that get the next slots.
+        encode: batches of the encoder.
+        prefill: batches of prompt chunks; each batch runs in neighbouring slots.
+        decode: sequences that decode one token, in one batch.
     """
 
     admit: tuple[int, ...] = ()
@@ -73,11 +82,11 @@ class Plan:
 
 
 def overdue(items: Iterable[Schedulable], now: float) -> tuple[int, ...]:
-    """What leaves before anything is planned: cancelled, or past its deadline (seconds)."""
+    """The sequences to end before a step: cancelled, or past their deadline (seconds)."""
     return tuple(
         item.id
         for item in items
-        if item.is_cancelled or (item.deadline is not None and item.deadline <= now)
+        if item.phase == Phase.CANCELLING or (item.deadline is not None and item.deadline <= now)
     )
 
 
@@ -86,35 +95,36 @@ def schedule(
 ) -> Plan:
     """Plans one step.
 
-    Neither side starves: every decodable row decodes in every step, and prompts get
-    ``min_chunk`` tokens of it whatever decodes. What waits is admitted strictly in its order.
+    Nothing starves: every decodable sequence decodes in every step, prompts get ``min_chunk``
+    tokens of it whatever decodes, and sequences are admitted strictly in their order.
 
     Args:
-        waiting: in the order to serve; of a prompt whose first tokens will be copied from
-            another row, those count as cached.
-        running: in order of rows.
+        waiting: in the order to serve. The prefix that will be copied from another slot counts
+            as cached.
+        running: in slot order.
         limits: of the model's slots and of a step.
     """
-    rows = list(running)
-    decode = tuple(item.id for item in rows if is_decodable(item))
+    decode = tuple(item.id for item in running if is_decodable(item))
+    if not waiting and len(decode) == len(running):
+        return Plan(decode=decode)
     budget = max(limits.max_batched_tokens - len(decode), limits.min_chunk)
 
     chunks: list[tuple[Schedulable, int]] = []
-    for item in rows[len(decode) :]:
+    for item in running[len(decode) :]:
         size = _chunk_size(item, budget)
         chunks.append((item, size))
         budget -= size
     is_blocked = any(size < item.num_remaining_tokens for item, size in chunks)
 
     admit: list[Schedulable] = []
-    num_free = limits.num_slots - sum(1 + item.num_reserved_rows for item in rows)
+    num_free = limits.num_slots - sum(1 + item.num_reserved_slots for item in running)
     for item in waiting:
-        num_free -= 1 + item.num_reserved_rows
+        num_free -= 1 + item.num_reserved_slots
         if is_blocked or budget <= 0 or num_free < 0:
             break
         # A fresh one-token prompt has nothing to prefill: it decodes from the next step on.
         cost = item.num_source_tokens
-        if not item.is_encoded and cost > budget and (admit or chunks):
+        if cost > budget and (admit or chunks):
             break
         if item.num_remaining_tokens > 1:
             size = _chunk_size(item, budget - cost)
@@ -128,15 +138,15 @@ def schedule(
 
     return Plan(
         admit=tuple(item.id for item in admit),
-        encode=_encode_batches([item for item in admit if not item.is_encoded], limits),
+        encode=_encode_batches([item for item in admit if item.num_source_tokens], limits),
         prefill=_prefill_batches(chunks, [item.id for item in admit], limits),
         decode=decode,
     )
 
 
 def is_decodable(item: Schedulable) -> bool:
-    """Whether one token is left to read: the sequence runs with the decode batch."""
-    return item.is_encoded and item.num_remaining_tokens == 1
+    """Whether one token is left to read: the sequence runs in the decode batch."""
+    return item.phase in _READING and item.num_remaining_tokens == 1
 
 
 def _chunk_size(item: Schedulable, budget: int) -> int:
@@ -144,7 +154,7 @@ def _chunk_size(item: Schedulable, budget: int) -> int:
 
 
 def _encode_batches(items: list[Schedulable], limits: Limits) -> tuple[tuple[int, ...], ...]:
-    """Batches of similar length, so that little is padded."""
+    """Batches of similar length, to pad little."""
     ordered = sorted(items, key=lambda item: item.num_source_tokens)
     batches = _split([(item.id, item.num_source_tokens) for item in ordered], limits.max_padding)
     return tuple(tuple(id_ for id_, _ in batch) for batch in batches)
@@ -164,7 +174,7 @@ def _prefill_batches(
     for id_ in admit:
         if id_ in sizes:
             fresh[-1].append((id_, sizes[id_]))
-        else:  # its row parts those before from those behind
+        else:  # its slot separates its neighbours
             fresh.append([])
     for neighbours in fresh:
         for batch in _split(neighbours, limits.max_padding):
@@ -173,7 +183,7 @@ def _prefill_batches(
 
 
 def _split(items: Iterable[tuple[int, int]], max_padding: float) -> list[list[tuple[int, int]]]:
-    """Neighbours ``(id, length)`` share a batch while its padding stays within bounds."""
+    """Batches of neighbours ``(id, length)`` whose padding stays within bounds."""
     batches: list[list[tuple[int, int]]] = []
     for item in items:
         if batches:

@@ -1,4 +1,4 @@
-"""Which calls are under way: a model that is not offered any more waits for those that have it."""
+"""Counts the calls in flight, so that a model is unloaded only after its calls have ended."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 
 class CallsInFlight:
-    """Calls by the name of the model they asked for. All of it on the event loop."""
+    """Calls in flight by model name. Use it on the event loop only."""
 
     def __init__(self) -> None:
         self._ends: dict[str, set[asyncio.Future[None]]] = {}
 
     @contextmanager
     def of(self, model: str) -> Iterator[None]:
-        """Around all use of a model, from the look-up of its name on."""
+        """Marks a call as in flight. Enter it before looking up the model by name."""
         end = asyncio.get_running_loop().create_future()
         ends = self._ends.setdefault(model, set())
         ends.add(end)
@@ -26,7 +26,7 @@ class CallsInFlight:
                 self._ends.pop(model, None)
 
     async def ended(self, model: str) -> None:
-        """Waits for the calls that are under way now, not for those that come."""
+        """Waits for the calls in flight now; later calls are not waited for."""
         ends = self._ends.get(model)
         if ends:
             await asyncio.wait(tuple(ends))

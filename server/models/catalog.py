@@ -1,4 +1,4 @@
-"""The models of a running server: how they come and go while others are served."""
+"""Loads and unloads models while other models are served."""
 
 import asyncio
 import logging
@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from model.bundle import MANIFEST_FILE, NAME_PATTERN, BundleError
 from server.config import ServerConfig
 from server.engine.engine import Engine
 from server.engine.lane import Worker
+from server.engine.observer import Observer
 from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, StartupError
 from server.models.calls_in_flight import CallsInFlight
 from server.models.free_memory import release_free_memory
@@ -30,24 +31,32 @@ from server.models.registry import (
 from server.models.warm_up import warm_up
 from server.models.workers import capacity_of, make_workers
 from server.runtime.contract import Backend
-from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
+"""A bundle's name and version."""
+
+
+class CatalogObserver(Observer, Protocol):
+    """An engine observer that also learns when a model is gone."""
+
+    def forget(self, model: str) -> None:
+        """No version of this model is served any more."""
+        ...
 
 
 class Catalog:
-    """Owns the registry: all of it on the event loop, but for what :meth:`_prepare` does.
+    """Owns the registry. Use it on the event loop; only :meth:`_prepare` runs in a thread.
 
-    A model that is replaced or unloaded is offered to no new call at once; its memory is free
-    when the calls that came before have ended.
+    New calls stop reaching a replaced or unloaded model at once. Its memory is freed when its
+    earlier calls have ended.
 
     Args:
         config: of the server.
-        backends: that run the graphs, one for each device.
-        engine: that has the models which are served.
-        metrics: of runs and steps.
+        backends: run the graphs, one for each device.
+        engine: runs the models.
+        observer: of the models' runs and steps.
         announce: called after each change of the registry.
     """
 
@@ -56,7 +65,7 @@ class Catalog:
         config: ServerConfig,
         backends: Sequence[Backend],
         engine: Engine,
-        metrics: Metrics,
+        observer: CatalogObserver,
         announce: Callable[[Registry], Awaitable[None]],
     ) -> None:
         self.registry = Registry()
@@ -64,38 +73,38 @@ class Catalog:
         self._config = config
         self._backends = backends
         self._engine = engine
-        self._metrics = metrics
+        self._observer = observer
         self._announce = announce
         self._num_loads: Counter[Key] = Counter()
-        # One bundle at a time is loaded, whatever is asked for.
+        # Bundles are loaded one at a time.
         self._loading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def load_all(self) -> None:
-        """Loads every bundle there is. One that is damaged is refused, the others are served."""
+        """Loads every bundle in the folder. A damaged bundle is refused; the others are served."""
         for name, version in find_bundles(self._config.bundles):
             try:
                 await self.load_found(name, version)
             except LoadError:
-                continue  # it is in the registry, and in the log
+                continue  # load_found has logged it, and recorded it in the registry
 
     async def load(self, name: str, version: str = "") -> Model:
-        """Loads a bundle, or loads it again; returns when new calls get it.
+        """Loads or reloads a bundle. Returns when new calls use it.
 
         Args:
             name: of the model.
-            version: the newest in the folder if empty.
+            version: of the model; empty for the newest in the folder.
 
         Raises:
-            InvalidArgumentError: no name of a bundle.
+            InvalidArgumentError: the name or version is malformed.
             BundleNotFoundError: there is no such bundle.
-            LoadError: it is refused; one that was loaded from there before goes on serving.
+            LoadError: the bundle is refused. A model loaded from it earlier keeps serving.
         """
         return await self.load_found(name, await asyncio.to_thread(self._find, name, version))
 
     async def load_found(self, name: str, version: str) -> Model:
-        """As ``load``, for a folder of :func:`find_bundles`."""
+        """As :meth:`load`, for a bundle that :func:`find_bundles` has found."""
         async with self._locks[name, version]:
             before = self.registry.entry(name, version)
             serving = None if before is None else before.model
@@ -123,20 +132,23 @@ class Catalog:
             return model
 
     async def unload(self, name: str, version: str = "") -> tuple[str, ...]:
-        """Offers a version, or all of a model's, to no new call. Returns which.
+        """Unloads one version of a model, or all of them.
+
+        Returns:
+            The unloaded versions. Earlier calls still finish.
 
         Raises:
             ModelNotFoundError: none is served.
         """
         self.registry.get(name, version)
-        gone = []
+        unloaded = []
         for entry in self.registry.entries:
             if entry.name == name and version in ("", entry.version):
-                gone += await self.withdraw(entry.name, entry.version)
-        return tuple(gone)
+                unloaded += await self.withdraw(entry.name, entry.version)
+        return tuple(unloaded)
 
     async def withdraw(self, name: str, version: str) -> list[str]:
-        """Unloads one version if it is served; one that was refused is forgotten."""
+        """Unloads one version if it is served; removes its entry if it was refused."""
         async with self._locks[name, version]:
             entry = self.registry.entry(name, version)
             if entry is None or entry.state == State.UNLOADING:
@@ -151,37 +163,37 @@ class Catalog:
             return [version]
 
     async def settled(self) -> None:
-        """Waits until what was replaced or unloaded so far is out of memory."""
+        """Waits until all models replaced or unloaded so far are out of memory."""
         await asyncio.gather(*self._retiring)
 
     def close(self) -> None:
-        """Begins no more loads; what runs is not waited for."""
+        """Starts no more loads, and does not wait for those that run."""
         self._loading.shutdown(wait=False, cancel_futures=True)
         for task in self._retiring:
             task.cancel()
 
     def _retire(self, model: Model, leaving: Entry | None = None) -> None:
-        task = asyncio.create_task(self._freed(model, leaving))
+        task = asyncio.create_task(self._remove_and_free(model, leaving))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    async def _freed(self, model: Model, leaving: Entry | None) -> None:
+    async def _remove_and_free(self, model: Model, leaving: Entry | None) -> None:
         key = model.key
-        retired = self._retired(model, leaving)
-        del model  # the last reference goes with the coroutine's end
+        retired = self._remove(model, leaving)
+        del model  # the coroutine holds the last reference until it ends
         await retired
         await asyncio.to_thread(release_free_memory)
-        log.info("%s is out of memory", key)
+        log.info("freed the memory of %s", key)
 
-    async def _retired(self, model: Model, leaving: Entry | None) -> None:
-        """Lets go of a model that no new call gets, after those that have it."""
+    async def _remove(self, model: Model, leaving: Entry | None) -> None:
+        """Removes a model from the engine after its calls in flight have ended."""
         name, version, key = model.manifest.name, model.manifest.version, model.key
         await self.calls.ended(name)
         await self._engine.remove(key)
         if leaving is not None and self.registry.entry(name, version) is leaving:
             await self._set(None, name, version)
         if name not in self.registry.names:
-            self._metrics.forget(name)
+            self._observer.forget(name)
 
     async def _set(self, entry: Entry | None, name: str = "", version: str = "") -> None:
         if entry is not None:
@@ -190,38 +202,41 @@ class Catalog:
         await self._announce(self.registry)
 
     def _find(self, name: str, version: str) -> str:
-        """The version to load, of a bundle that is there. In a thread."""
+        """The version of an existing bundle to load. Reads the folder, so it runs in a thread."""
         for field, value in (("model", name), ("version", version)):
             if not re.fullmatch(NAME_PATTERN, value) and (value or field == "model"):
                 raise InvalidArgumentError(field, f"{value!r} does not match {NAME_PATTERN}")
-        found = [row for row in find_bundles(self._config.bundles) if row[0] == name]
-        versions = [row for _, row in found if version in ("", row)]
+        versions = [
+            found
+            for model, found in find_bundles(self._config.bundles)
+            if model == name and version in ("", found)
+        ]
         if not versions:
             raise BundleNotFoundError(label_of(name, version))
         return max(versions, key=version_order)
 
     def _prepare(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
-        """Loads a bundle, runs it once and makes its workers. In the loading thread."""
+        """Loads a bundle, warms it up and makes its workers. Runs in the loading thread."""
         label = f"{directory.parent.name}/{directory.name}"
         try:
             if not directory.resolve().is_relative_to(self._config.bundles.resolve()):
-                raise BundleError(f"{label}: the folder is a link out of the bundles")
+                raise BundleError(f"{label}: the folder is a link out of the bundles folder")
             first, *others = self._backends
             model = load_bundle(directory, first, self._config.max_length, before)
             model = replicated(model, others)
             warm_up(model, self._config)
-            return model, make_workers(model, self._config, self._metrics)
+            return model, make_workers(model, self._config, self._observer)
         except (BundleError, StartupError):
             raise
         except BaseException as error:
-            # Whatever a bundle's content makes a library raise (a panic of one written in Rust
-            # is no Exception): the server goes on.
+            # A bundle's content may make a library raise anything (a Rust panic is not an
+            # Exception). The server must survive it.
             log.exception("%s cannot be loaded", label)
             raise BundleError(f"{label}: cannot be loaded: {type(error).__name__}") from error
 
 
 def find_bundles(root: Path) -> list[Key]:
-    """Every name and version below ``root`` that has a manifest, in order."""
+    """The name and version of every folder below ``root`` with a manifest, sorted."""
     found = (
         (path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{MANIFEST_FILE}")
     )

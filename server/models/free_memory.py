@@ -1,13 +1,13 @@
-"""Memory that is free goes back to the system."""
+"""Returns free memory to the operating system."""
 
 import ctypes
 from contextlib import suppress
 
 
 def release_free_memory() -> None:
-    """Has the C library give back what it keeps for later, where it can (glibc: malloc_trim(3)).
+    """Calls glibc's ``malloc_trim(3)``; does nothing with other C libraries.
 
-    The weights of a model are many pieces, and without this most of them stay with the process.
+    A model's weights are many allocations, most of which the C library would otherwise keep.
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

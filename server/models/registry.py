@@ -1,4 +1,4 @@
-"""Which models there are, and how a bundle becomes one: verified, then loaded."""
+"""The registry of models, and how a bundle becomes a model: verified, then loaded."""
 
 import re
 from collections.abc import Iterable
@@ -11,12 +11,10 @@ from jinja2 import TemplateError
 
 from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Manifest, Parity
 from model.bundle_files import read_manifest, read_parity, verify_files
-from server.engine.cache.slot_cache import MakeMemory
-from server.engine.gpu.device_sampler import LoadModel
 from server.errors import ModelNotFoundError
-from server.runtime.contract import Backend, Graph
+from server.runtime.contract import Backend, Graph, LoadModel, MakeMemory
+from server.runtime.lazy_graph import LazyGraph
 from server.runtime.ort.external_data import check_external_data
-from server.runtime.ort.lazy_graph import LazyGraph
 from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
 from server.text.tokenizer import Tokenizer
@@ -24,9 +22,9 @@ from server.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A bundle's graphs on one device. ``memory`` makes tensors there.
+    """A bundle's graphs on one device.
 
-    ``load_model`` loads graphs that are made here.
+    ``memory`` allocates tensors on that device; ``load_model`` loads graphs built in memory there.
     """
 
     graphs: dict[str, Graph]
@@ -36,9 +34,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A bundle in memory. ``max_length``: what this server accepts, in tokens.
+    """A loaded bundle, ready to serve.
 
-    ``serial`` tells the loads of one version from each other.
+    ``max_length``: the longest sequence that this server accepts, in tokens. ``serial``: how many
+    times this version was loaded before.
     """
 
     manifest: Manifest
@@ -46,28 +45,28 @@ class Model:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     grammars: GrammarCompiler
-    replicas: tuple[Replica, ...]  # one on each device
+    replicas: tuple[Replica, ...]  # one for each device
     max_length: int
     directory: Path
     serial: int = 0
 
     @property
     def mask_token(self) -> str:
-        """How a mask is written; empty for a model that fills none."""
+        """The mask token as text; empty if the model does not fill masks."""
         mask = self.manifest.special_tokens.mask
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
 
     @property
     def key(self) -> str:
-        """Unique in a server, also among those that were loaded again."""
+        """Name, version and serial: unique in a server, across reloads too."""
         label = self.manifest.label
         return f"{label}#{self.serial}" if self.serial else label
 
 
 class State(StrEnum):
-    """Of one version of a model.
+    """The state of one version of a model.
 
-    ``REFUSED``: it could not be loaded. ``UNLOADING``: calls that came before still use it.
+    ``REFUSED``: it could not be loaded. ``UNLOADING``: earlier calls still use it.
     """
 
     LOADING = "loading"
@@ -78,9 +77,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One version of a model. ``model``: of a READY one, what is served.
+    """One version of a model.
 
-    ``failure`` says why the last load failed; a READY model's, why the one before goes on.
+    ``model`` is set while the state is ``READY``. ``failure`` says why the last load failed; a
+    ``READY`` entry with a failure still serves what was loaded before.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Entry:
 
 
 class Registry:
-    """A snapshot: which models there are, by name and version. Never changes; is replaced."""
+    """An immutable snapshot of all models, by name and version."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = tuple(
@@ -101,26 +101,30 @@ class Registry:
         self.names = frozenset(model.manifest.name for model in self.models)
 
     def get(self, name: str, version: str = "") -> Model:
-        """The newest version that is served, or the one named. Raises ``ModelNotFoundError``."""
+        """The given version, or the newest one that is served.
+
+        Raises:
+            ModelNotFoundError: none is served.
+        """
         found = [entry.model for entry in self._entries(name, version) if entry.model is not None]
         if not found:
             raise ModelNotFoundError(label_of(name, version), sorted(self.names))
         return found[-1]
 
     def describe(self, name: str, version: str = "") -> Entry:
-        """As ``get``, but if none is served, the newest of those that are not."""
+        """As :meth:`get`, but if none is served, the newest version in any other state."""
         found = self._entries(name, version)
         if not found:
             raise ModelNotFoundError(label_of(name, version), sorted(self.names))
         return max(reversed(found), key=lambda entry: entry.model is not None)
 
     def entry(self, name: str, version: str) -> Entry | None:
-        """What is known of one version."""
+        """The entry of one version, if there is one."""
         return next(iter(self._entries(name, version)), None)
 
     def replacing(self, name: str, version: str, entry: Entry | None) -> "Registry":
-        """With ``entry`` for this version, or without it."""
-        others = (row for row in self.entries if (row.name, row.version) != (name, version))
+        """A registry with ``entry`` for this version; without the version if ``entry`` is None."""
+        others = (each for each in self.entries if (each.name, each.version) != (name, version))
         return Registry(others if entry is None else (*others, entry))
 
     def _entries(self, name: str, version: str) -> list[Entry]:
@@ -130,13 +134,13 @@ class Registry:
 
 
 def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts versions: numbers in them compare as numbers."""
+    """A sort key for versions, in which digits compare as numbers: "2" before "10"."""
     parts = re.findall(r"\d+|\D+", version)
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
 
 
 def label_of(name: str, version: str = "") -> str:
-    """How a model is named to people."""
+    """The name of a model in messages: ``name/version``."""
     return f"{name}/{version}" if version else name
 
 
@@ -147,14 +151,14 @@ def load_bundle(
 
     Args:
         directory: of the bundle.
-        backend: that runs the graphs; :func:`replicated` has others run them too.
-        max_length: a bound on sequences, in tokens, whatever a model could hold.
-        before: what was loaded from there earlier. Its tokenizer is used again if it is the
-            same: the library that reads it lets no other thread run meanwhile, for up to a
-            second.
+        backend: runs the graphs; see :func:`replicated` for more devices.
+        max_length: an upper bound on sequences, in tokens, even if the model could hold more.
+        before: the model loaded from this folder earlier. Its tokenizer is reused if the file is
+            unchanged: the tokenizer library holds the interpreter lock for up to a second while
+            it parses the file.
 
     Raises:
-        BundleError: with the bundle's name and what is wrong.
+        BundleError: names the bundle and what is wrong with it.
     """
     manifest = read_manifest(directory)
     verify_files(directory, manifest)
@@ -181,7 +185,7 @@ def load_bundle(
 
 
 def replicated(model: Model, backends: Iterable[Backend]) -> Model:
-    """``model``, on further devices as well. Raises ``BundleError`` if one cannot run it."""
+    """Loads ``model`` on more devices. Raises ``BundleError`` if one of them cannot run it."""
     others = tuple(_replica(model.directory, model.manifest, backend) for backend in backends)
     return replace(model, replicas=(*model.replicas, *others))
 

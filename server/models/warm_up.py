@@ -1,4 +1,4 @@
-"""Before a model is ready, each of its graphs runs once."""
+"""Warm-up: runs each graph of a model once before the model is ready."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,30 +7,30 @@ from model.bundle import ATTEND, BundleError
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
-from server.engine.encoder import TOKEN_VECTORS
+from server.engine.encoder_worker import TOKEN_VECTORS
 from server.engine.observer import Unobserved
-from server.engine.requests.sequence import EncodingJob, GenerationJob, Job
+from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.models.registry import Model, Replica
 from server.models.workers import make_worker
-from server.runtime.thread_switching import sides
+from server.runtime.thread_switching import copies_of
 
 _MAX_LENGTH = 8
-# One for each graph that chooses tokens.
+# One for each sampling graph.
 _SAMPLINGS = (GREEDY, Sampling(1.0), Sampling(1.0, top_k=1), Sampling(1.0, top_p=0.5))
-_ID = 0  # any token will do, and every vocabulary has this one
+_ID = 0  # every vocabulary has this token
 
 
 def warm_up(model: Model, config: ServerConfig) -> None:
-    """Runs a short job on each graph, through workers that are thrown away.
+    """Runs a short job on each graph, with workers that are then discarded.
 
-    A graph that tells attention is left out: it is loaded when it is first asked for.
+    The graph that returns attention weights is left out: it is loaded on first use.
 
     Raises:
         BundleError: a run failed, or its output is not finite.
     """
     small = replace(config, num_slots=1, cuda_graphs=False)
     short = replace(model, max_length=min(model.max_length, _MAX_LENGTH))
-    for replica in (side for whole in model.replicas for side in _sides(whole)):
+    for replica in (copy for loaded in model.replicas for copy in _copies(loaded)):
         worker = make_worker(short, replica, small, Unobserved())
         for id_, job in enumerate(_jobs(model, config)):
             worker.submit(id_, job)
@@ -42,12 +42,12 @@ def warm_up(model: Model, config: ServerConfig) -> None:
                     )
 
 
-def _sides(whole: Replica) -> Iterator[Replica]:
-    """Its graphs, as one lane that is alone runs them and as one of several does."""
-    graphs = {name: sides(graph) for name, graph in whole.graphs.items() if name != ATTEND}
-    for index in range(max(map(len, graphs.values()))):
-        side = {name: pair[min(index, len(pair) - 1)] for name, pair in graphs.items()}
-        yield replace(whole, graphs=side)
+def _copies(replica: Replica) -> Iterator[Replica]:
+    """The replica with each loaded copy of its graphs: for one lane's threads and for all cores."""
+    copies = {name: copies_of(graph) for name, graph in replica.graphs.items() if name != ATTEND}
+    for index in range(max(map(len, copies.values()))):
+        graphs = {name: some[min(index, len(some) - 1)] for name, some in copies.items()}
+        yield replace(replica, graphs=graphs)
 
 
 def _jobs(model: Model, config: ServerConfig) -> list[Job]:

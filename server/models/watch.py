@@ -1,4 +1,4 @@
-"""Watching the folder of bundles: what is new or changed is loaded, what is gone is unloaded."""
+"""Polls the bundles folder: loads new and changed bundles, unloads removed ones."""
 
 import asyncio
 import logging
@@ -11,53 +11,54 @@ from server.models.catalog import Catalog, Key, find_bundles
 
 log = logging.getLogger(__name__)
 
-# Each file's path, inode, size in bytes and time of change in nanoseconds.
-Print = frozenset[tuple[str, int, int, int]]
-Prints = Mapping[Key, Print]
+# Each file's path, inode, size in bytes and modification time in nanoseconds.
+Fingerprint = frozenset[tuple[str, int, int, int]]
+Fingerprints = Mapping[Key, Fingerprint]
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to do, in order."""
+    """The bundles to load and to unload, in order."""
 
     load: tuple[Key, ...] = ()
     unload: tuple[Key, ...] = ()
 
 
-def changes(known: Prints, before: Prints, now: Prints) -> Changes:
-    """What has changed, and stands still: a pure function.
+def changes(loaded: Fingerprints, previous: Fingerprints, current: Fingerprints) -> Changes:
+    """The bundles that changed before the previous poll and not since. A pure function.
 
-    A bundle that was written between the last two looks may not be whole, so it waits for the
-    next. One that was refused is loaded again when its files have changed; nothing else is.
+    A bundle that changed between the two polls may be incomplete, so it waits for the next poll.
+    A refused bundle is loaded again only when its files change.
 
     Args:
-        known: what each bundle was like when it was last loaded.
-        before: at the last look.
-        now: at this one.
+        loaded: each bundle when it was last loaded.
+        previous: each bundle at the previous poll.
+        current: each bundle at this poll.
     """
-    settled = [key for key in now if before.get(key) == now[key]]
+    settled = [key for key in current if previous.get(key) == current[key]]
     return Changes(
-        load=tuple(key for key in settled if known.get(key) != now[key]),
-        unload=tuple(key for key in known if key not in now and key not in before),
+        load=tuple(key for key in settled if loaded.get(key) != current[key]),
+        unload=tuple(key for key in loaded if key not in current and key not in previous),
     )
 
 
-def look(root: Path) -> dict[Key, Print]:
-    """What each bundle below ``root`` is like. One that vanishes meanwhile is left out.
+def poll(root: Path) -> dict[Key, Fingerprint]:
+    """The fingerprint of each bundle below ``root``, without bundles that vanish meanwhile.
 
-    Raises ``OSError`` without a folder, which is not the same as one without bundles.
+    Raises:
+        OSError: there is no folder ``root``. An empty folder is no error.
     """
     root.stat()
-    prints = {}
+    fingerprints = {}
     for key in find_bundles(root):
         try:
-            prints[key] = _print(root.joinpath(*key))
+            fingerprints[key] = _fingerprint(root.joinpath(*key))
         except FileNotFoundError:
             continue
-    return prints
+    return fingerprints
 
 
-def _print(directory: Path) -> Print:
+def _fingerprint(directory: Path) -> Fingerprint:
     return frozenset(
         (str(path.relative_to(directory)), status.st_ino, status.st_size, status.st_mtime_ns)
         for path in directory.rglob("*")
@@ -67,41 +68,41 @@ def _print(directory: Path) -> Print:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at ``root`` every ``seconds`` and has the catalog follow it.
+    """Polls ``root`` every ``seconds`` and updates the catalog.
 
-    Make it before the bundles are loaded for the first time: what changes meanwhile is seen.
+    Create it before the bundles are first loaded, so that it sees changes made meanwhile.
     """
 
     catalog: Catalog
     root: Path
     seconds: float
-    _known: dict[Key, Print] = field(init=False)
-    _before: dict[Key, Print] = field(init=False)
+    _loaded: dict[Key, Fingerprint] = field(init=False)
+    _previous: dict[Key, Fingerprint] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._known = look(self.root)
-        self._before = dict(self._known)
+        self._loaded = poll(self.root)
+        self._previous = dict(self._loaded)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Polls until it is cancelled."""
         while True:
             await asyncio.sleep(self.seconds)
             try:
                 await self.follow()
             except OSError as error:
-                log.error("cannot look at the bundles: %s", error)
+                log.error("cannot read the bundles folder: %s", error)
 
     async def follow(self) -> None:
-        """Looks once."""
-        now = await asyncio.to_thread(look, self.root)
-        wanted = changes(self._known, self._before, now)
-        self._before = now
+        """Polls once, and loads and unloads what changed."""
+        current = await asyncio.to_thread(poll, self.root)
+        wanted = changes(self._loaded, self._previous, current)
+        self._previous = current
         for key in wanted.unload:
-            del self._known[key]
+            del self._loaded[key]
             await self.catalog.withdraw(*key)
         for key in wanted.load:
-            self._known[key] = now[key]
+            self._loaded[key] = current[key]
             try:
                 await self.catalog.load_found(*key)
             except LoadError:
-                continue  # it is in the registry, and in the log
+                continue  # the catalog has logged it, and recorded it in the registry

@@ -1,4 +1,4 @@
-"""From loaded models to an engine: slots, limits and workers, one set per lane."""
+"""Builds the engine, and a model's workers: one for each lane, with its slots and limits."""
 
 import time
 from collections.abc import Callable
@@ -8,21 +8,22 @@ from model.bundle import ATTEND
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_cache import Capacity
-from server.engine.encoder import BatchLimits, Encoder
+from server.engine.encoder_worker import BatchLimits, EncoderWorker
 from server.engine.engine import Engine
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
-from server.engine.gpu.device_sampler import DeviceSampler, bind_take, shape_of
+from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.device_sampler import DeviceSampler, shape_of
 from server.engine.lane import Worker
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
 from server.engine.requests.admission import AdmissionLimits, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.sequence import Cost
-from server.engine.runner import ModelRunner
+from server.engine.requests.job import Cost
 from server.engine.scheduler import Limits
 from server.models.registry import Model, Replica
 
-# The clock of deadlines and times, in seconds; handlers use the same.
+# The clock of deadlines and timings, in seconds. All callers of the engine must use it.
 clock = time.monotonic
 
 
@@ -32,7 +33,7 @@ def build_engine(
     busy: BusyLanes,
     on_death: Callable[[BaseException], None],
 ) -> Engine:
-    """Starts an engine without models. It is to know them by ``Model.key``."""
+    """Starts an engine without models. Models are added by ``Model.key``."""
     return Engine(
         num_lanes=config.num_lanes_total,
         num_devices=len(config.devices),
@@ -45,7 +46,7 @@ def build_engine(
 
 
 def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list[Worker[Any]]:
-    """The workers for a model, one for each lane; those of a device stand together."""
+    """A model's workers, one for each lane; the lanes of a device are adjacent."""
     return [
         make_worker(model, replica, config, observer)
         for replica in model.replicas
@@ -56,12 +57,12 @@ def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list
 def make_worker(
     model: Model, replica: Replica, config: ServerConfig, observer: Observer
 ) -> Worker[Any]:
-    """The worker for a model in one lane of the replica's device, with its own slots."""
+    """A model's worker for one lane of the replica's device, with its own slots."""
     manifest, graphs = model.manifest, replica.graphs
     if manifest.kind == Kind.ENCODER:
         limits = BatchLimits(config.max_padded_tokens)
         spec, graph = manifest.graphs["encode"], graphs["encode"]
-        return Encoder(manifest.name, spec, graph, limits, clock, observer)
+        return EncoderWorker(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
     shape = shape_of(spec, manifest.special_tokens.suppressed)
@@ -72,29 +73,32 @@ def make_worker(
         capacity,
         manifest.special_tokens.suppressed,
         graphs.get(ATTEND),
-        replica.memory,
-        Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        bind_take(replica.load_model, shape) if config.keeps_logits_on_device else None,
+        memory=replica.memory,
+        buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
+        row_gather=bind_row_gather(replica.load_model, shape)
+        if config.keeps_logits_on_device
+        else None,
     )
     step = Limits(config.num_slots, config.max_batched_tokens)
-    chooser = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
-    return Generator(manifest.name, runner, capacity, step, clock, observer, chooser)
+    sampler = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
+    return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
 
 
 def capacity_of(model: Model, config: ServerConfig) -> AdmissionLimits:
-    """What is accepted at a time: what runs, and what may wait."""
+    """The most work that the engine accepts of a model: running jobs and a queue."""
     if model.manifest.kind == Kind.ENCODER:
         num_tokens = config.max_padded_tokens * config.num_lanes_total
-        most = Cost(config.max_queued_texts, config.max_queued_text_tokens)
-        return AdmissionLimits(most, Cost(num_tokens, num_tokens))
+        max_accepted = Cost(config.max_queued_texts, config.max_queued_text_tokens)
+        return AdmissionLimits(max_accepted, Cost(num_tokens, num_tokens))
     num_slots = config.num_slots * config.num_lanes_total
-    # A row's source counts as well as its target.
-    parallel = Cost(num_slots, 2 * num_slots * model.max_length)
-    return AdmissionLimits(parallel + Cost(config.max_queue, config.max_queue_tokens), parallel)
+    # Each sequence can have max_length source tokens and as many target tokens.
+    max_running = Cost(num_slots, 2 * num_slots * model.max_length)
+    max_accepted = max_running + Cost(config.max_queue, config.max_queue_tokens)
+    return AdmissionLimits(max_accepted, max_running)
 
 
 def _client_rate(config: ServerConfig) -> ClientRate | None:
-    """None where there is no limit."""
+    """None without a limit. The default burst is one minute of tokens."""
     per_second = config.client_tokens_per_second
     if per_second is None:
         return None

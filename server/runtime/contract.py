@@ -1,6 +1,12 @@
-"""What the engine needs of a runtime. ``ort.py`` is the one implementation."""
+"""The runtime contract: all that the engine knows about the code that executes graphs.
 
-from collections.abc import Collection, Mapping, Sequence
+A :class:`Backend` loads a graph and allocates :class:`Memory`. ``Graph.bind`` attaches that memory
+to the graph's states (key/value caches, recurrent states), and ``BoundGraph.run`` executes it.
+:class:`server.runtime.ort.backend.OrtBackend` implements all of it with ONNX Runtime;
+:class:`server.runtime.thread_switching.ThreadSwitchingBackend` combines two backends.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,16 +18,17 @@ import onnx
 Array = npt.NDArray[Any]
 
 SOURCE_ROWS = "source_rows"
-"""An input of decode graphs that some runtimes add: ``[rows]`` int32, the row of the run whose
-source each row has. Rows of one source may read it from one memory, though each has its own."""
+"""An input that the kernels of :mod:`server.runtime.kernels` add to decode graphs: ``[rows]``
+int32. For each row, the first row of the run with the same encoder source. Rows that share a
+source can read its cross-attention keys and values from one place, although each has a copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Contiguous memory of a device.
+class Tensor:
+    """A contiguous tensor in the memory of a device, described as by DLPack's ``DLTensor``.
 
-    ``device`` and ``index`` are as a command line names them: ``cuda:1`` is "cuda", 1.
-    ``owner`` is whatever keeps the memory; of a block on the host, the array itself.
+    ``device`` and ``index`` follow the command line: ``cuda:1`` is "cuda" and 1.
+    ``owner`` keeps the memory alive; for a tensor in host memory it is the NumPy array itself.
     """
 
     device: str
@@ -32,8 +39,8 @@ class Block:
     owner: object
 
     @classmethod
-    def of(cls, array: Array) -> "Block":
-        """An array in host memory. Raises ``ValueError`` if it is not contiguous."""
+    def of(cls, array: Array) -> "Tensor":
+        """Wraps an array in host memory. Raises ``ValueError`` if it is not contiguous."""
         if not array.flags.c_contiguous:
             raise ValueError("the array is not contiguous")
         return cls("cpu", 0, array.dtype, array.shape, array.ctypes.data, array)
@@ -44,40 +51,42 @@ class Block:
 
 
 class BoundGraph(Protocol):
-    """A graph whose states are bound to memory. Not for two threads at once."""
+    """A graph with memory bound to its states. For one thread at a time.
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
-        """Runs the graph; the bound states are read and updated in place.
+    Every ``run`` reads the bound states and updates them in place. ``inputs`` are given by name;
+    inputs that the graph does not declare are ignored.
+    """
 
-        Args:
-            inputs: by name; one that the graph does not take is passed over.
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
+        """Runs the graph and copies its outputs to host memory.
 
         Returns:
-            The outputs that are not bound, in host memory. They are valid until the next run.
-            An output ``[rows, n]`` has a row for each of ``logit_positions`` if the graph takes
-            them, else for each row of the batch.
+            The outputs that are not states, valid until the next run. An output ``[rows, n]`` has
+            one row for each of ``logit_positions`` if the graph takes that input, else one for
+            each row of the batch.
         """
         ...
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        """As :meth:`run`, but the outputs stay in the device's memory."""
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        """As :meth:`run`, but leaves the outputs in device memory."""
         ...
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
-        """As :meth:`run`, but writes the outputs to blocks of their shapes and types.
+        """As :meth:`run`, but writes the outputs to the given tensors.
 
         Args:
-            repeats: a run of these shapes, scalars and blocks comes again and again, always
-                from this thread; a device may record it and play it back.
+            outputs: have the shapes and types of the graph's outputs.
+            repeats: runs with the same shapes, scalars and tensors will follow, always on this
+                thread, so a device may record the run (CUDA graphs) and replay it.
 
         Returns:
-            Whether it is recorded.
+            Whether the run is recorded.
         """
         ...
 
@@ -86,14 +95,14 @@ class Graph(Protocol):
     """A loaded graph. ``bind`` may be called from any thread."""
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
-        """Binds memory to states.
+        """Binds memory to the graph's states.
 
         Args:
-            outputs: those to compute besides the states; all if None.
-            states: by (input name, output name), batch in front. Each block is input and
-                output at once: nothing is copied.
+            states: by (input name, output name); the batch is the first axis. Each tensor is both
+                the input and the output of its state, so nothing is copied.
+            outputs: the outputs to compute besides the states; None computes all.
         """
         ...
 
@@ -109,9 +118,10 @@ class Layout:
 
 
 class Move(NamedTuple):
-    """Tokens ``start … stop-1`` of ``num_rows`` rows from ``source`` go to those from ``target``.
+    """Copies tokens ``start … stop-1`` of ``num_rows`` rows, from row ``source`` on.
 
-    Of a tensor without tokens, whole rows go, whatever ``start`` and ``stop`` are.
+    They go to the same positions of the rows from ``target`` on. In a tensor without tokens,
+    whole rows are copied, and ``start`` and ``stop`` are ignored.
     """
 
     source: int
@@ -122,69 +132,86 @@ class Move(NamedTuple):
 
 
 class Memory(Protocol):
-    """Tensors of one device, by name: zero at first, bound by pointer, changed in place.
+    """Named tensors on one device: zero at first, bound by pointer, changed in place.
 
     For one thread at a time.
     """
 
     @property
     def free_bytes(self) -> int | None:
-        """What is left of the device's memory; None where that is not told."""
+        """Free memory of the device; None if the device does not report it."""
         ...
 
-    def rows(self, name: str, first: int, count: int) -> Block:
-        """``[count, *shape]``: rows of a tensor, to bind."""
+    def rows(self, name: str, first: int, count: int) -> Tensor:
+        """A view ``[count, *shape]`` of a tensor's rows, to bind to a graph."""
         ...
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        """Makes all moves at once, in each of the tensors: all is read before it is written."""
+        """Applies all moves to each tensor, as if every source were read before any write."""
         ...
 
     def zero(self, names: Sequence[str], row: int) -> None:
-        """Zeroes a row of each of the tensors."""
+        """Zeroes one row of each tensor."""
         ...
 
     def read(self, name: str, rows: Sequence[int]) -> Array:
-        """``[len(rows), *shape]`` in host memory, of a tensor without tokens.
+        """Returns ``[len(rows), *shape]`` in host memory. The tensor must have no tokens.
 
-        On the host it may be the memory itself.
+        In host memory the result may be a view.
         """
         ...
 
-    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
-        """As :meth:`move`, from other blocks into the tensors of these names.
+    def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
+        """As :meth:`move`, but copies from other tensors into those with these names.
 
         Args:
-            sources: ``[rows, heads, any length, width]`` for each tensor, which has tokens.
-            moves: ``source`` is a row of the block.
+            sources: ``[rows, heads, any length, width]`` for each tensor, which must have tokens.
+            moves: ``source`` is a row of the tensor.
         """
         ...
 
 
 class Backend(Protocol):
+    """Loads graphs and allocates memory on one device."""
+
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """The runtime's version."""
+        ...
 
     def load(
         self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
     ) -> Graph:
-        """Loads an ONNX file, without some transformations of the runtime.
+        """Loads an ONNX file.
 
-        ``repeats``: it has runs that repeat: see :meth:`BoundGraph.run_into`.
+        Args:
+            path: of the file.
+            disabled_optimizers: names of graph transformations that the runtime must not apply.
+            repeats: the graph will have runs to record: see :meth:`BoundGraph.run_into`.
 
         Raises:
-            BundleError: it cannot be loaded.
+            BundleError: the file cannot be loaded.
         """
         ...
 
-    def own_bytes(self, path: Path) -> int:
-        """Of the weights of a loaded file, what each graph of it holds for itself."""
+    def unshared_bytes(self, path: Path) -> int:
+        """Bytes of weights that each load of this file holds for itself.
+
+        Weights that several loads share do not count.
+        """
         ...
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
-        """Loads a graph that was made here, as it is."""
+        """Loads a graph built in memory, without optimizing it."""
         ...
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
-        """Memory of the device on which graphs run."""
+        """Allocates tensors, by name, on the device that runs the graphs."""
         ...
+
+
+MakeMemory = Callable[[Mapping[str, Layout]], Memory]
+""":meth:`Backend.memory`."""
+
+LoadModel = Callable[[onnx.ModelProto], Graph]
+""":meth:`Backend.load_model`."""

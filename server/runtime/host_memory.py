@@ -1,18 +1,19 @@
-"""Tensors of slots in host memory: numpy arrays."""
+"""Slot tensors in host memory: NumPy arrays."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from server.runtime.contract import Array, Block, Layout, Move
-from server.runtime.kernels import memory
+from server.runtime.contract import Array, Layout, Move, Tensor
+from server.runtime.kernels import copy_rows
 
 
 class HostMemory:
     """Implements :class:`server.runtime.contract.Memory`.
 
-    Pages of a row that no token reached are never touched, so they cost no memory.
+    The operating system backs a page only once it is written, so the unused end of a row costs
+    no memory.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
@@ -27,27 +28,29 @@ class HostMemory:
     def free_bytes(self) -> int | None:
         return None
 
-    def rows(self, name: str, first: int, count: int) -> Block:
-        return Block.of(self._arrays[name][first : first + count])
+    def rows(self, name: str, first: int, count: int) -> Tensor:
+        return Tensor.of(self._arrays[name][first : first + count])
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        if any(_meet(move, earlier) for i, move in enumerate(moves) for earlier in moves[:i]):
-            self._move_at_once(names, moves)
+        if any(
+            _reads_target_of(move, earlier) for i, move in enumerate(moves) for earlier in moves[:i]
+        ):
+            self._move_with_numpy(names, moves)
             return
         key = tuple(names)
         if key not in self._tables:
             tensors = [(self._arrays[name], self._layouts[name]) for name in names]
-            self._tables[key] = memory.table(tensors)
-        if names and not memory.move(self._tables[key], moves):
-            self._move_at_once(names, moves)
+            self._tables[key] = copy_rows.table(tensors)
+        if names and not copy_rows.move(self._tables[key], moves):
+            self._move_with_numpy(names, moves)
 
-    def _move_at_once(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+    def _move_with_numpy(self, names: Sequence[str], moves: Sequence[Move]) -> None:
         for name in names:
             array = self._arrays[name]
             sources = [self._part(name, move.source, move) for move in moves]
             for index, move in enumerate(moves):
-                # What an earlier move writes is read before.
-                if any(_meet(move, earlier) for earlier in moves[:index]):
+                # Copy a source before an earlier move overwrites it.
+                if any(_reads_target_of(move, earlier) for earlier in moves[:index]):
                     sources[index] = sources[index].copy()
             for move, source in zip(moves, sources, strict=True):
                 array[_slice(move.target, move, self._layouts[name])] = source
@@ -60,14 +63,14 @@ class HostMemory:
         array = self._arrays[name]
         if list(rows) == list(range(len(rows))):
             return array[: len(rows)]
-        chosen: Array = array[list(rows)]
-        return chosen
+        selected: Array = array[list(rows)]
+        return selected
 
-    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
-        for name, block in sources.items():
-            array, layout, source = self._arrays[name], self._layouts[name], block.owner
+    def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
+        for name, tensor in sources.items():
+            array, layout, source = self._arrays[name], self._layouts[name], tensor.owner
             if not isinstance(source, np.ndarray):
-                raise TypeError(f"what goes to {name!r} is not in host memory")
+                raise TypeError(f"the source of {name!r} is not in host memory")
             for move in moves:
                 array[_slice(move.target, move, layout)] = source[_slice(move.source, move, layout)]
 
@@ -83,7 +86,7 @@ def _slice(row: int, move: Move, layout: Layout) -> tuple[slice, ...]:
     return (rows, slice(None), slice(move.start, move.stop))
 
 
-def _meet(move: Move, earlier: Move) -> bool:
+def _reads_target_of(move: Move, earlier: Move) -> bool:
     """Whether ``move`` reads rows that ``earlier`` writes."""
     return (
         move.source < earlier.target + earlier.num_rows

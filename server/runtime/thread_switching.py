@@ -1,6 +1,8 @@
-"""A graph loaded twice: with one thread for each of several lanes, and with all for a lone one.
+"""Loads each graph twice: with one lane's share of the threads, and with all cores.
 
-What each is good for was measured: docs/decisions/0008-lanes.md.
+A run uses all cores while only one lane is active, and its lane's share otherwise. ONNX Runtime
+fixes the number of threads when it loads a graph, hence the two copies.
+Measurements: docs/decisions/0008-lanes.md.
 """
 
 import logging
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import onnx
 
-from server.runtime.contract import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
+from server.runtime.contract import Array, Backend, BoundGraph, Graph, Layout, Memory, Tensor
 
 log = logging.getLogger(__name__)
 
@@ -19,95 +21,103 @@ class ThreadSwitchingBackend:
     """Implements :class:`server.runtime.contract.Backend`.
 
     Args:
-        narrow: for runs side by side.
-        wide: for a run that has the cores to itself.
-        is_alone: asked before each run, by the thread that runs.
-        max_bytes: of a graph's weights that are held twice; with more it is narrow only.
+        per_lane: runs graphs with the threads of one lane.
+        all_cores: runs graphs with all threads.
+        is_alone: whether only one lane is active. Called before each run, by the running thread.
+        max_bytes: weights of one graph that may be held twice. A graph with more is loaded only
+            for ``per_lane``.
     """
 
     def __init__(
-        self, narrow: Backend, wide: Backend, is_alone: Callable[[], bool], max_bytes: int
+        self,
+        per_lane: Backend,
+        all_cores: Backend,
+        is_alone: Callable[[], bool],
+        max_bytes: int,
     ) -> None:
-        self._narrow = narrow
-        self._wide = wide
+        self._per_lane = per_lane
+        self._all_cores = all_cores
         self._is_alone = is_alone
         self._max_bytes = max_bytes
 
     @property
     def version(self) -> str:
-        return self._narrow.version
+        return self._per_lane.version
 
     def load(
         self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
     ) -> Graph:
-        narrow = self._narrow.load(path, disabled_optimizers, repeats=repeats)
-        if self._narrow.own_bytes(path) > self._max_bytes:
+        per_lane = self._per_lane.load(path, disabled_optimizers, repeats=repeats)
+        if self._per_lane.unshared_bytes(path) > self._max_bytes:
             label = "/".join(path.parts[-3:])
-            log.info("%s is too large to hold twice: a lone run has one lane's threads", label)
-            return narrow
-        wide = self._wide.load(path, disabled_optimizers, repeats=repeats)
-        return _PairedGraph(narrow, wide, self._is_alone)
+            log.info("%s is too large to load twice: every run uses one lane's threads", label)
+            return per_lane
+        all_cores = self._all_cores.load(path, disabled_optimizers, repeats=repeats)
+        return _ThreadSwitchingGraph(per_lane, all_cores, self._is_alone)
 
-    def own_bytes(self, path: Path) -> int:
-        return self._narrow.own_bytes(path)
+    def unshared_bytes(self, path: Path) -> int:
+        return self._per_lane.unshared_bytes(path)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
-        narrow, wide = self._narrow.load_model(model), self._wide.load_model(model)
-        return _PairedGraph(narrow, wide, self._is_alone)
+        return _ThreadSwitchingGraph(
+            self._per_lane.load_model(model), self._all_cores.load_model(model), self._is_alone
+        )
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
-        return self._narrow.memory(layouts)
+        return self._per_lane.memory(layouts)
 
 
-def sides(graph: Graph) -> tuple[Graph, ...]:
-    """A pair's two graphs, either of which may be the next to run; any other graph alone."""
-    return (graph.narrow, graph.wide) if isinstance(graph, _PairedGraph) else (graph,)
+def copies_of(graph: Graph) -> tuple[Graph, ...]:
+    """The loaded copies of a graph, any of which may run next: two, or the graph itself."""
+    if isinstance(graph, _ThreadSwitchingGraph):
+        return (graph.per_lane, graph.all_cores)
+    return (graph,)
 
 
 @dataclass(frozen=True, slots=True)
-class _PairedGraph:
-    narrow: Graph
-    wide: Graph
+class _ThreadSwitchingGraph:
+    per_lane: Graph
+    all_cores: Graph
     is_alone: Callable[[], bool]
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
-        return _PairedBoundGraph(self, states, outputs)
+        return _ThreadSwitchingBoundGraph(self, states, outputs)
 
 
-class _PairedBoundGraph:
-    """Both are bound to the same memory, so that runs may alternate; each when it first runs."""
+class _ThreadSwitchingBoundGraph:
+    """Binds both copies to the same memory, so that runs may alternate. Each binds on first use."""
 
     def __init__(
         self,
-        graph: _PairedGraph,
-        states: Mapping[tuple[str, str], Block],
+        graph: _ThreadSwitchingGraph,
+        states: Mapping[tuple[str, str], Tensor],
         outputs: Collection[str] | None,
     ) -> None:
         self._graph = graph
         self._arguments = (states, outputs)
-        self._narrow: BoundGraph | None = None
-        self._wide: BoundGraph | None = None
+        self._per_lane: BoundGraph | None = None
+        self._all_cores: BoundGraph | None = None
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
-        return self._side().run(inputs)
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
+        return self._select().run(inputs)
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return self._side().run_kept(inputs)
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        return self._select().run_on_device(inputs)
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
-        return self._side().run_into(inputs, outputs, repeats=repeats)
+        return self._select().run_into(inputs, outputs, repeats=repeats)
 
-    def _side(self) -> BoundGraph:
+    def _select(self) -> BoundGraph:
         if self._graph.is_alone():
-            self._wide = self._wide or self._graph.wide.bind(*self._arguments)
-            return self._wide
-        self._narrow = self._narrow or self._graph.narrow.bind(*self._arguments)
-        return self._narrow
+            self._all_cores = self._all_cores or self._graph.all_cores.bind(*self._arguments)
+            return self._all_cores
+        self._per_lane = self._per_lane or self._graph.per_lane.bind(*self._arguments)
+        return self._per_lane

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from server.errors import StartupError
-from server.watched_files import WatchedFiles
+from server.file_changes import FileChanges
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class AccessTokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._watched = WatchedFiles(path)
+        self._changes = FileChanges(path)
         try:
             self._names = _parse(path)
         except (OSError, ValueError) as error:
@@ -49,7 +49,7 @@ class AccessTokens:
         return found
 
     def _refresh(self) -> None:
-        if not self._watched.have_changed():
+        if not self._changes.detected():
             return
         try:
             self._names = _parse(self._path)

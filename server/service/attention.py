@@ -9,7 +9,7 @@ import numpy.typing as npt
 from model.bundle import ATTEND, AttentionKind
 from server.engine.decoding.options import AttentionSelection, LogprobOptions
 from server.engine.engine import Engine
-from server.engine.requests.sequence import GenerationJob
+from server.engine.requests.job import GenerationJob
 from server.errors import InternalError, InvalidArgumentError
 from server.models.registry import Model
 from server.service.generation_options import AttentionOptions

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from model.bundle import Task
+from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.sequence import Completion, EncodingJob
+from server.engine.requests.update import Completion
 from server.errors import InternalError, InvalidArgumentError
 from server.models.registry import Model
 from server.service import validation

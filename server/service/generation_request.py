@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.engine.decoding.options import LogitsOptions, Sampling
-from server.engine.requests.sequence import Completion
+from server.engine.requests.update import Completion
 from server.service.generation_options import (
     DecodingOptions,
     ResponseOptions,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.bundle import Task
-from server.engine.decoding.logits_processors import Constraint
+from server.constraint import Constraint
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
-from server.engine.requests.sequence import GenerationJob
+from server.engine.requests.job import GenerationJob
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service import generation_options as checks

@@ -8,8 +8,9 @@ from model.config import Kind
 from server.bounds import check_bounds
 from server.engine.decoding.options import LogprobOptions
 from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.sequence import Completion, GenerationJob
+from server.engine.requests.update import Completion
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service.caller import Caller

@@ -9,7 +9,7 @@ from dataclasses import replace
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import Completion, JobUpdate
+from server.engine.requests.update import Completion, JobUpdate
 from server.models.registry import Model
 from server.service.attention import read_attention
 from server.service.context import ServiceContext

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import Completion, JobUpdate
+from server.engine.requests.update import Completion, JobUpdate
 from server.errors import DeadlineError, InternalError, InvalidArgumentError, ServeError
 
 

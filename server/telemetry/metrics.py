@@ -68,7 +68,7 @@ class Metrics:
         return MetricsServer(server, thread)
 
     def on_run(self, model: str, report: RunReport) -> None:
-        self._run_rows(model, report.phase).observe(report.num_rows)
+        self._run_rows(model, report.phase).observe(report.num_sequences)
         self._run_seconds(model, report.phase).observe(report.seconds)
 
     def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from server.engine.decoding.logits_processors import ConstraintError, Floats
+from server.constraint import ConstraintError, Floats
 from server.text.large_stack import run_with_large_stack
 from server.text.token_bytes import drops_first_space, token_bytes
 
@@ -130,7 +130,7 @@ class GrammarCompiler:
 
 
 class GrammarConstraint:
-    """Implements :class:`server.engine.decoding.logits_processors.Constraint`."""
+    """Implements :class:`server.constraint.Constraint`."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
         self._matcher = matcher

@@ -10,13 +10,15 @@ import numpy as np
 
 from model.bundle import TOKENIZER_FILE
 from server.engine.cache.slot_cache import Capacity
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
-from server.engine.requests.sequence import DecodingSequence, GenerationJob
-from server.engine.runner import ModelRunner
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.sequence import DecodingSequence
 from server.engine.scheduler import Limits
 from server.models.registry import Model, load_bundle
-from server.runtime.contract import Array, Block, BoundGraph, Graph
+from server.runtime.contract import Array, BoundGraph, Graph, Tensor
+from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 
 MAX_LENGTH = 1200
@@ -44,7 +46,7 @@ class TimedGraph:
         self._stopwatch = stopwatch
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "TimedRun":
         return TimedRun(self._graph.bind(states, outputs), self._stopwatch)
 
@@ -54,18 +56,18 @@ class TimedRun:
         self._bound = bound
         self._stopwatch = stopwatch
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         with self._stopwatch.running():
             return self._bound.run(inputs)
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
         with self._stopwatch.running():
-            return self._bound.run_kept(inputs)
+            return self._bound.run_on_device(inputs)
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
@@ -101,9 +103,9 @@ class BareEngine:
         spec = self.model.manifest.graphs["decode"]
         graph = TimedGraph(self.model.replicas[0].graphs["decode"], self.stopwatch)
         capacity = Capacity(num_slots, self.model.max_length, self.model.max_length)
-        self._runner = ModelRunner(spec, graph, None, capacity)
+        self._runner = ModelRunner(spec, graph, None, capacity, memory=HostMemory)
         limits = Limits(num_slots, MAX_BATCHED_TOKENS)
-        self._generator = Generator(
+        self._generator = GenerationWorker(
             "bench", self._runner, capacity, limits, time.perf_counter, Unobserved()
         )
         self._next_id = 0

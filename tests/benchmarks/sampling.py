@@ -20,12 +20,15 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.machine import machine
+from server.constraint import Floats
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.options import Sampling
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
-from server.engine.gpu.sampler_graph import Shape
-from server.engine.requests.sequence import DecodingSequence, GenerationJob
+from server.engine.gpu.sampler_inputs import Shape
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.sequence import DecodingSequence
+from server.engine.token_selector import greedy
 from server.runtime.ort.backend import OrtBackend
 
 VOCABULARY = 49_152
@@ -62,9 +65,9 @@ def main(
                 on_host, by_graph = _seconds(
                     rounds,
                     partial(_on_the_host, given, requests),
-                    partial(sampler.choose, HostLogits(given), requests),
+                    partial(sampler.sample, HostLogits(given), requests),
                 )
-                found = sampler.choose(HostLogits(given), requests)
+                found = sampler.sample(HostLogits(given), requests)
                 for token, expected in zip(found, _on_the_host(given, requests), strict=True):
                     assert token in (None, expected)
                 left = found.count(None)
@@ -86,9 +89,9 @@ def _sample_request(index: int, options: Sampling, uniform: float) -> SampleRequ
     return SampleRequest(index, row, uniform)
 
 
-def _on_the_host(logits: sampling.Floats, requests: list[SampleRequest]) -> list[int | None]:
-    best = sampling.greedy(logits)
-    options = requests[0].row.job.sampling
+def _on_the_host(logits: Floats, requests: list[SampleRequest]) -> list[int | None]:
+    best = greedy(logits)
+    options = requests[0].sequence.job.sampling
     if options.is_greedy:
         return best
     # The engine copies the logits before it edits them.

@@ -104,7 +104,7 @@ def test_a_second_question_reuses_the_template(int8: Client) -> None:
     assert second.usage.input_tokens - second.usage.reused_tokens < 20
 
 
-def test_a_quantised_export_says_what_it_cost(int8: Client) -> None:
+def test_a_quantized_export_says_what_it_cost(int8: Client) -> None:
     for name in ("smollm2", "en-pt"):
         parity = int8.get_model(name).parity
         assert parity is not None

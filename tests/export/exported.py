@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from export.graphs import export_graphs
-from export.parity import Reference, compare_fp32
+from export.parity import ParityReference, compare_fp32
 from export.signatures import Signatures
 from tests.architectures import checkpoint
 
@@ -19,7 +19,7 @@ class Exported:
     name: str
     directory: Path
     graphs: Signatures
-    reference: Reference
+    reference: ParityReference
 
 
 def export_fp32(name: str, directory: Path) -> Exported:

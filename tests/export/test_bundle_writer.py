@@ -1,4 +1,4 @@
-"""Bundles of every architecture: they verify, they agree with the eager module, or they are not."""
+"""Bundles of every architecture pass verification and the parity check."""
 
 import dataclasses
 from collections import Counter
@@ -99,7 +99,7 @@ def test_int8(tmp_path: Path, name: str) -> None:
     directory = write_bundle(checkpoint(name), tmp_path, precision=Precision.INT8)
     assert read_manifest(directory).precision == Precision.INT8
     parity = read_parity(directory)
-    assert parity.max_absolute_error <= 1e-5  # of the fp32 graph, with evened activations
+    assert parity.max_absolute_error <= 1e-5  # of the fp32 graph, with smoothed activations
     assert 0.99 < parity.min_cosine < 0.999999
     manifest = read_manifest(directory)
     for graph_name, graph in manifest.graphs.items():
@@ -140,7 +140,7 @@ def test_an_existing_bundle_is_left_alone(bundles: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])
 def test_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ExportError, match="no name for a bundle"):
+    with pytest.raises(ExportError, match="is not a bundle name"):
         write_bundle(checkpoint("bert"), tmp_path, version=name)
 
 

@@ -1,11 +1,11 @@
-"""Normalization rules: the library's own are sound, and what would be read beyond them is told."""
+"""Validation of SentencePiece's normalization rules: the library's own are valid."""
 
 import struct
 
 import pytest
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from export.tokenization.charsmap import fault_of
+from export.tokenization.charsmap import find_error
 from tests.export.importers.marian_files import train_vocabulary
 
 
@@ -15,9 +15,9 @@ def test_the_librarys_rules_are_sound(tmp_path, rules: str) -> None:
     model = proto.ModelProto.FromString(path.read_bytes())  # type: ignore[attr-defined]
     charsmap = model.normalizer_spec.precompiled_charsmap
     assert len(charsmap) > 100_000
-    assert fault_of(charsmap) == ""
-    assert fault_of(charsmap[:-1]) == "strings without an end"
-    assert fault_of(charsmap[:1000]).startswith("a trie of")
+    assert find_error(charsmap) == ""
+    assert find_error(charsmap[:-1]) == "strings without an end"
+    assert find_error(charsmap[:1000]).startswith("a trie of")
 
 
 def trie(first: int, value: int = 0, strings: bytes = b"a\0b\0") -> bytes:
@@ -29,9 +29,9 @@ NODE = 1 << 10 | 1 << 8  # its children are at unit 1, where a value is
 
 
 def test_what_points_elsewhere_is_told() -> None:
-    assert fault_of(trie(NODE, 2)) == ""
-    assert fault_of(trie(NODE, 1)) == "a unit that points into a string"
-    assert fault_of(trie(NODE, 4)) == "a unit that points beyond the strings"
-    assert fault_of(trie(300 << 10)) == "a unit that points beyond the trie"
-    assert fault_of(trie(NODE, 0, b"\xff\0")).startswith("strings that are not UTF-8")
-    assert fault_of(b"") == "a trie of 0 bytes"
+    assert find_error(trie(NODE, 2)) == ""
+    assert find_error(trie(NODE, 1)) == "a unit that points into a string"
+    assert find_error(trie(NODE, 4)) == "a unit that points beyond the strings"
+    assert find_error(trie(300 << 10)) == "a unit that points beyond the trie"
+    assert find_error(trie(NODE, 0, b"\xff\0")).startswith("strings that are not UTF-8")
+    assert find_error(b"") == "a trie of 0 bytes"

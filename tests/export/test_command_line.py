@@ -1,4 +1,4 @@
-"""``python -m export``: what it prints, and how it fails."""
+"""``python -m export``: output and errors."""
 
 import subprocess
 import sys

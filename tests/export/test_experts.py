@@ -1,4 +1,4 @@
-"""Experts in few bits: ONNX Runtime's ``QMoE`` against its ``MoE`` over the same numbers."""
+"""Quantized experts: ONNX Runtime's ``QMoE`` against ``MoE`` with the same numbers."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
 from export.experts import quantized_mixture
-from export.matrices import CONTRIB, constant
-from export.recipes import MatrixForm
+from export.quantized_matmul import CONTRIB, constant
+from export.recipes import WeightFormat
 
 NUM_EXPERTS, NUM_TOKENS = 4, 9
 Floats = NDArray[np.float32]
@@ -38,7 +38,7 @@ class Mixture:
         self.x = rng.normal(size=(1, NUM_TOKENS, size)).astype(np.float32)
         self.scores = rng.normal(size=(NUM_TOKENS, NUM_EXPERTS)).astype(np.float32)
 
-    def session(self, form: MatrixForm | None) -> tuple[ort.InferenceSession, ir.Node]:
+    def session(self, form: WeightFormat | None) -> tuple[ort.InferenceSession, ir.Node]:
         """With experts in ``form``, or in floats; and the node that computes it."""
         tape = Tape()
         x = ir.val("x", ir.DataType.FLOAT, [1, "tokens", self.size])
@@ -81,11 +81,11 @@ SIZES = [(128, 256), (48, 80), (36, 52)]
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize(
     ("form", "bits", "error"),
-    [(MatrixForm.BLOCK_INT8, 8, 0.02), (MatrixForm.BLOCK_INT4, 4, 0.15)],
+    [(WeightFormat.BLOCK_INT8, 8, 0.02), (WeightFormat.BLOCK_INT4, 4, 0.15)],
     ids=["int8", "int4"],
 )
 def test_experts_in_few_bits(
-    form: MatrixForm, bits: int, error: float, sizes: tuple[int, int], gated: bool
+    form: WeightFormat, bits: int, error: float, sizes: tuple[int, int], gated: bool
 ) -> None:
     mixture = Mixture(*sizes, gated=gated)
     expected = mixture.run(mixture.session(None)[0])

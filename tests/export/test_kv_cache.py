@@ -1,4 +1,4 @@
-"""Keys and values in eight bits: what the graphs hold, what it costs, and who cannot have it."""
+"""The int8 key/value cache: its graphs, its perplexity, and unsupported models."""
 
 from pathlib import Path
 
@@ -9,22 +9,22 @@ import pytest
 from onnx import numpy_helper
 
 from export.bundle_writer import write_bundle
-from export.cost import Evaluation, score
 from export.errors import UnsupportedError
 from export.graphs import export_graphs
 from export.kv_cache import (
     MIN_DISTINCT_TOKENS,
-    calibration,
-    check_supported,
-    observe,
+    calibrate,
+    calibration_set,
+    check_kv_cache_supported,
     quantize_cache,
 )
-from model.bundle import Device, Dtype, Graph, KvCache, Precision, StateRole
+from export.perplexity import EvaluationSet, measure_perplexity
+from model.bundle import Device, Dtype, GraphSpec, KvCache, Precision, StateRole
 from model.bundle_files import read_manifest, read_parity
 from model.config import ModelConfig
 from tests.architectures import ARCHITECTURES, checkpoint, random_weights
 
-ROWS = Evaluation([[5, 9, 2, 40, 11, 3, 8], [7, 1, 60]])
+ROWS = EvaluationSet([[5, 9, 2, 40, 11, 3, 8], [7, 1, 60]])
 
 
 def constants(path: Path) -> dict[str, np.ndarray]:
@@ -79,13 +79,13 @@ def test_a_token_takes_a_quarter_of_fp32() -> None:
     assert as_int8(graph).cache_bytes_per_token == expected
 
 
-def observed_graphs(name: str) -> Graph:
+def observed_graphs(name: str) -> GraphSpec:
     from export.signatures import signatures  # noqa: PLC0415
 
     return signatures(ARCHITECTURES[name])["decode"]
 
 
-def as_int8(graph: Graph) -> Graph:
+def as_int8(graph: GraphSpec) -> GraphSpec:
     states = tuple(msgspec.structs.replace(state, dtype=Dtype.INT8) for state in graph.states)
     return msgspec.structs.replace(graph, states=states)
 
@@ -116,10 +116,10 @@ def test_scales_are_what_was_seen_and_what_the_kernel_takes(
 ) -> None:
     config = with_heads(ARCHITECTURES["llama"], num_heads, num_kv_heads)
     graphs = export_graphs(config, random_weights(config), tmp_path)
-    before = score(ROWS, tmp_path, graphs).perplexity
-    largest = observe(ROWS, tmp_path, graphs)
+    before = measure_perplexity(ROWS, tmp_path, graphs).perplexity
+    largest = calibrate(ROWS, tmp_path, graphs)
     graphs = quantize_cache(graphs, tmp_path, largest, device)
-    assert score(ROWS, tmp_path, graphs).perplexity == pytest.approx(before, rel=0.02)
+    assert measure_perplexity(ROWS, tmp_path, graphs).perplexity == pytest.approx(before, rel=0.02)
     (node,) = attentions(tmp_path / "decode.onnx")
     attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
     assert attributes["k_quant_type"] == attributes["v_quant_type"] == how.encode()
@@ -144,23 +144,23 @@ def test_scales_are_what_was_seen_and_what_the_kernel_takes(
 
 def test_random_rows_are_looked_at_where_text_says_little() -> None:
     config = ARCHITECTURES["llama"]
-    rows = calibration(config, ROWS).rows
+    rows = calibration_set(config, ROWS).rows
     assert rows[:2] == ROWS.rows
     assert len(rows) > 2
     assert max(map(max, rows)) < config.vocabulary_size
-    assert calibration(config, None).rows == rows[2:]
-    rich = Evaluation([list(range(MIN_DISTINCT_TOKENS))])
-    assert calibration(config, rich) == rich
+    assert calibration_set(config, None).rows == rows[2:]
+    rich = EvaluationSet([list(range(MIN_DISTINCT_TOKENS))])
+    assert calibration_set(config, rich) == rich
 
 
 @pytest.mark.parametrize("name", ["bert", "ssru"])
 def test_what_has_no_such_cache_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UnsupportedError, match="no self-attention with a cache"):
+    with pytest.raises(UnsupportedError, match="this model has no key/value cache"):
         write_bundle(checkpoint(name), tmp_path, kv_cache=KvCache.INT8)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bias_is_refused_on_cuda_alone() -> None:
     with pytest.raises(UnsupportedError, match="attention with a bias"):
-        check_supported(ARCHITECTURES["t5"], Device.CUDA)
-    check_supported(ARCHITECTURES["t5"], Device.CPU)
+        check_kv_cache_supported(ARCHITECTURES["t5"], Device.CUDA)
+    check_kv_cache_supported(ARCHITECTURES["t5"], Device.CPU)

@@ -1,4 +1,4 @@
-"""Large models: the same results, without everything in memory at once."""
+"""Large models: the same results with less memory."""
 
 import dataclasses
 import gc
@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from export.bundle_writer import write_bundle
-from export.double import in_double
+from export.decoding import DecodingInputs, decode_eagerly, decode_eagerly_batched
+from export.float64_reference import float64_model
 from export.graphs import export_graphs
-from export.greedy import Work, decode_eagerly, decode_eagerly_together
-from export.spill import LARGE_BYTES, SpilledWeights, num_bytes
+from export.offload import LARGE_BYTES, OffloadedWeights, num_bytes
 from model.bundle import Precision
 from model.bundle_files import read_parity
 from model.kernels import Step
@@ -23,27 +23,27 @@ from tests.architectures import ARCHITECTURES, checkpoint, random_weights
 
 @pytest.fixture
 def every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("double", "parity", "bundle_writer"):
+    for module in ("float64_reference", "parity", "bundle_writer"):
         monkeypatch.setattr(f"export.{module}.LARGE_BYTES", 1)
 
 
-def test_spilled_weights_are_the_weights_and_leave_the_dictionary(tmp_path: Path) -> None:
+def test_offloaded_weights_are_equal_and_leave_the_dictionary(tmp_path: Path) -> None:
     weights = random_weights(ARCHITECTURES["llama"])
     weights["half"] = torch.arange(6.0).view(2, 3).T.to(torch.float16)  # neither fp32 nor in order
     expected = dict(weights)
-    spilled = SpilledWeights(weights, tmp_path / "weights")
+    offloaded = OffloadedWeights(weights, tmp_path / "weights")
     assert weights == {}
-    assert num_bytes(spilled) == sum(4 * weight.numel() for weight in expected.values())
+    assert num_bytes(offloaded) == sum(4 * weight.numel() for weight in expected.values())
     for name, weight in expected.items():
-        torch.testing.assert_close(spilled[name], weight.float(), rtol=0, atol=0)
+        torch.testing.assert_close(offloaded[name], weight.float(), rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("every_model_is_large")
 @pytest.mark.parametrize("name", ["llama", "ssru", "bert"])
-def test_a_module_in_double_part_by_part_computes_the_same(name: str) -> None:
+def test_converting_modules_one_by_one_to_float64_computes_the_same(name: str) -> None:
     config = ARCHITECTURES[name]
     weights = random_weights(config)
-    whole, parts = from_weights(config, weights).double(), in_double(config, weights)
+    whole, parts = from_weights(config, weights).double(), float64_model(config, weights)
     ids, lengths = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([5], dtype=torch.int32)
     with torch.inference_mode():
         for _ in range(2):  # the weights are as they were after a run
@@ -61,11 +61,11 @@ def test_a_module_in_double_part_by_part_computes_the_same(name: str) -> None:
 def test_rows_together_are_the_rows_alone() -> None:
     config = ARCHITECTURES["llama"]
     model = from_weights(config, random_weights(config)).double()
-    work = Work(prompts=[[3, 1, 4, 1, 5], [9], [2, 6]], num_steps=4)
+    work = DecodingInputs(prompts=[[3, 1, 4, 1, 5], [9], [2, 6]], num_steps=4)
     tokens = np.array([[5, 3, 5, 8], [9, 7, 9, 3], [2, 3, 8, 4]])
     with torch.inference_mode():
         alone = decode_eagerly(model, work, tokens, None)
-        together = decode_eagerly_together(model, work, tokens)
+        together = decode_eagerly_batched(model, work, tokens)
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-12)
 
 

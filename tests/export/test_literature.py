@@ -1,4 +1,4 @@
-"""Architectures of papers that no checkpoint is known of: entries of the same tables."""
+"""Architectures from papers without known checkpoints, built from the same tables."""
 
 import dataclasses
 from pathlib import Path
@@ -8,22 +8,18 @@ import pytest
 import torch
 
 from export.checkpoint import Checkpoint
-from export.equalize import equalized
 from export.graphs import export_graphs
 from export.parity import TOLERANCE, compare_fp32
-from model.config import (
-    AttentionConfig,
+from export.smooth_quant import smooth_activations
+from model.config import AttentionConfig, LayerConfig, ModelConfig, NormOrder, StackConfig
+from model.kernels import PositionEncodings
+from model.position_config import (
     DisentangledConfig,
     DisentangledTerm,
     DistanceKind,
-    LayerConfig,
-    ModelConfig,
-    NormOrder,
     PositionKind,
     SignalKind,
-    StackConfig,
 )
-from model.kernels import AttentionPositions
 from model.positions import sinusoids
 from model.transformer import from_weights
 from tests.architectures import BERT, GPT, VASWANI, attention, checkpoint, random_weights, stack
@@ -93,8 +89,8 @@ def of(config: ModelConfig, name: str) -> Checkpoint:
 )
 def test_graphs_are_the_eager_module(config: ModelConfig, like: str, tmp_path: Path) -> None:
     made = of(config, like)
-    evened = equalized(config, made.weights, [[1, 2, 3], [4, 5]])
-    graphs = export_graphs(config, evened, tmp_path)
+    smoothed = smooth_activations(config, made.weights, [[1, 2, 3], [4, 5]])
+    graphs = export_graphs(config, smoothed, tmp_path)
     reference = compare_fp32(made, tmp_path, graphs)
     assert reference.max_absolute_error <= TOLERANCE
     assert reference.tokens_equal == reference.tokens_compared
@@ -109,7 +105,7 @@ def test_a_universal_transformer_by_the_formula() -> None:
     x = model.embedding.look_up(ids)
     for time in (1, 2, 3):
         x = x + sinusoids(5, size) + sinusoids(4, size)[time]
-        x = model.encoder.layers[0](x, lengths, AttentionPositions())
+        x = model.encoder.layers[0](x, lengths, PositionEncodings())
     torch.testing.assert_close(model.encode(ids, lengths), x)
 
 

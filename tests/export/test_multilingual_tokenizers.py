@@ -18,7 +18,7 @@ from transformers import M2M100Tokenizer, MarianTokenizer
 
 from export.errors import SourceError, UnsupportedError
 from export.sources import DEFAULT_SOURCES
-from tests.export.test_tokenizer_forms import check_ties, differing, read, train, untagged
+from tests.export.test_tokenizer_formats import check_ties, differing, read, train, untagged
 from tests.export.texts import texts
 
 BPE: dict[str, Any] = {"model_type": "bpe"}
@@ -55,7 +55,7 @@ def check(
 ) -> None:
     """Every text of ``corpus`` has the ids of ``library``, each ``moved``, in between the ends.
 
-    What differs has two segmentations of one score: see test_tokenizer_forms.py.
+    What differs has two segmentations of one score: see test_tokenizer_formats.py.
     """
     whole = ours.encode(corpus[0]).ids
     assert whole == [*before, *map(moved, library.encode(corpus[0])), *after]

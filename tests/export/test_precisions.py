@@ -1,4 +1,4 @@
-"""Every precision on every device: what the graphs hold, and how near they stay to fp32."""
+"""Every precision on every device: the graphs' contents, and their distance from fp32."""
 
 import shutil
 from collections import Counter
@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from export.apply_recipe import apply_recipe, runnable
+from export.apply_recipe import apply_recipe, cpu_runnable
 from export.errors import ParityError, UnsupportedError
 from export.graph_files import data_file
-from export.matrices import Int8Rows
 from export.parity import min_cosine
-from export.recipes import AUTO, RECIPES, choose
+from export.quantized_matmul import Int8Rows
+from export.recipes import AUTO, RECIPES, choose_precision
 from model.bundle import Device, Dtype, Precision
 from server.runtime.kernels import int8
 from server.runtime.kernels.library import Kernels
@@ -43,7 +43,7 @@ def test_a_recipe(exported: Exported, tmp_path: Path, precision: Precision, devi
     shutil.copytree(exported.directory, directory)
     recipe = RECIPES[precision, device]
     graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
-    with runnable(recipe, graphs, directory) as folder:
+    with cpu_runnable(recipe, graphs, directory) as folder:
         cosine = min_cosine(exported.reference, folder, graphs, COSINES[precision])
     assert (1 - cosine > 1e-10) == (precision != Precision.FP32)
     for name, graph in graphs.items():
@@ -103,7 +103,7 @@ def test_the_server_knows_every_product(exported: Exported, tmp_path: Path) -> N
     found = operators(exported, tmp_path, Precision.INT8)
     after: Counter[str] = Counter()
     for file in (tmp_path / "graphs").glob("*.onnx"):
-        rewritten = rewrite(file, Kernels.ROW_INT8)
+        rewritten = rewrite(file, Kernels.INT8_MATMUL)
         assert rewritten is not None
         graph = onnx.ModelProto.FromString(rewritten.model).graph
         after.update(node.op_type for node in graph.node)
@@ -132,11 +132,11 @@ def test_rows_of_bytes_are_within_half_a_step() -> None:
 
 
 def test_auto_follows_the_device() -> None:
-    assert choose(AUTO, Device.CPU).precision == Precision.INT8
-    assert choose(AUTO, Device.CUDA).precision == Precision.FP16
-    assert choose("bf16", Device.CPU).precision == Precision.BF16
-    with pytest.raises(UnsupportedError, match="'int3' is not supported; fp32, fp16, bf16, int8"):
-        choose("int3", Device.CPU)
+    assert choose_precision(AUTO, Device.CPU).precision == Precision.INT8
+    assert choose_precision(AUTO, Device.CUDA).precision == Precision.FP16
+    assert choose_precision("bf16", Device.CPU).precision == Precision.BF16
+    with pytest.raises(UnsupportedError, match="'int3' is not supported; supported: fp32, fp16"):
+        choose_precision("int3", Device.CPU)
 
 
 def test_every_precision_has_a_recipe_on_every_device() -> None:

@@ -1,4 +1,4 @@
-"""int8: what it loses, and that rows stay apart."""
+"""int8: accuracy, and independence of rows."""
 
 import shutil
 from pathlib import Path
@@ -14,11 +14,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from onnx_ir.tape import Tape
 
 from export.apply_recipe import apply_recipe
-from export.equalize import divisors, equalized
 from export.graphs import export_graphs
-from export.matrices import Int8Rows, Weight, row_int8
 from export.quantize import quantize_graph
+from export.quantized_matmul import Int8Rows, Weight, row_int8
 from export.recipes import RECIPES
+from export.smooth_quant import residual_smoothing_factors, smooth_activations
 from model.bundle import Device, Precision
 from model.config import ModelConfig
 from model.kernels import Step
@@ -52,7 +52,7 @@ def test_the_error_is_that_of_eight_bits(weight: Weight) -> None:
 
 
 def test_the_largest_values_do_not_saturate() -> None:
-    """AVX2 adds two products of bytes in 16 bits: any weights must leave it room."""
+    """AVX2 adds two constant_matmuls of bytes in 16 bits: any weights must leave it room."""
     rng = np.random.default_rng(2)
     weight = rng.choice(np.array([-3.0, -2.9, -0.5, 0.5, 2.9, 3.0], np.float32), (64, 16))
     weight[:, 0], weight[:, 1] = 3.0, -3.0
@@ -130,28 +130,28 @@ def test_evened_weights_compute_the_same(config: ModelConfig) -> None:
     weights[norm] = weights[norm].clone()
     weights[norm][7] *= 50
     rows = [[3, 1, 4, 1, 5, 9], [2, 6, 5]]
-    evened = equalized(config, weights, rows)
-    assert not torch.equal(evened[norm], weights[norm])
-    assert (evened[norm].abs().max() / evened[norm].abs().mean()) < 0.5 * (
+    smoothed = smooth_activations(config, weights, rows)
+    assert not torch.equal(smoothed[norm], weights[norm])
+    assert (smoothed[norm].abs().max() / smoothed[norm].abs().mean()) < 0.5 * (
         weights[norm].abs().max() / weights[norm].abs().mean()
     )
     ids, step = torch.tensor([[8, 9, 7, 9, 3]]), Step.whole(torch.tensor([5]))
     before, after = (
         model.logits(model.decode(ids, step).hidden)
-        for model in (from_weights(config, weights), from_weights(config, evened))
+        for model in (from_weights(config, weights), from_weights(config, smoothed))
     )
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 def test_what_reads_a_residual_is_divided_in_the_graph(tmp_path: Path) -> None:
-    """A loud channel of a post-norm layer: in int8, closer with divisors than without."""
+    """A loud channel of a post-norm layer: in int8, closer with smoothing_factors than without."""
     weights = random_weights(VASWANI)
     for norm in ("mixer_norm", "feed_forward_norm"):
         for index in range(len(VASWANI.encoder.layers if VASWANI.encoder else ())):
             name = f"encoder.layers.{index}.{norm}.weight"
             weights[name] = weights[name].clone()
             weights[name][5] *= 40
-    found = divisors(VASWANI, weights, [[3, 1, 4, 1, 5, 9], [2, 6, 5]])
+    found = residual_smoothing_factors(VASWANI, weights, [[3, 1, 4, 1, 5, 9], [2, 6, 5]])
     readers = (
         "mixer.qkv",
         "cross_attention.query",
@@ -184,5 +184,5 @@ def test_what_reads_a_residual_is_divided_in_the_graph(tmp_path: Path) -> None:
 
 def test_post_norm_weights_are_left_alone() -> None:
     weights = random_weights(VASWANI)
-    evened = equalized(VASWANI, weights, [[1, 2, 3]])
-    assert all(evened[name] is weights[name] for name in weights)
+    smoothed = smooth_activations(VASWANI, weights, [[1, 2, 3]])
+    assert all(smoothed[name] is weights[name] for name in weights)

@@ -1,4 +1,4 @@
-"""A row's numbers do not depend on the rows beside it, in any precision that a CPU runs."""
+"""A row's results do not depend on its batch, in any precision for CPUs."""
 
 import shutil
 from pathlib import Path
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from export.apply_recipe import apply_recipe
-from export.encoding import EncoderWork, encode_in_graph
-from export.greedy import Work, decode_in_graph, remember_source
+from export.decoding import DecodingInputs, decode_in_graph, prefill_source
+from export.encoding import EncoderInputs, encode_in_graph
 from export.recipes import RECIPES
 from export.runtime import DecodeSession, Floats, Session
 from export.signatures import Signatures
@@ -57,14 +57,14 @@ class Runner:
     def run(self, rows: list[list[int]]) -> list[Floats]:
         if self.decoder is None:
             assert self.encoder is not None
-            work = EncoderWork.of(self.config, rows)
+            work = EncoderInputs.of(self.config, rows)
             return [outputs[0] for outputs in encode_in_graph(self.encoder, work)]
         self.decoder.clear()
         prompts, sources = rows, None
         if self.encoder is not None:
             prompts, sources = [[0, *row[:2]] for row in rows], rows
-            remember_source(self.encoder, self.decoder, sources)
-        work_ = Work(prompts=prompts, num_steps=NUM_STEPS, sources=sources)
+            prefill_source(self.encoder, self.decoder, sources)
+        work_ = DecodingInputs(prompts=prompts, num_steps=NUM_STEPS, sources=sources)
         # The same tokens follow, whatever a row would have chosen.
         tokens = np.full((len(rows), NUM_STEPS), 5)
         return list(decode_in_graph(self.decoder, work_, tokens).logits)

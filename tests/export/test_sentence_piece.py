@@ -1,4 +1,4 @@
-"""SentencePiece's vocabularies in *tokenizers*: the same ids and texts as the library itself."""
+"""SentencePiece vocabularies in *tokenizers*: the ids and texts of the library."""
 
 import unicodedata
 from pathlib import Path
@@ -74,13 +74,13 @@ def test_files_that_are_no_unigram_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="not a SentencePiece model"):
         read_sentence_piece(tmp_path / "none.spm")
     train_vocabulary(path, model_type="bpe")
-    with pytest.raises(UnsupportedError, match="model_type 'BPE' is not supported; UNIGRAM is"):
+    with pytest.raises(UnsupportedError, match="'BPE' is not supported; supported: UNIGRAM"):
         read_sentence_piece(path).to_json(append_eos=True)
     train_vocabulary(path, model_type="char")
     with pytest.raises(UnsupportedError, match="model_type 'CHAR' is not supported"):
         read_sentence_piece(path)
     train_vocabulary(path, treat_whitespace_as_suffix=True)
-    with pytest.raises(UnsupportedError, match="spaces must be written as a prefix"):
+    with pytest.raises(UnsupportedError, match="spaces must be a prefix"):
         read_sentence_piece(path)
 
 

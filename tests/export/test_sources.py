@@ -1,4 +1,4 @@
-"""From what a user names to a checkpoint, and what the messages say."""
+"""Loading checkpoints by name or path, and the error messages."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_command() -> None:
     with pytest.raises(SourceError) as caught:
         absent().locate()
     assert str(caught.value) == (
-        "the default model 'absent' is in the package no-such-model, which is not installed: "
+        "the default model 'absent' needs the package no-such-model, which is not installed: "
         "pip install --no-deps no-such-model==1.2.3"
     )
 

@@ -9,15 +9,17 @@ import numpy as np
 import torch
 
 from export.checkpoint import Checkpoint
-from model.bundle import Graph
+from model.bundle import GraphSpec
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import Beams, EarlyStopping
-from server.engine.generator import Generator
-from server.engine.gpu.sampler_graph import NEVER
+from server.engine.generation_worker import GenerationWorker
+from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
-from server.engine.requests.sequence import GenerationJob, JobUpdate
-from server.engine.runner import ModelRunner
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.update import JobUpdate
 from server.engine.scheduler import Limits
+from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 
 EARLY_STOPPING: dict[EarlyStopping, bool | str] = {
@@ -44,7 +46,7 @@ def check_beams(
     model: Any,
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     *,
     eos: int,
     prompts: list[list[int]],
@@ -100,7 +102,7 @@ def check_beams(
 
 def _run(
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     jobs: list[GenerationJob],
     suppressed: tuple[int, ...],
 ) -> list[list[Hypothesis]]:
@@ -112,10 +114,15 @@ def _run(
     }
     capacity = Capacity(NUM_SLOTS, 64, 64)
     runner = ModelRunner(
-        graphs["decode"], loaded["decode"], loaded.get("encode"), capacity, suppressed
+        graphs["decode"],
+        loaded["decode"],
+        loaded.get("encode"),
+        capacity,
+        suppressed,
+        memory=HostMemory,
     )
     clock = itertools.count().__next__
-    generator = Generator(
+    generator = GenerationWorker(
         "beams", runner, capacity, Limits(NUM_SLOTS, 256), lambda: float(clock()), Unobserved()
     )
     for id_, job in enumerate(jobs):
@@ -163,7 +170,7 @@ def _reference(model: Any, job: GenerationJob, suppressed: tuple[int, ...]) -> l
     # transformers' own option does it after.
     never = torch.tensor(suppressed, dtype=torch.long)
     hook = model.get_output_embeddings().register_forward_hook(
-        lambda _module, _inputs, logits: logits.index_fill(-1, never, NEVER)
+        lambda _module, _inputs, logits: logits.index_fill(-1, never, SUPPRESSED_LOGIT)
     )
     try:
         result = model.generate(ids, attention_mask=torch.ones_like(ids), **options)

@@ -1,4 +1,4 @@
-"""What the tests of BERT's successors share: small shapes, axes, and references."""
+"""Shared by the tests of BERT's successors: small configurations, axes and references."""
 
 from typing import Any
 

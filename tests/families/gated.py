@@ -1,4 +1,4 @@
-"""What the tests of Llama's descendants have in common."""
+"""Shared by the tests of Llama's successors."""
 
 from typing import Any
 

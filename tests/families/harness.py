@@ -26,12 +26,11 @@ noted. Each passing check notes its row in ``build/families``;
 ``python -m scripts.families`` makes them the table.
 """
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,36 +38,29 @@ import torch
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from export.encoding import EncoderWork, encode_in_graph
-from export.equalize import equalized
-from export.graphs import export_graphs
-from export.greedy import (
-    Run,
-    Work,
-    best,
-    decode_in_graph,
+from export.decoding import (
     lengths_of,
     padded,
-    remember_source,
 )
-from export.parity import TIE, TOLERANCE, Reference
-from export.runtime import DecodeSession, Floats, Session
+from export.encoding import EncoderInputs, encode_in_graph
+from export.graphs import export_graphs
+from export.parity import TOLERANCE, ParityReference
+from export.runtime import Floats, Session
+from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
-from model.bundle import Graph
+from model.bundle import GraphSpec
 from model.config import Kind
 from model.kernels import Step
 from model.transformer import Transformer, from_weights
 from scripts.families import Family
 from tests.export.importers.support import WORDS, randomise, save
 from tests.families.beams import check_beams
+from tests.families.decoder_check import ROW_TOLERANCE, CheckedFamily, check_decoder, max_errors
 from tests.families.rows import note, operators_of, sizes_of
 
 VOCABULARY_SIZE = len(WORDS)  # what the small tokenizer has; a model may have more
-NUM_STEPS = 64
-NUM_CHUNKED_STEPS = 2
 END = 3  # of a beam search's hypotheses; likely enough to come
 LENGTHS = (13, 1, 7)  # of prompts, sources and texts
-ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
 
 Expected = Callable[[Any, Tensor], Tensor]
 
@@ -117,19 +109,19 @@ def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) 
     """
     with imported(model, seed) as checkpoint:
         rows = _rows(checkpoint, seed)
-        evened = equalized(checkpoint.config, checkpoint.weights, rows)
-        theirs = [_their_outputs(model, checkpoint, row, expected) for row in rows]
+        smoothed = smooth_activations(checkpoint.config, checkpoint.weights, rows)
+        reference_outputs = [_reference_outputs(model, checkpoint, row, expected) for row in rows]
         errors = []
-        for weights in (checkpoint.weights, evened):
+        for weights in (checkpoint.weights, smoothed):
             module = from_weights(checkpoint.config, weights).double()
-            ours = _our_outputs(module, checkpoint, rows)
-            pairs = zip(ours, theirs, strict=True)
+            eager_outputs = _eager_outputs(module, checkpoint, rows)
+            pairs = zip(eager_outputs, reference_outputs, strict=True)
             errors += [float((actual - wanted).abs().max()) for actual, wanted in pairs]
         assert max(errors) <= TOLERANCE, f"{max(errors):.2e} from transformers"
         return max(errors)
 
 
-def _their_outputs(
+def _reference_outputs(
     model: Any, checkpoint: Checkpoint, row: list[int], expected: Expected | None
 ) -> Tensor:
     ids = torch.tensor([row])
@@ -146,7 +138,7 @@ def _their_outputs(
     return outputs[0]
 
 
-def _our_outputs(
+def _eager_outputs(
     module: Transformer, checkpoint: Checkpoint, rows: list[list[int]]
 ) -> list[Tensor]:
     """Of one padded batch; an encoder-decoder's targets are its sources."""
@@ -157,7 +149,7 @@ def _our_outputs(
     elif checkpoint.config.kind == Kind.DECODER:
         outputs = module.logits(module.decode(ids, Step.whole(lengths)).hidden)
     else:
-        states = module.remember(module.encode(ids, lengths))
+        states = module.cross_attention_kv(module.encode(ids, lengths))
         outputs = module.logits(module.decode(ids, Step.whole(lengths, lengths), states).hidden)
     return [output[: len(row)] for output, row in zip(outputs, rows, strict=True)]
 
@@ -180,7 +172,7 @@ def check_graphs(
         if checkpoint.config.kind == Kind.ENCODER:
             checked = _check_encoder(model, checkpoint, directory, graphs, expected)
         else:
-            checked = _check_decoder(model, checkpoint, directory, graphs)
+            checked = check_decoder(model, checkpoint, _rows(checkpoint), directory, graphs)
             check_beams(
                 model, checkpoint, directory, graphs, eos=END, prompts=_rows(checkpoint, seed=1)
             )
@@ -193,129 +185,36 @@ def check_graphs(
         return note(row)
 
 
-class _Checked(NamedTuple):
-    """``row`` without the family's name, and what transformers gave, for other precisions."""
-
-    row: Family
-    reference: Reference
-
-
 def _check_encoder(
     model: Any,
     checkpoint: Checkpoint,
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     expected: Expected | None,
-) -> _Checked:
+) -> CheckedFamily:
     rows = _rows(checkpoint)
     session = Session(directory, graphs["encode"])
 
-    def work_of(rows: list[list[int]]) -> EncoderWork:
+    def inputs_of(rows: list[list[int]]) -> EncoderInputs:
         has_segments = bool(checkpoint.config.embedding.num_segments)
-        return EncoderWork(rows, [[0] * len(row) for row in rows] if has_segments else None)
+        return EncoderInputs(rows, [[0] * len(row) for row in rows] if has_segments else None)
 
     def run(rows: list[list[int]]) -> list[Floats]:
-        return [outputs[0] for outputs in encode_in_graph(session, work_of(rows))]
+        return [outputs[0] for outputs in encode_in_graph(session, inputs_of(rows))]
 
-    theirs = [
-        _their_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
+    reference_outputs = [
+        _reference_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
     ]
     together, alone = run(rows), [run([row])[0] for row in rows]
-    error = max(_errors(together, theirs))
+    error = max(max_errors(together, reference_outputs))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
-    assert max(_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
+    assert max(max_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
     row = Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
-    return _Checked(row, Reference(theirs, error, 0, 0, texts=work_of(rows)))
+    return CheckedFamily(
+        row, ParityReference(reference_outputs, error, 0, 0, encoder_inputs=inputs_of(rows))
+    )
 
 
 def _mean_hidden(model: Any, ids: Tensor) -> Tensor:
     mean: Tensor = model.base_model(ids).last_hidden_state.mean(1)
     return mean
-
-
-def _check_decoder(
-    model: Any, checkpoint: Checkpoint, directory: Path, graphs: dict[str, Graph]
-) -> _Checked:
-    rows, special = _rows(checkpoint), checkpoint.special_tokens
-    work = Work(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
-    if checkpoint.config.kind == Kind.ENCODER_DECODER:
-        assert special.decoder_start is not None
-        # Forced prefixes of different lengths.
-        prompts = [[special.decoder_start, *row[:index]] for index, row in enumerate(rows)]
-        work = dataclasses.replace(work, prompts=prompts, sources=rows)
-    longest = max(map(len, work.prompts)) + NUM_STEPS
-    assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
-
-    together = _decode(directory, graphs, work)
-    theirs = _their_logits(model, work, together)
-    error = max(_errors([together.logits], [theirs]))
-    assert error <= TOLERANCE, f"{error:.2e} from transformers"
-
-    for index in range(len(rows)):  # alone, and fed the same tokens
-        one = dataclasses.replace(
-            work,
-            prompts=[work.prompts[index]],
-            sources=None if work.sources is None else [work.sources[index]],
-        )
-        alone = _decode(directory, graphs, one, together.tokens[index : index + 1])
-        assert np.abs(alone.logits[0] - together.logits[index]).max() <= ROW_TOLERANCE
-    short = dataclasses.replace(work, num_steps=NUM_CHUNKED_STEPS)
-    chunked = _decode(directory, graphs, short, together.tokens, chunks=3)
-    difference = np.abs(chunked.logits - together.logits[:, :NUM_CHUNKED_STEPS]).max()
-    assert difference <= ROW_TOLERANCE, "a prompt depends on its chunks"
-
-    equal = best(theirs, work.suppressed) == together.tokens
-    chosen = np.take_along_axis(theirs, together.tokens[..., None], -1)
-    allowed = np.array(theirs)
-    allowed[..., list(work.suppressed)] = -np.inf
-    tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
-    assert (equal | tied).all(), "greedy tokens differ"
-    row = Family(
-        family="",
-        kind=checkpoint.config.kind,
-        max_absolute_error=error,
-        tokens_compared=int(equal.size),
-        tokens_equal=int(equal.sum()),
-        tokens_tied=int((tied & ~equal).sum()),
-    )
-    reference = Reference(
-        list(theirs[:, :NUM_CHUNKED_STEPS]), error, 0, 0, work=short, tokens=together.tokens
-    )
-    return _Checked(row, reference)
-
-
-def _decode(
-    directory: Path,
-    graphs: dict[str, Graph],
-    work: Work,
-    tokens: Any = None,
-    chunks: int = 1,
-) -> Run:
-    decoder = DecodeSession(
-        directory,
-        graphs["decode"],
-        num_slots=len(work.prompts),
-        capacity=work.capacity,
-        source_capacity=work.source_capacity,
-    )
-    if work.sources is not None:
-        remember_source(Session(directory, graphs["encode"]), decoder, work.sources)
-    return decode_in_graph(decoder, work, tokens, chunks)
-
-
-def _their_logits(model: Any, work: Work, run: Run) -> Floats:
-    """``[rows, steps, vocabulary]``: after the same tokens, each row in one pass."""
-    rows = []
-    for index, prompt in enumerate(work.prompts):
-        ids = torch.tensor([[*prompt, *run.tokens[index, :-1].tolist()]])
-        if work.sources is None:
-            logits = model(ids).logits
-        else:
-            source = torch.tensor([work.sources[index]])
-            logits = model(input_ids=source, decoder_input_ids=ids).logits
-        rows.append(logits[0, len(prompt) - 1 :].numpy())
-    return np.stack(rows)
-
-
-def _errors(actual: list[Floats], wanted: list[Floats]) -> list[float]:
-    return [float(np.abs(x - y).max()) for x, y in zip(actual, wanted, strict=True)]

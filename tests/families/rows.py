@@ -1,4 +1,4 @@
-"""What a passing check notes of a family: operators, sizes, and the row of ``docs/families.md``."""
+"""Records operators and sizes of a passing family: its row in ``docs/families.md``."""
 
 import json
 import shutil
@@ -10,9 +10,9 @@ import onnx_ir
 
 from export.apply_recipe import apply_recipe
 from export.graph_files import load_graph
-from export.parity import Reference, min_cosine
+from export.parity import ParityReference, min_cosine
 from export.recipes import RECIPES
-from model.bundle import Device, Graph, Precision
+from model.bundle import Device, GraphSpec, Precision
 from model.config import ModelConfig
 from scripts.families import ROWS, Family
 
@@ -23,7 +23,7 @@ _seen: dict[str, Family] = {}  # what this process has noted
 
 
 def sizes_of(
-    config: ModelConfig, reference: Reference, directory: Path, graphs: dict[str, Graph]
+    config: ModelConfig, reference: ParityReference, directory: Path, graphs: dict[str, GraphSpec]
 ) -> dict[str, int]:
     """Bytes of the graphs in ``directory``, fp32, and of what each precision makes of them."""
     sizes = {str(Precision.FP32): _graph_bytes(directory)}
@@ -38,7 +38,7 @@ def sizes_of(
     return sizes
 
 
-def operators_of(directory: Path, graphs: dict[str, Graph]) -> tuple[str, ...]:
+def operators_of(directory: Path, graphs: dict[str, GraphSpec]) -> tuple[str, ...]:
     """Those that attention and experts became: ONNX Runtime's own, or plain ones."""
     used: Counter[str] = Counter()
     for graph in graphs.values():

@@ -1,4 +1,4 @@
-"""What tokens attended to, against transformers' ``cross_attentions`` and their like."""
+"""Attention weights against transformers' ``cross_attentions`` and ``decoder_attentions``."""
 
 import tempfile
 from dataclasses import replace
@@ -23,15 +23,17 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from export.attention import add_attention_graph
+from export.attention_graph import add_attention_graph
 from export.bundle_writer import write_bundle
 from export.graphs import export_graphs
-from model.bundle import ATTEND, AttentionKind, Graph, Precision
+from model.bundle import ATTEND, AttentionKind, GraphSpec, Precision
 from model.bundle_files import read_manifest
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import AttentionSelection
-from server.engine.requests.sequence import DecodingSequence, GenerationJob
-from server.engine.runner import ModelRunner
+from server.engine.model_runner import ModelRunner
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.sequence import DecodingSequence
+from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 from tests.families.harness import VOCABULARY_SIZE, imported
 
@@ -66,7 +68,7 @@ T5_SMALL = T5Config(**T5_OPTIONS)
 SOURCE, TARGET = (5, 9, 13, 6, 21, 8, 4), (7, 11, 5, 5, 30)
 
 
-def loaded_runner(directory: Path, graphs: dict[str, Graph]) -> ModelRunner:
+def loaded_runner(directory: Path, graphs: dict[str, GraphSpec]) -> ModelRunner:
     backend = OrtBackend("cpu", 1)
     loaded = {
         name: backend.load(directory / graph.file, graph.disabled_optimizers)
@@ -78,10 +80,11 @@ def loaded_runner(directory: Path, graphs: dict[str, Graph]) -> ModelRunner:
         loaded.get("encode"),
         Capacity(2, 32, 32),
         attend=loaded[ATTEND],
+        memory=HostMemory,
     )
 
 
-def every(graphs: dict[str, Graph], kind: AttentionKind) -> AttentionSelection:
+def every(graphs: dict[str, GraphSpec], kind: AttentionKind) -> AttentionSelection:
     (output,) = (output for output in graphs[ATTEND].outputs if output.name == kind)
     layers, heads = (tuple(range(int(size))) for size in output.shape[1:3])
     return AttentionSelection(kind, layers, heads, average=False)
@@ -89,7 +92,7 @@ def every(graphs: dict[str, Graph], kind: AttentionKind) -> AttentionSelection:
 
 def attention_of(
     directory: Path,
-    graphs: dict[str, Graph],
+    graphs: dict[str, GraphSpec],
     start: int,
     kind: AttentionKind = AttentionKind.CROSS,
 ) -> Any:
@@ -191,7 +194,7 @@ def test_a_decoders_self_attention_is_the_references(kind: str) -> None:
     np.testing.assert_allclose(averaged, expected, atol=1e-6)
 
 
-def test_a_quantised_bundle_has_it_too(tmp_path: Path) -> None:
+def test_a_quantized_bundle_has_it_too(tmp_path: Path) -> None:
     with imported(BartForConditionalGeneration(BART)) as checkpoint:
         bundle = write_bundle(checkpoint, tmp_path, precision=Precision.INT8)
         start = checkpoint.special_tokens.decoder_start

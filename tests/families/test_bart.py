@@ -1,4 +1,4 @@
-"""BART and those with its weights' names against transformers: each in several configurations."""
+"""BART and the families with its weight names against transformers."""
 
 from pathlib import Path
 from typing import Any

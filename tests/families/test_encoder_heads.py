@@ -1,4 +1,4 @@
-"""Every class of every encoder family against transformers: which dense maps, which names."""
+"""Every class of every encoder family against transformers."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the decoders' importers refuse, by the name of the field."""
+"""Unsupported configurations of decoders; errors name the field."""
 
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,14 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
         ("gemma3", {"layer_types": ["full_attention"]}, SourceError, "1 layer_types for 2 layers"),
         ("gpt2", {"add_cross_attention": True}, UnsupportedError, "add_cross_attention True"),
         ("gpt2", {"activation_function": "selu"}, UnsupportedError, "'selu' is not supported"),
-        ("mixtral", {"num_experts_per_tok": 3}, SourceError, "3 of 2 experts"),
+        ("mixtral", {"num_experts_per_tok": 3}, SourceError, "3 active of 2 experts"),
         (
             "opt",
             {"layer_norm_elementwise_affine": False},
             UnsupportedError,
             "layer_norm_elementwise_affine False is not supported",
         ),
-        ("phi3", {"rope_parameters": LONG}, SourceError, "not 8 factors"),
+        ("phi3", {"rope_parameters": LONG}, SourceError, "the number of factors is not 8"),
         (
             "qwen3",
             {"layer_types": ["full_attention", "chunked_attention"]},

@@ -1,4 +1,4 @@
-"""Token types, which the other tests leave at 0, against transformers."""
+"""Token types against transformers; the other tests leave them at 0."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ import typer
 
 from server import __main__ as command
 from server import app
-from server.runtime.contract import Array, Backend, Block, BoundGraph, Graph, Layout, Memory
+from server.runtime.contract import Array, Backend, BoundGraph, Graph, Layout, Memory, Tensor
 from tests.server.fake_backend import OnHost
 
 # Each makes the rows that read it go wrong, or the whole run, or the thread.
@@ -54,8 +54,8 @@ class FaultyBackend:
         real = self.real.load(path, disabled_optimizers, repeats=repeats)
         return _FaultyGraph(real, self.run_seconds)
 
-    def own_bytes(self, path: Path) -> int:
-        return self.real.own_bytes(path)
+    def unshared_bytes(self, path: Path) -> int:
+        return self.real.unshared_bytes(path)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         return self.real.load_model(model)
@@ -70,7 +70,7 @@ class _FaultyGraph:
     run_seconds: float
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         return _FaultyBoundGraph(self.real.bind(states, outputs), self.run_seconds)
 
@@ -80,7 +80,7 @@ class _FaultyBoundGraph(OnHost):
     real: BoundGraph
     run_seconds: float
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         ids, num_cached = inputs["token_ids"], inputs.get("num_cached_tokens")
         assert isinstance(ids, np.ndarray)
         if ids.shape[1] == 1 and isinstance(num_cached, np.ndarray):

@@ -1,4 +1,4 @@
-"""Distances and their rows, against transformers and against indices written out."""
+"""Disentangled attention against transformers and explicit formulas."""
 
 import pytest
 import torch
@@ -6,35 +6,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from model.config import (
-    AttentionConfig,
-    DisentangledConfig,
-    DisentangledTerm,
-    DistanceKind,
-)
-from model.disentangled import DisentangledBias, logarithmic, skewed
+from model.config import AttentionConfig
+from model.disentangled import DisentangledBias, logarithmic, skew
+from model.position_config import DisentangledConfig, DisentangledTerm, DistanceKind
 
 
-def distances_of(span: int, max_distance: int, kind: DistanceKind) -> DisentangledConfig:
+def disentangled_config(span: int, max_distance: int, kind: DistanceKind) -> DisentangledConfig:
     terms = (DisentangledTerm.CONTENT_TO_POSITION,)
     return DisentangledConfig(kind=kind, span=span, max_distance=max_distance, terms=terms)
 
 
 @pytest.mark.parametrize(("span", "furthest"), [(256, 512), (128, 512), (5, 40), (4, 12)])
-def test_ranges_are_those_the_models_were_trained_with(span: int, furthest: int) -> None:
+def test_log_buckets_equal_those_of_transformers(span: int, furthest: int) -> None:
     distances = torch.arange(1 - furthest, furthest)
     expected = make_log_bucket_position(distances, span, furthest).long()
-    config = distances_of(span, furthest, DistanceKind.LOGARITHMIC)
+    config = disentangled_config(span, furthest, DistanceKind.LOGARITHMIC)
     assert torch.equal(logarithmic(distances, config), expected)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
-def test_skewing_is_an_index(length: int) -> None:
+def test_skew_equals_indexing(length: int) -> None:
     x = torch.randn(3, length, 2 * length)
     expected = [
         [x[:, i, j - i + length - 1] for j in range(length)] for i in range(length)
     ]  # [length, length] of [3]
-    assert torch.equal(skewed(x), torch.stack([torch.stack(row, -1) for row in expected], -2))
+    assert torch.equal(skew(x), torch.stack([torch.stack(row, -1) for row in expected], -2))
 
 
 @settings(max_examples=20, deadline=None)
@@ -58,12 +54,12 @@ def test_keys_of_clipped_distances_by_the_formula(
         output_bias=False,
         scale=scale,
     )
-    bias = DisentangledBias(config, distances_of(span, span, DistanceKind.CLIPPED))
+    bias = DisentangledBias(config, disentangled_config(span, span, DistanceKind.CLIPPED))
     table = torch.randn(2 * span, num_heads * size, generator=generator)
     bias.load_state_dict({"content_to_position": table})
     qkv = torch.randn(1, length, 3 * num_heads * size, generator=generator)
-    places = torch.arange(length)
-    rows = (places[:, None] - places).clamp(-span, span - 1) + span
+    positions = torch.arange(length)
+    rows = (positions[:, None] - positions).clamp(-span, span - 1) + span
     query = qkv[0, :, : num_heads * size].view(length, num_heads, size)
     keys = table.view(-1, num_heads, size)[rows]  # [length, length, heads, size]
     expected = torch.einsum("ihd,ijhd->hij", query, keys) * (scale or size**-0.5)

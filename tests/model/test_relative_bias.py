@@ -1,4 +1,4 @@
-"""Relative biases: T5's buckets against transformers', and what a step sees against the whole."""
+"""Relative position biases: T5's buckets against those of transformers."""
 
 import torch
 from hypothesis import given, settings
@@ -6,32 +6,34 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from model.config import RelativeBiasConfig, RelativeBiasKind
-from model.eager import attend
-from model.relative_bias import BucketBias, distance_buckets
+from model.eager import scaled_dot_product_attention
+from model.position_config import RelativeBiasConfig, RelativeBiasKind
+from model.relative_bias import BucketedBias, distance_buckets
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     num_buckets=st.integers(2, 20).map(lambda half: 2 * half),
     beyond=st.integers(1, 300),
-    both_ways=st.booleans(),
+    bidirectional=st.booleans(),
 )
-def test_buckets_are_those_of_transformers(num_buckets: int, beyond: int, both_ways: bool) -> None:
+def test_buckets_equal_those_of_transformers(
+    num_buckets: int, beyond: int, bidirectional: bool
+) -> None:
     max_distance = num_buckets + beyond
     config = RelativeBiasConfig(
         kind=RelativeBiasKind.BUCKETS, num_buckets=num_buckets, max_distance=max_distance
     )
     distances = torch.arange(-max_distance, max_distance + 1)
     expected = T5Attention._relative_position_bucket(
-        distances, bidirectional=both_ways, num_buckets=num_buckets, max_distance=max_distance
+        distances, bidirectional=bidirectional, num_buckets=num_buckets, max_distance=max_distance
     )
-    assert torch.equal(distance_buckets(config, both_ways=both_ways), expected)
+    assert torch.equal(distance_buckets(config, bidirectional=bidirectional), expected)
 
 
-def test_all_distances_from_the_largest_on_have_one_bias() -> None:
+def test_distances_beyond_the_maximum_share_a_bias() -> None:
     config = RelativeBiasConfig(kind=RelativeBiasKind.BUCKETS, num_buckets=8, max_distance=12)
-    bias = BucketBias(config, 4, both_ways=True)
+    bias = BucketedBias(config, 4, bidirectional=True)
     torch.nn.init.normal_(bias.weight, generator=torch.Generator().manual_seed(0))
     values = bias(torch.tensor([[[-500, -12, 0, 12, 500]]]))[0, :, 0]  # [heads, distances]
     assert torch.equal(values[:, 0], values[:, 1])
@@ -44,7 +46,7 @@ def test_a_bias_is_added_to_the_scaled_scores() -> None:
     query = torch.randn(2, 4, 5, 8, generator=generator)
     key, value = torch.randn(2, 2, 4, 7, 8, generator=generator)
     bias = torch.randn(1, 4, 5, 7, generator=generator)
-    allowed = torch.ones(2, 1, 5, 7, dtype=torch.bool)
+    mask = torch.ones(2, 1, 5, 7, dtype=torch.bool)
     expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=0.3)
-    actual = attend(query, key, value, allowed, scale=0.3, bias=bias)
+    actual = scaled_dot_product_attention(query, key, value, mask, scale=0.3, bias=bias)
     torch.testing.assert_close(actual, expected.transpose(1, 2).flatten(2))

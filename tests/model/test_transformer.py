@@ -1,4 +1,4 @@
-"""The assembled model: parameters, states, and steps that add up to the whole."""
+"""The whole model: parameters, states, and stepwise decoding."""
 
 import subprocess
 import sys
@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import torch
 
-from model.config import Kind, ModelConfig
-from model.kernels import AttentionPositions, Step
+from model.config import Branches, Kind, ModelConfig
+from model.kernels import PositionEncodings, Step
 from model.mixers import State
 from model.transformer import Transformer, from_weights, parameter_shapes
 from tests.architectures import ARCHITECTURES, BERT, LLAMA, SSRU, VASWANI, random_weights
@@ -25,14 +25,14 @@ def model_of(config: ModelConfig) -> Transformer:
 
 
 @pytest.mark.parametrize("name", WITH_DECODER)
-def test_steps_of_one_token_add_up_to_the_whole(name: str) -> None:
+def test_decoding_step_by_step_equals_the_whole_sequence(name: str) -> None:
     model = model_of(ARCHITECTURES[name])
     ids = torch.tensor([[3, 14, 15, 9, 26, 5]])
     source, source_lengths = torch.tensor([[2, 7, 18, 28]]), None
     first: list[State] | None = None
     if model.config.kind == Kind.ENCODER_DECODER:
         source_lengths = i32(4)
-        first = model.remember(model.encode(source, source_lengths))
+        first = model.cross_attention_kv(model.encode(source, source_lengths))
     whole = model.logits(model.decode(ids, Step.whole(i32(6), source_lengths), first).hidden)
 
     layers = model.config.decoder.layers if model.config.decoder else ()
@@ -54,7 +54,7 @@ def test_steps_of_one_token_add_up_to_the_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("config", [BERT, ARCHITECTURES["classifier"]])
-def test_an_encoders_row_does_not_depend_on_its_batch(config: ModelConfig) -> None:
+def test_encoder_rows_do_not_depend_on_their_batch(config: ModelConfig) -> None:
     model = model_of(config)
     rows = [[5, 6, 7, 8, 9], [11, 12], [20]]
     ids = torch.zeros(3, 5, dtype=torch.long)
@@ -78,7 +78,7 @@ def test_embeddings_have_length_one() -> None:
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(3))
 
 
-def test_parameter_names_are_the_importers_contract() -> None:
+def test_parameter_names() -> None:
     shapes = parameter_shapes(LLAMA)
     assert shapes["embedding.tokens.weight"] == (61, 64)
     assert shapes["decoder.layers.1.mixer.qkv.weight"] == (64, (4 + 2 * 2) * 16)
@@ -96,7 +96,7 @@ def test_parameter_names_are_the_importers_contract() -> None:
     )
 
 
-def test_a_layer_that_is_applied_twice_is_held_once() -> None:
+def test_shared_layers_have_one_set_of_weights() -> None:
     config = ARCHITECTURES["classifier"]
     shapes = parameter_shapes(config)
     assert not any(name.startswith("encoder.layers.1") for name in shapes)
@@ -109,18 +109,29 @@ def test_a_layer_that_is_applied_twice_is_held_once() -> None:
     layer = from_weights(once, random_weights(once)).encoder.layers[0]
     ids, lengths = torch.arange(12).view(2, 6), i32(6, 4)
     twice = layer(
-        from_weights(once, random_weights(once)).encode(ids, lengths), lengths, AttentionPositions()
+        from_weights(once, random_weights(once)).encode(ids, lengths), lengths, PositionEncodings()
     )
     torch.testing.assert_close(model_of(config).encode(ids, lengths), twice)
 
 
-def test_weights_are_held_not_copied() -> None:
+def test_from_weights_does_not_copy() -> None:
     weights = random_weights(LLAMA)
     model = from_weights(LLAMA, weights)
     held = model.state_dict()["embedding.tokens.weight"]
     assert held.data_ptr() == weights["embedding.tokens.weight"].data_ptr()
 
 
-def test_the_manifest_needs_no_torch() -> None:
-    code = "import sys, model.bundle, model.config; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_manifest_does_not_import_torch() -> None:
+    code = "import sys, model.bundle, model.config; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == "False"
+
+
+def test_parallel_branches_are_pre_norm() -> None:
+    assert BERT.encoder is not None
+    layers = [
+        msgspec.structs.replace(layer, branches=Branches.PARALLEL) for layer in BERT.encoder.layers
+    ]
+    encoder = msgspec.structs.replace(BERT.encoder, layers=tuple(layers))
+    with pytest.raises(ValueError, match="parallel branches are pre-norm, not post-norm"):
+        parameter_shapes(msgspec.structs.replace(BERT, encoder=encoder))

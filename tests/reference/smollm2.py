@@ -1,4 +1,4 @@
-"""SmolLM2 as *transformers* reads the same GGUF: its own dequantisation, its own Llama."""
+"""SmolLM2 as *transformers* reads the same GGUF: its own dequantization, its own Llama."""
 
 from functools import cache
 from typing import Any

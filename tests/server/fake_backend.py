@@ -1,4 +1,4 @@
-"""A graph at the runtime boundary whose answers depend on every cached token.
+"""A fake decode graph whose logits depend on every cached token.
 
 It stores token ids in its state and computes the next token from all that a row
 has stored, so a lost, swapped or stale row changes the output.
@@ -10,23 +10,23 @@ from functools import cache
 
 import numpy as np
 
-from model.bundle import Dtype, Graph, StateRole, StateSpec, TensorSpec
-from server.runtime.contract import Array, Block
+from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
+from server.runtime.contract import Array, Tensor
 
 VOCABULARY = 97
 EOS = 0
 
 
-def host_view(block: Block) -> Array:
-    """The memory of a block on the host, whoever made it."""
-    data = (ctypes.c_uint8 * block.num_bytes).from_address(block.pointer)
-    array: Array = np.ctypeslib.as_array(data).view(block.dtype).reshape(block.shape)
+def host_view(tensor: Tensor) -> Array:
+    """A view of a tensor in host memory."""
+    data = (ctypes.c_uint8 * tensor.num_bytes).from_address(tensor.pointer)
+    array: Array = np.ctypeslib.as_array(data).view(tensor.dtype).reshape(tensor.shape)
     return array
 
 
 @cache
 def noise() -> Array:
-    """Rows of logits, of which each text gets one."""
+    """Rows of logits; each text gets one of them."""
     return np.random.default_rng(0).normal(size=(1009, VOCABULARY)).astype(np.float32)
 
 
@@ -56,7 +56,7 @@ def reference(
     return tokens[len(prompt) :]
 
 
-def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
+def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> GraphSpec:
     kv = StateSpec(
         name="key.0",
         role=StateRole.KV,
@@ -85,27 +85,27 @@ def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> Graph:
     ids = TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length"))
     logits = TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("batch", VOCABULARY))
     states = (kv, *((cross,) if has_source else ()), *((recurrent,) if is_recurrent else ()))
-    return Graph(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
+    return GraphSpec(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
 
 
-def only_arrays(inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
-    """What the engine gives a graph: arrays, as long as nothing of it stays on a device."""
-    return {name: value for name, value in inputs.items() if not isinstance(value, Block)}
+def only_arrays(inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
+    """The inputs of a graph, without those that are tensors of a device."""
+    return {name: value for name, value in inputs.items() if not isinstance(value, Tensor)}
 
 
 class OnHost:
-    """A bound graph whose outputs are arrays, as far as :meth:`run` alone says what it does."""
+    """A bound graph that only defines :meth:`run`, over arrays."""
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         raise NotImplementedError
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
@@ -113,7 +113,7 @@ class OnHost:
 
 
 class FakeDecode:
-    """``poison``: a token id after which a row's logits are NaN, as is what it keeps of it.
+    """``poison``: a token id after which a row's logits and its cached values are NaN.
 
     ``fail``: one that makes the run raise, when it has already changed all states.
     ``is_padded``: runs may have rows of padding, which read id 0.
@@ -129,22 +129,22 @@ class FakeDecode:
         self.max_tokens_in_run = 0
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "BoundFakeDecode":
         assert outputs is None
-        return BoundFakeDecode(self, {name: block for (name, _), block in states.items()})
+        return BoundFakeDecode(self, {name: tensor for (name, _), tensor in states.items()})
 
 
 class BoundFakeDecode(OnHost):
-    def __init__(self, graph: FakeDecode, states: dict[str, Block]) -> None:
+    def __init__(self, graph: FakeDecode, states: dict[str, Tensor]) -> None:
         self._graph = graph
         self._keep_alive = states
-        self._states = {name: host_view(block) for name, block in states.items()}
+        self._states = {name: host_view(tensor) for name, tensor in states.items()}
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
@@ -152,7 +152,7 @@ class BoundFakeDecode(OnHost):
             host_view(outputs[name])[...] = array
         return repeats and self._graph.is_recorded
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         inputs = only_arrays(inputs)
         ids = inputs["token_ids"]
         cached, new = inputs["num_cached_tokens"], inputs["num_new_tokens"]
@@ -190,15 +190,15 @@ class BoundFakeDecode(OnHost):
 
 
 class FakeEncode(OnHost):
-    """The encoder of an encoder-decoder: its memory is the source's token ids."""
+    """The encoder of an encoder-decoder: its outputs are the source's token ids."""
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "FakeEncode":
         assert not states
         assert outputs is None
         return self
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         inputs = only_arrays(inputs)
         return {"cross_key.0": inputs["token_ids"].astype(np.float32)[:, None, :, None]}

@@ -1,25 +1,27 @@
-"""A worker over the fake runtime, and all that it said."""
+"""A worker over the fake runtime, with all its updates; every step checks the accounting."""
 
 from dataclasses import dataclass, field
 
-from server.engine.cache.slot_cache import Capacity, MakeMemory, SlotCache
-from server.engine.generator import Generator
+from server.engine.cache.slot_cache import Capacity, SlotCache
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
-from server.engine.gpu.device_sampler import bind_take
-from server.engine.gpu.sampler_graph import Shape
+from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.sampler_inputs import Shape
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Load, RunReport
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import Completion, GenerationJob, JobUpdate
-from server.engine.runner import ModelRunner
+from server.engine.requests.update import Completion, JobUpdate
 from server.engine.scheduler import Limits
+from server.runtime.contract import MakeMemory
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 from tests.server.fake_backend import EOS, VOCABULARY, FakeDecode, FakeEncode, decode_spec
-from tests.server.samplers import chooser, load_model
+from tests.server.samplers import device_sampler, load_model
 
 MAX_LENGTH = 64
 
-# Where the slots may be: as arrays, and as memory that graphs alone can reach.
+# Where slots can be: in arrays, and in memory that only graphs can reach.
 MEMORIES: dict[str, MakeMemory] = {
     "host": HostMemory,
     "device": OrtBackend("cpu", 1, has_device_memory=True).memory,
@@ -51,9 +53,9 @@ class Recorder:
 
 @dataclass
 class Bench:
-    """A generator and all that it said. Outputs by job, then by number."""
+    """A worker and all its updates."""
 
-    generator: Generator
+    worker: GenerationWorker
     graph: FakeDecode
     clock: Clock
     recorder: Recorder
@@ -61,16 +63,17 @@ class Bench:
     updates: list[JobUpdate] = field(default_factory=list)
 
     def submit(self, id_: int, job: GenerationJob) -> None:
-        self.generator.submit(id_, job)
+        self.worker.submit(id_, job)
 
     def step(self) -> list[JobUpdate]:
-        updates = self.generator.step()
+        updates = self.worker.step()
+        self.worker.check()
         self.updates += updates
         return updates
 
     def run(self, max_steps: int = 10_000) -> None:
         for _ in range(max_steps):
-            if not self.generator.has_work:
+            if not self.worker.has_work:
                 return
             self.step()
         raise AssertionError("the work does not end")
@@ -78,36 +81,36 @@ class Bench:
     def tokens_of(self, id_: int, output: int = 0) -> list[int]:
         return [
             token
-            for progress in self.updates
-            if (progress.id, progress.output) == (id_, output)
-            for token in progress.tokens
+            for update in self.updates
+            if (update.id, update.output) == (id_, output)
+            for token in update.tokens
         ]
 
     def ends_of(self, id_: int) -> dict[int, Completion]:
         ends: dict[int, Completion] = {}
-        for progress in self.updates:
-            if progress.id == id_ and progress.completion is not None:
-                assert progress.output not in ends, "an output ends once"
-                ends[progress.output] = progress.completion
+        for update in self.updates:
+            if update.id == id_ and update.completion is not None:
+                assert update.output not in ends, "an output ends once"
+                ends[update.output] = update.completion
         return ends
 
     def last_of(self, id_: int, output: int = 0) -> JobUpdate:
         (last,) = (
-            progress
-            for progress in self.updates
-            if (progress.id, progress.output) == (id_, output) and progress.completion is not None
+            update
+            for update in self.updates
+            if (update.id, update.output) == (id_, output) and update.completion is not None
         )
         return last
 
     @property
     def tokens(self) -> dict[int, list[int]]:
-        return {id_: self.tokens_of(id_) for id_ in {progress.id for progress in self.updates}}
+        return {id_: self.tokens_of(id_) for id_ in {update.id for update in self.updates}}
 
     @property
     def outcomes(self) -> dict[int, list[Outcome]]:
         return {
             id_: [end.outcome for end in ends.values()]
-            for id_ in {progress.id for progress in self.updates}
+            for id_ in {update.id for update in self.updates}
             if (ends := self.ends_of(id_))
         }
 
@@ -136,12 +139,12 @@ def bench(
         capacity,
         memory=MEMORIES[memory],
         buckets=buckets,
-        take=bind_take(load_model, shape) if chooses and memory == "device" else None,
+        row_gather=bind_row_gather(load_model, shape) if chooses and memory == "device" else None,
     )
     limits = Limits(num_slots, max_batched_tokens, min_chunk=4)
-    chosen_by = chooser(shape) if chooses else None
-    generator = Generator("fake", runner, capacity, limits, clock, recorder, chosen_by)
-    return Bench(generator, decode, clock, recorder, runner.cache)
+    sampler = device_sampler(shape) if chooses else None
+    worker = GenerationWorker("fake", runner, capacity, limits, clock, recorder, sampler)
+    return Bench(worker, decode, clock, recorder, runner.cache)
 
 
 def job(prompt: list[int], max_new_tokens: int, source: tuple[int, ...] = ()) -> GenerationJob:

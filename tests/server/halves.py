@@ -1,19 +1,19 @@
-"""An encoder at the runtime boundary, and the worker that serves it."""
+"""A fake encoder graph, and a worker that runs it."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from model.bundle import Dtype, Graph, TensorSpec
-from server.engine.encoder import TOKEN_VECTORS, BatchLimits, Encoder
+from model.bundle import Dtype, GraphSpec, TensorSpec
+from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
 from server.engine.observer import Unobserved
-from server.runtime.contract import Array, Block
+from server.runtime.contract import Array, Tensor
 from tests.server.company import FAIL, POISON
 
 
 @dataclass
 class Halves:
-    """An encoder: half of each token id, its sum for the text."""
+    """Its token vectors are half the token ids, and a text's vector is their sum."""
 
     num_runs: int = 0
 
@@ -29,16 +29,16 @@ class Halves:
         tokens = np.where(ids == POISON, np.nan, ids / 2)[..., None]
         return {"vectors": np.nan_to_num(tokens.sum(1)), TOKEN_VECTORS: tokens}
 
-    def run_kept(self, inputs) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+    def run_on_device(self, inputs) -> dict[str, Tensor]:
+        return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
     def run_into(self, inputs, outputs, *, repeats=False) -> bool:
         raise NotImplementedError
 
 
-def encoder_of(graph: Halves, limits: BatchLimits) -> Encoder:
-    """What serves ``graph``."""
-    spec = Graph(
+def encoder_of(graph: Halves, limits: BatchLimits) -> EncoderWorker:
+    """A worker that runs ``graph``."""
+    spec = GraphSpec(
         file="encode.onnx",
         inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),
         outputs=tuple(
@@ -46,4 +46,4 @@ def encoder_of(graph: Halves, limits: BatchLimits) -> Encoder:
             for name, shape in (("vectors", ("batch", 1)), (TOKEN_VECTORS, ("batch", "length", 1)))
         ),
     )
-    return Encoder("fake", spec, graph, limits, lambda: 0.0, Unobserved())
+    return EncoderWorker("fake", spec, graph, limits, lambda: 0.0, Unobserved())

@@ -1,4 +1,4 @@
-"""Choosers over the CPU, and what they copied of logits."""
+"""Device samplers that run on the CPU, and the rows of logits that they copy to the host."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,48 +7,51 @@ from functools import cache
 import numpy as np
 import onnx
 
+from server.constraint import Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits_processors import Floats
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
-from server.engine.gpu.sampler_graph import ROWS, Shape
-from server.engine.requests.sequence import DecodingSequence as Row
-from server.engine.requests.sequence import GenerationJob
-from server.runtime.contract import Array, Block, BoundGraph, Graph
+from server.engine.gpu.sampler_inputs import GATHERED, ROWS, Shape
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.sequence import DecodingSequence
+from server.engine.token_selector import greedy
+from server.runtime.contract import Array, BoundGraph, Graph, Tensor
 from server.runtime.ort.backend import OrtBackend
 
-# It keeps what it has loaded.
+# The backend caches the graphs that it has loaded.
 load_model = OrtBackend("cpu", 1).load_model
 
 
 @cache
-def chooser(shape: Shape) -> DeviceSampler:
+def device_sampler(shape: Shape) -> DeviceSampler:
     return DeviceSampler(load_model, shape)
 
 
-def ask(index: int, job: GenerationJob, tokens: Sequence[int], uniform: float) -> SampleRequest:
-    """For a row that has generated ``tokens``."""
-    row = Row.first_of(index, replace(job, max_new_tokens=len(tokens) + 1))
+def sample_request(
+    index: int, job: GenerationJob, tokens: Sequence[int], uniform: float
+) -> SampleRequest:
+    """A request for a row that has generated ``tokens``."""
+    row = DecodingSequence.first_of(index, replace(job, max_new_tokens=len(tokens) + 1))
     row.tokens += tokens
     return SampleRequest(index, row, uniform)
 
 
-def on_the_host(logits: Floats, wanted: SampleRequest) -> int | None:
-    """The host's token for ``logits [vocabulary]``; None where there is none."""
-    if sampling.greedy(logits[None]) == [None]:
+def host_token(logits: Floats, request: SampleRequest) -> int | None:
+    """The token that the host samples from ``logits [vocabulary]``; None if it samples none."""
+    if greedy(logits[None]) == [None]:
         return None
     adjusted = logits.copy()
-    wanted.row.adjust(adjusted)
+    request.sequence.process_logits(adjusted)
     if adjusted.max() == -np.inf:
         return None
-    options = wanted.row.job.sampling
+    options = request.sequence.job.sampling
     if options.is_greedy:
         return int(adjusted.argmax())
-    return sampling.sample(adjusted, options, wanted.uniform)
+    return sampling.sample(adjusted, options, request.uniform)
 
 
 @dataclass
 class Copies:
-    """Loads graphs and notes which rows of logits were copied to the host."""
+    """Loads graphs, and records which rows of logits they copy to the host."""
 
     backend: OrtBackend
     rows: list[int] = field(default_factory=list)
@@ -56,18 +59,18 @@ class Copies:
 
     def load(self, model: onnx.ModelProto) -> Graph:
         graph = self.backend.load_model(model)
-        is_take = model.graph.output[0].name == "taken"
-        return _CountedGraph(graph, self, is_take)
+        is_gather = model.graph.output[0].name == GATHERED
+        return _CountedGraph(graph, self, is_gather)
 
 
 @dataclass
 class _CountedGraph:
     real: Graph
     copies: Copies
-    is_take: bool
+    is_gather: bool
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "_CountedBoundGraph":
         assert outputs is None
         return _CountedBoundGraph(self.real.bind(states), self)
@@ -78,8 +81,8 @@ class _CountedBoundGraph:
     real: BoundGraph
     graph: _CountedGraph
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
-        if self.graph.is_take:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
+        if self.graph.is_gather:
             rows = inputs[ROWS]
             assert isinstance(rows, np.ndarray)
             self.graph.copies.rows += rows.tolist()
@@ -87,13 +90,13 @@ class _CountedBoundGraph:
             self.graph.copies.num_runs += 1
         return self.real.run(inputs)
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return self.real.run_kept(inputs)
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        return self.real.run_on_device(inputs)
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:

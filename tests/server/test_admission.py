@@ -1,4 +1,4 @@
-"""What is accepted: counts that add up, clients that wait, callers who would wait in vain."""
+"""Admission control: exact counts, rate limits, and rejection of requests that would time out."""
 
 import asyncio
 import threading
@@ -20,8 +20,9 @@ from server.engine.requests.admission import (
     ClientRate,
 )
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.job import Cost
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import Completion, Cost
+from server.engine.requests.update import Completion
 from server.errors import (
     DeadlineError,
     Limit,
@@ -33,7 +34,7 @@ from server.frontends.grpc.status import field_of
 from server.service.threads import BoundedExecutor
 from tests.server.generating import bench, job
 
-ROOM = AdmissionLimits(most=Cost(6, 100), parallel=Cost(2, 80))
+LIMITS = AdmissionLimits(max_accepted=Cost(6, 100), max_running=Cost(2, 80))
 SECOND = 1_000_000_000
 costs = st.builds(Cost, st.integers(1, 8), st.integers(1, 130))
 
@@ -43,19 +44,19 @@ def ended(seconds: float) -> Completion:
 
 
 @given(st.lists(st.tuples(costs, st.booleans()), max_size=60))
-def test_counts_never_pass_the_bounds_and_return_to_zero(requests) -> None:
-    admission, running = Admission("m", ROOM), []
+def test_counts_stay_within_limits_and_return_to_zero(requests) -> None:
+    admission, running = Admission("m", LIMITS), []
     for cost, ends_one in requests:
         fits = (
-            admission.accepted.num_rows + cost.num_rows <= 6
+            admission.accepted.num_sequences + cost.num_sequences <= 6
             and admission.accepted.num_tokens + cost.num_tokens <= 100
         )
-        if cost.num_rows > 6 or cost.num_tokens > 100:
+        if cost.num_sequences > 6 or cost.num_tokens > 100:
             with pytest.raises(RequestTooLargeError):
                 admission.check(cost)
         elif fits:
             admission.check(cost)
-            admission.take(cost)
+            admission.accept(cost)
             running.append(cost)
         else:
             with pytest.raises(OverloadedError) as caught:
@@ -63,16 +64,16 @@ def test_counts_never_pass_the_bounds_and_return_to_zero(requests) -> None:
             assert caught.value.limit in {Limit.QUEUE_ROWS, Limit.QUEUE_TOKENS}
             assert MIN_RETRY_SECONDS <= caught.value.retry_seconds <= MAX_RETRY_SECONDS
         if ends_one and running:
-            admission.give_back(running.pop(0), ended(1.0))
+            admission.release(running.pop(0), ended(1.0))
         assert admission.accepted == sum(running, Cost(0, 0))
     for cost in running:
-        admission.give_back(cost)
+        admission.release(cost)
     assert admission.accepted == Cost(0, 0)
 
 
-def test_the_limit_that_was_reached_is_named() -> None:
-    admission = Admission("m", ROOM)
-    admission.take(Cost(5, 10))
+def test_the_error_names_the_limit() -> None:
+    admission = Admission("m", LIMITS)
+    admission.accept(Cost(5, 10))
     with pytest.raises(OverloadedError, match="no more requests") as rows:
         admission.check(Cost(2, 10))
     assert rows.value.limit == Limit.QUEUE_ROWS
@@ -89,22 +90,22 @@ def test_the_limit_that_was_reached_is_named() -> None:
         (Cost(1, 101, 60), "max_new_tokens"),
     ],
 )
-def test_what_never_fits_is_refused_by_its_field(cost: Cost, field: str) -> None:
+def test_a_request_that_never_fits_names_its_field(cost: Cost, field: str) -> None:
     with pytest.raises(RequestTooLargeError) as caught:
-        Admission("m", ROOM).check(cost)
+        Admission("m", LIMITS).check(cost)
     assert field_of(caught.value) == field
 
 
-def test_who_would_wait_in_vain_is_refused_early() -> None:
-    """Two run at a time, 4 s each; two more wait: the fifth waits for about 6 s, and runs."""
-    admission = Admission("m", ROOM)
+def test_a_request_that_would_time_out_in_the_queue_is_rejected() -> None:
+    """Two jobs run at a time, 4 s each, and two wait: a fifth one waits for about 6 s."""
+    admission = Admission("m", LIMITS)
     one = Cost(1, 1)
-    admission.check(one, 0.001)  # nothing is known yet
-    admission.take(one)
-    admission.give_back(one, ended(4.0))
-    admission.check(one, 0.001)  # nothing is before it
+    admission.check(one, 0.001)  # no job has ended yet
+    admission.accept(one)
+    admission.release(one, ended(4.0))
+    admission.check(one, 0.001)  # the queue is empty
     for _ in range(4):
-        admission.take(one)
+        admission.accept(one)
     assert admission.wait_seconds(one) == pytest.approx(6.0)
     admission.check(one, 7.5)
     admission.check(one)
@@ -114,30 +115,31 @@ def test_who_would_wait_in_vain_is_refused_early() -> None:
     assert "about 7.0 s long" in str(caught.value)
 
 
-def test_what_failed_teaches_nothing() -> None:
-    admission = Admission("m", ROOM)
+def test_failed_jobs_do_not_enter_the_averages() -> None:
+    admission = Admission("m", LIMITS)
     for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.DEADLINE):
-        admission.take(Cost(1, 1))
-        admission.give_back(Cost(1, 1), Completion(outcome, 0.0, 9.0, 9.0))
+        admission.accept(Cost(1, 1))
+        admission.release(Cost(1, 1), Completion(outcome, 0.0, 9.0, 9.0))
     for _ in range(5):
-        admission.take(Cost(1, 1))
+        admission.accept(Cost(1, 1))
     assert admission.wait_seconds(Cost(1, 1)) == 0.0
 
 
 @given(costs, costs)
 def test_bulk_work_leaves_others_a_quarter(before: Cost, cost: Cost) -> None:
-    """6 rows and 100 tokens are 4 and 75 for it, unless nothing else is there."""
-    admission = Admission("m", ROOM)
-    admission.take(before)
+    """Of 6 sequences and 100 tokens it gets 4 and 75, unless the model is idle."""
+    admission = Admission("m", LIMITS)
+    admission.accept(before)
     after = before + cost
-    assume(cost.num_rows <= 6 and cost.num_tokens <= 100)
-    if after.num_rows > 4 or after.num_tokens > 75:
+    assume(cost.num_sequences <= 6 and cost.num_tokens <= 100)
+    if after.num_sequences > 4 or after.num_tokens > 75:
         with pytest.raises(OverloadedError):
             admission.check(cost, is_bulk=True)
     else:
         admission.check(cost, is_bulk=True)
-    admission.give_back(before)
+    admission.release(before)
     admission.check(cost, is_bulk=True)
+    assert admission.accepted == Cost(0, 0), "a check changes nothing"
 
 
 @given(
@@ -158,18 +160,18 @@ def test_a_client_never_gets_more_than_its_burst_and_rate(per_second, burst, req
             continue
         except OverloadedError as error:
             later = now + round(error.retry_seconds * SECOND) + 1000
-            buckets.check("a", cost, later)  # the delay that is told suffices
+            buckets.check("a", cost, later)  # the reported delay suffices
             continue
-        buckets.take("a", cost, now)
+        buckets.spend("a", cost, now)
         spent += num_tokens
         assert spent <= burst + per_second * now / SECOND + 1e-6 * len(requests)
-        buckets.check("b", Cost(1, burst), now)  # another client is not concerned
+        buckets.check("b", Cost(1, burst), now)  # another client has its own bucket
 
 
-def test_clients_are_remembered_up_to_a_bound() -> None:
+def test_the_oldest_clients_are_forgotten() -> None:
     buckets = ClientBuckets(ClientRate(1, 10, max_clients=3))
     for client in "abcde":
-        buckets.take(client, Cost(1, 10), 0)
+        buckets.spend(client, Cost(1, 10), 0)
     assert len(buckets) == 3
     buckets.check("a", Cost(1, 10), 0)
     with pytest.raises(OverloadedError) as caught:
@@ -177,21 +179,19 @@ def test_clients_are_remembered_up_to_a_bound() -> None:
     assert caught.value.retry_seconds == pytest.approx(10.0)
 
 
-async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
+async def test_a_full_engine_rejects_requests_before_any_work() -> None:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[BaseException] = loop.create_future()
     engine = Engine(1, Unobserved(), BusyLanes(), 4, died.set_result)
-    engine.add(
-        "fake", [bench(num_slots=2).generator], AdmissionLimits(Cost(2, 1000), Cost(2, 1000))
-    )
+    engine.add("fake", [bench(num_slots=2).worker], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
     engine.check("fake", 2)
     with pytest.raises(RequestTooLargeError):
         engine.check("fake", 3)
-    tickets = engine.submit("fake", [job([5], 9), job([6], 9)])
+    handles = engine.submit("fake", [job([5], 9), job([6], 9)])
     with pytest.raises(OverloadedError):
         engine.check("fake", 1)
-    for ticket in tickets:
-        while not (await ticket.next()).is_last:
+    for handle in handles:
+        while not (await handle.next()).is_last:
             pass
     engine.check("fake", 2)
     engine.stop()
@@ -199,7 +199,7 @@ async def test_an_engine_that_is_full_says_so_before_any_work() -> None:
         engine.check("fake", 1)
 
 
-async def test_nothing_is_tokenized_for_those_who_left_or_are_too_late() -> None:
+async def test_cancelled_and_late_requests_are_not_tokenized() -> None:
     begun: list[str] = []
     free = threading.Event()
     with ThreadPoolExecutor(1) as pool:

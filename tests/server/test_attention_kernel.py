@@ -1,4 +1,4 @@
-"""Our attention computes what ``GroupQueryAttention`` does, and each token's alone."""
+"""The attention kernel equals ``GroupQueryAttention``; a token does not depend on its batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,13 +15,14 @@ from onnx import TensorProto, helper
 
 from server.runtime.contract import SOURCE_ROWS, Array
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.library import LIBRARY, Kernels, runnable
+from server.runtime.kernels.library import LIBRARY, Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
     pytest.mark.skipif(
-        Kernels.ATTENTION not in runnable(), reason="no attention of ours for this processor"
+        Kernels.ATTENTION not in supported_kernels(),
+        reason="this CPU cannot run the kernel",
     ),
     pytest.mark.usefixtures("register_bits"),
 ]
@@ -53,9 +54,9 @@ def graph(
     outputs: tuple[str, ...] = OUTPUTS,
     has_source: bool = False,
 ) -> onnx.ModelProto:
-    """One node of the standard operator with those inputs; ``outputs`` are the graph's.
+    """Makes a graph of one ``GroupQueryAttention`` with these inputs and ``outputs``.
 
-    ``has_source``: its memory is that of a source, which rows may share.
+    ``has_source``: its cache is that of an encoder source, which rows may share.
     """
     made = [*OUTPUTS, *outputs[len(OUTPUTS) :]]
     inputs = [name if name in names else "" for name in RANKS]
@@ -87,7 +88,7 @@ def session(model: str | bytes, num_threads: int = 1) -> ort.InferenceSession:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def ours_of(file: Path, num_threads: int = 1) -> ort.InferenceSession:
+def native_session(file: Path, num_threads: int = 1) -> ort.InferenceSession:
     made = rewrite(file, Kernels.ATTENTION)
     assert made is not None
     return session(made.model, num_threads)
@@ -96,7 +97,7 @@ def ours_of(file: Path, num_threads: int = 1) -> ort.InferenceSession:
 def run(
     made: ort.InferenceSession, inputs: Mapping[str, Array], *, in_place: bool = False
 ) -> list[Array]:
-    """All outputs; ``in_place``: the past is bound as the present, and changed."""
+    """Returns all outputs; ``in_place`` binds the present to the memory of the past."""
     if not in_place:
         return [np.asarray(output) for output in made.run(None, dict(inputs))]
     binding = made.io_binding()
@@ -114,7 +115,7 @@ def run(
 
 @dataclass(frozen=True)
 class Case:
-    """What one call gets. ``lengths``: of each row's keys after it."""
+    """One call of the operator. ``lengths``: of each row, with its new keys."""
 
     kind: str
     num_tokens: int
@@ -227,14 +228,14 @@ def cases(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=150, deadline=None)
 @given(case=cases(), num_threads=st.integers(1, 2))
-def test_it_computes_what_the_standard_operator_does(
+def test_equals_the_standard_operator(
     tmp_path_factory: pytest.TempPathFactory, case: Case, num_threads: int
 ) -> None:
     inputs = case.inputs()
     file = tmp_path_factory.mktemp("any") / "graph.onnx"
     onnx.save(graph(inputs, case.all_attributes()), file)
     expected = run(session(str(file)), inputs, in_place=case.in_place)
-    actual = run(ours_of(file, num_threads), inputs, in_place=case.in_place)
+    actual = run(native_session(file, num_threads), inputs, in_place=case.in_place)
     assert [output.shape for output in actual] == [output.shape for output in expected]
     for row, length in enumerate(case.lengths):
         tokens = slice(min(length, case.num_tokens) if case.is_fresh else None)
@@ -248,7 +249,7 @@ def test_it_computes_what_the_standard_operator_does(
     params=[(32, {}), (64, {}), (64, {"local_window_size": 90}), (40, {"softcap": 5.0})]
 )
 def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
-    """A graph of 6 heads over 2, and their size; with angles where the size allows them."""
+    """A graph of 6 heads in 2 groups, and the head size; rotary if the size allows."""
     size, attributes = request.param
     names = ["query", "past_key", "past_value", "last", "total"]
     names += ["cos", "sin"] if size % 16 == 0 else []
@@ -259,17 +260,17 @@ def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
 
 
 class Decoder:
-    """Rows with memories of their own, in runs of any cut."""
+    """Rows with a cache each, whose tokens come in chunks of any size."""
 
     def __init__(self, file: Path, size: int, num_rows: int, num_threads: int = 1) -> None:
-        self._session, self._size = ours_of(file, num_threads), size
+        self._session, self._size = native_session(file, num_threads), size
         shape = (num_rows, 2, CAPACITY, size)
         self.keys, self.values = (np.full(shape, np.nan, np.float32) for _ in range(2))
         angles = np.random.default_rng(9).uniform(-4, 4, (CAPACITY, size // 2))
         self._angles = {"cos": np.cos(angles), "sin": np.sin(angles)} if size % 16 == 0 else {}
 
     def read(self, tokens: Array, lengths: list[int], total: int | None = None) -> Array:
-        """``tokens [rows, tokens, width]``; ``lengths`` of the rows after them."""
+        """Runs ``tokens [rows, tokens, width]``; ``lengths`` are those of the rows afterwards."""
         inputs = {
             "query": tokens,
             "past_key": self.keys,
@@ -283,7 +284,7 @@ class Decoder:
 CAPACITY, LENGTH = 230, 201
 
 
-def test_a_token_is_the_same_however_its_row_is_cut_and_whoever_is_beside_it(
+def test_a_token_depends_on_neither_chunks_nor_other_rows(
     decoder: tuple[Path, int],
 ) -> None:
     file, size = decoder
@@ -309,8 +310,8 @@ def test_a_token_is_the_same_however_its_row_is_cut_and_whoever_is_beside_it(
             np.testing.assert_array_equal(beside.read(new, lengths)[0, 0], whole[lengths[0] - 1])
 
 
-def test_nothing_behind_a_row_is_read(decoder: tuple[Path, int]) -> None:
-    """A decoder's memory is not a number at first, and padding is none here."""
+def test_nothing_behind_a_row_s_length_is_read(decoder: tuple[Path, int]) -> None:
+    """The cache and the padding hold NaN."""
     file, size = decoder
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(2, 70, 10 * size)).astype(np.float32)
@@ -324,7 +325,7 @@ def test_nothing_behind_a_row_is_read(decoder: tuple[Path, int]) -> None:
     assert np.isfinite(made.keys[0, :, :70]).all()
 
 
-def test_a_row_that_is_not_a_number_stays_so_and_alone(decoder: tuple[Path, int]) -> None:
+def test_a_row_of_nan_does_not_affect_others(decoder: tuple[Path, int]) -> None:
     file, size = decoder
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(2, 40, 10 * size)).astype(np.float32)
@@ -336,19 +337,19 @@ def test_a_row_that_is_not_a_number_stays_so_and_alone(decoder: tuple[Path, int]
     assert np.isnan(actual[1, 39, :size]).all()
 
 
-def test_rows_cross_over_to_their_sources_together(tmp_path: Path) -> None:
-    """Which the standard operator does for one token or one row only."""
+def test_cross_attention_of_several_rows_and_tokens(tmp_path: Path) -> None:
+    """The standard operator supports one token or one row only."""
     case = Case("cross", 7, (30, 8, 19), (8, 8), 32, capacity=33, packed=False)
     inputs = case.inputs()
     file = tmp_path / "graph.onnx"
     onnx.save(graph(inputs, case.all_attributes()), file)
-    together = run(ours_of(file), inputs)[0]
+    together = run(native_session(file), inputs)[0]
     for row, length in enumerate(case.lengths):
         alone = {name: array[row : row + 1] for name, array in inputs.items() if array.ndim}
         alone["total"] = np.array(length, np.int32)
         expected = run(session(str(file)), alone)[0]
         np.testing.assert_allclose(together[row], expected[0], atol=1e-5)
-        np.testing.assert_array_equal(run(ours_of(file), alone)[0][0], together[row])
+        np.testing.assert_array_equal(run(native_session(file), alone)[0][0], together[row])
 
 
 SOURCES = Case("cross", 1, (30, 8, 70, 8, 8, 70), (4, 2), 32, capacity=75, packed=False)
@@ -358,14 +359,14 @@ SOURCES = Case("cross", 1, (30, 8, 70, 8, 8, 70), (4, 2), 32, capacity=75, packe
 @pytest.mark.parametrize("num_more", [0, 60])
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("biased", [None, (True, True)])
-def test_rows_of_one_source_read_one_memory(
+def test_rows_of_one_source_share_its_cache(
     tmp_path: Path,
     num_tokens: int,
     num_more: int,
     num_threads: int,
     biased: tuple[bool, bool] | None,
 ) -> None:
-    """Each gets the same numbers as from a memory of its own; more rows than go together, too."""
+    """Results equal those of separate caches, also for more rows than one block holds."""
     case = replace(
         SOURCES, num_tokens=num_tokens, lengths=SOURCES.lengths + (8,) * num_more, bias=biased
     )
@@ -375,33 +376,31 @@ def test_rows_of_one_source_read_one_memory(
     file, alone = tmp_path / "graph.onnx", tmp_path / "alone.onnx"
     onnx.save(graph(inputs, case.all_attributes(), has_source=True), file)
     onnx.save(graph(inputs, case.all_attributes()), alone)
-    expected = run(ours_of(alone), inputs | own)[0]
+    expected = run(native_session(alone), inputs | own)[0]
     for name in ("past_key", "past_value"):
         inputs[name][[row for row in range(len(sources)) if row not in sources]] = np.nan
-    actual = run(ours_of(file, num_threads), inputs | {SOURCE_ROWS: sources})[0]
+    actual = run(native_session(file, num_threads), inputs | {SOURCE_ROWS: sources})[0]
     np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ([0, 1, 2, 3, 4], "sources are"),
-        ([0, 1, 2, 3, 4, -1], "no row"),
-        ([0, 1, 2, 3, 4, 6], "no row"),
-        ([0, 1, 0, 3, 4, 5], "another length"),
+        ([0, 1, 2, 3, 4], r"cache_rows must be \[rows\]"),
+        ([0, 1, 2, 3, 4, -1], "rows of equal length"),
+        ([0, 1, 2, 3, 4, 6], "rows of equal length"),
+        ([0, 1, 0, 3, 4, 5], "rows of equal length"),
     ],
 )
-def test_a_source_that_cannot_be_is_refused(
-    tmp_path: Path, sources: list[int], message: str
-) -> None:
+def test_invalid_cache_rows_are_rejected(tmp_path: Path, sources: list[int], message: str) -> None:
     file = tmp_path / "graph.onnx"
     onnx.save(graph(SOURCES.inputs(), SOURCES.all_attributes(), has_source=True), file)
     inputs = SOURCES.inputs() | {SOURCE_ROWS: np.array(sources, np.int32)}
     with pytest.raises(Exception, match=message):
-        run(ours_of(file), inputs)
+        run(native_session(file), inputs)
 
 
-def test_what_nobody_reads_is_not_made(tmp_path: Path) -> None:
+def test_unused_outputs_are_dropped(tmp_path: Path) -> None:
     case = Case("encoder", 9, (9, 4))
     file = tmp_path / "graph.onnx"
     onnx.save(graph(case.inputs(), case.all_attributes(), outputs=("y",)), file)
@@ -410,53 +409,57 @@ def test_what_nobody_reads_is_not_made(tmp_path: Path) -> None:
     (node,) = onnx.load_from_string(made.model).graph.node
     assert (node.op_type, list(node.output)) == ("Attention", ["y"])
     expected = run(session(str(file)), case.inputs())[0]
-    np.testing.assert_allclose(run(ours_of(file), case.inputs())[0][0], expected[0], atol=1e-5)
+    np.testing.assert_allclose(
+        run(native_session(file), case.inputs())[0][0], expected[0], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"last": np.array([-1, 3], np.int32)}, "room"),
-        ({"last": np.array([3, 40], np.int32)}, "room"),
+        ({"last": np.array([-1, 3], np.int32)}, "1 to the capacity"),
+        ({"last": np.array([3, 40], np.int32)}, "1 to the capacity"),
         ({"last": np.array([3], np.int32)}, "seqlens_k"),
-        ({"query": np.zeros((2, 2, 256), np.float32)}, "one row"),
-        ({"query": np.zeros((2, 1, 8 * 20), np.float32)}, "multiples of 8"),
-        ({"past_key": np.zeros((2, 2, 9, 32), np.float32)}, "past keys"),
-        ({"cos": np.zeros((3, 16), np.float32)}, "angles|cos and sin"),
-        ({"cos": np.zeros((20, 24), np.float32)}, "cos and sin"),
+        ({"query": np.zeros((2, 2, 256), np.float32)}, "only one row"),
+        ({"query": np.zeros((2, 1, 8 * 20), np.float32)}, "multiple of 8"),
+        ({"past_key": np.zeros((2, 2, 9, 32), np.float32)}, "past_key and past_value"),
+        ({"cos": np.zeros((3, 16), np.float32)}, "not in cos_cache|cos_cache and sin_cache"),
+        ({"cos": np.zeros((20, 24), np.float32)}, "cos_cache and sin_cache"),
         ({"bias": np.zeros((1, 3, 1, 9), np.float32)}, "attention_bias"),
-        ({"bias": np.zeros((1, 1, 1, 8), np.float32)}, "room"),
+        ({"bias": np.zeros((1, 1, 1, 8), np.float32)}, "1 to the capacity"),
         ({"sink": np.zeros(3, np.float32)}, "head_sink"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, change: dict[str, Array], message: str) -> None:
+def test_invalid_inputs_are_rejected(
+    tmp_path: Path, change: dict[str, Array], message: str
+) -> None:
     case = Case("decode", 1, (4, 9), capacity=20, angles=16, bias=(False, False), has_sinks=True)
     inputs = case.inputs()
     file = tmp_path / "graph.onnx"
     onnx.save(graph(inputs, case.all_attributes()), file)
-    ours = ours_of(file)
+    ours = native_session(file)
     run(ours, inputs)
     with pytest.raises(Exception, match=message):
         run(ours, inputs | change)
 
 
-def test_a_graph_without_other_patterns_is_loaded_with_it(
+def test_a_graph_with_attention_only_is_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is packed then."""
-    monkeypatch.setattr(rewriting, "worthwhile", lambda: Kernels.ATTENTION)
+    """It has no packed weights."""
+    monkeypatch.setattr(rewriting, "preferred_kernels", lambda: Kernels.ATTENTION)
     case = Case("prompt", 20, (20, 3), capacity=30)
     file = tmp_path / "a" / "1" / "graph.onnx"
     file.parent.mkdir(parents=True)
     onnx.save(graph(case.inputs(), case.all_attributes()), file)
     actual = OrtBackend("cpu", 1).load(file, ()).session
     np.testing.assert_array_equal(
-        run(actual, case.inputs())[0], run(ours_of(file), case.inputs())[0]
+        run(actual, case.inputs())[0], run(native_session(file), case.inputs())[0]
     )
 
 
 @pytest.mark.parametrize("what", ["weights", "positions", "half", "window", "unknown", "output"])
-def test_what_ours_does_not_do_is_left(tmp_path: Path, what: str) -> None:
+def test_unsupported_attention_is_not_replaced(tmp_path: Path, what: str) -> None:
     case = Case("decode", 1, (4, 9), capacity=20, angles=16)
     names: dict[str, Any] = dict.fromkeys(case.inputs())
     attributes, dtype = case.all_attributes(), TensorProto.FLOAT

@@ -1,4 +1,4 @@
-"""Decode runs padded to a few sizes: the same tokens, and nothing resident is spoiled."""
+"""Padded decode steps: the same tokens, and no cached prefix is damaged."""
 
 import logging
 import random
@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.config import ServerConfig
-from server.engine.cache.row_store import SlotStore
 from server.engine.cache.slot_cache import SlotCache
+from server.engine.cache.slot_store import SlotStore
 from server.engine.engine import Engine
 from server.engine.gpu.buckets import Buckets
 from server.engine.observer import Unobserved
 from server.engine.requests.admission import AdmissionLimits
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.sequence import Cost, DecodingSequence, GenerationJob
+from server.engine.requests.job import Cost, GenerationJob
+from server.engine.requests.sequence import DecodingSequence
 from server.models.registry import load_bundle
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
@@ -30,7 +31,7 @@ from tests.server.test_mixes import Mixer, run, told
 
 
 @given(num_slots=st.integers(1, 300), max_length=st.integers(2, 9000), data=st.data())
-def test_a_bucket_holds_what_it_is_for_and_little_more(num_slots, max_length, data) -> None:
+def test_a_bucket_is_large_enough_and_little_larger(num_slots, max_length, data) -> None:
     buckets = Buckets.of(num_slots, max_length)
     assert buckets.rows[-1] == num_slots
     assert buckets.tokens[-1] == max_length
@@ -43,10 +44,11 @@ def test_a_bucket_holds_what_it_is_for_and_little_more(num_slots, max_length, da
     assert len(buckets) <= 20 * 8
 
 
-def test_where_padding_writes() -> None:
-    """Just behind what a row holds, or over the last token of one that is full."""
+def test_positions_that_padding_writes() -> None:
+    """Just after the tokens of a row, or over the last token of a full row."""
     spec = decode_spec(has_source=False, is_recurrent=False)
-    store = SlotStore(SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH), 4)
+    cache = SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    store = SlotStore(cache, 4, MAX_LENGTH)
 
     def held(id_: int, num_tokens: int) -> DecodingSequence:
         row = DecodingSequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
@@ -58,23 +60,24 @@ def test_where_padding_writes() -> None:
         store.release(row)
     one, two = held(3, 7), held(4, 9)
     store.release(two)
-    # A running one, what was too little to keep, a full resident, and nothing.
-    assert store.behind(0, 4, MAX_LENGTH) == [7, 0, MAX_LENGTH - 1, 0]
+    # A running row, a prefix too short to keep, a full cached prefix, and an empty slot.
+    assert store.padding_positions(0, 4) == [7, 0, MAX_LENGTH - 1, 0]
     one.num_cached_tokens = MAX_LENGTH
-    assert store.behind(0, 4, MAX_LENGTH) is None
-    assert store.behind(1, 3, MAX_LENGTH) == [0, MAX_LENGTH - 1, 0]
+    assert store.padding_positions(0, 4) is None
+    assert store.padding_positions(1, 3) == [0, MAX_LENGTH - 1, 0]
 
 
-def test_a_full_resident_loses_its_last_token_alone() -> None:
+def test_a_full_cached_prefix_loses_only_its_last_token() -> None:
     spec = decode_spec(has_source=False, is_recurrent=False)
-    store = SlotStore(SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH), 2)
+    cache = SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    store = SlotStore(cache, 2, MAX_LENGTH)
     row = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
     store.admit(row)
     row.num_cached_tokens = MAX_LENGTH
     store.release(row)
-    assert store.behind(0, 2, MAX_LENGTH) == [MAX_LENGTH - 1, 0]
+    assert store.padding_positions(0, 2) == [MAX_LENGTH - 1, 0]
     again = DecodingSequence.first_of(1, replace(row.job, prompt=(*row.job.prompt, 7)))
-    store.match([again])
+    store.match_prefixes([again])
     assert again.num_cached_tokens == MAX_LENGTH - 1
 
 
@@ -89,7 +92,7 @@ def test_a_full_resident_loses_its_last_token_alone() -> None:
 def test_padding_changes_no_token(
     memory, mixed_jobs, max_batched_tokens, is_recurrent, has_source
 ) -> None:
-    """Prompts in the middle of which others decode, residents, recurrent states, failures."""
+    """With decoding during other prompts, cached prefixes, recurrent states and failing runs."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(
         num_slots=NUM_SLOTS,
@@ -114,8 +117,8 @@ def test_padding_changes_no_token(
     ),
     num_slots=st.integers(1, 5),
 )
-def test_padding_spoils_no_prefix(shared, tails, num_slots) -> None:
-    """Prompts that begin alike come one after the other, while short ones decode beside them."""
+def test_padding_damages_no_cached_prefix(shared, tails, num_slots) -> None:
+    """Prompts with a common prefix follow one another, while short prompts decode beside them."""
     mixed = bench(num_slots=num_slots, is_recurrent=False, has_buckets=True)
     wanted = []
     for id_, (tail, budget) in enumerate(tails):
@@ -132,12 +135,12 @@ def test_padding_spoils_no_prefix(shared, tails, num_slots) -> None:
         assert mixed.tokens_of(id_) == lone.tokens_of(0)
 
 
-async def test_the_lane_prepares_a_worker_before_it_is_ready() -> None:
+async def test_a_lane_records_all_buckets_before_a_worker_is_ready() -> None:
     engine = Engine(1, Unobserved(), BusyLanes(), 4, lambda _: None)
     padded = bench(num_slots=2, has_buckets=True)
-    engine.add("fake", [padded.generator], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
+    engine.add("fake", [padded.worker], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
     await engine.prepared("fake")
-    assert padded.graph.num_runs == 2 * 3, "each of two sizes, until it would be recorded"
+    assert padded.graph.num_runs == 2 * 3, "two buckets, three runs each: enough to record them"
     (ticket,) = engine.submit("fake", [job([5, 6], 6)])
     tokens: list[int] = []
     while not (updates := await ticket.next()).is_last:
@@ -146,7 +149,7 @@ async def test_the_lane_prepares_a_worker_before_it_is_ready() -> None:
     assert [*tokens, *updates.tokens] == reference([5, 6], 6)
 
 
-def test_what_is_recorded_and_what_it_took_is_told(
+def test_recorded_buckets_and_their_memory_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = iter([9 << 20, 4 << 20])
@@ -160,26 +163,26 @@ def test_what_is_recorded_and_what_it_took_is_told(
     caplog.set_level(logging.INFO)
     recorded = bench(num_slots=3, has_buckets=True, memory="shrinking")
     recorded.graph.is_recorded = True
-    recorded.generator.prepare()
-    assert recorded.generator.load.num_cuda_graphs == 3
-    assert recorded.generator.load.cuda_graph_bytes == 5 << 20
+    recorded.worker.prepare()
+    assert recorded.worker.load.num_cuda_graphs == 3
+    assert recorded.worker.load.cuda_graph_bytes == 5 << 20
     assert "of 3 sizes of decode runs, 3 are recorded, in 5 MiB" in caplog.text
 
 
-def test_a_size_that_cannot_be_recorded_leaves_all_runs_plain(
+def test_if_recording_fails_steps_are_not_padded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = bench(has_buckets=True, fail=0)
-    broken.generator.prepare()
+    broken.worker.prepare()
     assert "no run could be recorded" in caplog.text
     broken.graph.fail = -1
     broken.submit(0, job([5, 6], 6))
     broken.run()
     assert broken.tokens_of(0) == reference([5, 6], 6)
-    assert broken.graph.num_padded_runs == 1, "that of the attempt"
+    assert broken.graph.num_padded_runs == 1, "only the failed recording"
 
 
-def test_rows_are_really_padded() -> None:
+def test_steps_are_padded() -> None:
     mixed = bench(num_slots=6, has_buckets=True)
     for id_ in range(5):
         mixed.submit(id_, job([5 + id_, 7], 8))
@@ -195,7 +198,7 @@ def test_real_graphs_give_the_same_tokens_when_padded(tiny_bundles: Path, name: 
     padded = Mixer(load_bundle(path, backend, 96), has_buckets=True)
     rng, generator = random.Random(11), padded.generator()
     generator.prepare()
-    assert generator.load.num_cuda_graphs == 0, "a CPU runs them as they come"
+    assert generator.load.num_cuda_graphs == 0, "a CPU does not record"
     for number in range(10):
         some = {10 * number + index: plain.job(rng) for index in range(rng.randrange(2, 7))}
         updates = []
@@ -207,7 +210,7 @@ def test_real_graphs_give_the_same_tokens_when_padded(tiny_bundles: Path, name: 
             assert told(updates, id_) == plain.alone(wanted)
 
 
-def test_what_has_buckets(tmp_path: Path) -> None:
+def test_configurations_with_buckets(tmp_path: Path) -> None:
     assert not ServerConfig(bundles=tmp_path).has_buckets
     assert ServerConfig(bundles=tmp_path, devices=("cuda:1",)).has_buckets
     assert not ServerConfig(bundles=tmp_path, devices=("cuda",), cuda_graphs=False).has_buckets

@@ -21,7 +21,7 @@ from client.types import (
 )
 from model import bundle
 from server.engine.decoding.options import AttentionSelection
-from server.engine.requests.sequence import GenerationJob
+from server.engine.requests.job import GenerationJob
 from server.errors import InvalidArgumentError
 from server.service.attention import AttentionPlan, check_attention_size
 from tests.serving import server_process

@@ -1,4 +1,4 @@
-"""Tokens chosen next to the logits are the host's, and whole rows come only if they are needed."""
+"""Sampling on the device returns the host's tokens, and copies whole rows only if needed."""
 
 import random
 from collections.abc import Iterator
@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from client.sync import Client
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import LogitsOptions, LogprobOptions, Sampling
-from server.engine.generator import Generator
-from server.engine.gpu.device_sampler import DeviceSampler, bind_take, shape_of
+from server.engine.generation_worker import GenerationWorker
+from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.device_sampler import DeviceSampler, shape_of
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import GenerationJob
-from server.engine.runner import ModelRunner
 from server.engine.scheduler import Limits
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
@@ -41,7 +42,7 @@ SAMPLED = [
 
 @st.composite
 def wanted_jobs(draw: st.DrawFn) -> GenerationJob:
-    """Of every kind: with penalties, with log-probabilities, typical."""
+    """Jobs of every kind, with and without penalties and log-probabilities."""
     wanted = draw(jobs())
     if wanted.beams is None and not wanted.alternatives and draw(st.booleans()):
         wanted = replace(wanted, sampling=draw(st.sampled_from(SAMPLED)))
@@ -59,10 +60,10 @@ def wanted_jobs(draw: st.DrawFn) -> GenerationJob:
     memory=st.sampled_from(["host", "device"]),
     has_buckets=st.booleans(),
 )
-def test_rows_in_any_company_are_as_on_the_host(
+def test_batched_rows_get_the_same_tokens_as_alone_on_the_host(
     mixed_jobs, max_batched_tokens, memory, has_buckets
 ) -> None:
-    """Over the fake runtime, some of them with a NaN or in a run that fails."""
+    """With the fake runtime; some rows have a NaN or are in a run that fails."""
     mixed = bench(
         num_slots=NUM_SLOTS,
         max_batched_tokens=max_batched_tokens,
@@ -84,7 +85,7 @@ def logprobs(of: Any, id_: int, output: int) -> list[Any]:
     return [value for progress in rows for value in progress.logprobs]
 
 
-def test_a_prompt_that_is_not_finite_ends_before_it_is_read() -> None:
+def test_a_prompt_with_a_nan_fails_before_its_prefill_ends() -> None:
     mixed = bench(chooses=True, memory="device", max_batched_tokens=8, **FAULTS)
     mixed.submit(0, job([POISON, *range(1, 30)], 4))
     mixed.submit(1, job([5], 4))
@@ -94,15 +95,15 @@ def test_a_prompt_that_is_not_finite_ends_before_it_is_read() -> None:
     assert mixed.tokens_of(1)
 
 
-class ChoosingMixer(Mixer):
-    """As a server with a device builds it, but that copied rows are noted."""
+class DeviceSamplingMixer(Mixer):
+    """Built as the server does for a device, and records the rows that are copied."""
 
     def __init__(self, path: Path) -> None:
         backend = OrtBackend("cpu", 1, has_device_memory=True)
         super().__init__(load_bundle(path, backend, 96))
         self.copies = Copies(backend)
 
-    def generator(self) -> Generator:
+    def generator(self) -> GenerationWorker:
         manifest, (replica,) = self.model.manifest, self.model.replicas
         spec, graphs = manifest.graphs["decode"], replica.graphs
         shape = shape_of(spec)
@@ -112,21 +113,23 @@ class ChoosingMixer(Mixer):
             graphs.get("encode"),
             CAPACITY,
             memory=replica.memory,
-            take=bind_take(self.copies.load, shape),
+            row_gather=bind_row_gather(self.copies.load, shape),
         )
         limits = Limits(CAPACITY.num_slots, 64, min_chunk=8)
-        chooser = DeviceSampler(self.copies.load, shape)
-        return Generator("mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), chooser)
+        sampler = DeviceSampler(self.copies.load, shape)
+        return GenerationWorker(
+            "mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), sampler
+        )
 
 
 @pytest.fixture(scope="module", params=["tiny-decoder", "dates"])
-def mixers(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[Mixer, ChoosingMixer]:
-    """The same real graphs over both."""
+def mixers(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[Mixer, DeviceSamplingMixer]:
+    """Both run the same real graphs."""
     path = tiny_bundles / request.param / "1"
-    return Mixer(load_bundle(path, OrtBackend("cpu", 1), 96)), ChoosingMixer(path)
+    return Mixer(load_bundle(path, OrtBackend("cpu", 1), 96)), DeviceSamplingMixer(path)
 
 
-def test_served_tokens_are_the_hosts(mixers: tuple[Mixer, ChoosingMixer]) -> None:
+def test_served_tokens_match_the_host(mixers: tuple[Mixer, DeviceSamplingMixer]) -> None:
     on_host, on_device = mixers
     rng, generator = random.Random(11), on_device.generator()
     for number in range(20):
@@ -148,8 +151,8 @@ def test_served_tokens_are_the_hosts(mixers: tuple[Mixer, ChoosingMixer]) -> Non
             assert told(updates, id_) == on_host.alone(wanted)
 
 
-def test_whole_logits_are_copied_of_the_rows_that_need_them(
-    mixers: tuple[Mixer, ChoosingMixer],
+def test_only_rows_that_need_whole_logits_are_copied(
+    mixers: tuple[Mixer, DeviceSamplingMixer],
 ) -> None:
     on_host, on_device = mixers
     copies, plain = on_device.copies, on_host.job(random.Random(3))

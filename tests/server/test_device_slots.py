@@ -1,4 +1,4 @@
-"""Slots in the memory of a device: the same tokens as over arrays, in any company."""
+"""Slots in device memory: the same tokens as with slots in host memory, in any batch."""
 
 import random
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.engine.decoding.options import Beams
-from server.engine.requests.sequence import GenerationJob
+from server.engine.requests.job import GenerationJob
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
 from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together
@@ -27,10 +27,10 @@ from tests.server.test_mixes import Mixer, run, told
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
-def test_rows_on_a_device_are_as_on_the_host(
+def test_rows_in_device_memory_get_the_same_tokens_as_on_the_host(
     mixed_jobs, max_batched_tokens, is_recurrent, has_source
 ) -> None:
-    """Samples, beams, greedy ones, runs that fail: alone on the host, together on the device."""
+    """Sampling, beams, greedy, failing runs: batched on the device, and each alone on the host."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(
         num_slots=NUM_SLOTS,
@@ -40,14 +40,14 @@ def test_rows_on_a_device_are_as_on_the_host(
         **FAULTS,
     )
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    for block in mixed.cache.rows(0, NUM_SLOTS).values():
-        assert np.isfinite(host_view(block)).all()
+    for tensor in mixed.cache.rows(0, NUM_SLOTS).values():
+        assert np.isfinite(host_view(tensor)).all()
     for id_, one in enumerate(wanted):
         same(mixed, id_, alone(one, **options))
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])
-def test_a_prefix_is_copied_where_it_is(memory: str) -> None:
+def test_a_cached_prefix_is_copied_within_the_device(memory: str) -> None:
     mixed = bench(num_slots=3, is_recurrent=False, memory=memory, max_batched_tokens=64)
     prompt = [*range(1, 41)]
     mixed.submit(0, job(prompt, 4))
@@ -57,7 +57,7 @@ def test_a_prefix_is_copied_where_it_is(memory: str) -> None:
     mixed.submit(2, job([*prompt, 50], 4))
     mixed.submit(3, GenerationJob((*prompt, 51), 4, beams=Beams(2)))
     mixed.run()
-    assert mixed.recorder.num_tokens("prefill") < before + 40, "what is cached is not read again"
+    assert mixed.recorder.num_tokens("prefill") < before + 40, "the cached prefix was reused"
     lone = bench(num_slots=3, is_recurrent=False)
     lone.submit(2, job([*prompt, 50], 4))
     lone.run()
@@ -66,13 +66,13 @@ def test_a_prefix_is_copied_where_it_is(memory: str) -> None:
 
 @pytest.fixture(scope="module", params=["tiny-decoder", "dates"])
 def mixers(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[Mixer, Mixer]:
-    """The same real graphs over both."""
+    """The same real graphs over host memory and over device memory."""
     path = tiny_bundles / request.param / "1"
     host, device = OrtBackend("cpu", 1), OrtBackend("cpu", 1, has_device_memory=True)
     return Mixer(load_bundle(path, host, 96)), Mixer(load_bundle(path, device, 96))
 
 
-def test_served_tokens_are_the_same_over_both(mixers: tuple[Mixer, Mixer]) -> None:
+def test_real_graphs_give_the_same_tokens_in_both_memories(mixers: tuple[Mixer, Mixer]) -> None:
     on_host, on_device = mixers
     rng, generator = random.Random(7), on_device.generator()
     for number in range(12):

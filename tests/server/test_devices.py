@@ -1,4 +1,4 @@
-"""Several devices, each with a replica of every model; and graphs that run elsewhere."""
+"""Device names, replicas on several devices, and operators that run on the wrong device."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +13,7 @@ from client.sync import Client
 from server.engine.requests.placement import choose_lane
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.devices import Device, Placed
+from server.runtime.devices import Device, NodePlacement
 from tests.serving import server_process
 
 
@@ -21,7 +21,7 @@ from tests.serving import server_process
     ("text", "names"),
     [("cpu", ("cpu",)), ("cuda", ("cuda",)), ("cuda:0, cuda:3", ("cuda:0", "cuda:3"))],
 )
-def test_devices_are_named_between_commas(text: str, names: tuple[str, ...]) -> None:
+def test_device_names_are_separated_by_commas(text: str, names: tuple[str, ...]) -> None:
     assert devices.parse_devices(text) == names
 
 
@@ -37,7 +37,7 @@ def test_devices_are_named_between_commas(text: str, names: tuple[str, ...]) -> 
         ("cuda,cuda:0", "a GPU twice"),
     ],
 )
-def test_devices_that_make_no_sense(text: str, message: str) -> None:
+def test_invalid_device_names(text: str, message: str) -> None:
     with pytest.raises(StartupError, match=message):
         devices.parse_devices(text)
 
@@ -62,37 +62,39 @@ def test_a_job_goes_to_the_least_loaded_device(loads, num_rows, single_lane_max_
         assert mine[index] + num_rows <= single_lane_max_sequences
 
 
-def test_a_lone_lane_keeps_little_work_and_shares_much() -> None:
+def test_one_lane_takes_little_work_alone_and_shares_more() -> None:
     assert choose_lane([3, 0], 1, 1, single_lane_max_sequences=4) == 0
     assert choose_lane([4, 0], 1, 1, single_lane_max_sequences=4) == 1
     assert choose_lane([0, 0, 3, 0], 2, 1, single_lane_max_sequences=4) == 0
 
 
-def test_sizes_may_be_left_to_the_host_and_products_may_not() -> None:
+def test_shape_operators_may_run_on_the_host_and_products_may_not() -> None:
     gpu = Device("cuda", 0)
-    sizes = [Placed("CPUExecutionProvider", name) for name in ("Shape", "Concat", "Range")]
-    there = [Placed("CUDAExecutionProvider", "MatMul")]
-    assert devices.left_to_the_host(gpu, [*sizes, *there]) == []
-    stray = [Placed("CPUExecutionProvider", name) for name in ("MatMulInteger", "Gather", "Erf")]
-    assert devices.left_to_the_host(gpu, [*stray, *there]) == ["Erf", "MatMulInteger"]
+    shapes = [NodePlacement("CPUExecutionProvider", name) for name in ("Shape", "Concat", "Range")]
+    on_gpu = [NodePlacement("CUDAExecutionProvider", "MatMul")]
+    assert devices.misplaced_operators(gpu, [*shapes, *on_gpu]) == []
+    stray = [
+        NodePlacement("CPUExecutionProvider", name) for name in ("MatMulInteger", "Gather", "Erf")
+    ]
+    assert devices.misplaced_operators(gpu, [*stray, *on_gpu]) == ["Erf", "MatMulInteger"]
 
 
-def test_where_nodes_run_is_told_by_the_runtime(tiny_bundles: Path) -> None:
-    """A GPU's check, of a session whose nodes all fell back to the CPU."""
+def test_node_placements_come_from_the_runtime(tiny_bundles: Path) -> None:
+    """The check for a GPU, on a session whose nodes all fell back to the CPU."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     path = tiny_bundles / "tiny-decoder" / "1" / "decode.onnx"
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     placed = [
-        Placed(part.ep_name, node.op_type)
+        NodePlacement(part.ep_name, node.op_type)
         for part in session.get_provider_graph_assignment_info()
         for node in part.get_nodes()
     ]
-    assert "GroupQueryAttention" in devices.left_to_the_host(Device("cuda", 0), placed)
-    assert devices.left_to_the_host(Device("cpu", 0), placed) == []
+    assert "GroupQueryAttention" in devices.misplaced_operators(Device("cuda", 0), placed)
+    assert devices.misplaced_operators(Device("cpu", 0), placed) == []
 
 
-def test_replicas_answer_alike_and_share_the_work(tiny_bundles: Path) -> None:
+def test_replicas_give_the_same_answers_and_share_the_work(tiny_bundles: Path) -> None:
     options = ("--device", "cpu,cpu", "--slots", "3", "--device-memory")
     with server_process(tiny_bundles, *options) as server:
         with Client(server.target, timeout_seconds=60) as client:

@@ -1,17 +1,17 @@
-"""Which texts run together, and who waits for whom."""
+"""Encoder batches: which texts run together, and which may overtake others."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.encoder import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
-from server.engine.requests.sequence import EncodingJob
+from server.engine.encoder_worker import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
+from server.engine.requests.job import EncodingJob
 from tests.server.halves import Halves, encoder_of
 
 LIMITS = BatchLimits(max_padded_tokens=64)
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.data())
-def test_a_batch_has_its_first_and_stays_within_bounds(lengths: list[int], data) -> None:
+def test_a_batch_contains_its_first_text_and_stays_within_limits(lengths: list[int], data) -> None:
     first = data.draw(st.integers(0, len(lengths) - 1))
     batch = form_batch(lengths, LIMITS, first)
     assert batch[0] == first
@@ -22,8 +22,8 @@ def test_a_batch_has_its_first_and_stays_within_bounds(lengths: list[int], data)
     assert padded <= LIMITS.max_padding * sum(chosen)
 
 
-def test_of_few_texts_half_runs() -> None:
-    """With room for 64 tokens: at least half of that, and all of it when twice as much waits."""
+def test_half_of_a_short_queue_runs() -> None:
+    """Of 64 tokens: at least half a batch, and a full one if twice as much waits."""
     sizes = [len(form_batch([8] * waiting, LIMITS)) for waiting in (1, 3, 4, 8, 10, 12, 16, 40)]
     assert sizes == [1, 3, 4, 4, 5, 6, 8, 8]
 
@@ -38,8 +38,8 @@ def test_only_bulk_work_is_overtaken(are_bulk: list[bool], num_overtaken: int) -
         assert first == 0
 
 
-def test_bulk_work_and_others_both_go_on() -> None:
-    """Texts of different lengths, so that each runs alone; others never stop coming."""
+def test_neither_bulk_work_nor_other_texts_starve() -> None:
+    """Texts of different lengths, so that each runs alone; new ones keep arriving."""
     encoder = encoder_of(Halves(), LIMITS)
     num_bulk, length = 5, 20
     for id_ in range(num_bulk):
@@ -47,6 +47,6 @@ def test_bulk_work_and_others_both_go_on() -> None:
     runs: list[list[int]] = []
     for id_ in range(num_bulk, num_bulk + 16):
         encoder.submit(id_, EncodingJob((2,)))
-        runs.append([progress.id for progress in encoder.step()])
+        runs.append([update.id for update in encoder.step()])
     assert runs[:8] == [[5], [6], [7], [0], [8, 9], [10], [11], [1]]
     assert [run for run in runs if run[0] < num_bulk] == [[0], [1], [2], [3]]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from server.engine.decoding.logits_processors import ConstraintError
+from server.constraint import ConstraintError
 from server.text.grammar import (
     Grammar,
     GrammarCompiler,

@@ -1,4 +1,4 @@
-"""What is said where ONNX Runtime, or the right one of two, is not installed."""
+"""Error messages where ONNX Runtime, or the right package of it, is not installed."""
 
 import os
 import subprocess
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from server.installation import CPU, DRIVER, GPU, missing_requirement
+from server.installation import CPU, DRIVER, GPU, installation_problem
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# As if nothing of that name were installed.
+# Runs the server as if onnxruntime were not installed.
 SERVER_WITHOUT_RUNTIME = """
 import importlib.util
 
@@ -23,28 +23,28 @@ typer.run(server.__main__.main)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
-def test_neither_is_installed(device: str) -> None:
-    reason = missing_requirement(device, set())
+def test_without_a_package_the_message_names_both_extras(device: str) -> None:
+    reason = installation_problem(device, set())
     assert reason is not None
     assert ".[cpu]" in reason
     assert ".[gpu]" in reason
 
 
 @pytest.mark.parametrize("installed", [{CPU}, {GPU}, {CPU, GPU}])
-def test_any_runs_on_a_cpu(installed: set[str]) -> None:
-    assert missing_requirement("cpu", installed) is None
+def test_any_package_runs_on_a_cpu(installed: set[str]) -> None:
+    assert installation_problem("cpu", installed) is None
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0,cuda:1"])
-def test_cuda_needs_the_gpus_alone(device: str) -> None:
-    assert missing_requirement(device, {GPU}) is None
-    assert "for CPUs only" in (missing_requirement(device, {CPU}) or "")
-    both = missing_requirement(device, {CPU, GPU}) or ""
+def test_cuda_needs_the_gpu_package_alone(device: str) -> None:
+    assert installation_problem(device, {GPU}) is None
+    assert "for CPUs only" in (installation_problem(device, {CPU}) or "")
+    both = installation_problem(device, {CPU, GPU}) or ""
     assert "both installed" in both
     assert f"pip uninstall {CPU} {GPU}" in both
 
 
-def test_the_server_says_so_in_one_line(tmp_path: Path) -> None:
+def test_the_server_reports_it_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SERVER_WITHOUT_RUNTIME, "--bundles", str(tmp_path)],
         cwd=ROOT,
@@ -59,8 +59,8 @@ def test_the_server_says_so_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def _pretend(folder: Path, package: str) -> None:
-    """Metadata of ``package``, and the module that it holds."""
+def _install_fake(folder: Path, package: str) -> None:
+    """Installs a fake of ``package``: its metadata and its module."""
     about = folder / f"{package.replace('-', '_')}-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -71,17 +71,17 @@ def _pretend(folder: Path, package: str) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ((GPU,), (CPU,), DRIVER),  # the first on the path is in place
+        ((GPU,), (CPU,), DRIVER),  # the module is imported from the first folder
         ((CPU,), (GPU,), "for CPUs only"),
         ((CPU, GPU), (), "both installed"),
     ],
 )
-def test_what_is_in_place_counts(
+def test_the_package_that_provides_the_module_counts(
     tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], message: str
 ) -> None:
     for folder, packages in (("first", first), ("second", second)):
         for package in packages:
-            _pretend(tmp_path / folder, package)
+            _install_fake(tmp_path / folder, package)
     paths = [tmp_path / "first", tmp_path / "second", ROOT]
     program = """
 import server.installation

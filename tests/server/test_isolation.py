@@ -1,4 +1,4 @@
-"""One request that goes wrong ends alone: whatever shares its runs is as without it."""
+"""A failing request ends alone: other requests of its batch are served as without it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.engine.decoding.logits_processors import Constraint, ConstraintError, Floats
+from server.constraint import Constraint, ConstraintError, Floats
 from server.engine.decoding.options import Beams, Sampling
-from server.engine.encoder import BatchLimits
-from server.engine.isolation import run_with_isolation
+from server.engine.encoder_worker import BatchLimits
+from server.engine.failures import run_with_isolation
+from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.sequence import EncodingJob
 from tests.server.company import FAIL, FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.fake_backend import host_view, reference
 from tests.server.generating import bench, job
@@ -28,17 +28,17 @@ from tests.server.test_branching import same
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
-def test_a_bad_request_of_any_kind_harms_no_other(
+def test_a_failing_request_changes_no_other(
     mixed_jobs, max_batched_tokens, is_recurrent, has_source
 ) -> None:
-    """Samples, beams, greedy ones; some see a token that breaks the run, or makes a NaN."""
+    """Samples, beams, greedy jobs; some have a token that makes the run raise, or return NaN."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, **options, **FAULTS)
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    assert mixed.generator.load.num_running == 0
-    for block in mixed.cache.rows(0, NUM_SLOTS).values():
-        assert np.isfinite(host_view(block)).all(), (
-            "what failed is zeroed before its slot is used again"
+    assert mixed.worker.load.num_running == 0
+    for tensor in mixed.cache.rows(0, NUM_SLOTS).values():
+        assert np.isfinite(host_view(tensor)).all(), (
+            "the slot of a failed sequence is zeroed before it is used again"
         )
     for id_, one in enumerate(wanted):
         same(mixed, id_, alone(one, **options))
@@ -81,7 +81,7 @@ class Faulty:
     ("error", "outcome"),
     [(ConstraintError, Outcome.UNSATISFIABLE), (RuntimeError, Outcome.FAILED)],
 )
-def test_an_error_while_choosing_ends_one_job(change, num_tokens, error, outcome) -> None:
+def test_an_error_while_a_token_is_chosen_ends_one_job(change, num_tokens, error, outcome) -> None:
     mixed = bench()
     bad = replace(job([5, 6], 12), eos=frozenset(), constraint=Faulty(num_tokens, error), **change)
     mixed.submit(1, job([7, 8], 12))
@@ -89,13 +89,13 @@ def test_an_error_while_choosing_ends_one_job(change, num_tokens, error, outcome
     mixed.submit(3, job([9], 12))
     mixed.run()
     assert outcome in mixed.outcomes[2]
-    assert [progress.is_last for progress in mixed.updates if progress.id == 2].count(True) == 1
-    assert mixed.generator.load.num_running == 0
+    assert [update.is_last for update in mixed.updates if update.id == 2].count(True) == 1
+    assert mixed.worker.load.num_running == 0
     assert mixed.tokens_of(1) == reference([7, 8], 12)
     assert mixed.tokens_of(3) == reference([9], 12)
 
 
-def test_attempts_run_alone_only_after_a_failure() -> None:
+def test_items_run_alone_only_after_a_failure() -> None:
     runs: list[list[int]] = []
 
     def run(items) -> int:
@@ -104,9 +104,9 @@ def test_attempts_run_alone_only_after_a_failure() -> None:
             raise ValueError
         return sum(items)
 
-    assert [attempt.result for attempt in run_with_isolation([1, 2], run, "test")] == [3]
+    assert [batch.result for batch in run_with_isolation([1, 2], run, "test")] == [3]
     assert [
-        (attempt.items, attempt.result) for attempt in run_with_isolation([1, 3, 2], run, "test")
+        (batch.items, batch.result) for batch in run_with_isolation([1, 3, 2], run, "test")
     ] == [
         ([1], 1),
         ([3], None),
@@ -115,13 +115,13 @@ def test_attempts_run_alone_only_after_a_failure() -> None:
     assert runs == [[1, 2], [1, 3, 2], [1], [3], [2]]
 
 
-def test_of_a_batch_of_texts_only_the_bad_ones_fail() -> None:
+def test_only_the_failing_texts_of_a_batch_fail() -> None:
     graph = Halves()
     encoder = encoder_of(graph, BatchLimits(100))
     texts = [(2, 4), (2, FAIL), (2, 6), (2, POISON), (2, 8)]
     for id_, text in enumerate(texts):
         encoder.submit(id_, EncodingJob(text, wants_tokens=True))
-    updates = {progress.id: progress for progress in encoder.step()}
+    updates = {update.id: update for update in encoder.step()}
     assert graph.num_runs == 1 + len(texts)
     for id_, text in enumerate(texts):
         end, vector = updates[id_].completion, updates[id_].vector

@@ -1,4 +1,4 @@
-"""Lanes: one has the cores while there is little work, several share them under load."""
+"""Lanes: one uses all cores while it is alone, several share them under load."""
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from model.bundle import BundleError
 from server.engine.lane import Cancel, Lane, Submit
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
-from server.runtime.contract import Array, Block, BoundGraph, Graph, Layout, Memory
+from server.runtime.contract import Array, BoundGraph, Graph, Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, OnHost
@@ -23,7 +23,7 @@ from tests.serving import ServerProcess, server_process
 
 
 class Named(OnHost):
-    """A backend whose graphs tell which one ran."""
+    """A backend whose graphs return its own number."""
 
     version = "0"
 
@@ -39,16 +39,16 @@ class Named(OnHost):
         return self
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
         del states, outputs
         return self
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         del inputs
         return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
 
-    def own_bytes(self, path: Path) -> int:
+    def unshared_bytes(self, path: Path) -> int:
         return path.stat().st_size
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
@@ -58,7 +58,7 @@ class Named(OnHost):
         return HostMemory(layouts)
 
 
-def test_a_lone_lane_runs_wide_and_several_run_narrow(tmp_path: Path) -> None:
+def test_a_lone_lane_uses_all_cores_and_several_share_them(tmp_path: Path) -> None:
     busy = BusyLanes()
     (tmp_path / "decode.onnx").write_bytes(b"12345678")
     backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: busy.is_one, max_bytes=8)
@@ -75,8 +75,8 @@ def test_a_lone_lane_runs_wide_and_several_run_narrow(tmp_path: Path) -> None:
     assert which() == 2.0
 
 
-def test_a_lane_has_work_from_when_it_is_sent() -> None:
-    """Of two that begin at one moment, neither takes the other's core."""
+def test_a_lane_is_busy_as_soon_as_a_job_is_sent() -> None:
+    """Of two lanes that start at the same moment, neither takes all cores."""
     busy = BusyLanes()
     lanes = [
         Lane(index, lambda _: None, lambda _: None, Unobserved(), busy) for index in range(2)
@@ -88,7 +88,7 @@ def test_a_lane_has_work_from_when_it_is_sent() -> None:
     assert not busy.is_one
 
 
-def test_large_weights_are_held_once(tmp_path: Path) -> None:
+def test_large_weights_are_loaded_once(tmp_path: Path) -> None:
     (tmp_path / "decode.onnx").write_bytes(b"123456789")
     backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: True, max_bytes=8)
     bound = backend.load(tmp_path / "decode.onnx", ()).bind({})

@@ -1,4 +1,4 @@
-"""What changes logits, against the reference's processors and written-out rules."""
+"""Logits processors against those of ``transformers``, and against written-out formulas."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ EOS = 1
 ids = st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=14)
 
 
-def adjusted(options: LogitsOptions, tokens: list[int], num_prompt: int) -> Any:
+def before_and_after(options: LogitsOptions, tokens: list[int], num_prompt: int) -> Any:
     logits = np.random.default_rng(sum(tokens)).normal(0, 2, SIZE).astype(np.float32)
     before = logits.copy()
-    for adjust in logits_processors(options, (EOS,)):
-        change = adjust(TokenHistory(tokens, num_prompt))
-        if change is not None:
-            change.apply(logits)
+    for process in logits_processors(options, (EOS,)):
+        edit = process(TokenHistory(tokens, num_prompt))
+        if edit is not None:
+            edit.apply(logits)
     return before, logits
 
 
@@ -39,14 +39,14 @@ def processed(processor: LogitsProcessor, tokens: list[int], before: Any) -> Any
 
 @given(tokens=ids, penalty=st.sampled_from([0.5, 1.3, 2.0]))
 def test_repetition_penalty(tokens: list[int], penalty: float) -> None:
-    before, after = adjusted(LogitsOptions(repetition_penalty=penalty), tokens, 1)
+    before, after = before_and_after(LogitsOptions(repetition_penalty=penalty), tokens, 1)
     expected = processed(RepetitionPenaltyLogitsProcessor(penalty), tokens, before)
     np.testing.assert_allclose(after, expected, rtol=1e-6)
 
 
 @given(tokens=ids, size=st.integers(1, 4))
 def test_no_repeat_ngram(tokens: list[int], size: int) -> None:
-    before, after = adjusted(LogitsOptions(no_repeat_ngram_size=size), tokens, 1)
+    before, after = before_and_after(LogitsOptions(no_repeat_ngram_size=size), tokens, 1)
     expected = processed(NoRepeatNGramLogitsProcessor(size), tokens, before)
     np.testing.assert_array_equal(after, expected)
 
@@ -61,7 +61,7 @@ def test_no_repeat_ngram(tokens: list[int], size: int) -> None:
     ),
 )
 def test_bad_words(tokens: list[int], words: list[tuple[int, ...]]) -> None:
-    before, after = adjusted(LogitsOptions(bad_word_ids=tuple(words)), tokens, 0)
+    before, after = before_and_after(LogitsOptions(bad_word_ids=tuple(words)), tokens, 0)
     processor = NoBadWordsLogitsProcessor([list(word) for word in words], eos_token_id=EOS)
     np.testing.assert_array_equal(after, processed(processor, tokens, before))
 
@@ -69,7 +69,7 @@ def test_bad_words(tokens: list[int], words: list[tuple[int, ...]]) -> None:
 @given(tokens=ids, least=st.integers(1, 9), num_prompt=st.integers(0, 14))
 def test_min_new_tokens(tokens: list[int], least: int, num_prompt: int) -> None:
     num_prompt = min(num_prompt, len(tokens))
-    before, after = adjusted(LogitsOptions(min_new_tokens=least), tokens, num_prompt)
+    before, after = before_and_after(LogitsOptions(min_new_tokens=least), tokens, num_prompt)
     processor = MinNewTokensLengthLogitsProcessor(num_prompt, least, EOS, device="cpu")
     np.testing.assert_array_equal(after, processed(processor, tokens, before))
 
@@ -85,7 +85,7 @@ def test_presence_and_frequency_penalties(
 ) -> None:
     """As OpenAI's documentation writes them: ``c * frequency + (c > 0) * presence``."""
     options = LogitsOptions(presence_penalty=presence, frequency_penalty=frequency)
-    before, after = adjusted(options, tokens, num_prompt)
+    before, after = before_and_after(options, tokens, num_prompt)
     for id_ in range(SIZE):
         count = tokens[num_prompt:].count(id_)
         expected = before[id_] - count * frequency - (count > 0) * presence
@@ -93,11 +93,11 @@ def test_presence_and_frequency_penalties(
 
 
 def test_bias_is_added() -> None:
-    before, after = adjusted(LogitsOptions(logit_bias=((3, 5.0), (7, -100.0))), [1], 1)
+    before, after = before_and_after(LogitsOptions(logit_bias=((3, 5.0), (7, -100.0))), [1], 1)
     assert after[3] == before[3] + 5
     assert after[7] == pytest.approx(before[7] - 100, rel=1e-6)
     assert (after != before).sum() == 2
 
 
-def test_nothing_asked_for_changes_nothing() -> None:
+def test_default_options_have_no_processors() -> None:
     assert logits_processors(LogitsOptions(), (EOS,)) == ()

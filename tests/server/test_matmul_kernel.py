@@ -1,4 +1,4 @@
-"""Our product in fp32, and what it does with its sums, against the standard operators."""
+"""The fp32 product with its epilogue, against the standard operators."""
 
 from pathlib import Path
 
@@ -13,26 +13,28 @@ from onnx import TensorProto, helper, numpy_helper
 from server.runtime.contract import Array, BoundGraph
 from server.runtime.kernels import matmul
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
-    pytest.mark.skipif(Kernels.MATMUL not in runnable(), reason="no kernels for this processor"),
+    pytest.mark.skipif(
+        Kernels.MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
+    ),
     pytest.mark.usefixtures("register_bits"),
 ]
 
 
 @pytest.fixture(autouse=True)
-def _use_them_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a processor that has something better."""
-    monkeypatch.setattr(rewriting, "worthwhile", runnable)
+def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU where ONNX Runtime's own operators are faster."""
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 def graph(
     path: Path, weight: Array, bias: Array | None, activation: str = "", *, has_rest: bool = False
 ) -> Path:
-    """``y = activation(x weight + bias) + rest``, in standard operators."""
+    """Saves ``y = activation(x weight + bias) + rest`` in standard operators."""
     rows, (num_inputs, num_outputs) = ["batch", "length"], weight.shape
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*rows, num_inputs])]
     nodes, last = [helper.make_node("MatMul", ["x", "w"], ["product"])], "product"
@@ -69,7 +71,7 @@ def graph(
     return path
 
 
-def ours(file: Path, num_threads: int = 1) -> BoundGraph:
+def native(file: Path, num_threads: int = 1) -> BoundGraph:
     found = rewrite(file, Kernels.MATMUL)
     assert found is not None
     nodes = onnx.ModelProto.FromString(found.model).graph.node
@@ -80,7 +82,7 @@ def ours(file: Path, num_threads: int = 1) -> BoundGraph:
 def exact(
     x: Array, weight: Array, bias: Array | None, activation: str, rest: Array | None
 ) -> Array:
-    """By ONNX Runtime, with the product in double precision."""
+    """The same by ONNX Runtime, with the product in double precision."""
     y = x.astype(np.float64) @ weight.astype(np.float64)
     y = y if bias is None else y + bias
     if activation == "SiluGate":
@@ -103,7 +105,7 @@ def exact(
 @pytest.mark.parametrize(
     ("num_inputs", "num_outputs"), [(1, 2), (7, 6), (384, 16), (385, 40), (800, 522)]
 )
-def test_it_is_the_same(
+def test_equals_the_standard_operators(
     tmp_path: Path, num_inputs: int, num_outputs: int, activation: str, num_threads: int
 ) -> None:
     rng = np.random.default_rng(num_inputs)
@@ -114,7 +116,7 @@ def test_it_is_the_same(
             file = graph(
                 tmp_path / name / "1" / "g.onnx", weight, bias, activation, has_rest=has_rest
             )
-            bound = ours(file, num_threads)
+            bound = native(file, num_threads)
             for num_rows in (1, 2, 3, 7, 8, 97, 200):
                 x = rng.normal(size=(1, num_rows, num_inputs)).astype(np.float32)
                 width = num_outputs // 2 if activation == "SiluGate" else num_outputs
@@ -130,13 +132,13 @@ def test_it_is_the_same(
     seed=st.integers(0, 2**32 - 1),
     counts=st.lists(st.integers(1, 20), min_size=1, max_size=6),
 )
-def test_a_row_is_the_same_whatever_is_beside_it(
+def test_a_row_does_not_depend_on_other_rows(
     tmp_path_factory: pytest.TempPathFactory, seed: int, counts: list[int]
 ) -> None:
     rng = np.random.default_rng(seed)
     weight = rng.normal(size=(401, 37)).astype(np.float32)
     folder = tmp_path_factory.mktemp("rows") / "1"
-    bound = ours(graph(folder / "g.onnx", weight, None, "Gelu"))
+    bound = native(graph(folder / "g.onnx", weight, None, "Gelu"))
     x = rng.normal(size=(1, sum(counts), 401)).astype(np.float32)
     together = bound.run({"x": x})["y"].copy()
     start = 0
@@ -148,12 +150,12 @@ def test_a_row_is_the_same_whatever_is_beside_it(
 
 @pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_stays_so_and_alone(
+def test_a_non_finite_row_does_not_affect_others(
     tmp_path: Path, bad: float, activation: str
 ) -> None:
     rng = np.random.default_rng(0)
     weight = np.abs(rng.normal(size=(40, 32))).astype(np.float32)
-    bound = ours(graph(tmp_path / "a" / "1" / "g.onnx", weight, None, activation))
+    bound = native(graph(tmp_path / "a" / "1" / "g.onnx", weight, None, activation))
     x = rng.normal(size=(1, 6, 40)).astype(np.float32)
     expected = bound.run({"x": x})["y"].copy()
     x[0, 2, 3] = bad
@@ -163,18 +165,20 @@ def test_a_row_that_is_not_finite_stays_so_and_alone(
     np.testing.assert_array_equal(actual[0, others], expected[0, others])
 
 
-def test_gelu_everywhere(tmp_path: Path) -> None:
-    """Through a matrix that changes nothing: also far from zero, where it is 0 or its input."""
-    bound = ours(graph(tmp_path / "a" / "1" / "g.onnx", np.eye(16, dtype=np.float32), None, "Gelu"))
+def test_gelu_over_its_range(tmp_path: Path) -> None:
+    """By the identity matrix; also far from zero, where it is 0 or its input."""
+    bound = native(
+        graph(tmp_path / "a" / "1" / "g.onnx", np.eye(16, dtype=np.float32), None, "Gelu")
+    )
     x = np.linspace(-12, 12, 16 * 4096, dtype=np.float32).reshape(1, -1, 16)
     expected = exact(x, np.eye(16, dtype=np.float32), None, "Gelu", None)
     np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=5e-7, atol=3e-6)
 
 
-def test_silu_everywhere(tmp_path: Path) -> None:
-    """A gate whose other half is 1."""
+def test_silu_over_its_range(tmp_path: Path) -> None:
+    """By a gate whose second half is 1."""
     weight, bias = np.eye(8, 16, dtype=np.float32), np.repeat([0, 1], 8).astype(np.float32)
-    bound = ours(graph(tmp_path / "a" / "1" / "g.onnx", weight, bias, "SiluGate"))
+    bound = native(graph(tmp_path / "a" / "1" / "g.onnx", weight, bias, "SiluGate"))
     x = np.linspace(-100, 100, 8 * 4096, dtype=np.float32).reshape(1, -1, 8)
     expected = exact(x, weight, bias, "SiluGate", None)
     np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=1e-6, atol=1e-35)
@@ -196,13 +200,13 @@ def test_gemm(tmp_path: Path, is_transposed: bool) -> None:
     file.parent.mkdir(parents=True)
     onnx.save(model, file)
     rows = rng.normal(size=(5, 33)).astype(np.float32)
-    np.testing.assert_allclose(ours(file).run({"x": rows})["y"], rows @ weight, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(native(file).run({"x": rows})["y"], rows @ weight, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("lengths", [[5, 0, 130, 1], [130, 130, 130, 130], [0, 0, 0, 0], [7] * 4])
 def test_padding_is_not_computed(tmp_path: Path, lengths: list[int], num_threads: int) -> None:
-    """Of ``[batch, length, size]`` rows beyond a text's length are zeros, even of what is NaN."""
+    """Rows of ``[batch, length, size]`` behind a length are zeros, even if x is NaN there."""
     rng = np.random.default_rng(0)
     table = rng.normal(size=(50, 33)).astype(np.float32)
     table[7] = np.nan
@@ -233,8 +237,8 @@ def test_padding_is_not_computed(tmp_path: Path, lengths: list[int], num_threads
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
-def test_what_others_read_is_left(tmp_path: Path) -> None:
-    """Sums that are an output too, a sum with what may have another shape."""
+def test_values_used_elsewhere_are_not_fused(tmp_path: Path) -> None:
+    """A sum that is an output too; a residual that may have another shape."""
     file = graph(tmp_path / "1" / "g.onnx", np.ones((4, 8), np.float32), np.ones(8, np.float32))
     model = onnx.load(file)
     model.graph.output.append(

@@ -1,4 +1,4 @@
-"""Tensors of slots, on the host and on a device: copies, zeros and an encoder's outputs."""
+"""Slot tensors in host and device memory: moves, zeros and writes of encoder outputs."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array, Block, Layout, Memory, Move
+from server.runtime.contract import Array, Layout, Memory, Move, Tensor
 from tests.server.fake_backend import host_view
 from tests.server.generating import MEMORIES
 
@@ -17,19 +17,19 @@ DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int8]
 
 
 def layouts(dtype: type) -> dict[str, Layout]:
-    """Two geometries with tokens, and tensors of few and odd bytes without."""
+    """Two geometries with tokens, and small tensors without, one with an odd number of bytes."""
     kind = np.dtype(dtype)
     return {
         "key": Layout(NUM_ROWS, (2, LENGTH, 4), kind, has_tokens=True),
         "value": Layout(NUM_ROWS, (2, LENGTH, 4), kind, has_tokens=True),
-        "narrow": Layout(NUM_ROWS, (1, LENGTH + 2, 1), kind, has_tokens=True),
+        "one_wide": Layout(NUM_ROWS, (1, LENGTH + 2, 1), kind, has_tokens=True),
         "state": Layout(NUM_ROWS, (3,), kind, has_tokens=False),
         "matrix": Layout(NUM_ROWS, (2, 5), kind, has_tokens=False),
     }
 
 
 def filled(memory: Memory, wanted: Mapping[str, Layout]) -> dict[str, Array]:
-    """Puts a number of its own into each element; returns what is there."""
+    """Fills each tensor with 0 … 112, again and again, and returns copies."""
     expected = {}
     for name, layout in wanted.items():
         array = host_view(memory.rows(name, 0, NUM_ROWS))
@@ -40,14 +40,14 @@ def filled(memory: Memory, wanted: Mapping[str, Layout]) -> dict[str, Array]:
     return expected
 
 
-def check(memory: Memory, expected: Mapping[str, Array]) -> None:
+def assert_contents(memory: Memory, expected: Mapping[str, Array]) -> None:
     for name, array in expected.items():
         np.testing.assert_array_equal(host_view(memory.rows(name, 0, NUM_ROWS)), array)
 
 
 @st.composite
 def some_moves(draw: st.DrawFn) -> list[Move]:
-    """Each row is written once at most, and may be read by several."""
+    """Moves that write each row at most once, and may read it several times."""
     targets = draw(st.lists(st.integers(0, NUM_ROWS - 1), unique=True, max_size=NUM_ROWS))
     moves = []
     for target in targets:
@@ -60,7 +60,7 @@ def some_moves(draw: st.DrawFn) -> list[Move]:
 @pytest.mark.parametrize("where", MEMORIES)
 @settings(deadline=None, max_examples=60)
 @given(moves=some_moves(), dtype=st.sampled_from(DTYPES))
-def test_all_of_a_move_is_read_before_it_is_written(
+def test_moves_read_all_sources_before_they_write(
     where: str, moves: list[Move], dtype: type
 ) -> None:
     wanted = layouts(dtype)
@@ -72,7 +72,7 @@ def test_all_of_a_move_is_read_before_it_is_written(
         for source, target, start, stop, _ in moves:
             part = (slice(None), slice(start, stop)) if layout.has_tokens else ()
             expected[name][(target, *part)] = before[name][(source, *part)]
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)
@@ -84,7 +84,7 @@ def test_several_rows_move_at_once(where: str, dtype: type) -> None:
     memory.move(["state", "matrix"], [Move(0, 3, num_rows=2)])
     for name in ("state", "matrix"):
         expected[name][3:5] = expected[name][0:2]
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)
@@ -99,12 +99,12 @@ def test_a_row_that_is_not_finite_becomes_zero(where: str, dtype: type) -> None:
     memory.zero(list(wanted), 2)
     for array in expected.values():
         array[2] = 0
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_outputs_of_an_encoder_go_into_rows(where: str, dtype: type) -> None:
+def test_encoder_outputs_are_written_to_rows(where: str, dtype: type) -> None:
     wanted = layouts(dtype)
     memory = MEMORIES[where](wanted)
     expected = filled(memory, wanted)
@@ -112,17 +112,17 @@ def test_outputs_of_an_encoder_go_into_rows(where: str, dtype: type) -> None:
         name: np.random.default_rng(7).integers(0, 99, (2, 2, 4, 4)).astype(dtype)
         for name in ("key", "value")
     }
-    sources = {name: Block.of(array) for name, array in encoded.items()}
+    sources = {name: Tensor.of(array) for name, array in encoded.items()}
     memory.write(sources, [Move(0, 3, 0, 2), Move(1, 1, 0, 4)])
     for name, array in encoded.items():
         expected[name][3, :, :2] = array[0, :, :2]
         expected[name][1, :, :4] = array[1, :, :4]
-    check(memory, expected)
+    assert_contents(memory, expected)
 
 
 @pytest.mark.parametrize("where", MEMORIES)
-def test_bits_that_are_no_number_are_copied_as_they_are(where: str) -> None:
-    """A copy goes through another type: no NaN may lose its bits."""
+def test_a_copy_keeps_the_bits_of_a_nan(where: str) -> None:
+    """A copy goes through another element type, which must not change a NaN's bits."""
     layout = {"key": Layout(2, (1, 2, 4), np.dtype(np.float16), has_tokens=True)}
     memory = MEMORIES[where](layout)
     bits = np.arange(0x7C01, 0x7C09, dtype=np.uint16).reshape(1, 2, 4)

@@ -10,11 +10,12 @@ import pytest
 
 from server.engine.cache.slot_cache import Capacity
 from server.engine.decoding.options import Beams, LogitsOptions, Sampling
-from server.engine.generator import Generator
+from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
+from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
-from server.engine.requests.sequence import GenerationJob, JobUpdate
-from server.engine.runner import ModelRunner
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.update import JobUpdate
 from server.engine.scheduler import Limits
 from server.models.registry import Model, load_bundle
 from server.runtime.ort.backend import OrtBackend
@@ -61,7 +62,7 @@ class Mixer:
         first = rng.randrange(20, 190)
         return ",".join(str(first + k) for k in range(rng.randrange(1, 12))) + ","
 
-    def generator(self) -> Generator:
+    def generator(self) -> GenerationWorker:
         spec = self.model.manifest.graphs["decode"]
         capacity = Capacity(NUM_SLOTS, 96, 96)
         graphs = self.model.replicas[0].graphs
@@ -76,7 +77,9 @@ class Mixer:
         )
         limits = Limits(NUM_SLOTS, 64, min_chunk=8)
         clock = itertools.count().__next__
-        return Generator("mixed", runner, capacity, limits, lambda: float(clock()), Unobserved())
+        return GenerationWorker(
+            "mixed", runner, capacity, limits, lambda: float(clock()), Unobserved()
+        )
 
     def _alone(self, job: GenerationJob) -> dict[int, list[int]]:
         generator = self.generator()
@@ -84,7 +87,7 @@ class Mixer:
         return told(run(generator), 0)
 
 
-def run(generator: Generator) -> list[JobUpdate]:
+def run(generator: GenerationWorker) -> list[JobUpdate]:
     updates: list[JobUpdate] = []
     while generator.has_work:
         updates += generator.step()

@@ -1,4 +1,4 @@
-"""Models come and go while others are served."""
+"""Models are loaded, reloaded and unloaded while others are served."""
 
 import asyncio
 import gc
@@ -7,12 +7,10 @@ import shutil
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -20,16 +18,11 @@ from client.admin import AdminClient
 from client.aio import AsyncClient
 from client.errors import TriuneError
 from client.types import ModelState
-from model.bundle import BundleError
 from server.app import RunningServer, running_server
 from server.config import ServerConfig
-from server.models.registry import Model, Replica, load_bundle
-from server.models.warm_up import warm_up
 from server.models.watch import Changes, Watch, changes
-from server.runtime.host_memory import HostMemory
-from server.runtime.ort.backend import OrtBackend
+from server.runtime.thread_switching import copies_of
 from tests.faults.record import record
-from tests.server.fake_backend import FakeDecode, decode_spec
 
 DATES, DECODER = "dates", "tiny-decoder"
 DATE, ISO = "3 March 2021", "2021-03-03"
@@ -39,7 +32,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @pytest.fixture
 def root(tiny_bundles: Path, tmp_path: Path) -> Path:
-    """A folder of bundles of the test's own."""
+    """A bundles folder that the test may change."""
     path = tmp_path / "bundles"
     for name in (DATES, DECODER):
         shutil.copytree(tiny_bundles / name, path / name)
@@ -76,7 +69,7 @@ async def unload(running: RunningServer, model: str, version: str = "") -> tuple
 
 
 def add_version(root: Path, name: str, version: str) -> Path:
-    """The bundle's first version once more, as another one."""
+    """Copies the bundle's version 1 as another version."""
     copy = root / name / version
     shutil.copytree(root / name / "1", copy)
     edit(copy, version=version)
@@ -89,10 +82,13 @@ def edit(bundle: Path, **fields: Any) -> None:
 
 
 def sessions(running: RunningServer, name: str) -> list[Any]:
-    """Weak references to the runtime's sessions of a model: two for each graph."""
-    graphs: dict[str, Any] = dict(running.registry.get(name).replicas[0].graphs)
-    pairs = [graph for key, graph in graphs.items() if key != "attend"]
-    return [weakref.ref(side.session) for pair in pairs for side in (pair.narrow, pair.wide)]
+    """Weak references to the model's ONNX Runtime sessions: two for each graph."""
+    graphs = running.registry.get(name).replicas[0].graphs
+    copies: list[Any] = [
+        copy for key, graph in graphs.items() if key != "attend" for copy in copies_of(graph)
+    ]
+    assert len(copies) >= 2
+    return [weakref.ref(copy.session) for copy in copies]
 
 
 async def failure(call: Any) -> TriuneError:
@@ -101,7 +97,7 @@ async def failure(call: Any) -> TriuneError:
     return caught.value
 
 
-async def test_twenty_reloads_under_load_drop_nothing(root: Path) -> None:
+async def test_twenty_reloads_under_load_drop_no_request(root: Path) -> None:
     async with serving(root) as (running, client):
         first = sessions(running, DATES)
         stopped, num_asked, num_answers = asyncio.Event(), 0, 0
@@ -137,13 +133,13 @@ async def test_twenty_reloads_under_load_drop_nothing(root: Path) -> None:
             answers_meanwhile=num_answers,
             dropped=num_asked - num_answers,
         )
-        assert ends == [None] * len(askers)  # else what a request raised
+        assert ends == [None] * len(askers)  # or the exception of a request
         await running.catalog.settled()
         gc.collect()
         assert [session() for session in first] == [None] * len(first)
 
 
-async def test_a_failed_load_leaves_the_old_one_serving(root: Path) -> None:
+async def test_after_a_failed_load_the_old_model_serves(root: Path) -> None:
     async with serving(root) as (running, client):
         weights = next((root / DATES / "1").glob("*.data"))
         weights.rename(root / "elsewhere")
@@ -178,7 +174,7 @@ async def test_an_unloaded_model_finishes_its_calls_and_is_freed(root: Path) -> 
         assert (await client.generate(DECODER, "1", max_new_tokens=2)).outputs
 
 
-async def test_a_model_that_leaves_is_shown_until_its_calls_end(root: Path) -> None:
+async def test_an_unloading_model_is_listed_until_its_calls_end(root: Path) -> None:
     async with serving(root) as (running, client):
         with running.catalog.calls.of(DATES):
             await unload(running, DATES)
@@ -188,7 +184,7 @@ async def test_a_model_that_leaves_is_shown_until_its_calls_end(root: Path) -> N
         assert (await failure(client.get_model(DATES))).code == grpc.StatusCode.NOT_FOUND
 
 
-async def test_versions_stand_side_by_side(root: Path) -> None:
+async def test_several_versions_are_served_at_once(root: Path) -> None:
     async with serving(root) as (running, client):
         for version in ("2", "10"):
             add_version(root, DATES, version)
@@ -218,7 +214,7 @@ async def test_versions_stand_side_by_side(root: Path) -> None:
         ("linked", "1", grpc.StatusCode.FAILED_PRECONDITION, "a link out of the bundles"),
     ],
 )
-async def test_what_cannot_be_loaded(root, tmp_path, model, version, code, message) -> None:
+async def test_loads_that_are_refused(root, tmp_path, model, version, code, message) -> None:
     shutil.move(root / DECODER, tmp_path / "outside")
     (root / "linked").symlink_to(tmp_path / "outside")
     async with serving(root) as (running, _):
@@ -241,7 +237,7 @@ async def test_health_follows_each_model(root: Path) -> None:
 
 
 async def test_a_watched_folder_is_followed(root: Path) -> None:
-    """A bundle that is not whole is not loaded; nothing is, until it stands still."""
+    """A bundle is loaded only after two polls find it unchanged; an incomplete one is refused."""
     async with serving(root) as (running, client):
         watch = Watch(running.catalog, root, seconds=60)
         bundle = add_version(root, DATES, "2")
@@ -281,7 +277,7 @@ async def test_a_server_that_watches_finds_its_first_model(root: Path, tmp_path:
         assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
 
 
-def test_changes_wait_until_they_stand_still() -> None:
+def test_a_bundle_is_loaded_only_when_two_polls_find_it_unchanged() -> None:
     old, new = frozenset({("a", 1, 1, 1)}), frozenset({("a", 2, 1, 1)})
     key = (DATES, "1")
     assert changes({key: old}, {key: old}, {key: old}) == Changes()
@@ -291,23 +287,3 @@ def test_changes_wait_until_they_stand_still() -> None:
     assert changes({}, {key: new}, {key: new}) == Changes(load=(key,))
     assert changes({key: old}, {key: old}, {}) == Changes()
     assert changes({key: old}, {}, {}) == Changes(unload=(key,))
-
-
-def test_a_model_is_warm_before_it_is_ready(root: Path) -> None:
-    loaded = load_bundle(root / DECODER / "1", OrtBackend("cpu", 1), 96)
-    manifest = msgspec.structs.replace(
-        loaded.manifest, graphs={"decode": decode_spec(has_source=False)}
-    )
-    config = ServerConfig(bundles=root)
-
-    def running(graph: FakeDecode) -> Model:
-        replica = Replica({"decode": graph}, HostMemory, OrtBackend("cpu", 1).load_model)
-        return replace(loaded, manifest=manifest, replicas=(replica,))
-
-    good = FakeDecode()
-    warm_up(running(good), config)
-    assert good.num_runs == 2
-    assert good.max_tokens_in_run == 2
-    for bad, reason in ((FakeDecode(fail=0), "run failed"), (FakeDecode(poison=0), "not finite")):
-        with pytest.raises(BundleError, match=f"{DECODER}/1: warm-up: .*{reason}"):
-            warm_up(running(bad), config)

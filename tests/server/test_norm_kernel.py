@@ -1,4 +1,4 @@
-"""Our normalisation of rows against the standard operators' definition."""
+"""The normalization kernel against the definition of the standard operators."""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from server.runtime.contract import Array, BoundGraph
 from server.runtime.kernels import norms
-from server.runtime.kernels.library import Kernels, runnable
+from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
-    pytest.mark.skipif(Kernels.NORM not in runnable(), reason="no kernels for this processor"),
+    pytest.mark.skipif(
+        Kernels.NORM not in supported_kernels(), reason="this CPU cannot run the kernel"
+    ),
     pytest.mark.usefixtures("register_bits"),
 ]
 
@@ -33,7 +35,7 @@ def graph(
     is_scale_given: bool = True,
     **attributes: Any,
 ) -> Path:
-    """``y = operator(x) + 0``."""
+    """Makes ``y = operator(x) + 0``."""
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "n", len(scale)])]
     initializers = []
     if is_scale_given:
@@ -56,7 +58,7 @@ def graph(
     return path
 
 
-def ours(file: Path, num_threads: int = 1) -> BoundGraph:
+def native(file: Path, num_threads: int = 1) -> BoundGraph:
     found = rewrite(file, Kernels.NORM)
     assert found is not None
     nodes = onnx.ModelProto.FromString(found.model).graph.node
@@ -65,7 +67,7 @@ def ours(file: Path, num_threads: int = 1) -> BoundGraph:
 
 
 def exact(x: Array, scale: Array, bias: Array | None, *, is_centered: bool) -> Array:
-    """As the operators' documents define it, in double precision."""
+    """As the operators' documentation defines it, in double precision."""
     x = x.astype(np.float64)
     if is_centered:
         x = x - x.mean(-1, keepdims=True)
@@ -79,13 +81,13 @@ def exact(x: Array, scale: Array, bias: Array | None, *, is_centered: bool) -> A
     ("operator", "has_bias"),
     [("LayerNormalization", True), ("LayerNormalization", False), ("RMSNormalization", False)],
 )
-def test_it_is_the_same(
+def test_equals_the_definition(
     tmp_path: Path, operator: str, has_bias: bool, size: int, num_threads: int
 ) -> None:
     rng = np.random.default_rng(size)
     scale, bias = rng.normal(size=(2, size)).astype(np.float32)
     given_bias = bias if has_bias else None
-    bound = ours(graph(tmp_path / "1" / "g.onnx", operator, scale, given_bias), num_threads)
+    bound = native(graph(tmp_path / "1" / "g.onnx", operator, scale, given_bias), num_threads)
     for num_rows in (1, 3, 200):
         x = rng.normal(2.0, 3.0, size=(1, num_rows, size)).astype(np.float32)
         expected = exact(x, scale, given_bias, is_centered=operator == "LayerNormalization")
@@ -94,13 +96,13 @@ def test_it_is_the_same(
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 400), size=st.integers(1, 200))
-def test_a_row_is_the_same_whatever_is_beside_it(
+def test_a_row_does_not_depend_on_other_rows(
     tmp_path_factory: pytest.TempPathFactory, seed: int, num_rows: int, size: int
 ) -> None:
     rng = np.random.default_rng(seed)
     scale, bias = rng.normal(size=(2, size)).astype(np.float32)
     folder = tmp_path_factory.mktemp("rows") / "1"
-    bound = ours(graph(folder / "g.onnx", "LayerNormalization", scale, bias), num_threads=2)
+    bound = native(graph(folder / "g.onnx", "LayerNormalization", scale, bias), num_threads=2)
     x = rng.normal(size=(1, num_rows, size)).astype(np.float32)
     together = bound.run({"x": x})["y"][0]
     for row in {0, num_rows // 2, num_rows - 1}:
@@ -109,14 +111,16 @@ def test_a_row_is_the_same_whatever_is_beside_it(
 
 
 def test_no_rows(tmp_path: Path) -> None:
-    bound = ours(graph(tmp_path / "1" / "g.onnx", "RMSNormalization", np.ones(8, np.float32), None))
+    bound = native(
+        graph(tmp_path / "1" / "g.onnx", "RMSNormalization", np.ones(8, np.float32), None)
+    )
     assert bound.run({"x": np.zeros((0, 3, 8), np.float32)})["y"].shape == (0, 3, 8)
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, 1.0]])
-def test_what_is_no_number_stays_none(tmp_path: Path, values: list[float]) -> None:
+def test_nan_and_infinity_give_nan(tmp_path: Path, values: list[float]) -> None:
     scale = np.ones(20, np.float32)
-    bound = ours(graph(tmp_path / "1" / "g.onnx", "LayerNormalization", scale, None))
+    bound = native(graph(tmp_path / "1" / "g.onnx", "LayerNormalization", scale, None))
     x = np.ones((1, 2, 20), np.float32)
     x[0, 0, :2] = values
     y = bound.run({"x": x})["y"][0]
@@ -129,6 +133,6 @@ def test_what_is_no_number_stays_none(tmp_path: Path, values: list[float]) -> No
     [{"axis": 1}, {"stash_type": 10}, {"is_scale_given": False}],
     ids=["another axis", "another precision", "a scale that changes"],
 )
-def test_others_are_left_to_the_standard_operator(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_unsupported_norms_are_not_replaced(tmp_path: Path, other: dict[str, Any]) -> None:
     file = graph(tmp_path / "g.onnx", "LayerNormalization", np.ones(8, np.float32), None, **other)
     assert rewrite(file, Kernels.NORM) is None

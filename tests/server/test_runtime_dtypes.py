@@ -1,4 +1,4 @@
-"""16-bit states in the backend: bound in place, and given out as arrays."""
+"""16-bit states in the ONNX Runtime backend: updated in place, and returned as arrays."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Block
+from server.runtime.contract import Tensor
 from server.runtime.ort.backend import OrtBackend
 
 TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 
 def accumulator(path: Path, type_: int) -> Path:
-    """``present = past + x`` in fp32, rounded to ``type_``; and ``double``, of no known length."""
+    """``present = past + x`` in fp32, rounded to ``type_``; and ``double``, of dynamic length."""
     nodes = [
         helper.make_node("Cast", ["past"], ["wide"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["wide", "x"], ["sum"]),
@@ -42,13 +42,15 @@ def accumulator(path: Path, type_: int) -> Path:
 
 @pytest.mark.parametrize("has_device_memory", [False, True])
 @pytest.mark.parametrize("name", TYPES)
-def test_states_of_sixteen_bits(tmp_path: Path, name: str, has_device_memory: bool) -> None:
+def test_sixteen_bit_states_are_updated_in_place(
+    tmp_path: Path, name: str, has_device_memory: bool
+) -> None:
     backend = OrtBackend("cpu", 1, has_device_memory=has_device_memory)
     graph = backend.load(accumulator(tmp_path / "graph.onnx", TYPES[name]), ())
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else np.float16)
     state = np.array([[[1, 2, 3]], [[0.5, 0, -1]]], dtype)
     x = np.array([[[0.25, 1, 1.0009765625]], [[1, 2, 3]]], np.float32)
-    bound = graph.bind({("past", "present"): Block.of(state)})
+    bound = graph.bind({("past", "present"): Tensor.of(state)})
     (double,) = bound.run({"x": x}).values()
     expected = np.array([[[1.25, 3, 4]], [[1.5, 2, 2]]], dtype)
     np.testing.assert_array_equal(state, expected)

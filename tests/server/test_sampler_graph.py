@@ -1,31 +1,30 @@
-"""Graphs choose the host's token with the same uniform number, or say that they cannot."""
+"""Sampling graphs return the host's token for the same uniform number, or leave it undecided."""
 
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
 from server.engine.decoding import sampling
-from server.engine.decoding.logits import DeviceLogits, HostLogits
+from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.options import LogitsOptions, Sampling
-from server.engine.gpu.device_sampler import bind_take
-from server.engine.gpu.sampler_graph import (
+from server.engine.gpu.device_logits import DeviceLogits, bind_row_gather
+from server.engine.gpu.sampler_graph import build
+from server.engine.gpu.sampler_inputs import (
     NO_TOP_P,
+    SUPPRESSED_LOGIT,
     UNDECIDED,
     SamplingMethod,
     Shape,
     Variant,
-    build,
-    build_take,
 )
-from server.engine.requests.sequence import GenerationJob
-from server.runtime.contract import Array, Block
-from tests.server.samplers import ask, chooser, load_model, on_the_host
+from server.engine.requests.job import GenerationJob
+from server.runtime.contract import Array, Tensor
+from tests.server.samplers import device_sampler, host_token, load_model, sample_request
 from tests.server.test_sampling import chi_square_quantile
 
 TYPES: dict[int, Any] = {
@@ -33,7 +32,7 @@ TYPES: dict[int, Any] = {
     TensorProto.FLOAT16: np.float16,
     TensorProto.BFLOAT16: ml_dtypes.bfloat16,
 }
-# A search in two steps with and without padding; in one; every token a candidate.
+# Top-k in two steps with and without padding, in one step, and with every token a candidate.
 SIZES = [(5_000, 32), (4_096, 32), (1_001, 128), (97, 256)]
 NUM_ROWS = 6
 
@@ -73,7 +72,7 @@ def logits_options(draw: st.DrawFn) -> LogitsOptions:
 
 @st.composite
 def logits_of(draw: st.DrawFn, shape: Shape) -> Array:
-    """``[NUM_ROWS, vocabulary]``: flat and steep ones, ties, -inf, and what is not finite."""
+    """``[NUM_ROWS, vocabulary]``: flat and steep rows, ties, -inf, NaN and infinity."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     table = np.zeros((NUM_ROWS, shape.vocabulary), np.float32)
     for row in table:
@@ -90,11 +89,11 @@ def logits_of(draw: st.DrawFn, shape: Shape) -> Array:
 
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
-def test_the_graph_and_the_host_choose_the_same(data: st.DataObject) -> None:
+def test_the_graph_and_the_host_sample_the_same_token(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(shapes()))
     table = data.draw(logits_of(shape))
     indices = data.draw(st.lists(st.sampled_from(range(NUM_ROWS)), unique=True, min_size=1))
-    asks = []
+    requests = []
     for index in sorted(indices):
         job = GenerationJob(
             (1, 2, 1),
@@ -104,11 +103,13 @@ def test_the_graph_and_the_host_choose_the_same(data: st.DataObject) -> None:
             logits_options=data.draw(logits_options()),
         )
         tokens = data.draw(st.lists(st.integers(0, 96), max_size=40))
-        asks.append(ask(index, job, tokens, data.draw(st.floats(0, 1, exclude_max=True))))
-    found = chooser(shape).choose(HostLogits(table), asks)
-    for wanted, token in zip(asks, found, strict=True):
-        expected = on_the_host(table[wanted.index].astype(np.float32), wanted)
-        assert token in (None, expected), wanted.row.job
+        requests.append(
+            sample_request(index, job, tokens, data.draw(st.floats(0, 1, exclude_max=True)))
+        )
+    found = device_sampler(shape).sample(HostLogits(table), requests)
+    for request, token in zip(requests, found, strict=True):
+        expected = host_token(table[request.index].astype(np.float32), request)
+        assert token in (None, expected), request.sequence.job
         assert token is None or expected is not None
 
 
@@ -124,22 +125,23 @@ DECIDED = [
 
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize("options", DECIDED, ids=str)
-def test_hardly_a_row_is_left_to_the_host(options: Sampling, type_: int) -> None:
-    """1,000 draws each, half of them with penalties: steep logits, ties in half precision."""
+def test_few_rows_are_left_to_the_host(options: Sampling, type_: int) -> None:
+    """1,000 draws each, half of them with penalties, from steep logits with ties in 16 bits."""
     rng = np.random.default_rng(3)
     shape = Shape(5_000, type_, 32)
     adjusted = LogitsOptions(1.2, 0.5, 0.1, 2, logit_bias=((7, 3.0),))
     num_rows, num_undecided = 0, 0
     for _ in range(10):
         table = (rng.gumbel(0, 2.5, (100, shape.vocabulary))).astype(TYPES[type_])
-        asks = []
+        requests = []
         for index in range(100):
-            changes = adjusted if index % 2 else LogitsOptions()
-            job = GenerationJob((1,), 1, sampling=options, logits_options=changes)
+            some = adjusted if index % 2 else LogitsOptions()
+            job = GenerationJob((1,), 1, sampling=options, logits_options=some)
             tokens = rng.integers(0, 5_000, 30).tolist()
-            asks.append(ask(index, job, tokens, float(rng.random())))
-        for wanted, token in zip(asks, chooser(shape).choose(HostLogits(table), asks), strict=True):
-            expected = on_the_host(table[wanted.index].astype(np.float32), wanted)
+            requests.append(sample_request(index, job, tokens, float(rng.random())))
+        found = device_sampler(shape).sample(HostLogits(table), requests)
+        for request, token in zip(requests, found, strict=True):
+            expected = host_token(table[request.index].astype(np.float32), request)
             assert token in (None, expected)
             num_rows += 1
             num_undecided += token is None
@@ -150,17 +152,18 @@ def test_hardly_a_row_is_left_to_the_host(options: Sampling, type_: int) -> None
 @pytest.mark.parametrize(
     "options",
     [
-        Sampling(1.0, top_k=32),  # as many as there are candidates
-        Sampling(1.0, top_p=0.99),  # reaches beyond them
+        Sampling(1.0, top_k=32),  # k equals the number of candidates
+        Sampling(1.0, top_p=0.99),  # the nucleus is larger than the candidates
         Sampling(1.0, min_p=1e-6),
         Sampling(1.0, typical_p=0.9),
     ],
     ids=str,
 )
-def test_what_the_candidates_do_not_hold_is_left_to_the_host(options: Sampling) -> None:
+def test_sampling_beyond_the_candidates_is_left_to_the_host(options: Sampling) -> None:
     table = np.random.default_rng(1).normal(0, 1, (1, 5_000)).astype(np.float32)
-    asks = [ask(0, GenerationJob((1,), 1, sampling=options), [], 0.5)]
-    assert chooser(Shape(5_000, num_candidates=32)).choose(HostLogits(table), asks) == [None]
+    requests = [sample_request(0, GenerationJob((1,), 1, sampling=options), [], 0.5)]
+    sampler = device_sampler(Shape(5_000, max_candidates=32))
+    assert sampler.sample(HostLogits(table), requests) == [None]
 
 
 @pytest.mark.parametrize(
@@ -170,43 +173,46 @@ def test_what_the_candidates_do_not_hold_is_left_to_the_host(options: Sampling) 
         (Sampling(1.0), 1 - 2**-53),
         (Sampling(1.0, top_k=4), 0.5),
         (Sampling(1.0, top_p=0.9), 0.75),
-        (Sampling(1.0, top_p=0.5), 0.1),  # two of four tokens hold half, or nearly
+        (Sampling(1.0, top_p=0.5), 0.1),  # two of four tokens hold exactly half
         (Sampling(1.0, top_k=5, top_p=0.75), 0.1),
         (Sampling(1.0, min_p=1.0), 0.1),
     ],
     ids=str,
 )
-def test_what_rounding_could_decide_is_left_to_the_host(options: Sampling, uniform: float) -> None:
-    """Four tokens share all: where one ends and the next begins is exact."""
+def test_draws_that_rounding_could_decide_are_left_to_the_host(
+    options: Sampling, uniform: float
+) -> None:
+    """Four tokens of equal probability: draws on an exact boundary between two of them."""
     table = np.full((1, 5_000), -np.inf, np.float32)
     table[0, [4, 900, 901, 4_000]] = 2.0
-    wanted = ask(0, GenerationJob((1,), 1, sampling=options), [], uniform)
-    assert chooser(Shape(5_000, num_candidates=32)).choose(HostLogits(table), [wanted]) == [None]
-    beside = ask(0, GenerationJob((1,), 1, sampling=Sampling(1.0, top_k=4)), [], 0.3)
-    assert chooser(Shape(5_000, num_candidates=32)).choose(HostLogits(table), [beside]) == [900]
+    on_boundary = sample_request(0, GenerationJob((1,), 1, sampling=options), [], uniform)
+    sampler = device_sampler(Shape(5_000, max_candidates=32))
+    assert sampler.sample(HostLogits(table), [on_boundary]) == [None]
+    beside = sample_request(0, GenerationJob((1,), 1, sampling=Sampling(1.0, top_k=4)), [], 0.3)
+    assert sampler.sample(HostLogits(table), [beside]) == [900]
 
 
-@pytest.mark.parametrize("way", SamplingMethod)
-def test_a_bad_row_harms_no_other(way: SamplingMethod) -> None:
+@pytest.mark.parametrize("method", SamplingMethod)
+def test_a_row_that_is_not_finite_affects_no_other_row(method: SamplingMethod) -> None:
     rng = np.random.default_rng(2)
     table = rng.normal(0, 3, (4, 5_000)).astype(np.float32)
     table[1, 4_999] = np.nan
     table[2, 17] = np.inf
     options = {
         SamplingMethod.GREEDY: Sampling(),
-        SamplingMethod.SPREAD: Sampling(1.0),
+        SamplingMethod.MULTINOMIAL: Sampling(1.0),
         SamplingMethod.TOP_K: Sampling(1.0, top_k=5),
         SamplingMethod.NUCLEUS: Sampling(1.0, top_p=0.1),
-    }[way]
-    # What is wrong may be a token that an option forbids.
+    }[method]
+    # The bad logits may be of tokens that an option forbids.
     hidden = LogitsOptions(bad_word_ids=((4_999,), (17,)))
     for adjusted in (LogitsOptions(), hidden):
         job = GenerationJob((1,), 1, sampling=options, logits_options=adjusted)
-        asks = [ask(index, job, [], 0.3) for index in range(4)]
-        found = chooser(Shape(5_000, num_candidates=64)).choose(HostLogits(table), asks)
+        requests = [sample_request(index, job, [], 0.3) for index in range(4)]
+        found = device_sampler(Shape(5_000, max_candidates=64)).sample(HostLogits(table), requests)
         assert found[1:3] == [None, None]
-        assert found[0] == on_the_host(table[0], asks[0])
-        assert found[3] == on_the_host(table[3], asks[3])
+        assert found[0] == host_token(table[0], requests[0])
+        assert found[3] == host_token(table[3], requests[3])
 
 
 @pytest.mark.parametrize(
@@ -215,21 +221,23 @@ def test_a_bad_row_harms_no_other(way: SamplingMethod) -> None:
     ids=str,
 )
 def test_draws_follow_the_distribution(options: Sampling) -> None:
-    """A chi-square test of 20,000 draws in one run of the graph."""
+    """A chi-square test of 20,000 draws in one run."""
     logits = np.random.default_rng(5).normal(0, 3, 500).astype(np.float32)
-    shape = Shape(500, num_candidates=400)
-    way = chooser(shape).way_of(ask(0, GenerationJob((1,), 1, sampling=options), [], 0.0).row)
-    assert way is not None
+    shape = Shape(500, max_candidates=400)
+    method = device_sampler(shape).method_of(
+        sample_request(0, GenerationJob((1,), 1, sampling=options), [], 0.0).sequence
+    )
+    assert method is not None
     parameters = np.empty((20_000, 5))
     top_p = options.top_p if options.top_p < 1 else NO_TOP_P
     parameters[:, :4] = options.temperature, options.top_k, top_p, options.min_p
     parameters[:, 4] = np.random.default_rng(7).random(20_000)
-    inputs: dict[str, Array | Block] = {
+    inputs: dict[str, Array | Tensor] = {
         "logits": logits[None],
         "rows": np.zeros(20_000, np.int64),
         "parameters": parameters,
     }
-    graph = load_model(build(Variant(way, gathers=True), shape))
+    graph = load_model(build(Variant(method, gathers_rows=True), shape))
     draws = graph.bind({}).run(inputs)["tokens"]
     assert (draws != UNDECIDED).all()
     kept, weights = sampling.probabilities(logits, options)
@@ -247,78 +255,22 @@ def test_draws_follow_the_distribution(options: Sampling) -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_suppressed_tokens_are_never_chosen_and_rows_come_as_the_host_has_them(type_: int) -> None:
+def test_suppressed_tokens_are_never_sampled_and_gathered_rows_match_the_host(type_: int) -> None:
     shape = Shape(300, type_, suppressed=(3, 250))
     table = np.random.default_rng(4).normal(0, 1, (3, 300)).astype(TYPES[type_])
     table[:, [3, 250]] = 9
     expected = table.astype(np.float32)
-    expected[:, [3, 250]] = -1e9
-    taken = DeviceLogits(Block.of(table), bind_take(load_model, shape)).rows([0, 2])
+    expected[:, [3, 250]] = SUPPRESSED_LOGIT
+    taken = DeviceLogits(Tensor.of(table), bind_row_gather(load_model, shape)).rows([0, 2])
     assert taken.dtype == np.float32
     np.testing.assert_array_equal(taken, expected[[0, 2]])
-    asks = [ask(index, GenerationJob((1,), 1), [], 0.0) for index in range(3)]
-    found = chooser(shape).choose(HostLogits(table), asks)
+    requests = [sample_request(index, GenerationJob((1,), 1), [], 0.0) for index in range(3)]
+    found = device_sampler(shape).sample(HostLogits(table), requests)
     assert found == expected.argmax(1).tolist()
 
 
-# Operators of opset 18 and earlier, with the types of their first input, for which ONNX Runtime
-# registers a CUDA kernel: docs/OperatorKernels.md of microsoft/onnxruntime.
-_NUMBERS = {"FLOAT", "DOUBLE", "INT64"}
-_ANY = {*_NUMBERS, "BOOL", "FLOAT16", "BFLOAT16"}
-CUDA_KERNELS = {
-    "Add": (14, _NUMBERS),
-    "And": (7, {"BOOL"}),
-    "Cast": (13, _ANY),
-    "Concat": (13, _ANY),
-    "CumSum": (14, {"DOUBLE", "INT64"}),
-    "Div": (14, _NUMBERS),
-    "Equal": (13, {*_NUMBERS, "BOOL"}),
-    "Exp": (13, {"FLOAT", "DOUBLE"}),
-    "Gather": (13, _ANY),
-    "GatherElements": (13, _ANY),
-    "GatherND": (13, {"DOUBLE", "FLOAT", "INT64"}),
-    "Greater": (13, _NUMBERS),
-    "GreaterOrEqual": (16, _NUMBERS),
-    "Identity": (16, _ANY),
-    "Less": (13, _NUMBERS),
-    "LessOrEqual": (16, _NUMBERS),
-    "Min": (13, _NUMBERS),
-    "Mul": (14, _NUMBERS),
-    "Or": (7, {"BOOL"}),
-    "Pad": (18, {"FLOAT", "DOUBLE"}),
-    "ReduceMax": (18, _NUMBERS),
-    "ReduceMin": (18, {"FLOAT", "DOUBLE"}),
-    "ReduceSum": (13, _NUMBERS),
-    "Reshape": (14, _ANY),
-    "ScatterElements": (18, _ANY),
-    "Slice": (13, _ANY),
-    "Sub": (14, _NUMBERS),
-    "TopK": (11, _NUMBERS),
-    "Unsqueeze": (13, _ANY),
-    "Where": (16, {"BOOL"}),
-}
-
-
-@pytest.mark.parametrize("shape", shapes()[:6:2] + shapes()[-1:], ids=str)
-def test_every_operator_has_a_cuda_kernel(shape: Shape) -> None:
-    shape = Shape(shape.vocabulary, shape.element_type, shape.num_candidates, (3,))
-    flags = [(edits, gathers) for edits in (False, True) for gathers in (False, True)]
-    models = [build(Variant(way, *flag), shape) for way in SamplingMethod for flag in flags]
-    for model in [*models, build_take(shape)]:
-        onnx.checker.check_model(model, full_check=True)
-        graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
-        types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
-        types |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
-        types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-        for node in graph.node:
-            version, allowed = CUDA_KERNELS[node.op_type]
-            schema = onnx.defs.get_schema(node.op_type, model.opset_import[0].version)
-            assert schema.since_version == version, node.op_type
-            assert TensorProto.DataType.Name(types[node.input[0]]) in allowed, node
-
-
-def test_a_failing_graph_leaves_all_to_the_host() -> None:
+def test_a_failing_graph_leaves_all_rows_to_the_host() -> None:
     shape = Shape(50)
-    asks = [ask(0, GenerationJob((1,), 1), [], 0.0)]
-    logits = HostLogits(np.zeros((1, 50), np.float64))  # no such logits were said to come
-    assert chooser(shape).choose(logits, asks) == [None]
+    requests = [sample_request(0, GenerationJob((1,), 1), [], 0.0)]
+    logits = HostLogits(np.zeros((1, 50), np.float64))  # the graph expects float32
+    assert device_sampler(shape).sample(logits, requests) == [None]

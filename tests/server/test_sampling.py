@@ -1,4 +1,4 @@
-"""Samplers: exact supports, and drawn frequencies by a chi-square test."""
+"""Sampling: exact distributions, and drawn frequencies by a chi-square test."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from transformers import (
 
 from server.engine.decoding import sampling
 from server.engine.decoding.options import Sampling
+from server.engine.token_selector import greedy
+from server.runtime import host_ops
 
 LOGITS = np.log(np.array([0.4, 0.05, 0.3, 0.15, 0.1], np.float32))
 
@@ -85,7 +87,7 @@ def test_draws_follow_transformers_distribution(options: Sampling) -> None:
 
 
 def chi_square_quantile(freedom: int) -> float:
-    """Of 0.9999, after Wilson and Hilferty 1931."""
+    """The 0.9999 quantile, after Wilson and Hilferty 1931."""
     if freedom == 0:
         return 1e-9
     third = 2 / (9 * freedom)
@@ -93,17 +95,17 @@ def chi_square_quantile(freedom: int) -> float:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_has_no_token(bad: float) -> None:
+def test_a_row_that_is_not_finite_has_no_greedy_token(bad: float) -> None:
     logits = np.stack([LOGITS, LOGITS])
     logits[1, 2] = bad
-    assert sampling.greedy(logits) == [0, None]
+    assert greedy(logits) == [0, None]
 
 
 def test_log_probabilities_of_tokens() -> None:
-    told = sampling.token_logprob(LOGITS, 3, 2)
-    assert told.logprob == pytest.approx(np.log(0.15), abs=1e-6)
-    assert [id_ for id_, _ in told.top] == [0, 2]
-    assert told.top[1][1] == pytest.approx(np.log(0.3), abs=1e-6)
+    logprob = sampling.token_logprob(LOGITS, 3, 2)
+    assert logprob.logprob == pytest.approx(np.log(0.15), abs=1e-6)
+    assert [id_ for id_, _ in logprob.top] == [0, 2]
+    assert logprob.top[1][1] == pytest.approx(np.log(0.3), abs=1e-6)
     np.testing.assert_allclose(sampling.log_probabilities(LOGITS + 7), LOGITS, atol=1e-6)
 
 
@@ -114,20 +116,20 @@ def test_log_probabilities_of_tokens() -> None:
     levels=st.sampled_from([2, 50, 10_000]),
     forbidden=st.floats(0, 1),
 )
-def test_the_largest_in_order(
+def test_top_indices_are_sorted(
     size: int, count: int, seed: int, levels: int, forbidden: float
 ) -> None:
-    """Among ties, and among many that are forbidden."""
+    """With ties, and with many values of -inf."""
     rng = np.random.default_rng(seed)
     row = rng.integers(0, levels, size).astype(np.float32)
     row[rng.random(size) < forbidden] = -np.inf
-    found = sampling.top_indices(row, count)
+    found = host_ops.top_indices(row, count)
     assert len(set(found.tolist())) == min(count, size)
     np.testing.assert_array_equal(row[found], np.sort(row)[::-1][:count])
 
 
-def test_the_likeliest_are_possible() -> None:
+def test_top_tokens_leave_out_impossible_ones() -> None:
     row = np.where(np.arange(500) % 100 == 0, 1.0, -np.inf).astype(np.float32)
-    found = sampling.top_tokens(row, 20, sampling.log_sum_exp(row))
+    found = host_ops.top_tokens(row, 20, host_ops.log_sum_exp(row))
     assert found.tokens == [0, 100, 200, 300, 400]
     assert found.logprobs == pytest.approx([np.log(1 / 5)] * 5)

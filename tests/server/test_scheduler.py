@@ -1,4 +1,4 @@
-"""The scheduler and the slots: bookkeeping by properties."""
+"""Property tests of the scheduler and of slot accounting."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from server.engine.cache.slots import SlotTable
+from server.engine.requests.lifecycle import Phase
 from server.engine.scheduler import Limits, is_decodable, overdue, schedule
+
+NUM_SLOTS, MAX_LENGTH = 5, 9
 
 
 @dataclass(frozen=True)
@@ -16,9 +19,8 @@ class Item:
     num_remaining_tokens: int
     num_cached_tokens: int = 0
     num_source_tokens: int = 0
-    num_reserved_rows: int = 0
-    is_encoded: bool = True
-    is_cancelled: bool = False
+    num_reserved_slots: int = 0
+    phase: Phase = Phase.WAITING
     deadline: float | None = None
 
 
@@ -26,8 +28,8 @@ items = st.builds(
     Item,
     id=st.just(0),
     num_remaining_tokens=st.integers(1, 60),
-    num_reserved_rows=st.integers(0, 3),
-    is_cancelled=st.booleans(),
+    num_reserved_slots=st.integers(0, 3),
+    phase=st.sampled_from([Phase.WAITING, Phase.CANCELLING]),
     deadline=st.none() | st.floats(0, 10),
 )
 limits = st.builds(
@@ -39,21 +41,23 @@ limits = st.builds(
 def situations(draw):
     bounds = draw(limits)
     num_decoding = draw(st.integers(0, bounds.num_slots))
-    running = [Item(i, 1, draw(st.integers(1, 50))) for i in range(num_decoding)]
+    cached = st.integers(1, 50)
+    running = [Item(i, 1, draw(cached), phase=Phase.DECODING) for i in range(num_decoding)]
     if num_decoding < bounds.num_slots and draw(st.booleans()):
-        running.append(Item(99, draw(st.integers(2, 60)), draw(st.integers(1, 50))))
+        num_remaining = draw(st.integers(2, 60))
+        running.append(Item(99, num_remaining, draw(cached), phase=Phase.PREFILLING))
     waiting = [replace(item, id=100 + i) for i, item in enumerate(draw(st.lists(items)))]
     return waiting, running, bounds
 
 
 @given(situations())
-def test_a_plan_keeps_its_promises(situation) -> None:
+def test_a_plan_stays_within_limits_and_slot_order(situation) -> None:
     waiting, running, bounds = situation
     plan = schedule(waiting, running, bounds)
     by_id = {item.id: item for item in (*waiting, *running)}
     kept = running
     admitted = [by_id[id_] for id_ in plan.admit]
-    assert sum(1 + item.num_reserved_rows for item in (*kept, *admitted)) <= bounds.num_slots
+    assert sum(1 + item.num_reserved_slots for item in (*kept, *admitted)) <= bounds.num_slots
     assert set(plan.decode) == {item.id for item in kept if is_decodable(item)}
     chunks = [chunk for batch in plan.prefill for chunk in batch]
     assert not {chunk.id for chunk in chunks} & set(plan.decode)
@@ -72,17 +76,17 @@ def test_a_plan_keeps_its_promises(situation) -> None:
 
 
 @given(st.lists(items))
-def test_what_is_cancelled_or_late_is_overdue(listed) -> None:
+def test_cancelled_and_late_sequences_are_overdue(listed) -> None:
     numbered = [replace(item, id=index) for index, item in enumerate(listed)]
     for item in numbered:
         is_late = item.deadline is not None and item.deadline <= 5.0
-        assert (item.id in overdue(numbered, 5.0)) == (item.is_cancelled or is_late)
+        assert (item.id in overdue(numbered, 5.0)) == (item.phase == Phase.CANCELLING or is_late)
 
 
 @given(situations())
 def test_a_step_with_work_does_something(situation) -> None:
     waiting, running, bounds = situation
-    waiting = [item for item in waiting if item.num_reserved_rows < bounds.num_slots]
+    waiting = [item for item in waiting if item.num_reserved_slots < bounds.num_slots]
     plan = schedule(waiting, running, bounds)
     if waiting or running:
         assert plan.admit or plan.prefill or plan.decode
@@ -90,7 +94,7 @@ def test_a_step_with_work_does_something(situation) -> None:
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
 def test_sources_of_similar_length_share_an_encoder_run(lengths) -> None:
-    waiting = [Item(i, 1, 0, length, is_encoded=False) for i, length in enumerate(lengths)]
+    waiting = [Item(i, 1, 0, length) for i, length in enumerate(lengths)]
     plan = schedule(waiting, (), Limits(num_slots=64, max_batched_tokens=10_000))
     assert sorted(id_ for batch in plan.encode for id_ in batch) == sorted(plan.admit)
     for batch in plan.encode:
@@ -99,45 +103,58 @@ def test_sources_of_similar_length_share_an_encoder_run(lengths) -> None:
 
 
 class Slots(RuleBasedStateMachine):
-    """The table against rows that are really copied."""
+    """The table against slots whose contents are really copied."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = SlotTable(5)
-        self.rows: list[int | None] = [None] * 5
+        self.table = SlotTable(NUM_SLOTS, MAX_LENGTH)
+        self.contents: list[int | None] = [None] * NUM_SLOTS
         self.next_id = 0
 
-    @precondition(lambda self: self.table.num_free)
+    @precondition(lambda self: self.table.num_available)
     @rule(before_last=st.booleans())
     def acquire(self, before_last) -> None:
         last = self.table.ids[-1] if self.table.ids else None
         move = self.table.acquire(self.next_id, before_last=before_last)
         if move is not None:
-            self.rows[move.target] = self.rows[move.source]
-        self.rows[self.table.row_of(self.next_id)] = self.next_id
+            self.contents[move.target] = self.contents[move.source]
+        self.contents[self.table.slot_of(self.next_id)] = self.next_id
         if before_last and last is not None:
             assert self.table.ids[-1] == last
         self.next_id += 1
 
-    @precondition(lambda self: self.table.num_used)
-    @rule(data=st.data(), keep_last=st.booleans())
-    def release(self, data, keep_last) -> None:
+    @precondition(lambda self: self.table.num_running)
+    @rule(data=st.data(), keep_last=st.booleans(), num_prefix_tokens=st.integers(0, MAX_LENGTH))
+    def release(self, data, keep_last, num_prefix_tokens) -> None:
         last = self.table.ids[-1]
         id_ = data.draw(st.sampled_from(self.table.ids))
-        cycle = self.table.release(id_, keep_last=keep_last)
-        assert self.rows[cycle[0]] == id_
-        contents = [self.rows[row] for row in cycle]
-        for row, content in zip(cycle, contents[1:], strict=False):
-            self.rows[row] = content
-        assert cycle[-1] == self.table.num_used
+        cycle = self.table.release(id_, keep_last=keep_last, num_prefix_tokens=num_prefix_tokens)
+        assert self.contents[cycle[0]] == id_
+        contents = [self.contents[slot] for slot in cycle]
+        for slot, content in zip(cycle, contents[1:], strict=False):
+            self.contents[slot] = content
+        assert cycle[-1] == self.table.num_running
+        assert self.table.num_prefix_tokens(cycle[-1]) == num_prefix_tokens
         if keep_last and id_ != last:
             assert self.table.ids[-1] == last
 
+    @rule(slot=st.integers(0, NUM_SLOTS - 1), num_tokens=st.integers(1, MAX_LENGTH))
+    def trim(self, slot, num_tokens) -> None:
+        before = self.table.num_prefix_tokens(slot)
+        self.table.trim_prefix(slot, num_tokens)
+        assert self.table.num_prefix_tokens(slot) == min(before, num_tokens)
+
+    @invariant()
+    def every_slot_is_accounted_for(self) -> None:
+        self.table.check()
+        table = self.table
+        assert table.num_free + table.num_running + table.num_prefixes == NUM_SLOTS
+        assert table.num_available == table.num_free + table.num_prefixes
+
     @invariant()
     def every_owner_finds_its_content(self) -> None:
-        assert self.table.num_free + self.table.num_used == 5
-        for row, id_ in enumerate(self.table.ids):
-            assert self.rows[row] == id_ == self.rows[self.table.row_of(id_)]
+        for slot, id_ in enumerate(self.table.ids):
+            assert self.contents[slot] == id_ == self.contents[self.table.slot_of(id_)]
 
 
 TestSlots = Slots.TestCase

@@ -174,12 +174,12 @@ def _write_the_manifest(text: str) -> Callable[[Path], object]:
 Damage = Callable[[Path], object]
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "manifest is a pipe": (_pipe_as_manifest, "bundle.json: is no regular file"),
+    "manifest is a pipe": (_pipe_as_manifest, "bundle.json: is not a regular file"),
     "manifest is a link": (_link_the_manifest, "bundle.json: is a link"),
     "manifest too large": (_write_the_manifest(" " * (5 << 20)), "larger than 4194304 bytes"),
     "deep nesting": (_write_the_manifest('{"labels":' + "[" * 200_000), "bundle.json"),
     "deep nesting of unknown": (_write_the_manifest('{"a":' * 200_000), "bundle.json"),
-    "duplicate key": (_say("license"), "key 'license' is there twice"),
+    "duplicate key": (_say("license"), "duplicate key 'license'"),
     "many files": (
         _edit(
             lambda m: m["files"].extend(
@@ -206,7 +206,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "unlisted file": (lambda b: (b / "extra.so").write_bytes(b"x"), "'extra.so' is not"),
     "unlisted link": (lambda b: (b / "lib").symlink_to("/usr/lib"), "'lib' is not listed"),
-    "address in memory": (_memory_address, "'*/_ORT_MEM_ADDR_/*' is no plain path"),
+    "address in memory": (_memory_address, "'*/_ORT_MEM_ADDR_/*' is not a plain path"),
     "not a model": (
         _no_model,
         "'decode.onnx' is not an ONNX model",

@@ -30,10 +30,10 @@ def test_whatever_ends_at_any_time_frees_its_slots(mixed_jobs, has_source) -> No
     for id_, (one, at, is_partial) in enumerate(mixed_jobs):
         times = {"finish_by" if is_partial else "deadline": None if at is None else float(at)}
         mixed.submit(id_, replace(one, source=(7, 8) if has_source else (), **times))
-    while mixed.generator.has_work:
+    while mixed.worker.has_work:
         mixed.step()
         mixed.clock.now += 1.0
-    assert mixed.generator.load.num_running == mixed.generator.load.num_waiting == 0
+    assert mixed.worker.load.num_running == mixed.worker.load.num_waiting == 0
     for id_, (one, at, is_partial) in enumerate(mixed_jobs):
         assert [updates.is_last for updates in mixed.updates if updates.id == id_].count(True) == 1
         plain = replace(one, source=(7, 8) if has_source else ())
@@ -52,7 +52,7 @@ def test_whatever_ends_at_any_time_frees_its_slots(mixed_jobs, has_source) -> No
 def test_a_time_limit_ends_a_text_with_what_there_is() -> None:
     one = bench()
     one.submit(1, replace(job([5, 6, 7], 20), eos=frozenset(), finish_by=3.0))
-    while one.generator.has_work:
+    while one.worker.has_work:
         one.step()
         one.clock.now += 1.0
     assert one.outcomes[1] == [Outcome.TIME_LIMIT]
@@ -63,7 +63,7 @@ def test_a_search_that_runs_out_of_time_tells_its_best_so_far() -> None:
     wanted = replace(job([5, 6], 20), eos=frozenset(), beams=Beams(3), num_outputs=2)
     one = bench()
     one.submit(1, replace(wanted, finish_by=4.0))
-    while one.generator.has_work:
+    while one.worker.has_work:
         one.step()
         one.clock.now += 1.0
     shorter = run_alone(replace(wanted, max_new_tokens=4))
@@ -91,7 +91,7 @@ def test_what_expires_in_the_queue_costs_no_run(limit, change) -> None:
 def test_an_expired_prompt_is_not_read_on() -> None:
     one = bench(max_batched_tokens=4)
     one.submit(1, replace(job([5] * 40, 4), deadline=2.5))
-    while one.generator.has_work:
+    while one.worker.has_work:
         one.step()
         one.clock.now += 1.0
     assert one.outcomes[1] == [Outcome.DEADLINE]

@@ -1,67 +1,67 @@
-"""What free rows of the cache still hold, so that a new prompt need not be read twice."""
+"""Cached prefixes: tokens that slots still hold, so that a new prompt need not prefill them again.
+
+After automatic prefix caching as in vLLM, but of whole slots: a slot that no longer runs keeps the
+tokens of its last owner until it is given to another sequence.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# A chunk over a cache runs alone, while fresh prompts share a run: less is not worth it.
+# A chunk over a cache runs alone, while fresh prompts share a run: fewer tokens do not pay.
 MIN_REUSED_TOKENS = 32
 
 
 class PrefixMatch(NamedTuple):
-    """The first ``num_tokens`` of a prompt are those that ``row`` holds."""
+    """``slot`` holds the first ``num_tokens`` tokens of a prompt."""
 
-    row: int
+    slot: int
     num_tokens: int
 
 
 class PrefixCache:
-    """The tokens in each free row; nothing where ``is_enabled`` is false."""
+    """The tokens of the cached prefixes, by slot. It stays empty unless ``is_enabled``."""
 
     def __init__(self, *, is_enabled: bool) -> None:
         self.is_enabled = is_enabled
         self._tokens: dict[int, tuple[int, ...]] = {}
 
-    def keep(self, row: int, tokens: Sequence[int]) -> bool:
-        """Whether ``row``, which becomes free, keeps ``tokens``; else it holds nothing."""
-        self._tokens.pop(row, None)
-        if self.is_enabled and len(tokens) >= MIN_REUSED_TOKENS:
-            self._tokens[row] = tuple(tokens)
-            return True
-        return False
+    def is_worth_keeping(self, tokens: Sequence[int]) -> bool:
+        """Whether a slot that is released keeps ``tokens``."""
+        return self.is_enabled and len(tokens) >= MIN_REUSED_TOKENS
 
-    def forget(self, row: int) -> None:
-        """``row`` was given to a sequence."""
-        self._tokens.pop(row, None)
+    def add(self, slot: int, tokens: Sequence[int]) -> None:
+        """``slot`` keeps ``tokens``."""
+        self._tokens[slot] = tuple(tokens)
 
-    def num_tokens(self, row: int) -> int:
-        """How many a free row holds."""
-        return len(self._tokens.get(row, ()))
+    def remove(self, slot: int) -> None:
+        """``slot`` keeps nothing."""
+        self._tokens.pop(slot, None)
 
-    def cut(self, row: int, num_tokens: int) -> None:
-        """What ``row`` holds from ``num_tokens`` on is lost."""
-        if row in self._tokens:
-            self._tokens[row] = self._tokens[row][:num_tokens]
+    def trim(self, slot: int, num_tokens: int) -> None:
+        """``slot`` keeps the first ``num_tokens`` tokens at most."""
+        if slot in self._tokens:
+            self._tokens[slot] = self._tokens[slot][:num_tokens]
 
-    def rows(self, first: int) -> list[tuple[int, Sequence[int]]]:
-        """Free rows from ``first`` on, with their tokens."""
-        return [(row, tokens) for row, tokens in self._tokens.items() if row >= first]
+    def prefixes(self, first_slot: int = 0) -> list[tuple[int, Sequence[int]]]:
+        """The slots from ``first_slot`` on that keep tokens, with the tokens."""
+        return [(slot, tokens) for slot, tokens in self._tokens.items() if slot >= first_slot]
 
 
 def best_match(
-    prompt: Sequence[int], rows: Iterable[tuple[int, Sequence[int]]]
+    prompt: Sequence[int], prefixes: Iterable[tuple[int, Sequence[int]]]
 ) -> PrefixMatch | None:
-    """The row with the longest common prefix, if it is worth it.
+    """The slot with the longest common prefix; None if it is shorter than ``MIN_REUSED_TOKENS``.
 
-    At least one token of the prompt is left to read: its logits are wanted.
+    At least one token of the prompt is left to prefill, because its logits are needed.
     """
     best = None
-    for row, tokens in rows:
+    for slot, tokens in prefixes:
         limit = min(len(prompt) - 1, len(tokens))
         if limit < (MIN_REUSED_TOKENS if best is None else best.num_tokens + 1):
             continue
         size = common_prefix(prompt, tokens, limit)
         if size >= MIN_REUSED_TOKENS and (best is None or size > best.num_tokens):
-            best = PrefixMatch(row, size)
+            best = PrefixMatch(slot, size)
     return best
 
 

@@ -1,29 +1,26 @@
-"""The tensors behind the slots: allocated once, bound by pointer, updated in place."""
+"""The tensors of the slots: allocated once, bound by pointer, updated in place."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from model.bundle import StateRole, StateSpec
-from server.runtime.contract import Block, Layout, Memory, Move
-from server.runtime.host_memory import HostMemory
-
-MakeMemory = Callable[[Mapping[str, Layout]], Memory]
+from server.runtime.contract import Layout, MakeMemory, Move, Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Of one model in one lane. Lengths in tokens."""
+    """The slots of one model in one lane."""
 
     num_slots: int
-    max_length: int
-    max_source_length: int
+    max_length: int  # tokens of a sequence
+    max_source_length: int  # tokens of an encoder's source
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Part of a row: tokens ``first_token … num_tokens-1`` of ``KV``, and the source's."""
+    """Part of a slot: tokens ``first_token … num_tokens-1``, and those of the encoder's source."""
 
     num_tokens: int
     num_source_tokens: int = 0
@@ -35,10 +32,13 @@ class SlotCache:
 
     Args:
         states: of the decode graph.
-        num_slots: rows.
-        max_length: tokens that a ``KV`` state holds per row.
-        max_source_length: tokens that a ``CROSS`` state holds per row.
+        num_slots: sequences that it holds.
+        max_length: tokens that a ``KV`` state holds per slot.
+        max_source_length: tokens that a ``CROSS`` state holds per slot.
         memory: makes the tensors.
+
+    Attributes:
+        has_recurrent_states: a run overwrites states that a failed run has to restore.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SlotCache:
         num_slots: int,
         max_length: int,
         max_source_length: int,
-        memory: MakeMemory = HostMemory,
+        memory: MakeMemory,
     ) -> None:
         sizes = {"length": max_length, "source_length": max_source_length}
         self._states = states
@@ -55,10 +55,11 @@ class SlotCache:
         self._names = {
             role: [state.name for state in states if state.role == role] for role in StateRole
         }
+        self.has_recurrent_states = bool(self._names[StateRole.RECURRENT])
         self._memory = memory(
             {
                 state.name: Layout(
-                    # Behind the rows of recurrent states is room to save each of them.
+                    # A recurrent state has a second row for each slot, for :meth:`save`.
                     num_slots * (1 + (state.role == StateRole.RECURRENT)),
                     tuple(sizes[d] if isinstance(d, str) else d for d in state.shape),
                     np.dtype(state.dtype.value),
@@ -70,28 +71,28 @@ class SlotCache:
 
     @property
     def free_bytes(self) -> int | None:
-        """What is left of the device's memory; None where that is not told."""
+        """Free memory of the device; None if the device does not report it."""
         return self._memory.free_bytes
 
     @property
     def holds_prefixes(self) -> bool:
-        """Whether a row's first tokens are of use to another sequence that begins with them."""
+        """Whether the first tokens of a slot can be reused by another sequence."""
         return all(state.role == StateRole.KV for state in self._states)
 
-    def rows(self, first: int, count: int) -> dict[tuple[str, str], Block]:
-        """Views of ``count`` rows from ``first``, by the graph's (input, output) names."""
+    def rows(self, first_slot: int, count: int) -> dict[tuple[str, str], Tensor]:
+        """Views of ``count`` slots from ``first_slot``, by the graph's (input, output) names."""
         return {
-            (state.input, state.output): self._memory.rows(state.name, first, count)
+            (state.input, state.output): self._memory.rows(state.name, first_slot, count)
             for state in self._states
         }
 
     def write_cross(
-        self, rows: Sequence[int], encoded: Mapping[str, Block], lengths: Sequence[int]
+        self, slots: Sequence[int], encoded: Mapping[str, Tensor], lengths: Sequence[int]
     ) -> None:
-        """Stores an encoder's memory.
+        """Stores the cross-attention keys and values of encoded sources.
 
         Args:
-            rows: of the sequences, in the order of the encoder's batch.
+            slots: of the sequences, in the order of the encoder's batch.
             encoded: outputs of ``encode``, each ``[batch, heads, source_length, head_size]``.
             lengths: valid source tokens of each.
         """
@@ -99,51 +100,52 @@ class SlotCache:
             state.name: encoded[state.source] for state in self._states if state.source is not None
         }
         moves = [
-            Move(index, row, 0, length)
-            for index, (row, length) in enumerate(zip(rows, lengths, strict=True))
+            Move(index, slot, 0, length)
+            for index, (slot, length) in enumerate(zip(slots, lengths, strict=True))
         ]
         self._memory.write(sources, moves)
 
-    def reset(self, row: int) -> None:
-        """Clears what a new sequence would otherwise inherit: the recurrent states."""
-        self._memory.zero(self._names[StateRole.RECURRENT], row)
+    def reset(self, slot: int) -> None:
+        """Zeroes the recurrent states of a slot: a new sequence starts from zero."""
+        if self.has_recurrent_states:
+            self._memory.zero(self._names[StateRole.RECURRENT], slot)
 
-    def clear(self, row: int) -> None:
-        """Zeroes all that ``row`` holds: what is not finite must not reach its next owner."""
+    def clear(self, slot: int) -> None:
+        """Zeroes a slot: values that are not finite must not reach its next owner."""
         for names in self._names.values():
-            self._memory.zero(names, row)
+            self._memory.zero(names, slot)
 
-    def save(self, first: int, count: int) -> None:
-        """Keeps the recurrent states of ``count`` rows from ``first``, until it is called again."""
-        kept = Move(first, self._num_slots + first, num_rows=count)
-        if count:
-            self._memory.move(self._names[StateRole.RECURRENT], [kept])
+    def save(self, first_slot: int, count: int) -> None:
+        """Saves the recurrent states of ``count`` slots from ``first_slot``, over the last save."""
+        if count and self.has_recurrent_states:
+            saved = Move(first_slot, self._num_slots + first_slot, num_rows=count)
+            self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
-    def restore(self, first: int, count: int) -> None:
-        """Puts back what :meth:`save` kept of these rows."""
-        kept = Move(self._num_slots + first, first, num_rows=count)
-        if count:
-            self._memory.move(self._names[StateRole.RECURRENT], [kept])
+    def restore(self, first_slot: int, count: int) -> None:
+        """Puts back what :meth:`save` kept of these slots."""
+        if count and self.has_recurrent_states:
+            saved = Move(self._num_slots + first_slot, first_slot, num_rows=count)
+            self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
     def copy(self, source: int, target: int, span: Span) -> None:
-        """Copies a span of row ``source`` to row ``target``, and the recurrent states whole."""
+        """Copies a span of slot ``source`` to slot ``target``, and the recurrent states whole."""
         self.move([(source, target, span)])
 
-    def rotate(self, rows: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:
-        """Moves what each row holds to the row before it.
+    def rotate(self, slots: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:
+        """Moves the content of each slot to the slot before it in the list.
 
         Args:
-            rows: the content of ``rows[i + 1]`` goes to ``rows[i]``.
-            spans: what each row holds.
-            keep_first: the first row's content goes to the last, else it is lost.
+            slots: the content of ``slots[i + 1]`` goes to ``slots[i]``.
+            spans: the content of each slot.
+            keep_first: the content of the first goes to the last; else it is lost.
         """
-        moves = list(zip(rows[1:], rows, spans[1:], strict=False))
-        if keep_first and len(rows) > 1:
-            moves.append((rows[0], rows[-1], spans[0]))
+        moves = list(zip(slots[1:], slots, spans[1:], strict=False))
+        if keep_first and len(slots) > 1:
+            moves.append((slots[0], slots[-1], spans[0]))
         self.move(moves)
 
     def move(self, moves: Sequence[tuple[int, int, Span]]) -> None:
-        """Copies all at once. Each is a row, where it goes, and what of it."""
+        """Copies ``(source slot, target slot, span)``: all is read before it is written."""
         if not moves:
             return
         tokens = [Move(a, b, span.first_token, span.num_tokens) for a, b, span in moves]
@@ -151,4 +153,5 @@ class SlotCache:
         for role, parts in ((StateRole.KV, tokens), (StateRole.CROSS, source)):
             if any(part.start < part.stop for part in parts):
                 self._memory.move(self._names[role], parts)
-        self._memory.move(self._names[StateRole.RECURRENT], tokens)
+        if self.has_recurrent_states:
+            self._memory.move(self._names[StateRole.RECURRENT], tokens)

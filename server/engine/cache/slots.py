@@ -1,99 +1,157 @@
-"""Which sequence owns which row of the cache: integers only."""
+"""Which sequence owns which slot, and which free slots hold a cached prefix: integers only."""
 
 import itertools
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """The content of row ``source`` goes to row ``target``."""
+class SlotMove:
+    """The content of slot ``source`` goes to slot ``target``."""
 
     source: int
     target: int
 
 
 class SlotTable:
-    """Rows ``0 … num_used-1`` are owned, without holes; the others are free."""
+    """Every slot is in exactly one of three states: running, cached prefix or free.
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    Slots ``0 … num_running-1`` run, without holes: neighbours can share a model run. A slot behind
+    them holds a cached prefix of at least one token, or nothing.
+
+    Args:
+        num_slots: of the cache.
+        max_length: tokens that a slot holds.
+    """
+
+    def __init__(self, num_slots: int, max_length: int) -> None:
+        self.num_slots = num_slots
+        self._max_length = max_length
         self._ids: list[int] = []
-        self._row_of: dict[int, int] = {}
+        self._slot_of: dict[int, int] = {}
+        self._free = set(range(num_slots))
+        self._num_prefix_tokens: dict[int, int] = {}  # by slot
 
     def __repr__(self) -> str:
-        return f"SlotTable({self.num_used}/{self.capacity})"
+        return (
+            f"SlotTable(running={self.num_running}, prefixes={self.num_prefixes}, "
+            f"free={self.num_free}, slots={self.num_slots})"
+        )
 
     @property
-    def num_used(self) -> int:
+    def num_running(self) -> int:
         return len(self._ids)
 
     @property
+    def num_prefixes(self) -> int:
+        return len(self._num_prefix_tokens)
+
+    @property
     def num_free(self) -> int:
-        return self.capacity - len(self._ids)
+        """Slots that hold nothing."""
+        return len(self._free)
+
+    @property
+    def num_available(self) -> int:
+        """Slots that a sequence can get: those that do not run."""
+        return self.num_slots - len(self._ids)
+
+    @property
+    def num_cached_prefix_tokens(self) -> int:
+        return sum(self._num_prefix_tokens.values())
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Owners in order of rows."""
+        """Owners in slot order."""
         return tuple(self._ids)
 
-    def row_of(self, id_: int) -> int:
-        """The row that ``id_`` owns. Raises ``KeyError`` if it owns none."""
-        return self._row_of[id_]
+    def slot_of(self, id_: int) -> int:
+        """The slot that ``id_`` owns. Raises ``KeyError`` if it owns none."""
+        return self._slot_of[id_]
 
-    def acquire(self, id_: int, *, before_last: bool = False) -> Move | None:
-        """Gives ``id_`` a row. Raises ``ValueError`` if there is none, or it has one.
+    def num_prefix_tokens(self, slot: int) -> int:
+        """Tokens of the cached prefix in ``slot``; 0 if it holds none."""
+        return self._num_prefix_tokens.get(slot, 0)
+
+    def acquire(self, id_: int, *, before_last: bool = False) -> SlotMove | None:
+        """Gives ``id_`` the first slot that does not run; a cached prefix in it is lost.
 
         Args:
             id_: the new owner.
-            before_last: it gets the last owner's row (which is not decodable), and that
-                one the next.
+            before_last: it takes the slot of the last owner, which is in the middle of its prompt
+                and moves one slot up.
 
         Returns:
             The copy to make, if any. The table already shows its result.
+
+        Raises:
+            ValueError: no slot is available, or ``id_`` owns one.
         """
-        if not self.num_free:
-            raise ValueError("no free slot")
-        if id_ in self._row_of:
+        if not self.num_available:
+            raise ValueError("no slot is available")
+        if id_ in self._slot_of:
             raise ValueError(f"sequence {id_} has a slot already")
-        row = len(self._ids)
+        slot = len(self._ids)
+        self._free.discard(slot)
+        self._num_prefix_tokens.pop(slot, None)
         move = None
-        if before_last and row:
+        if before_last and slot:
             last = self._ids[-1]
-            self._row_of[last] = row
-            self._ids.insert(row - 1, id_)
-            row, move = row - 1, Move(row - 1, row)
+            self._slot_of[last] = slot
+            self._ids.insert(slot - 1, id_)
+            slot, move = slot - 1, SlotMove(slot - 1, slot)
         else:
             self._ids.append(id_)
-        self._row_of[id_] = row
-        self.check()
+        self._slot_of[id_] = slot
         return move
 
-    def release(self, id_: int, *, keep_last: bool = False) -> tuple[int, ...]:
-        """Frees the row of ``id_`` and closes the hole.
+    def release(
+        self, id_: int, *, keep_last: bool = False, num_prefix_tokens: int = 0
+    ) -> tuple[int, ...]:
+        """Takes the slot of ``id_`` back and closes the hole.
 
         Args:
             id_: the owner.
-            keep_last: the last row's owner stays the last (it is not decodable).
+            keep_last: the last owner, which is in the middle of its prompt, stays the last.
+            num_prefix_tokens: tokens of ``id_`` that stay as a cached prefix.
 
         Returns:
-            Rows, the first that of ``id_``, the last the one that is free now: the content
-            of each goes to the one before it. The table already shows the result.
+            Slots, from that of ``id_`` to the one that no longer runs: the content of each goes
+            to the slot before it in this list. The table already shows the result.
         """
-        row = self._row_of.pop(id_)
+        slot = self._slot_of.pop(id_)
         last = len(self._ids) - 1
-        cycle = [row]
-        if keep_last and row < last - 1:
+        cycle = [slot]
+        if keep_last and slot < last - 1:
             cycle.append(last - 1)
         if cycle[-1] < last:
             cycle.append(last)
         for target, source in itertools.pairwise(cycle):
             self._ids[target] = self._ids[source]
-            self._row_of[self._ids[target]] = target
+            self._slot_of[self._ids[target]] = target
         self._ids.pop()
-        self.check()
+        if num_prefix_tokens:
+            self._num_prefix_tokens[last] = num_prefix_tokens
+        else:
+            self._free.add(last)
         return tuple(cycle)
 
+    def trim_prefix(self, slot: int, num_tokens: int) -> None:
+        """Shortens the cached prefix in ``slot``, if there is one, to ``num_tokens``."""
+        if slot in self._num_prefix_tokens:
+            self._num_prefix_tokens[slot] = min(self._num_prefix_tokens[slot], num_tokens)
+
     def check(self) -> None:
-        """Raises ``RuntimeError`` unless every used row has exactly one owner."""
-        if len(self._ids) != len(self._row_of) or len(self._ids) > self.capacity:
-            raise RuntimeError(f"slots lost: {self._ids} against {self._row_of}")
+        """Proves free + running + cached prefix = all slots. For tests.
+
+        Raises:
+            RuntimeError: a slot is lost or counted twice, an owner does not find its slot, or a
+                prefix has more tokens than a slot holds.
+        """
+        running, prefixes = range(len(self._ids)), self._num_prefix_tokens.keys()
+        states = [*self._free, *running, *prefixes]
+        if sorted(states) != list(range(self.num_slots)):
+            raise RuntimeError(f"slots lost or counted twice: {self!r}, {sorted(states)}")
+        if self._slot_of != {id_: slot for slot, id_ in enumerate(self._ids)}:
+            raise RuntimeError(f"owners lost: {self._ids} against {self._slot_of}")
+        if not all(0 < count <= self._max_length for count in self._num_prefix_tokens.values()):
+            raise RuntimeError(f"impossible prefixes: {self._num_prefix_tokens}")

@@ -1,8 +1,8 @@
 """Beam search over one source or prompt: a pure state machine over log-probabilities.
 
-The rules are those of ``transformers``' ``generate`` with ``num_beams``, so that users find
-what they know: candidates that end a hypothesis count only among the best ``size``, scores
-are divided by ``length ** length_penalty``, and three rules say when to stop.
+The rules are those of ``generate(num_beams=…)`` in ``transformers``: candidates that end a
+hypothesis count only among the best ``size``, scores are divided by ``length ** length_penalty``,
+and :class:`EarlyStopping` says when to stop.
 """
 
 import math
@@ -11,30 +11,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from server.engine.decoding.options import Beams, EarlyStopping
-
-
-class TopTokens(NamedTuple):
-    """Next tokens of a hypothesis and their log-probabilities, likeliest first.
-
-    ``total``: the log-sum-exp of all logits.
-    """
-
-    tokens: list[int]
-    logprobs: list[float]
-    total: float = 0.0
+from server.runtime.host_ops import TopTokens
 
 
 class Branch(NamedTuple):
-    """A live hypothesis of the next step: that of row ``parent`` with ``token`` after it."""
+    """A live hypothesis of the next step: the live hypothesis ``parent``, then ``token``."""
 
     parent: int
     token: int
 
 
 class Hypothesis(NamedTuple):
-    """``tokens`` that were generated, and their log-probabilities.
+    """Generated ``tokens`` and their log-probabilities.
 
-    ``score``: their sum for a live hypothesis, after the length penalty for one that ended.
+    ``score``: the sum of ``logprobs``; of a finished hypothesis, with the length penalty applied.
     """
 
     tokens: tuple[int, ...]
@@ -42,12 +32,12 @@ class Hypothesis(NamedTuple):
     score: float
 
     def extended(self, token: int, score: float) -> "Hypothesis":
-        """One token longer, with the sum ``score``."""
+        """The hypothesis with one more token; ``score`` is the new sum."""
         logprobs = (*self.logprobs, score - self.score)
         return Hypothesis((*self.tokens, token), logprobs, score)
 
     def penalized(self, beams: Beams) -> "Hypothesis":
-        """As it counts when it has ended."""
+        """The hypothesis with the length penalty applied."""
         length = max(len(self.tokens), 1)
         return self._replace(score=self.score / length**beams.length_penalty)
 
@@ -56,8 +46,10 @@ class Hypothesis(NamedTuple):
 class BeamSearch:
     """The state of one search.
 
-    ``live`` holds the hypothesis of each row, ``finished`` the best that ended; both best
-    first.
+    Attributes:
+        live: the hypotheses to extend, best first.
+        finished: the best hypotheses that ended, best first.
+        is_over: no live hypothesis can enter ``finished`` any more.
     """
 
     beams: Beams
@@ -69,15 +61,15 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Continuations to look at: ``size`` of them go on even if every other one ends."""
+        """Continuations to consider: ``size`` stay live even if all others end."""
         return max(2, 1 + len(self.eos)) * self.beams.size
 
-    def advance(self, likeliest: Sequence[TopTokens]) -> list[Branch]:
+    def advance(self, top_tokens: Sequence[TopTokens]) -> list[Branch]:
         """Takes one step.
 
         Args:
-            likeliest: of each live hypothesis, the :attr:`num_candidates` likeliest next
-                tokens or more, or all that are allowed.
+            top_tokens: of each live hypothesis, at least :attr:`num_candidates` likeliest next
+                tokens, or all that are allowed.
 
         Returns:
             The live hypotheses of the next step, best first; none when the search is over.
@@ -86,7 +78,7 @@ class BeamSearch:
         is_last = length >= self.max_new_tokens
         branches: list[Branch] = []
         live: list[Hypothesis] = []
-        for rank, (score, parent, token) in enumerate(self._candidates(likeliest)):
+        for rank, (score, parent, token) in enumerate(self._candidates(top_tokens)):
             if is_last or token in self.eos:
                 if rank < self.beams.size:
                     self._finish(self.live[parent].extended(token, score))
@@ -100,25 +92,25 @@ class BeamSearch:
         return branches
 
     def best(self, count: int) -> list[Hypothesis]:
-        """At most ``count`` hypotheses, best first; live ones only where too few ended."""
+        """At most ``count`` hypotheses, best first; live ones only if too few are finished."""
         live = [hypothesis.penalized(self.beams) for hypothesis in self.live if hypothesis.tokens]
         return [*self.finished, *live][:count]
 
     def agreed(self) -> tuple[int, ...]:
-        """The tokens with which every live and every finished hypothesis begins."""
-        rows = [hypothesis.tokens for hypothesis in (*self.live, *self.finished)]
-        first, last = min(rows), max(rows)
+        """The longest common prefix of all live and finished hypotheses."""
+        texts = [hypothesis.tokens for hypothesis in (*self.live, *self.finished)]
+        first, last = min(texts), max(texts)  # in lexicographic order
         for index, (a, b) in enumerate(zip(first, last, strict=False)):
             if a != b:
                 return first[:index]
         return first[: len(last)]
 
-    def _candidates(self, likeliest: Sequence[TopTokens]) -> list[tuple[float, int, int]]:
+    def _candidates(self, top_tokens: Sequence[TopTokens]) -> list[tuple[float, int, int]]:
         """``(score, parent, token)`` of the best continuations, best first."""
         found = [
             (live.score + logprob, parent, token)
-            for parent, (live, row) in enumerate(zip(self.live, likeliest, strict=True))
-            for token, logprob in zip(row.tokens, row.logprobs, strict=True)
+            for parent, (live, top) in enumerate(zip(self.live, top_tokens, strict=True))
+            for token, logprob in zip(top.tokens, top.logprobs, strict=True)
         ]
         found.sort(key=lambda candidate: -candidate[0])
         return found[: self.num_candidates]

@@ -1,44 +1,44 @@
-"""Logits of a run, wherever they are: whole rows come to the host only if they are asked for."""
+"""Logits of a run, on the host or on a device: rows are copied to the host only on demand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from server.engine.gpu.sampler_graph import LOGITS, ROWS
-from server.runtime.contract import Array, Block, BoundGraph
-
-Floats = npt.NDArray[np.float32]
+from server.constraint import Floats
+from server.runtime.contract import Array, Tensor
 
 
 class Logits(Protocol):
-    """``[rows, vocabulary]``, valid until their rows run again, which is in another step."""
+    """Logits ``[rows, vocabulary]``, one row for each sequence of the run."""
 
     @property
-    def block(self) -> Block:
-        """All of them, where they are."""
+    def tensor(self) -> Tensor:
+        """All rows, where they are. Valid until the next run."""
         ...
 
     def rows(self, indices: Sequence[int]) -> Floats:
-        """Some of them on the host, ``[len(indices), vocabulary]``: at least one; they ascend."""
+        """Rows on the host, ``[len(indices), vocabulary]``, valid until the next run.
+
+        ``indices``: at least one, ascending.
+        """
         ...
 
     def row(self, index: int) -> Floats:
-        """One of them on the host, valid as long, whatever is asked for meanwhile."""
+        """One row on the host, valid until its sequence runs again, in another step."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HostLogits:
-    """Implements :class:`Logits` by a contiguous array; neighbouring rows are no copy."""
+    """Implements :class:`Logits` over a contiguous array; neighbouring rows are a view."""
 
     array: Array
 
     @property
-    def block(self) -> Block:
-        return Block.of(self.array)
+    def tensor(self) -> Tensor:
+        return Tensor.of(self.array)
 
     def rows(self, indices: Sequence[int]) -> Floats:
         first, last = indices[0], indices[-1]
@@ -48,22 +48,4 @@ class HostLogits:
 
     def row(self, index: int) -> Floats:
         row: Floats = self.rows([index])[0]
-        return row
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLogits:
-    """Implements :class:`Logits` by memory of a device.
-
-    ``take``: :func:`server.engine.gpu.sampler_graph.build_take`'s graph, which runs there.
-    """
-
-    block: Block
-    take: BoundGraph
-
-    def rows(self, indices: Sequence[int]) -> Floats:
-        return self.take.run({LOGITS: self.block, ROWS: np.array(indices, np.int64)})["taken"]
-
-    def row(self, index: int) -> Floats:
-        row: Floats = self.rows([index])[0].copy()
         return row

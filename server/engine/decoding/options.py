@@ -1,4 +1,4 @@
-"""Decoding options of a job: frozen values, checked by the service with ``check_bounds``."""
+"""Decoding options of a job: frozen values. The service validates them with ``check_bounds``."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,10 +9,10 @@ from server.bounds import bounded
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """From which tokens the next is drawn.
+    """Options of sampling.
 
-    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``typical_p`` 1
-    keep all tokens. A sequence draws from its own generator, made of ``seed``.
+    ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``typical_p`` 1 keep all
+    tokens. Each sequence has a random generator of its own, seeded with ``seed``.
     """
 
     temperature: float = bounded(0.0, 0.0, 100.0)
@@ -36,16 +36,18 @@ class LogitsOptions:
     frequency_penalty: float = bounded(0.0, -2.0, 2.0)
     no_repeat_ngram_size: int = bounded(0, 0, 1024)  # Paulus et al. 2018
     min_new_tokens: int = bounded(0, 0, 2**31 - 1)
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added)
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # token ids that never follow each other
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, value to add)
+    bad_word_ids: tuple[
+        tuple[int, ...], ...
+    ] = ()  # sequences of token ids that are never generated
 
 
 class EarlyStopping(StrEnum):
-    """When a beam search is over, once it has as many finished hypotheses as beams."""
+    """When a beam search stops, once it has as many finished hypotheses as beams."""
 
-    HEURISTIC = "heuristic"  # no live beam beats the worst of them at its present length
-    FIRST = "first"  # at once
-    NEVER = "never"  # no live beam could beat it at any length
+    HEURISTIC = "heuristic"  # when no live beam beats the worst of them at its present length
+    FIRST = "first"  # immediately
+    NEVER = "never"  # when no live beam can beat it at any length
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,10 @@ class Beams:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSelection:
-    """Of which layers and heads the weights are told, each alone or their mean.
+    """The attention weights to return.
 
-    ``from_token``: of the prompt, the first whose weights are told.
+    ``average``: the mean over layers and heads instead of each. ``from_token``: the first prompt
+    token whose weights are returned.
     """
 
     kind: AttentionKind
@@ -73,9 +76,11 @@ class AttentionSelection:
 
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
-    """What is told of each token besides its id. ``top_logprobs``: None tells nothing.
+    """Log-probabilities and attention to return.
 
-    ``attention``: what the prompt's tokens attended to.
+    ``top_logprobs``: top tokens at each generated token; 0 returns that token's own
+    log-probability only, None returns none. ``prompt_logprobs``: the same for prompt tokens.
+    ``attention``: the weights of prompt tokens.
     """
 
     top_logprobs: int | None = None
@@ -83,8 +88,8 @@ class LogprobOptions:
     attention: AttentionSelection | None = None
 
     @property
-    def reads_alone(self) -> bool:
-        """Whether the prompt is read in a run of its own."""
+    def prefills_alone(self) -> bool:
+        """Whether the prompt is prefilled in runs of its own, without a cached prefix."""
         return self.prompt_logprobs is not None or self.attention is not None
 
 

@@ -1,40 +1,30 @@
-"""Choosing tokens from logits, row by row: no row's choice depends on its neighbours."""
+"""Sampling from one row of logits: it never depends on the other rows of a batch."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from server.engine.decoding.beam import TopTokens
+from server.constraint import Floats
 from server.engine.decoding.options import Sampling
-from server.runtime.kernels import vocabulary
+from server.runtime import host_ops
 
-Floats = npt.NDArray[np.float32]
-
-# Tokens whose logits (after the temperature) lie further below the best one hold at most
-# exp(-25) of its probability each: they are looked at only where a rule needs them.
+# A token whose logit, divided by the temperature, is this far below the best one has at most
+# exp(-25) of its probability: it is considered only if a rule needs it.
 _NEAR = 25.0
-# Tokens that are looked at first.
+# Tokens to sort first: nearly always enough.
 _FEW = 256
 
 
 class TokenLogprob(NamedTuple):
-    """A token's log-probability in the model's own distribution, and the likeliest tokens'."""
+    """A token's log-probability under the model, before processors and sampling.
+
+    ``top``: the likeliest tokens at its position, as ``(token id, log-probability)``.
+    """
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
-
-
-def greedy(logits: Floats) -> list[int | None]:
-    """The likeliest token of each row of ``[rows, vocabulary]``; None where a row is not finite.
-
-    numpy's argmax finds a NaN or an infinity, so its value tells.
-    """
-    best = logits.argmax(axis=-1)
-    finite = np.isfinite(logits[np.arange(len(best)), best])
-    return [int(token) if good else None for token, good in zip(best, finite, strict=True)]
 
 
 def sample(logits: Floats, sampling: Sampling, uniform: float) -> int:
@@ -52,18 +42,18 @@ def probabilities(
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
     """The distribution to draw from.
 
-    Temperature, the ``top_k`` likeliest, nucleus sampling (Holtzman et al. 2020: the smallest
-    set whose probability reaches ``top_p``), at least ``min_p`` of the likeliest token's
-    probability (Nguyen et al. 2024), locally typical sampling (Meister et al. 2023: the
-    tokens whose information is nearest to the entropy, until they hold ``typical_p``).
+    In this order: temperature; the ``top_k`` likeliest tokens; nucleus sampling (Holtzman et al.
+    2020: the smallest set whose probability reaches ``top_p``); tokens with at least ``min_p`` of
+    the likeliest one's probability (Nguyen et al. 2024); locally typical sampling (Meister et al.
+    2023: the tokens whose information is nearest to the entropy, until they hold ``typical_p``).
 
     Args:
         logits: ``[vocabulary]``, some of them finite.
         sampling: with a temperature above 0.
 
     Returns:
-        Token ids and their probabilities (float64, sum 1); likeliest first wherever a rule
-        restricts them.
+        Token ids and their probabilities (float64, sum 1), likeliest first if a rule restricts
+        them, else in the order of ids.
     """
     if sampling == _only_temperature(sampling):
         weights = np.exp((logits - logits.max()).astype(np.float64) / sampling.temperature)
@@ -96,20 +86,20 @@ def _only_temperature(sampling: Sampling) -> Sampling:
 
 
 def _ranked(logits: Floats, sampling: Sampling) -> Iterator[npt.NDArray[np.intp]]:
-    """The tokens that may be kept, likeliest first: few, and then all that can be.
+    """Candidates, likeliest first: few at first, then all that a rule can keep.
 
-    Sorting a whole vocabulary costs milliseconds; nearly always, few tokens are kept.
+    Sorting a whole vocabulary takes milliseconds, and few tokens are usually kept.
     """
     if 0 < sampling.top_k < len(logits):
-        yield top_indices(logits, sampling.top_k)
+        yield host_ops.top_indices(logits, sampling.top_k)
         return
     if not sampling.top_k and sampling.typical_p == 1.0:
-        yield top_indices(logits, _FEW)
+        yield host_ops.top_indices(logits, _FEW)
     yield _kept_by_rank(logits, sampling)
 
 
 def _is_enough(weights: npt.NDArray[np.float64], sampling: Sampling) -> bool:
-    """Whether no token behind these can be kept."""
+    """Whether no less likely token can be kept."""
     if sampling.top_p < 1.0:
         return bool(np.cumsum(weights)[-1] >= sampling.top_p)
     return bool(weights[-1] < sampling.min_p * weights[0])
@@ -138,67 +128,6 @@ def _typical(
     return ids[chosen], weights[chosen]
 
 
-# Tokens of a block of a vocabulary, for the search for its largest.
-_BLOCK = 128
-
-
-def top_indices(row: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Indices of the ``count`` largest of ``row [n]``, largest first; all if there are fewer.
-
-    The ``count``-th largest maximum of its blocks is no larger than the ``count``-th largest
-    value, so only what reaches it is sorted: several times faster than a partition of a
-    whole vocabulary. Block ``i`` is every ``num_blocks``-th value from ``i`` on, whose maxima
-    numpy finds in one pass over contiguous memory. Where there is a kernel for it, it does it.
-    """
-    found = vocabulary.top_indices(row, count)
-    if found is not None:
-        return found
-    num_blocks = len(row) // _BLOCK
-    if count >= num_blocks:
-        return np.argsort(-row, kind="stable")[:count]
-    tail = row[num_blocks * _BLOCK :]
-    maxima = row[: num_blocks * _BLOCK].reshape(_BLOCK, num_blocks).max(0)
-    if len(tail):
-        maxima = np.append(maxima, tail.max())
-    least = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
-    reach = np.flatnonzero(row >= least)
-    return reach[np.argsort(-row[reach], kind="stable")[:count]]
-
-
-def top_tokens(log_probs: Floats, count: int, total: float = 0.0) -> TopTokens:
-    """The ``count`` likeliest tokens of ``log_probs [vocabulary]``; none that is impossible.
-
-    ``total`` is subtracted from each: :func:`log_sum_exp` of what are logits still.
-    """
-    ids = top_indices(log_probs, count)
-    values = log_probs[ids]
-    possible = values > -np.inf
-    logprobs = values[possible].astype(np.float64) - total
-    return TopTokens(ids[possible].tolist(), logprobs.tolist(), total)
-
-
-def top_tokens_of(rows: Sequence[Floats], count: int) -> list[TopTokens]:
-    """:func:`top_tokens` of logits ``[vocabulary]`` each, with their totals."""
-    found = vocabulary.likeliest(rows, count)
-    if found is None:
-        return [top_tokens(row, count, log_sum_exp(row)) for row in rows]
-    ids, logprobs = found.places.tolist(), found.logprobs.tolist()
-    if math.isinf(found.logprobs.min(initial=0.0)):
-        sizes = (found.logprobs > -np.inf).sum(1).tolist()
-        ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
-        logprobs = [row[:size] for row, size in zip(logprobs, sizes, strict=True)]
-    return list(map(TopTokens, ids, logprobs, found.totals.tolist()))
-
-
-def log_sum_exp(logits: Floats) -> float:
-    """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow."""
-    total = vocabulary.log_sum_exp(logits)
-    if total is not None:
-        return total
-    best = logits.max()
-    return float(best) + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
-
-
 def log_probabilities(logits: Floats) -> Floats:
     """``log softmax`` of each row of ``[..., vocabulary]``."""
     shifted = logits - logits.max(-1, keepdims=True)
@@ -207,9 +136,9 @@ def log_probabilities(logits: Floats) -> Floats:
 
 
 def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
-    """Of ``token`` in the distribution of ``logits [vocabulary]``, and of the likeliest tokens."""
-    total = log_sum_exp(logits)
-    top = top_indices(logits, num_top) if num_top else ()
+    """The log-probability of ``token`` under ``logits [vocabulary]``, with the top tokens."""
+    total = host_ops.log_sum_exp(logits)
+    top = host_ops.top_indices(logits, num_top) if num_top else ()
     return TokenLogprob(
         float(logits[token]) - total, tuple((int(id_), float(logits[id_]) - total) for id_ in top)
     )

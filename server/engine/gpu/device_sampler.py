@@ -1,74 +1,75 @@
-"""Tokens chosen by graphs, next to the logits: for the rows that need no more than a token.
+"""Samples tokens with ONNX graphs where the logits are, for rows that need only a token.
 
-Rows with the same sampling method share a run of :mod:`server.engine.gpu.sampler_graph`.
-What a graph leaves undecided, and what needs whole logits, is for the host.
+Rows with the same sampling method share one run of a graph of
+:mod:`server.engine.gpu.sampler_graph`. Rows that a graph leaves undecided, and rows that need
+their whole logits, are sampled on the host.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
-from model.bundle import Graph as GraphSpec
+from model.bundle import GraphSpec
 from server.engine.decoding.logits import Logits
 from server.engine.decoding.logits_processors import EditKind, LogitsEdit
-from server.engine.gpu.sampler_graph import (
+from server.engine.gpu.sampler_graph import build
+from server.engine.gpu.sampler_inputs import (
     EDIT_IDS,
     EDIT_VALUES,
     LOGITS,
     NO_TOP_P,
     PARAMETERS,
     ROWS,
+    TOKENS,
     UNDECIDED,
     SamplingMethod,
     Shape,
     Variant,
-    build,
-    build_take,
 )
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import Array, Block, BoundGraph, Graph
+from server.runtime.contract import Array, BoundGraph, LoadModel, Tensor
 
 log = logging.getLogger(__name__)
 
-# Edits of a row are padded to this, or twice this, and so on: few shapes, few allocations.
+# Edits are padded to this number for each row, or to its next power-of-two multiple, so that
+# inputs have few shapes and buffers are reused.
 _MIN_EDITS = 16
-# Where a change's values go in ``edit_values``, and what stands there for no change.
-_COLUMNS = {EditKind.ADDED: 0, EditKind.WEAKENED: 1, EditKind.LOWERED: 2, EditKind.FORBIDDEN: 2}
+# The row of ``edit_values`` that each kind of edit sets.
+_EDIT_ROWS = {EditKind.ADDED: 0, EditKind.WEAKENED: 1, EditKind.LOWERED: 2, EditKind.FORBIDDEN: 2}
+# Edit values that leave a logit as it is: add 0, penalty 1, add 0.
 _NO_EDIT = np.array([0, 1, 0], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A token wanted for ``row``, of the logits at ``index``. ``uniform``: what is drawn with."""
+    """Asks for the next token of ``sequence``, whose logits are row ``index``.
+
+    ``uniform`` is the random number in [0, 1) to draw with.
+    """
 
     index: int
-    row: DecodingSequence
+    sequence: DecodingSequence
     uniform: float = 0.0
 
 
 def shape_of(spec: GraphSpec, suppressed: tuple[int, ...] = ()) -> Shape:
-    """Of the logits of a manifest's ``decode`` graph. ``suppressed`` tokens are never generated."""
+    """The shape of the logits of a manifest's ``decode`` graph.
+
+    ``suppressed`` tokens are never generated.
+    """
     logits = spec.output(LOGITS)
     element_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(logits.dtype.value))
     return Shape(int(logits.shape[-1]), element_type, suppressed=suppressed)
 
 
-LoadModel = Callable[[onnx.ModelProto], Graph]
-
-
-def bind_take(load: LoadModel, shape: Shape) -> BoundGraph:
-    """The graph that copies rows of logits to the host."""
-    return load(build_take(shape)).bind({})
-
-
 class DeviceSampler:
-    """Asks the graphs for one model on one device. Of one lane's thread.
+    """Samples tokens for one model on one device. For the thread of one lane.
 
     Args:
-        load: a graph, for the device; each when it is first used.
+        load: loads a graph on the device; each graph is loaded on first use.
         shape: of the model's logits.
     """
 
@@ -77,58 +78,65 @@ class DeviceSampler:
         self._shape = shape
         self._bound: dict[Variant, BoundGraph] = {}
 
-    def way_of(self, row: DecodingSequence) -> SamplingMethod | None:
-        """How its next token is chosen; None if that takes whole logits."""
-        options = row.job.sampling
-        if row.constraint is not None or row.job.logprob_options.top_logprobs is not None:
+    def method_of(self, sequence: DecodingSequence) -> SamplingMethod | None:
+        """The method that samples the next token; None if the host has to sample it."""
+        options = sequence.job.sampling
+        if sequence.constraint is not None or sequence.job.logprob_options.top_logprobs is not None:
             return None
         if options.is_greedy:
             return SamplingMethod.GREEDY
-        if options.typical_p < 1.0 or options.top_k >= self._shape.candidates:
+        if options.typical_p < 1.0 or options.top_k >= self._shape.num_candidates:
             return None
         if options.top_k:
             return SamplingMethod.TOP_K
-        restricts = options.top_p < 1.0 or options.min_p > 0.0
-        return SamplingMethod.NUCLEUS if restricts else SamplingMethod.SPREAD
+        is_restricted = options.top_p < 1.0 or options.min_p > 0.0
+        return SamplingMethod.NUCLEUS if is_restricted else SamplingMethod.MULTINOMIAL
 
-    def choose(self, logits: Logits, asks: Sequence[SampleRequest]) -> list[int | None]:
-        """The next token for each, None where the host has to choose."""
-        tokens: list[int | None] = [None] * len(asks)
+    def sample(self, logits: Logits, requests: Sequence[SampleRequest]) -> list[int | None]:
+        """The next token for each request; None where the host has to sample it."""
+        tokens: list[int | None] = [None] * len(requests)
         groups: dict[SamplingMethod, list[int]] = {}
-        for number, ask in enumerate(asks):
-            way = self.way_of(ask.row)
-            if way is not None and logits.block.shape[1] == self._shape.vocabulary:
-                groups.setdefault(way, []).append(number)
-        for way, numbers in groups.items():
+        for number, request in enumerate(requests):
+            method = self.method_of(request.sequence)
+            if method is not None and logits.tensor.shape[1] == self._shape.vocabulary:
+                groups.setdefault(method, []).append(number)
+        for method, numbers in groups.items():
             try:
-                chosen = self._run(way, logits.block, [asks[number] for number in numbers])
+                sampled = self._run(method, logits.tensor, [requests[n] for n in numbers])
             except Exception:
-                log.exception("tokens could not be chosen by a graph")
+                log.exception("sampling on the device failed; the host samples these rows")
                 continue
-            for number, token in zip(numbers, chosen, strict=True):
+            for number, token in zip(numbers, sampled, strict=True):
                 tokens[number] = None if token == UNDECIDED else token
         return tokens
 
     def finite(self, logits: Logits, indices: Sequence[int]) -> list[bool]:
-        """Of which of the rows at ``indices`` the logits are finite for sure."""
-        if logits.block.shape[1] != self._shape.vocabulary:
+        """For each of the rows at ``indices``, whether its logits are certain to be finite."""
+        if logits.tensor.shape[1] != self._shape.vocabulary:
             return [False] * len(indices)
-        bound = self._bind(Variant(SamplingMethod.GREEDY, gathers=True))
-        inputs: dict[str, Array | Block] = {LOGITS: logits.block, ROWS: np.array(indices, np.int64)}
-        found: list[bool] = (bound.run(inputs)["tokens"] != UNDECIDED).tolist()
-        return found
+        bound = self._bind(Variant(SamplingMethod.GREEDY, gathers_rows=True))
+        inputs: dict[str, Array | Tensor] = {
+            LOGITS: logits.tensor,
+            ROWS: np.array(indices, np.int64),
+        }
+        are_finite: list[bool] = (bound.run(inputs)[TOKENS] != UNDECIDED).tolist()
+        return are_finite
 
-    def _run(self, way: SamplingMethod, block: Block, asks: Sequence[SampleRequest]) -> list[int]:
-        inputs: dict[str, Array | Block] = {LOGITS: block}
-        changes = [ask.row.changes for ask in asks]
-        variant = Variant(way, edits=any(changes), gathers=len(asks) < block.shape[0])
-        if variant.gathers:
-            inputs[ROWS] = np.array([ask.index for ask in asks])
-        if way != SamplingMethod.GREEDY:
-            inputs[PARAMETERS] = np.array([_parameters(ask) for ask in asks])
-        if variant.edits:
-            inputs[EDIT_IDS], inputs[EDIT_VALUES] = edits(changes)
-        tokens: list[int] = self._bind(variant).run(inputs)["tokens"].tolist()
+    def _run(
+        self, method: SamplingMethod, logits: Tensor, requests: Sequence[SampleRequest]
+    ) -> list[int]:
+        inputs: dict[str, Array | Tensor] = {LOGITS: logits}
+        edits = [request.sequence.edits for request in requests]
+        variant = Variant(
+            method, has_edits=any(edits), gathers_rows=len(requests) < logits.shape[0]
+        )
+        if variant.gathers_rows:
+            inputs[ROWS] = np.array([request.index for request in requests])
+        if method != SamplingMethod.GREEDY:
+            inputs[PARAMETERS] = np.array([_parameters(request) for request in requests])
+        if variant.has_edits:
+            inputs[EDIT_IDS], inputs[EDIT_VALUES] = edit_inputs(edits)
+        tokens: list[int] = self._bind(variant).run(inputs)[TOKENS].tolist()
         return tokens
 
     def _bind(self, variant: Variant) -> BoundGraph:
@@ -137,45 +145,45 @@ class DeviceSampler:
         return self._bound[variant]
 
 
-def _parameters(ask: SampleRequest) -> list[float]:
-    options = ask.row.job.sampling
+def _parameters(request: SampleRequest) -> list[float]:
+    options = request.sequence.job.sampling
     top_p = options.top_p if options.top_p < 1.0 else NO_TOP_P
-    return [options.temperature, options.top_k, top_p, options.min_p, ask.uniform]
+    return [options.temperature, options.top_k, top_p, options.min_p, request.uniform]
 
 
-def edits(changes: Sequence[Sequence[LogitsEdit]]) -> tuple[Array, Array]:
-    """What changes each row, as the graphs take it.
+def edit_inputs(edits: Sequence[Sequence[LogitsEdit]]) -> tuple[Array, Array]:
+    """Encodes each row's edits as inputs of a sampling graph.
 
     Returns:
-        ``edit_ids [rows, m]`` and ``edit_values [rows, 3, m]``. A row that has fewer than ``m``
-        has its last one again, a row that has none the one that changes nothing of token 0.
+        ``edit_ids [rows, m]`` and ``edit_values [rows, 3, m]``. A row with fewer than ``m`` edits
+        repeats its last one; a row without edits repeats one of token 0 that changes nothing.
     """
-    merged = [_merged(row) for row in changes]
+    merged = [_merged(row) for row in edits]
     width = _MIN_EDITS
     while width < max(len(ids) for ids, _ in merged):
         width *= 2
-    table = np.zeros((len(changes), width), np.int64)
-    values = np.tile(_NO_EDIT[:, None], (len(changes), 1, width))
-    for index, (ids, row) in enumerate(merged):
+    edit_ids = np.zeros((len(edits), width), np.int64)
+    edit_values = np.tile(_NO_EDIT[:, None], (len(edits), 1, width))
+    for index, (ids, values) in enumerate(merged):
         if len(ids):
-            table[index] = ids[-1]
-            values[index] = row[:, -1:]
-            table[index, : len(ids)] = ids
-            values[index, :, : len(ids)] = row
-    return table, values
+            edit_ids[index] = ids[-1]
+            edit_values[index] = values[:, -1:]
+            edit_ids[index, : len(ids)] = ids
+            edit_values[index, :, : len(ids)] = values
+    return edit_ids, edit_values
 
 
-def _merged(changes: Sequence[LogitsEdit]) -> tuple[Array, Array]:
-    """The ids of all changes, each once, and what becomes of them: ``[m]``, ``[3, m]``."""
-    if not changes:
+def _merged(edits: Sequence[LogitsEdit]) -> tuple[Array, Array]:
+    """One row's edits with each token id once: ids ``[m]`` and values ``[3, m]``."""
+    if not edits:
         return np.zeros(0, np.int64), np.zeros((3, 0), np.float32)
-    ids = np.unique(np.concatenate([change.ids for change in changes]))
+    ids = np.unique(np.concatenate([edit.ids for edit in edits]))
     values = np.tile(_NO_EDIT[:, None], (1, len(ids)))
-    for change in changes:
-        column = values[_COLUMNS[change.kind]]
-        where = np.searchsorted(ids, change.ids)
-        if change.kind == EditKind.LOWERED:
-            column[where] = -np.asarray(change.values)
+    for edit in edits:
+        row = values[_EDIT_ROWS[edit.kind]]
+        places = np.searchsorted(ids, edit.ids)
+        if edit.kind == EditKind.LOWERED:
+            row[places] = -np.asarray(edit.values)
         else:
-            column[where] = -np.inf if change.kind == EditKind.FORBIDDEN else change.values
+            row[places] = -np.inf if edit.kind == EditKind.FORBIDDEN else edit.values
     return ids, values

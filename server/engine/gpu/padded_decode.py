@@ -1,31 +1,42 @@
-"""Decode runs of a few fixed sizes over fixed memory: what a device can record."""
+"""Recorded decode steps (CUDA graphs): steps of a few fixed sizes over fixed memory."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from model.bundle import Graph as GraphSpec
-from server.engine.cache.slot_cache import Capacity, MakeMemory, SlotCache
+from model.bundle import GraphSpec
+from server.constraint import Floats
+from server.engine.cache.slot_cache import Capacity, SlotCache
 from server.engine.gpu.buckets import Bucket, Buckets
-from server.engine.gpu.sampler_graph import LOGITS
-from server.engine.requests.sequence import DecodingSequence, Floats
-from server.runtime.contract import SOURCE_ROWS, Array, Block, BoundGraph, Graph, Layout
+from server.engine.gpu.sampler_inputs import LOGITS
+from server.engine.requests.sequence import DecodingSequence
+from server.runtime.contract import (
+    SOURCE_ROWS,
+    Array,
+    BoundGraph,
+    Graph,
+    Layout,
+    MakeMemory,
+    Tensor,
+)
 
-# Two runs bring all memory that one needs, the third is recorded (ONNX Runtime's CUDA provider).
+# ONNX Runtime's CUDA provider allocates in the first two runs, and records the third.
 _RUNS_TO_RECORD = 3
 
 
 class PaddedDecode:
-    """One new token for each of the first slots, padded to a bucket with the slots behind them.
+    """Decodes one token for each of the first slots, padded to a bucket with the slots after them.
+
+    A device that records runs (CUDA graphs) replays each bucket.
 
     Args:
         spec: the manifest's ``decode`` graph.
-        graph: the same, loaded.
+        graph: the same graph, loaded.
         cache: of all slots.
         capacity: of the cache.
-        buckets: for as many slots, and as long.
-        memory: makes tensors where the graph runs.
-        has_source: it is an encoder-decoder's.
+        buckets: for that number of slots and that length.
+        memory: allocates tensors on the device that runs the graph.
+        has_source: whether the model is an encoder-decoder.
     """
 
     def __init__(
@@ -52,33 +63,37 @@ class PaddedDecode:
         self._capacity = capacity
         self._buckets = buckets
         self._has_source = has_source
-        # What the host reads of a run is a bucket's own, so it is bound once as well.
+        # One for each bucket: a recording fixes the addresses of its input buffers.
         self._bound: dict[Bucket, BoundGraph] = {}
 
-    def run(self, rows: Sequence[DecodingSequence], padding: Sequence[int]) -> None:
-        """Reads the next token of each row; in the slots behind, one that means nothing.
+    def run(self, sequences: Sequence[DecodingSequence], padding: Sequence[int]) -> None:
+        """Decodes the next token of each sequence, and a meaningless one in each padding slot.
 
         Args:
-            rows: in slots ``0 … len(rows)-1``.
-            padding: where that token is written, in each slot behind.
+            sequences: in slots ``0 … len(sequences)-1``.
+            padding: for each slot after them, the position to write its token to.
         """
-        ids = [row.tokens[row.num_cached_tokens] for row in rows]
-        cached = [*(row.num_cached_tokens for row in rows), *padding]
+        ids = [sequence.tokens[sequence.num_cached_tokens] for sequence in sequences]
+        cached = [*(sequence.num_cached_tokens for sequence in sequences), *padding]
         bucket = Bucket(len(cached), self._buckets.tokens_for(max(cached) + 1))
-        sources = [row.num_source_tokens for row in rows]
+        sources = [sequence.num_source_tokens for sequence in sequences]
         self._run(bucket, ids, cached, sources)
 
-    def logits(self, count: int) -> Block:
-        """Of the first rows of the last run, ``[count, vocabulary]``, where they are."""
+    def logits(self, count: int) -> Tensor:
+        """``[count, vocabulary]`` of the last run's first rows, in device memory."""
         return self._logits.rows(LOGITS, 0, count)
 
-    def logits_read(self, count: int) -> Floats:
-        """As :meth:`logits`, on the host."""
+    def read_logits(self, count: int) -> Floats:
+        """As :meth:`logits`, in host memory."""
         logits: Floats = self._logits.read(LOGITS, range(count))
         return logits
 
     def record(self) -> int:
-        """Runs every bucket often enough. All slots are free. Returns how many are recorded."""
+        """Runs every bucket until it is recorded. All slots must be free.
+
+        Returns:
+            The number of recorded buckets; 0 if the device does not record.
+        """
         num_recorded = 0
         for bucket in self._buckets:
             for _ in range(_RUNS_TO_RECORD):
@@ -89,7 +104,14 @@ class PaddedDecode:
     def _run(
         self, bucket: Bucket, ids: Sequence[int], cached: Sequence[int], sources: Sequence[int]
     ) -> bool:
-        """``ids`` and ``sources``, the lengths, are of the first rows; the others are padding."""
+        """Runs a bucket. Returns whether the run is recorded.
+
+        Args:
+            bucket: the size of the run.
+            ids: the new token of each of the first rows; the rows after them are padding.
+            cached: cached tokens of every row.
+            sources: source tokens of each of the first rows.
+        """
         count = bucket.num_rows
         inputs: dict[str, Array] = {
             "token_ids": np.zeros((count, 1), np.int64),

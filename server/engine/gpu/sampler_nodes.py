@@ -1,4 +1,4 @@
-"""The nodes of a graph that chooses tokens, made one after the other."""
+"""A builder for the nodes of a sampling graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-OPSET = 18  # at which all that is used here has CUDA kernels
+OPSET = 18  # every operator used here has a CUDA kernel at this opset
 
 
 @dataclass
 class Nodes:
-    """A graph that grows. Every tensor is named by the node that makes it."""
+    """A graph under construction. Each method adds nodes and returns the name of their output."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
@@ -23,8 +23,8 @@ class Nodes:
         self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
-    def top(self, values: str, count: int, *, largest: bool = True) -> tuple[str, str]:
-        """The ``count`` largest values of each row in order, and where they were."""
+    def top_k(self, values: str, count: int, *, largest: bool = True) -> tuple[str, str]:
+        """The ``count`` largest values of each row, in order, and their indices."""
         name = f"TopK_{len(self.nodes)}"
         inputs = [values, self.constant(np.array([count]))]
         outputs = [f"{name}_values", f"{name}_indices"]
@@ -41,7 +41,7 @@ class Nodes:
         return self.add("Cast", value, to=element_type)
 
     def reduce(self, operator: str, value: str, axis: int = -1, *, keep: bool = True) -> str:
-        """Over one axis, by an operator that takes its axes as an input."""
+        """Reduces one axis, with an operator that takes its axes as an input."""
         return self.add(operator, value, self.constant(np.array([axis])), keepdims=int(keep))
 
     def reshape(self, value: str, *sizes: int) -> str:
@@ -51,42 +51,42 @@ class Nodes:
         bounds = (self.constant(np.array([number])) for number in (start, stop, axis))
         return self.add("Slice", value, *bounds)
 
-    def at(self, values: str, index: str) -> str:
-        """Of each row of ``values [n, m]``, those at ``index [n, k]``."""
+    def gather(self, values: str, index: str) -> str:
+        """Values of each row of ``values [n, m]``, at ``index [n, k]``."""
         return self.add("GatherElements", values, index, axis=1)
 
-    def sums(self, values: str) -> str:
-        """Of each row's first 1, 2, … values."""
+    def cumulative_sum(self, values: str) -> str:
+        """Sums of each row's first 1, 2, … values."""
         return self.add("CumSum", values, self.constant(np.int64(1)))
 
-    def count(self, values: str, operator: str, bounds: str) -> str:
-        """How many of each row of ``values [n, m]`` compare so with ``bounds [n, 2]``: int64."""
+    def count_where(self, values: str, operator: str, bounds: str) -> str:
+        """How many of each row of ``values [n, m]`` hold against ``bounds [n, 2]``: int64."""
         rows = self.add("Unsqueeze", values, self.constant(np.array([1])))
         columns = self.add("Unsqueeze", bounds, self.constant(np.array([2])))
         hits = self.cast(self.add(operator, rows, columns), TensorProto.INT64)
         return self.reduce("ReduceSum", hits, 2, keep=False)
 
-    def ends(self, value: str, width: float) -> str:
-        """``value [n, 1]`` less and plus ``width``: ``[n, 2]``."""
-        return self.add("Add", value, self.constant(np.array([[-width, width]])))
+    def interval(self, value: str, half_width: float) -> str:
+        """``value [n, 1]`` minus and plus ``half_width``: ``[n, 2]``."""
+        return self.add("Add", value, self.constant(np.array([[-half_width, half_width]])))
 
-    def agree(self, ends: str) -> tuple[str, str]:
-        """The first of ``ends [n, 2]``, and whether the other is the same: both ``[n, 1]``."""
+    def agreement(self, ends: str) -> tuple[str, str]:
+        """The first of ``ends [n, 2]``, and whether the second is equal: ``[n, 1]`` each."""
         first = self.slice(ends, 0, 1)
         return first, self.add("Equal", first, self.slice(ends, 1, 2))
 
-    def all(self, conditions: Sequence[str]) -> str:
-        found, *rest = conditions
+    def all_of(self, conditions: Sequence[str]) -> str:
+        result, *rest = conditions
         for condition in rest:
-            found = self.add("And", found, condition)
-        return found
+            result = self.add("And", result, condition)
+        return result
 
     def model(
         self, inputs: list[onnx.ValueInfoProto], name: str, element_type: int, sizes: Sequence[Any]
     ) -> onnx.ModelProto:
-        """The graph so far, with one output."""
+        """The finished graph, with one output."""
         output = helper.make_tensor_value_info(name, element_type, sizes)
-        graph = helper.make_graph(self.nodes, "choose", inputs, [output], self.constants)
+        graph = helper.make_graph(self.nodes, "sample", inputs, [output], self.constants)
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
         )

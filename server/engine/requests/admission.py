@@ -1,44 +1,46 @@
-"""Which requests are accepted: counted in rows and tokens, per model and per client.
+"""Admission control: sequences and tokens that are accepted, per model and per client.
 
-Nothing here reads a clock or knows of lanes: the engine tells what it accepted and what ended.
-Times are estimates for callers; what is accepted is decided by integers alone.
+It reads no clock and knows no lanes: the engine reports what it accepted and what ended. Integers
+alone decide whether a request is accepted; times are estimates for callers.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from server.engine.requests.sequence import Completion, Cost
+from server.engine.requests.job import Cost
+from server.engine.requests.update import Completion
 from server.errors import Limit, OverloadedError, RequestTooLargeError, Resource
 
 MIN_RETRY_SECONDS = 0.1
 MAX_RETRY_SECONDS = 30.0
-BULK_QUARTERS = 3  # of a model's room, that bulk work may fill
-_SMOOTHING = 0.1
+BULK_QUARTERS = 3  # of a model's limits, for bulk work
+_SMOOTHING = 0.1  # weight of a new measurement in an exponential moving average
 _NANOSECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """Of one model. ``most``: accepted at a time. ``parallel``: what of it runs at once."""
+    """Limits of one model."""
 
-    most: Cost
-    parallel: Cost
+    max_accepted: Cost  # running and queued
+    max_running: Cost
 
 
 class Admission:
-    """What one model has accepted and not yet ended.
+    """The jobs that one model has accepted and that did not end yet.
 
     Args:
-        name: of the model, for callers.
-        room: that it has.
+        name: of the model, for error messages.
+        limits: of the model.
     """
 
-    def __init__(self, name: str, room: AdmissionLimits) -> None:
+    def __init__(self, name: str, limits: AdmissionLimits) -> None:
         self.name = name
-        self._room = room
+        self._limits = limits
         self._accepted = Cost(0, 0)
-        self._service_seconds = 0.0  # that a job runs; smoothed
-        self._first_token_seconds = 0.0  # from its first run to its first token; smoothed
+        # Moving averages.
+        self._service_seconds = 0.0  # of a job, from its first run to its end
+        self._first_token_seconds = 0.0  # of a job, from its first run to its first token
 
     def __repr__(self) -> str:
         return f"Admission({self.name}, {self._accepted})"
@@ -50,23 +52,25 @@ class Admission:
     def check(
         self, cost: Cost, remaining_seconds: float | None = None, *, is_bulk: bool = False
     ) -> None:
-        """Whether a request may come in now. Changes nothing.
+        """Raises if a request cannot be accepted now. Changes nothing.
 
         Args:
             cost: of all its jobs.
-            remaining_seconds: until its caller gives up.
-            is_bulk: it leaves others a quarter of the room, unless it finds the whole free.
+            remaining_seconds: until its deadline.
+            is_bulk: background work, which leaves a quarter of the limits to others unless the
+                model is idle.
 
         Raises:
-            RequestTooLargeError: it could never be accepted, whatever else there is.
-            OverloadedError: there is no room now, or the queue is longer than its caller waits.
+            RequestTooLargeError: it exceeds the limits even of an idle model.
+            OverloadedError: the model is at its limits, or the queue is longer than the deadline.
         """
-        most, after = self._room.most, self._accepted + cost
-        if cost.num_rows > most.num_rows:
+        most, after = self._limits.max_accepted, self._accepted + cost
+        if cost.num_sequences > most.num_sequences:
             raise RequestTooLargeError(
-                f"need {cost.num_rows} places, at most {most.num_rows} in one request",
-                limit=most.num_rows,
-                requested=cost.num_rows,
+                f"the request needs {cost.num_sequences} sequences, at most "
+                f"{most.num_sequences} are accepted",
+                limit=most.num_sequences,
+                requested=cost.num_sequences,
                 resource=Resource.SEQUENCES,
             )
         if cost.num_tokens > most.num_tokens:
@@ -76,9 +80,11 @@ class Admission:
                 f"the request needs up to {cost.num_tokens} tokens, at most {most.num_tokens} "
                 "are accepted",
             )
-        if is_bulk and self._accepted.num_rows:
-            most = Cost(most.num_rows * BULK_QUARTERS // 4, most.num_tokens * BULK_QUARTERS // 4)
-        if after.num_rows > most.num_rows:
+        if is_bulk and self._accepted.num_sequences:
+            most = Cost(
+                most.num_sequences * BULK_QUARTERS // 4, most.num_tokens * BULK_QUARTERS // 4
+            )
+        if after.num_sequences > most.num_sequences:
             raise self._full(Limit.QUEUE_ROWS, after, most)
         if after.num_tokens > most.num_tokens:
             raise self._full(Limit.QUEUE_TOKENS, after, most)
@@ -93,32 +99,35 @@ class Admission:
                     Limit.DEADLINE,
                 )
 
-    def take(self, cost: Cost) -> None:
-        """Accepts what :meth:`check` let pass."""
+    def accept(self, cost: Cost) -> None:
+        """Counts a request that :meth:`check` accepted."""
         self._accepted += cost
 
-    def give_back(self, cost: Cost, end: Completion | None = None) -> None:
-        """A job is over. ``end``: how, if it is to be learnt from."""
+    def release(self, cost: Cost, completion: Completion | None = None) -> None:
+        """A job ended. The times of a successful ``completion`` enter the averages."""
         self._accepted -= cost
-        if end is not None and end.is_success:
-            service = end.prefill_seconds + end.decode_seconds
+        if completion is not None and completion.is_success:
+            first_token = completion.prefill_seconds
+            service = first_token + completion.decode_seconds
             self._service_seconds = _smoothed(self._service_seconds, service)
-            self._first_token_seconds = _smoothed(self._first_token_seconds, end.prefill_seconds)
+            self._first_token_seconds = _smoothed(self._first_token_seconds, first_token)
 
     def wait_seconds(self, cost: Cost) -> float:
-        """About how long a request would wait for its first run; 0 before anything ended."""
-        after, parallel = self._accepted + cost, self._room.parallel
-        if not self._accepted.num_rows:
+        """An estimate of a request's queue time; 0 until a job ended."""
+        after, running = self._accepted + cost, self._limits.max_running
+        if not self._accepted.num_sequences:
             return 0.0
-        waves = max(after.num_rows / parallel.num_rows, after.num_tokens / parallel.num_tokens)
+        waves = max(
+            after.num_sequences / running.num_sequences, after.num_tokens / running.num_tokens
+        )
         return max(waves - 1.0, 0.0) * self._service_seconds
 
     def _full(self, limit: Limit, after: Cost, most: Cost) -> OverloadedError:
-        """With the time after which what is more than ``most`` is likely to have ended."""
-        parallel = self._room.parallel
+        """Tells the caller to retry when enough jobs are likely to have ended."""
+        running = self._limits.max_running
         waves = max(
-            (after.num_rows - most.num_rows) / parallel.num_rows,
-            (after.num_tokens - most.num_tokens) / parallel.num_tokens,
+            (after.num_sequences - most.num_sequences) / running.num_sequences,
+            (after.num_tokens - most.num_tokens) / running.num_tokens,
         )
         unit = "requests" if limit == Limit.QUEUE_ROWS else "tokens"
         return OverloadedError(
@@ -130,9 +139,9 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class ClientRate:
-    """Tokens that one client may ask for: ``burst`` at once, ``per_second`` for ever.
+    """Tokens that each client may request: ``burst`` at once, ``per_second`` on average.
 
-    No more than ``max_clients`` are remembered: those that asked last.
+    Only the ``max_clients`` that requested last are kept.
     """
 
     per_second: int
@@ -144,7 +153,7 @@ class ClientBuckets:
     """A token bucket for each client, as one integer: the generic cell rate algorithm.
 
     ITU-T I.371, annex A: the integer is the time at which the client's bucket will be full
-    again; one in the past is a full bucket, and need not be remembered.
+    again. A time in the past is a full bucket, and can be forgotten.
     """
 
     def __init__(self, rate: ClientRate) -> None:
@@ -155,11 +164,11 @@ class ClientBuckets:
         return len(self._full_at)
 
     def check(self, client: str, cost: Cost, now: int) -> None:
-        """Whether ``client`` may spend ``cost`` at ``now`` (nanoseconds). Changes nothing.
+        """Raises if ``client`` may not spend ``cost`` at ``now`` (nanoseconds). Changes nothing.
 
         Raises:
-            RequestTooLargeError: it is more than a full bucket holds.
-            OverloadedError: not yet.
+            RequestTooLargeError: it exceeds a full bucket.
+            OverloadedError: the bucket holds too little now.
         """
         if cost.num_tokens > self._rate.burst:
             raise _too_many_tokens(
@@ -176,8 +185,8 @@ class ClientBuckets:
                 Limit.CLIENT_TOKENS,
             )
 
-    def take(self, client: str, cost: Cost, now: int) -> None:
-        """Spends what :meth:`check` let pass."""
+    def spend(self, client: str, cost: Cost, now: int) -> None:
+        """Spends a cost that :meth:`check` accepted."""
         self._full_at[client] = self._after(client, cost, now)
         self._full_at.move_to_end(client)
         while len(self._full_at) > self._rate.max_clients:
@@ -187,7 +196,7 @@ class ClientBuckets:
         return max(self._full_at.get(client, now), now) + self._nanoseconds(cost.num_tokens)
 
     def _nanoseconds(self, num_tokens: int) -> int:
-        """In which so many tokens flow into a bucket."""
+        """The time in which ``num_tokens`` flow into a bucket."""
         return num_tokens * _NANOSECONDS // self._rate.per_second
 
 

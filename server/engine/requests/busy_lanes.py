@@ -1,11 +1,11 @@
-"""Which lanes run: a lane that runs alone may use all cores."""
+"""Which lanes have work: a lane that is alone may use all cores."""
 
 
 class BusyLanes:
-    """Each lane says when it begins and ends to have work; any may ask. Thread-safe."""
+    """The set of lanes that have work. Thread-safe."""
 
     def __init__(self) -> None:
-        # A set's add, discard and len are atomic; each lane touches its own index only.
+        # A set's add, discard and len are atomic, and each lane changes only its own index.
         self._lanes: set[int] = set()
 
     def enter(self, lane: int) -> None:
@@ -13,10 +13,10 @@ class BusyLanes:
         self._lanes.add(lane)
 
     def leave(self, lane: int) -> None:
-        """``lane`` waits for work."""
+        """``lane`` is idle."""
         self._lanes.discard(lane)
 
     @property
     def is_one(self) -> bool:
-        """Whether at most one lane has work: for the lane that asks, itself."""
+        """Whether at most one lane has work: the one that asks."""
         return len(self._lanes) <= 1

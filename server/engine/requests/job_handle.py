@@ -1,22 +1,30 @@
-"""An accepted job as its caller sees it: a queue of updates, bounded, in the event loop."""
+"""The caller's side of a job: a bounded queue of updates, read on the event loop."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from server.engine.requests.sequence import Cost, JobUpdate
+from server.engine.requests.job import Cost
+from server.engine.requests.update import JobUpdate
 from server.errors import RETRY_SECONDS, EngineStoppedError, Limit, OverloadedError
 
-# Numbers of one job's updates (tokens, log-probabilities) that wait for its reader.
-MAX_UNREAD = 1 << 16
-# News of a patient reader's job that are told together.
-PORTION = 64
+# Unread values (tokens, log-probabilities) of a job, after which it is cancelled.
+MAX_UNREAD_VALUES = 1 << 16
+# Updates that are coalesced into one for each output.
+MAX_COALESCED_UPDATES = 64
 
 
 @dataclass(eq=False, slots=True)
 class JobHandle:
-    """One accepted job. Await its updates until one ``is_last``; then it is done.
+    """One accepted job. Await :meth:`next` until an update ``is_last``.
 
-    ``coalesce_updates``: its reader wants whole outputs, so that it is woken once for many tokens.
+    Attributes:
+        id: of the job.
+        lane: that runs it.
+        model: its number in the lanes.
+        cost: that was admitted.
+        coalesce_updates: the reader wants whole outputs, and is woken once for many tokens.
+        is_done: the last update was pushed, or the engine stopped.
+        is_overrun: the reader was too slow; the job is cancelled.
     """
 
     id: int
@@ -26,75 +34,76 @@ class JobHandle:
     coalesce_updates: bool = False
     is_done: bool = False
     is_overrun: bool = False
-    _num_unread: int = 0
-    _held: list[JobUpdate] = field(default_factory=list)
-    # News and the numbers in it; None: there will be no more.
+    _num_unread_values: int = 0
+    _held: list[JobUpdate] = field(default_factory=list)  # to coalesce
+    # Updates with the number of their values; None ends the queue.
     _updates: "asyncio.Queue[tuple[JobUpdate, int] | None]" = field(default_factory=asyncio.Queue)
 
     async def next(self) -> JobUpdate:
-        """The next updates.
+        """The next update.
 
         Raises:
-            EngineStoppedError: the engine died.
-            OverloadedError: more updates waited than is kept; the job was cancelled.
+            EngineStoppedError: the engine stopped before the job ended.
+            OverloadedError: too many updates were unread, and the job was cancelled.
         """
-        told = await self._updates.get()
-        if told is not None:
-            self._num_unread -= told[1]
-            return told[0]
+        queued = await self._updates.get()
+        if queued is not None:
+            update, num_values = queued
+            self._num_unread_values -= num_values
+            return update
         if self.is_overrun:
             raise OverloadedError(
                 "the stream was read too slowly", RETRY_SECONDS, Limit.SLOW_READER
             )
         raise EngineStoppedError
 
-    def tell(self, progress: JobUpdate, now: float) -> bool:
-        """Called by the engine. ``now``: seconds of ``time.monotonic``.
+    def push(self, update: JobUpdate, now: float) -> bool:
+        """Queues an update. Called by the engine at ``now`` (``time.monotonic``, seconds).
 
         Returns:
-            Whether it is to be cancelled, because more updates waits than is kept.
+            Whether the engine has to cancel the job, because too many updates are unread.
         """
         if self.is_overrun:
             return False
-        size = _size(progress)
-        self._num_unread += size
+        num_values = _num_values(update)
+        self._num_unread_values += num_values
         if self.coalesce_updates:
-            self._hold(replace(progress, token_times=(now,) * len(progress.tokens)))
+            self._coalesce(replace(update, token_times=(now,) * len(update.tokens)))
         else:
-            self._updates.put_nowait((progress, size))
-        if self._num_unread > MAX_UNREAD and not progress.is_last:
+            self._updates.put_nowait((update, num_values))
+        if self._num_unread_values > MAX_UNREAD_VALUES and not update.is_last:
             self.is_overrun = True
-            self.abandon()
+            self.close()
             return True
         return False
 
-    def abandon(self) -> None:
-        """There will be no more updates."""
+    def close(self) -> None:
+        """Ends the queue: after the queued updates, :meth:`next` raises."""
         self._updates.put_nowait(None)
 
-    def _hold(self, progress: JobUpdate) -> None:
-        """Tells all that is held with the last, or when it is enough: each output's in one."""
-        self._held.append(progress)
-        if not progress.is_last and len(self._held) < PORTION:
+    def _coalesce(self, update: JobUpdate) -> None:
+        """Holds updates until the last one, or until there are enough; one for each output."""
+        self._held.append(update)
+        if not update.is_last and len(self._held) < MAX_COALESCED_UPDATES:
             return
         outputs: dict[int, list[JobUpdate]] = {}
         for held in self._held:
-            # In the order in which their last came.
+            # Outputs are in the order of their latest updates.
             outputs[held.output] = [*outputs.pop(held.output, []), held]
         for parts in outputs.values():
-            self._updates.put_nowait((_whole(parts), sum(map(_size, parts))))
+            self._updates.put_nowait((_joined(parts), sum(map(_num_values, parts))))
         self._held = []
 
 
-def _whole(parts: list[JobUpdate]) -> JobUpdate:
+def _joined(parts: list[JobUpdate]) -> JobUpdate:
     return replace(
         parts[-1],
         tokens=tuple(token for part in parts for token in part.tokens),
-        logprobs=tuple(row for part in parts for row in part.logprobs),
-        token_times=tuple(moment for part in parts for moment in part.token_times),
+        logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
+        token_times=tuple(seconds for part in parts for seconds in part.token_times),
     )
 
 
-def _size(progress: JobUpdate) -> int:
-    """Of the updates of generated tokens, about how many numbers are kept."""
-    return 1 + len(progress.tokens) + sum(1 + 2 * len(row.top) for row in progress.logprobs)
+def _num_values(update: JobUpdate) -> int:
+    """About how many values an update keeps in memory."""
+    return 1 + len(update.tokens) + sum(1 + 2 * len(logprob.top) for logprob in update.logprobs)

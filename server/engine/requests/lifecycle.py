@@ -1,41 +1,66 @@
-"""The life of a sequence: one table. Every sequence ends in exactly one outcome."""
+"""The life of a sequence or of a text to encode, as one transition table.
+
+It is the only state machine of a request: whatever depends on how far a sequence is, asks for its
+phase. Every sequence ends in exactly one outcome.
+
+::
+
+    WAITING ──▶ ENCODING ──▶ PREFILLING ──▶ DECODING ──▶ FINISHED or FAILED
+
+A decoder's sequence skips ENCODING, a text to encode ends after it. A cancelled one is CANCELLING
+until the next step, which ends it.
+"""
 
 from enum import StrEnum
 
 
 class Phase(StrEnum):
-    WAITING = "waiting"
-    PREFILLING = "prefilling"
-    DECODING = "decoding"
-    ENDED = "ended"
+    """How far a sequence is."""
+
+    WAITING = "waiting"  # in the queue, without a slot
+    ENCODING = "encoding"  # admitted; the encoder has not run over its source or text yet
+    PREFILLING = "prefilling"  # the decoder reads its prompt
+    DECODING = "decoding"  # at least one token was generated
+    CANCELLING = "cancelling"  # the next step ends it
+    FINISHED = "finished"
+    FAILED = "failed"  # its slot may hold values that are not finite
 
 
 class Event(StrEnum):
-    ADMIT = "admit"  # a slot was given to it
-    TOKEN = "token"  # the model produced a token
-    END = "end"
+    """What happens to a sequence."""
+
+    ENCODE = "encode"  # it is admitted, and the encoder runs first
+    PREFILL = "prefill"  # it is admitted or encoded, and the decoder reads its prompt next
+    TOKEN = "token"  # its next token was chosen
+    CANCEL = "cancel"
+    FINISH = "finish"
+    FAIL = "fail"
 
 
 class Outcome(StrEnum):
-    """Why a sequence ended."""
+    """Why an output ended."""
 
-    STOP = "stop"  # the end-of-sequence token
-    LENGTH = "length"
-    DONE = "done"  # an encoder's only outcome of success
-    TIME_LIMIT = "time_limit"  # the time that the caller gave it is over; what there is counts
-    DEADLINE = "deadline"
+    STOP = "stop"  # an end-of-sequence token
+    LENGTH = "length"  # max_new_tokens, or the slot is full
+    DONE = "done"  # a text was encoded
+    TIME_LIMIT = "time_limit"  # ``finish_by`` passed: the partial output is the result
+    DEADLINE = "deadline"  # the client's timeout passed
     CANCELLED = "cancelled"
-    UNSATISFIABLE = "unsatisfiable"  # what was asked for allows no token
+    UNSATISFIABLE = "unsatisfiable"  # the constraint allows no token
     FAILED = "failed"
 
 
+_W, _E, _P, _D = Phase.WAITING, Phase.ENCODING, Phase.PREFILLING, Phase.DECODING
+
 TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
-    (Phase.WAITING, Event.ADMIT): Phase.PREFILLING,
-    (Phase.WAITING, Event.END): Phase.ENDED,
-    (Phase.PREFILLING, Event.TOKEN): Phase.DECODING,
-    (Phase.PREFILLING, Event.END): Phase.ENDED,
-    (Phase.DECODING, Event.TOKEN): Phase.DECODING,
-    (Phase.DECODING, Event.END): Phase.ENDED,
+    (_W, Event.ENCODE): _E,
+    (_W, Event.PREFILL): _P,
+    (_E, Event.PREFILL): _P,
+    (_P, Event.TOKEN): _D,
+    (_D, Event.TOKEN): _D,
+    **{(phase, Event.CANCEL): Phase.CANCELLING for phase in (_W, _E, _P, _D, Phase.CANCELLING)},
+    **{(phase, Event.FINISH): Phase.FINISHED for phase in (_W, _E, _P, _D, Phase.CANCELLING)},
+    **{(phase, Event.FAIL): Phase.FAILED for phase in (_W, _E, _P, _D, Phase.CANCELLING)},
 }
 
 
@@ -45,3 +70,13 @@ def advance(phase: Phase, event: Event) -> Phase:
         return TRANSITIONS[phase, event]
     except KeyError:
         raise ValueError(f"a {phase} sequence cannot {event}") from None
+
+
+def has_ended(phase: Phase) -> bool:
+    """Whether nothing can happen to the sequence any more."""
+    return phase in {Phase.FINISHED, Phase.FAILED}
+
+
+def ending(outcome: Outcome) -> Event:
+    """The event that ends a sequence with ``outcome``."""
+    return Event.FAIL if outcome == Outcome.FAILED else Event.FINISH

@@ -1,21 +1,22 @@
-"""Which lane a new job goes to: a pure function of how much each has."""
+"""Which lane gets a new job: a pure function of the load of each lane."""
 
 from collections.abc import Sequence
 
 
 def choose_lane(
-    loads: Sequence[int], num_devices: int, num_rows: int, single_lane_max_sequences: int
+    loads: Sequence[int], num_devices: int, num_sequences: int, single_lane_max_sequences: int
 ) -> int:
-    """The lane for a job of ``num_rows``.
+    """The lane for a job.
 
-    The least loaded device gets it. In there, the lane that has all the work while that is
-    little, so that it may use the whole device; else the least loaded.
+    The least loaded device gets it. While one lane of that device has all of its work, and little
+    of it, that lane gets the job too, and can use the whole device; else the least loaded lane.
 
     Args:
-        loads: rows of each lane; those of a device stand together, as many for each.
+        loads: sequences of each lane. Lanes of a device are neighbours, and each device has the
+            same number of lanes.
         num_devices: at least one.
-        num_rows: of the job.
-        single_lane_max_sequences: up to so many rows, one lane of a device has them all.
+        num_sequences: of the job.
+        single_lane_max_sequences: the most sequences that one lane takes on its own.
     """
     per_device = len(loads) // num_devices
     devices = [loads[first : first + per_device] for first in range(0, len(loads), per_device)]
@@ -23,6 +24,6 @@ def choose_lane(
     lanes = list(devices[device])
     busiest = lanes.index(max(lanes))
     lane = lanes.index(min(lanes))
-    if lanes[busiest] == sum(lanes) and lanes[busiest] + num_rows <= single_lane_max_sequences:
+    if lanes[busiest] == sum(lanes) and lanes[busiest] + num_sequences <= single_lane_max_sequences:
         lane = busiest
     return device * per_device + lane

@@ -11,10 +11,10 @@ import grpc.aio
 
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
+from server.file_changes import FileChanges
 from server.frontends.grpc.auth import BearerTokenInterceptor
 from server.frontends.grpc.transport import CHANNEL_ARGUMENTS
 from server.service.access_tokens import AccessTokens
-from server.watched_files import WatchedFiles
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class _Certificates:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         paths = (files.certificate, files.key, files.client_ca)
-        self._watched = WatchedFiles(*(path for path in paths if path is not None))
+        self._changes = FileChanges(*(path for path in paths if path is not None))
         # gRPC calls `newer` from several threads.
         self._lock = threading.Lock()
         try:
@@ -105,7 +105,7 @@ class _Certificates:
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
         """The new certificate; ``None`` if the files did not change or are invalid."""
         with self._lock:
-            if not self._watched.have_changed():
+            if not self._changes.detected():
                 return None
             try:
                 read = self._read()

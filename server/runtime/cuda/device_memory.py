@@ -1,4 +1,4 @@
-"""Tensors of slots in the memory of a device, where only graphs can change them."""
+"""Slot tensors in device memory, changed by running small ONNX graphs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array, Block, BoundGraph, Graph, Layout, Move
-from server.runtime.ort import memory_ops
+from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor
+from server.runtime.cuda import memory_ops
 
-# By the bytes of a unit: the widest of these that divides them.
-_CARRIERS = (
+# Element types that copy the bits of a unit: the widest that divides the unit's bytes.
+_COPY_TYPES = (
     (np.dtype(np.float32), int(onnx.TensorProto.FLOAT)),
     (np.dtype(np.float16), int(onnx.TensorProto.FLOAT16)),
     (np.dtype(np.uint8), int(onnx.TensorProto.UINT8)),
@@ -19,7 +19,7 @@ _CARRIERS = (
 
 
 class Device(Protocol):
-    """What a runtime has to give, besides running the graphs of bundles."""
+    """What :class:`DeviceMemory` needs of a backend."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -27,16 +27,19 @@ class Device(Protocol):
         ...
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
-        """Loads a graph that was made here, as it is."""
+        """As :meth:`server.runtime.contract.Backend.load_model`."""
         ...
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Block:
-        """New memory of the device."""
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Tensor:
+        """Allocates a tensor of zeros on the device."""
         ...
 
 
 class _Geometry(NamedTuple):
-    """Of a tensor: unit ``(row * heads + head) * length + token`` has ``width`` bytes."""
+    """A tensor as units of ``width`` bytes: one for each token of each head of each row.
+
+    Unit ``(row * heads + head) * length + token``; a tensor without tokens has one unit a row.
+    """
 
     heads: int
     length: int
@@ -44,26 +47,26 @@ class _Geometry(NamedTuple):
     has_tokens: bool
 
     def units(self, row: int, move: Move) -> Array:
-        """The units of a move's tokens in the rows from ``row``."""
+        """Indices of the units of a move's tokens, in the rows from ``row`` on."""
         rows = np.arange(row, row + move.num_rows, dtype=np.int64)[:, None, None]
         heads = np.arange(self.heads)[:, None]
-        # A tensor without tokens has one unit a row.
         tokens = np.arange(move.start, move.stop) if self.has_tokens else np.zeros(1, np.int64)
         return ((rows * self.heads + heads) * self.length + tokens).ravel()
 
 
 class DeviceMemory:
-    """Implements :class:`server.runtime.contract.Memory` by the graphs of :mod:`row_graphs`.
+    """Implements :class:`server.runtime.contract.Memory` with the graphs of
+    :mod:`server.runtime.cuda.memory_ops`.
 
     Args:
-        device: where it is, and what runs there.
-        layouts: of the tensors.
+        device: allocates the tensors and runs the graphs.
+        layouts: of the tensors, by name.
     """
 
     def __init__(self, device: Device, layouts: Mapping[str, Layout]) -> None:
         self._device = device
         self._layouts = dict(layouts)
-        self._blocks = {
+        self._tensors = {
             name: device.zeros((layout.num_rows, *layout.shape), layout.dtype)
             for name, layout in layouts.items()
         }
@@ -76,8 +79,8 @@ class DeviceMemory:
     def free_bytes(self) -> int | None:
         return self._device.free_bytes
 
-    def rows(self, name: str, first: int, count: int) -> Block:
-        whole = self._blocks[name]
+    def rows(self, name: str, first: int, count: int) -> Tensor:
+        whole = self._tensors[name]
         shape = (count, *whole.shape[1:])
         offset = first * (whole.num_bytes // whole.shape[0])
         return replace(whole, shape=shape, pointer=whole.pointer + offset)
@@ -91,7 +94,7 @@ class DeviceMemory:
         for group, geometry in enumerate(self._groups(key)):
             source = [geometry.units(move.source, move) for move in moves]
             inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(source)
-            inputs[f"{memory_ops.TO}.{group}"] = _column(geometry, moves)
+            inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)
         bound.run(inputs)
 
     def zero(self, names: Sequence[str], row: int) -> None:
@@ -101,7 +104,9 @@ class DeviceMemory:
         bound = self._bound(self._zeros, key, memory_ops.zero_graph)
         bound.run(
             {
-                f"{memory_ops.TO}.{group}": _column(geometry, [Move(row, row, 0, geometry.length)])
+                f"{memory_ops.TO}.{group}": _target_units(
+                    geometry, [Move(row, row, 0, geometry.length)]
+                )
                 for group, geometry in enumerate(self._groups(key))
             }
         )
@@ -110,55 +115,55 @@ class DeviceMemory:
         layout = self._layouts[name]
         if layout.has_tokens:
             raise ValueError(f"{name!r} has tokens")
-        block = _as_units(self._blocks[name], _unit_bytes(layout))
+        tensor = _as_units(self._tensors[name], _unit_bytes(layout))
         if name not in self._reads:
-            _, carrier = _carrier(_unit_bytes(layout))
-            self._reads[name] = self._device.load_model(memory_ops.read_graph(carrier)).bind({})
-        wanted = np.array(rows, np.int64)
-        units = self._reads[name].run({"x": block, memory_ops.FROM: wanted})["y"]
+            _, copy_type = _copy_type(_unit_bytes(layout))
+            self._reads[name] = self._device.load_model(memory_ops.read_graph(copy_type)).bind({})
+        indices = np.array(rows, np.int64)
+        units = self._reads[name].run({"x": tensor, memory_ops.FROM: indices})["y"]
         return units.view(layout.dtype).reshape(len(rows), *layout.shape)
 
-    def write(self, sources: Mapping[str, Block], moves: Sequence[Move]) -> None:
+    def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
         key = tuple(sources)
         if not key:
             return
         bound = self._bound(self._writes, key, memory_ops.write_graph)
-        inputs: dict[str, Array | Block] = {
-            f"source.{index}": _as_units(block, _unit_bytes(self._layouts[name]))
-            for index, (name, block) in enumerate(sources.items())
+        inputs: dict[str, Array | Tensor] = {
+            f"source.{index}": _as_units(tensor, _unit_bytes(self._layouts[name]))
+            for index, (name, tensor) in enumerate(sources.items())
         }
         for group, geometry in enumerate(self._groups(key)):
-            # All sources are as long: they are outputs of one run.
+            # All sources have the same length: they are outputs of one run.
             source = geometry._replace(length=next(iter(sources.values())).shape[2])
             units = [source.units(move.source, move) for move in moves]
             inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(units)
-            inputs[f"{memory_ops.TO}.{group}"] = _column(geometry, moves)
+            inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)
         bound.run(inputs)
 
     def _groups(self, names: tuple[str, ...]) -> dict[_Geometry, int]:
-        """The distinct geometries of tensors, numbered."""
+        """The distinct geometries of these tensors, numbered; each shares its unit indices."""
         distinct = dict.fromkeys(_geometry(self._layouts[name]) for name in names)
         return {geometry: number for number, geometry in enumerate(distinct)}
 
     def _bound(
         self,
-        kept: dict[tuple[str, ...], BoundGraph],
+        cache: dict[tuple[str, ...], BoundGraph],
         names: tuple[str, ...],
-        make: Callable[[Sequence[int], Sequence[int]], onnx.ModelProto],
+        build: Callable[[Sequence[int], Sequence[int]], onnx.ModelProto],
     ) -> BoundGraph:
-        """The graph for these tensors, bound to them: made once."""
-        if names not in kept:
+        """The graph for these tensors, bound to them; built and loaded once."""
+        if names not in cache:
             layouts, groups = [self._layouts[name] for name in names], self._groups(names)
-            types = [_carrier(_unit_bytes(layout))[1] for layout in layouts]
-            model = make([groups[_geometry(layout)] for layout in layouts], types)
+            types = [_copy_type(_unit_bytes(layout))[1] for layout in layouts]
+            model = build([groups[_geometry(layout)] for layout in layouts], types)
             states = {
                 (f"x.{index}", f"y.{index}"): _as_units(
-                    self._blocks[name], _unit_bytes(self._layouts[name])
+                    self._tensors[name], _unit_bytes(self._layouts[name])
                 )
                 for index, name in enumerate(names)
             }
-            kept[names] = self._device.load_model(model).bind(states)
-        return kept[names]
+            cache[names] = self._device.load_model(model).bind(states)
+        return cache[names]
 
 
 def _geometry(layout: Layout) -> _Geometry:
@@ -173,15 +178,17 @@ def _unit_bytes(layout: Layout) -> int:
     return numbers * layout.dtype.itemsize
 
 
-def _carrier(unit_bytes: int) -> tuple[np.dtype[np.generic], int]:
-    return next(row for row in _CARRIERS if unit_bytes % row[0].itemsize == 0)
+def _copy_type(unit_bytes: int) -> tuple[np.dtype[np.generic], int]:
+    return next(pair for pair in _COPY_TYPES if unit_bytes % pair[0].itemsize == 0)
 
 
-def _as_units(block: Block, unit_bytes: int) -> Block:
-    dtype, _ = _carrier(unit_bytes)
-    shape = (block.num_bytes // unit_bytes, unit_bytes // dtype.itemsize)
-    return replace(block, dtype=dtype, shape=shape)
+def _as_units(tensor: Tensor, unit_bytes: int) -> Tensor:
+    """The same memory as ``[units, width]``."""
+    dtype, _ = _copy_type(unit_bytes)
+    shape = (tensor.num_bytes // unit_bytes, unit_bytes // dtype.itemsize)
+    return replace(tensor, dtype=dtype, shape=shape)
 
 
-def _column(geometry: _Geometry, moves: Sequence[Move]) -> Array:
+def _target_units(geometry: _Geometry, moves: Sequence[Move]) -> Array:
+    """``[units, 1]``: the indices that ``ScatterND`` writes."""
     return np.concatenate([geometry.units(move.target, move) for move in moves])[:, None]

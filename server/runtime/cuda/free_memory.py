@@ -1,4 +1,4 @@
-"""How much memory a GPU has left, as CUDA's runtime says; it is loaded with ONNX Runtime's."""
+"""Free memory of a GPU, from the CUDA runtime that ONNX Runtime has loaded."""
 
 import ctypes
 
@@ -6,7 +6,10 @@ _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
 def free_bytes(index: int) -> int | None:
-    """Of GPU ``index``; None if CUDA's runtime does not tell. Changes the thread's device."""
+    """Free bytes of GPU ``index`` (``cudaMemGetInfo``); None if CUDA does not report them.
+
+    Makes ``index`` the calling thread's current device.
+    """
     for name in _LIBRARIES:
         try:
             runtime = ctypes.CDLL(name)

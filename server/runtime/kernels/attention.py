@@ -1,6 +1,6 @@
-"""``com.microsoft.GroupQueryAttention`` in fp32 becomes an operator of our own.
+"""Replaces ``com.microsoft.GroupQueryAttention`` in fp32: native/attention_operator.h.
 
-It computes the same but for rounding. A node that asks for what ours does not do stays.
+Results differ by rounding only. A node that needs what the native operator lacks stays as it is.
 """
 
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from typing import Any
 import onnx
 
 from server.runtime.contract import SOURCE_ROWS
-from server.runtime.kernels.graph import Graph, Replacement
+from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
 
-STANDARD = "GroupQueryAttention"
+STANDARD_OPERATOR = "GroupQueryAttention"
 OPERATOR = "Attention"
 
-# native/attention_operator.h, with the standard operator's defaults.
+# The attributes of both operators, with the standard one's defaults.
 ATTRIBUTES: dict[str, int | float] = {
     "num_heads": 0,
     "kv_num_heads": 0,
@@ -26,50 +26,83 @@ ATTRIBUTES: dict[str, int | float] = {
     "rotary_interleaved": 0,
     "smooth_softmax": 0,
 }
-# What has to be so, if it is given.
-_FIXED: dict[str, Any] = {
+# Attributes of the standard operator that must have these values if they are given.
+_REQUIRED: dict[str, Any] = {
     "qk_output": 0,
     "sliding_window_cache": 0,
     "k_quant_type": b"NONE",
     "v_quant_type": b"NONE",
 }
+# Inputs of the standard operator.
 _QUERY, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 3, 7, 8, 9, 11
 _NUM_OUTPUTS = 3
-# The length of keys of a source (model.bundle.StateSpec), which are all cached.
+# The length axis of cross-attention keys (model.bundle.StateSpec), all of which are cached.
 _SOURCE_LENGTH = "source_length"
-_SOURCES = onnx.helper.make_tensor_value_info(SOURCE_ROWS, onnx.TensorProto.INT32, ["batch"])
+_SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
+    SOURCE_ROWS, onnx.TensorProto.INT32, ["batch"]
+)
 
 
-def attentions(graph: Graph) -> Iterator[Replacement]:
-    """Those of ``graph`` that ours can stand for."""
+def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+    """Of each ``GroupQueryAttention`` that the native operator can compute."""
     for node in graph.nodes:
-        if node.op_type == STANDARD and (made := _made(graph, node)) is not None:
-            yield Replacement(node, made, inputs=(_SOURCES,) if SOURCE_ROWS in made.input else ())
+        if node.op_type != STANDARD_OPERATOR:
+            continue
+        settings = _settings(node)
+        if settings is None or not _has_supported_inputs(graph, node):
+            continue
+        if (outputs := _used_outputs(graph, node)) is None:
+            continue
+        inputs = _native_inputs(graph, node)
+        made = onnx.helper.make_node(
+            OPERATOR, inputs, outputs, name=node.name, domain=DOMAIN, **settings
+        )
+        yield Replacement(node, made, inputs=(_SOURCE_ROWS_INPUT,) if SOURCE_ROWS in inputs else ())
 
 
-def _made(graph: Graph, node: onnx.NodeProto) -> onnx.NodeProto | None:
-    given = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-    turns = given.pop("do_rotary", 0)
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+
+
+def _settings(node: onnx.NodeProto) -> dict[str, Any] | None:
+    """The native node's attributes; None if ``node`` has others that matter."""
+    given = _attributes(node)
+    given.pop("do_rotary", 0)
     settings = {name: given.pop(name, default) for name, default in ATTRIBUTES.items()}
-    inputs = [*node.input, *[""] * (_SINKS + 1 - len(node.input))]
-    has_more = any(inputs[_SINKS + 1 :]) or any(node.output[_NUM_OUTPUTS:])
-    is_known = all(_FIXED.get(name, value) == value for name, value in given.items())
-    if has_more or inputs[_POSITIONS] or not given.keys() <= _FIXED.keys() or not is_known:
-        return None
-    if graph.types.get(inputs[_QUERY]) != onnx.TensorProto.FLOAT:
-        return None
-    if inputs[_PAST] and graph.types.get(inputs[_PAST]) != onnx.TensorProto.FLOAT:
-        return None
-    if not turns:
+    is_supported = all(
+        name in _REQUIRED and _REQUIRED[name] == value for name, value in given.items()
+    )
+    return settings if is_supported else None
+
+
+def _padded_inputs(node: onnx.NodeProto) -> list[str]:
+    return [*node.input, *[""] * (_SINKS + 1 - len(node.input))]
+
+
+def _has_supported_inputs(graph: GraphIndex, node: onnx.NodeProto) -> bool:
+    inputs = _padded_inputs(node)
+    if inputs[_POSITIONS] or any(inputs[_SINKS + 1 :]) or any(node.output[_NUM_OUTPUTS:]):
+        return False
+    return all(
+        graph.types.get(name) == onnx.TensorProto.FLOAT
+        for name in (inputs[_QUERY], inputs[_PAST] or inputs[_QUERY])
+    )
+
+
+def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
+    """In the order of native/attention_operator.h."""
+    inputs = _padded_inputs(node)
+    if not _attributes(node).get("do_rotary", 0):
         inputs[_COS] = inputs[_SIN] = ""
     has_source = _SOURCE_LENGTH in graph.shape(inputs[_PAST])
     del inputs[_POSITIONS]
-    inputs += [SOURCE_ROWS] if has_source else []
+    return [*inputs, SOURCE_ROWS] if has_source else inputs
+
+
+def _used_outputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str] | None:
+    """The output, and present keys and values unless nothing reads them; None if one is missing."""
     outputs = list(node.output[:_NUM_OUTPUTS])
-    if not inputs[_PAST] and not any(graph.is_read(name) for name in outputs[1:]):
-        outputs = outputs[:1]
-    elif len(outputs) < _NUM_OUTPUTS or not all(outputs):
-        return None
-    return onnx.helper.make_node(
-        OPERATOR, inputs, outputs, name=node.name, domain=DOMAIN, **settings
-    )
+    past = _padded_inputs(node)[_PAST]
+    if not past and not any(graph.is_used(name) for name in outputs[1:]):
+        return outputs[:1]
+    return outputs if len(outputs) == _NUM_OUTPUTS and all(outputs) else None

@@ -1,21 +1,21 @@
-"""What follows a product and can be done with its sums: a bias, an activation, a residual."""
+"""Fuses what follows a matrix product into it: bias, activation, residual (native/epilogue.h)."""
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import onnx
 
 from server.runtime.contract import Array
-from server.runtime.kernels.graph import Graph, Replacement
+from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
-from server.runtime.kernels.weights import Form
 
-PANEL = 16  # outputs that lie side by side: native/output.h
+PANEL_WIDTH = 16  # outputs side by side in a packed panel
 
 
 class Activation(IntEnum):
-    """As in native/output.h."""
+    """native/epilogue.h has the same numbers."""
 
     NONE = 0
     RELU = 1
@@ -25,108 +25,144 @@ class Activation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """``activation(product + bias) + rest``, which ``last`` ends; empty names are absent."""
+    """``activation(product + bias) + residual``, whose last node is ``last``.
+
+    ``bias`` and ``residual`` are names of values, or "".
+    """
 
     last: onnx.NodeProto
     num_outputs: int
     bias: str = ""
     activation: Activation = Activation.NONE
-    rest: str = ""
+    residual: str = ""
 
     def panels(self, columns: Array) -> Array:
-        """``[..., outputs]`` with its outputs as panels have them, ``[..., panels, 16]``."""
+        """Arranges ``[..., outputs]`` as panels ``[..., panels, 16]``, padded with zeros.
+
+        With a gate, each panel has eight outputs of the first half, then the eight of the second
+        half that they gate.
+        """
         *rows, num_outputs = columns.shape
         if self.activation == Activation.SILU_GATE:
             half = num_outputs // 2
-            padding = -half % (PANEL // 2)
-            halves = _padded(columns.reshape(*rows, 2, half), padding)
-            parts = halves.reshape(*rows, 2, -1, PANEL // 2)
-            return parts.swapaxes(-3, -2).reshape(*rows, -1, PANEL)
-        return _padded(columns, -num_outputs % PANEL).reshape(*rows, -1, PANEL)
+            padding = -half % (PANEL_WIDTH // 2)
+            halves = _pad_last_axis(columns.reshape(*rows, 2, half), padding)
+            parts = halves.reshape(*rows, 2, -1, PANEL_WIDTH // 2)
+            return parts.swapaxes(-3, -2).reshape(*rows, -1, PANEL_WIDTH)
+        padded = _pad_last_axis(columns, -num_outputs % PANEL_WIDTH)
+        return padded.reshape(*rows, -1, PANEL_WIDTH)
 
     def replacement(
         self,
-        graph: Graph,
+        graph: GraphIndex,
         operator: str,
         x: str,
-        packed: dict[str, Array],
+        matrix: dict[str, Array],
         *others: str,
-        form: Form = Form.FLOAT,
+        **attributes: Any,
     ) -> Replacement:
-        """An ``operator`` for all of it, whose matrix is in ``packed``, and ``others`` after it.
+        """Replaces product and epilogue by a node of ``operator``.
 
-        ``form``: of a matrix in fp32.
+        Args:
+            graph: has the product.
+            operator: of the native library.
+            x: the left operand.
+            matrix: the constants of the packed right operand, in the order of the inputs.
+            others: the operator's inputs between the matrix and the bias.
+            attributes: of the node, besides those of native/matmul_call.h.
         """
         y = self.last.output[0]
-        named = {f"{y}.{name}": array for name, array in packed.items()}
-        settings = f"{y}.settings"
-        inputs = [x, *named, *others, settings, "", self.rest, graph.lengths_of(x)]
-        named[settings] = np.array([self.num_outputs, self.activation, form], np.int32)
+        constants = {f"{y}.{name}": array for name, array in matrix.items()}
+        inputs = [x, *constants, *others]
         if self.bias:
-            inputs[-3] = f"{y}.bias"
-            named[inputs[-3]] = self.panels(graph.array(self.bias)).reshape(-1)
-        made = onnx.helper.make_node(operator, inputs, [y], name=y, domain=DOMAIN)
-        return Replacement(self.last, made, named)
+            constants[f"{y}.bias"] = self.panels(graph.array(self.bias)).reshape(-1)
+        inputs += [f"{y}.bias" if self.bias else "", self.residual, graph.lengths_of(x)]
+        node = onnx.helper.make_node(
+            operator,
+            inputs,
+            [y],
+            name=y,
+            domain=DOMAIN,
+            num_outputs=self.num_outputs,
+            activation=int(self.activation),
+            **attributes,
+        )
+        return Replacement(self.last, node, constants)
 
 
-def epilogue(graph: Graph, product: onnx.NodeProto, num_outputs: int) -> Epilogue:
-    """The longest that follows ``product``, of which nothing else reads a part."""
-    last, bias, activation, rest = product, "", Activation.NONE, ""
-    node = graph.read_by(last, "Add")
-    if node is not None and (other := _other(node, last)) in graph.initializers:
-        tensor = graph.initializers[other]
+def find_epilogue(graph: GraphIndex, product: onnx.NodeProto, num_outputs: int) -> Epilogue:
+    """The longest epilogue of ``product`` whose intermediate values nothing else reads."""
+    last, bias = _bias(graph, product, num_outputs)
+    last, activation = _activation(graph, last)
+    last, residual = _residual(graph, last)
+    return Epilogue(last, num_outputs, bias, activation, residual)
+
+
+def _bias(
+    graph: GraphIndex, product: onnx.NodeProto, num_outputs: int
+) -> tuple[onnx.NodeProto, str]:
+    add = graph.only_consumer(product, "Add")
+    if add is not None and (bias := _other_operand(add, product)) in graph.initializers:
+        tensor = graph.initializers[bias]
         if list(tensor.dims) == [num_outputs] and tensor.data_type == onnx.TensorProto.FLOAT:
-            last, bias = node, other
-    node = graph.read_by(last, "Gelu", "Relu")
+            return add, bias
+    return product, ""
+
+
+def _activation(graph: GraphIndex, last: onnx.NodeProto) -> tuple[onnx.NodeProto, Activation]:
+    node = graph.only_consumer(last, "Gelu", "Relu")
     if node is not None and all(attribute.s == b"none" for attribute in node.attribute):
-        last = node
-        activation = Activation.GELU if node.op_type == "Gelu" else Activation.RELU
-    elif (gated := _silu_gate(graph, last)) is not None:
-        last, activation = gated, Activation.SILU_GATE
-    node = graph.read_by(last, "Add")
-    if node is not None:
-        other = _other(node, last)
-        if graph.have_same_shape(other, last.output[0]):
-            last, rest = node, other
-    return Epilogue(last, num_outputs, bias, activation, rest)
+        return node, Activation.GELU if node.op_type == "Gelu" else Activation.RELU
+    if (gated := _silu_gate(graph, last)) is not None:
+        return gated, Activation.SILU_GATE
+    return last, Activation.NONE
 
 
-def _silu_gate(graph: Graph, node: onnx.NodeProto) -> onnx.NodeProto | None:
-    """The last node of ``silu(first half) * second half`` of what ``node`` makes."""
-    split = graph.read_by(node, "Split")
-    if split is None or len(split.output) != 2 or not _is_by_halves(graph, split):
+def _residual(graph: GraphIndex, last: onnx.NodeProto) -> tuple[onnx.NodeProto, str]:
+    add = graph.only_consumer(last, "Add")
+    if add is not None:
+        residual = _other_operand(add, last)
+        if graph.have_same_shape(residual, last.output[0]):
+            return add, residual
+    return last, ""
+
+
+def _silu_gate(graph: GraphIndex, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    """The last node of ``silu(first half) * second half`` of the output of ``node``."""
+    split = graph.only_consumer(node, "Split")
+    if split is None or len(split.output) != 2 or not _splits_in_halves(graph, split):
         return None
     gate, value = split.output
-    sigmoid = next((n for n in graph.readers(gate) if n.op_type == "Sigmoid"), None)
-    scaled = graph.read_by(sigmoid, "Mul")
-    whole = graph.read_by(scaled, "Mul")
-    if sigmoid is None or scaled is None or whole is None:
+    sigmoid = next((n for n in graph.consumers(gate) if n.op_type == "Sigmoid"), None)
+    silu = graph.only_consumer(sigmoid, "Mul")
+    product = graph.only_consumer(silu, "Mul")
+    if sigmoid is None or silu is None or product is None:
         return None
-    is_ours = (
+    is_gate = (
         {gate, value}.isdisjoint(graph.outputs)
-        and len(graph.readers(gate)) == 2
-        and len(graph.readers(value)) == 1
-        and {*scaled.input} == {gate, sigmoid.output[0]}
-        and {*whole.input} == {scaled.output[0], value}
+        and len(graph.consumers(gate)) == 2
+        and len(graph.consumers(value)) == 1
+        and {*silu.input} == {gate, sigmoid.output[0]}
+        and {*product.input} == {silu.output[0], value}
     )
-    return whole if is_ours else None
+    return product if is_gate else None
 
 
-def _is_by_halves(graph: Graph, split: onnx.NodeProto) -> bool:
+def _splits_in_halves(graph: GraphIndex, split: onnx.NodeProto) -> bool:
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in split.attribute}
     rank = len(graph.shape(split.input[0]))
     if not rank or attributes.get("axis", 0) not in (-1, rank - 1):
         return False
     if len(split.input) < 2 or not split.input[1]:
         return True
-    sizes = graph.small(split.input[1])
+    sizes = graph.inline_array(split.input[1])
     return sizes is not None and len(set(sizes.tolist())) == 1
 
 
-def _other(add: onnx.NodeProto, node: onnx.NodeProto) -> str:
-    """The operand of ``add`` that ``node`` did not make."""
+def _other_operand(add: onnx.NodeProto, node: onnx.NodeProto) -> str:
+    """The operand of ``add`` that ``node`` did not produce."""
     return str(add.input[1] if add.input[0] == node.output[0] else add.input[0])
 
 
-def _padded(array: Array, count: int) -> Array:
+def _pad_last_axis(array: Array, count: int) -> Array:
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count)])

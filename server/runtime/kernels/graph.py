@@ -1,4 +1,4 @@
-"""A graph as the patterns want to see it: who makes and who reads each value."""
+"""An index of an ONNX graph for the patterns: producers, consumers, shapes and constants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,72 +10,71 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from server.runtime.contract import Array
 
-# Inputs of the model's graphs (export/signatures.py): tokens, and how many of a row's there are.
+# Inputs of exported graphs (export/signatures.py): the tokens, and the length of each row.
 TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replacement:
-    """``node`` stands where ``last`` stood, and has its outputs.
+    """Replaces ``last``, and the nodes that only lead to it, by ``node``, which has its outputs.
 
-    What only ``last`` read is dropped. ``packed`` has initializers that the graph did not have,
-    ``inputs`` has what the graph did not take.
+    ``initializers`` are new constants of the graph, ``inputs`` new inputs.
     """
 
     last: onnx.NodeProto
     node: onnx.NodeProto
-    packed: dict[str, Array] = field(default_factory=dict)
+    initializers: dict[str, Array] = field(default_factory=dict)
     inputs: tuple[onnx.ValueInfoProto, ...] = ()
 
 
-class Graph:
-    """``graph``, whose external weights lie in ``directory``."""
+class GraphIndex:
+    """Looks up the nodes and values of ``graph``; its external weights are in ``directory``."""
 
     def __init__(self, graph: onnx.GraphProto, directory: Path) -> None:
         self.nodes: Sequence[onnx.NodeProto] = graph.node
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.outputs = {value.name for value in graph.output}
-        self.maker = {name: node for node in graph.node for name in node.output if name}
+        self.producers = {name: node for node in graph.node for name in node.output if name}
         typed = [*graph.input, *graph.value_info, *graph.output]
         self.types = {value.name: value.type.tensor_type.elem_type for value in typed}
         self._directory = directory
         self._inputs = {value.name: value for value in graph.input}
         self._shapes = {value.name: _shape(value) for value in (*graph.value_info, *graph.input)}
-        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        self._consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             for name in node.input:
-                self._readers.setdefault(name, []).append(node)
+                self._consumers.setdefault(name, []).append(node)
 
-    def made_for(
-        self, reader: onnx.NodeProto | None, index: int, operator: str
+    def producer(
+        self, consumer: onnx.NodeProto | None, index: int, operator: str
     ) -> onnx.NodeProto | None:
-        """The node that makes ``reader``'s input ``index``, if it is such an operator."""
-        node = None if reader is None else self.maker.get(reader.input[index])
+        """The node that produces input ``index`` of ``consumer``, if it is such an operator."""
+        node = None if consumer is None else self.producers.get(consumer.input[index])
         return node if node is not None and node.op_type == operator else None
 
-    def read_by(self, node: onnx.NodeProto | None, *operators: str) -> onnx.NodeProto | None:
-        """The one reader of ``node``'s only output, if it is such an operator."""
+    def only_consumer(self, node: onnx.NodeProto | None, *operators: str) -> onnx.NodeProto | None:
+        """The only consumer of the only output of ``node``, if it is one of these operators."""
         if node is None or node.output[0] in self.outputs:
             return None
-        readers = self._readers.get(node.output[0], [])
-        is_one = len(readers) == 1 and readers[0].op_type in operators
-        return readers[0] if is_one else None
+        consumers = self._consumers.get(node.output[0], [])
+        matches = len(consumers) == 1 and consumers[0].op_type in operators
+        return consumers[0] if matches else None
 
-    def readers(self, name: str) -> Sequence[onnx.NodeProto]:
-        """The nodes that read a value, each as often as it does."""
-        return self._readers.get(name, [])
+    def consumers(self, name: str) -> Sequence[onnx.NodeProto]:
+        """The nodes that read a value, once for each input that does."""
+        return self._consumers.get(name, [])
 
     def shape(self, name: str) -> tuple[str | int, ...]:
-        """Its sizes and names of sizes; empty if nothing is known."""
+        """The sizes of a value, symbolic ones by name; empty if unknown."""
         return self._shapes.get(name, ())
 
     def have_same_shape(self, one: str, other: str) -> bool:
-        """Whether both are known to have it (and have one), whatever the inputs' sizes."""
+        """Whether both values are known to have the same shape, whatever the inputs' sizes."""
         shape = self.shape(one)
         return bool(shape) and all(shape) and shape == self.shape(other)
 
     def lengths_of(self, name: str) -> str:
-        """The input that says how many rows of ``[batch, length, size]`` are no padding, if any."""
+        """The input with the lengths of the rows of ``[batch, length, size]``, or ""."""
         tokens, shape = self.shape(TOKENS), self.shape(name)
         if len(tokens) != 2 or len(shape) != 3 or shape[:2] != tokens:
             return ""
@@ -85,23 +84,23 @@ class Graph:
                 return lengths
         return ""
 
-    def is_read(self, name: str) -> bool:
-        """Whether a node reads it, or it is an output of the graph."""
-        return name in self._readers or name in self.outputs
+    def is_used(self, name: str) -> bool:
+        """Whether a node reads the value, or it is an output of the graph."""
+        return name in self._consumers or name in self.outputs
 
-    def small(self, name: str) -> Array | None:
-        """An initializer that the graph itself holds."""
+    def inline_array(self, name: str) -> Array | None:
+        """A constant stored in the graph itself; None if it is not, or there is none."""
         tensor = self.initializers.get(name)
         if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
             return None
         return numpy_helper.to_array(tensor)
 
     def array(self, name: str) -> Array:
-        """An initializer.
+        """A constant, read from its file if it is external.
 
         Raises:
-            KeyError: there is none of that name.
-            OSError: its file cannot be read.
+            KeyError: the graph has no such constant.
+            OSError: the file cannot be read.
         """
         tensor = onnx.TensorProto()
         tensor.CopyFrom(self.initializers[name])
@@ -111,5 +110,5 @@ class Graph:
 
 
 def _shape(value: onnx.ValueInfoProto) -> tuple[str | int, ...]:
-    """Sizes and names of sizes; 0 or empty where nothing is known."""
+    """Sizes, symbolic ones by name; an unknown size is 0."""
     return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)

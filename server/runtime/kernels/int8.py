@@ -1,6 +1,7 @@
-"""Products in int8: nine standard operators each (``export.matrices.multiply``) become one.
+"""Replaces int8 products by one operator each: native/int8_matmul_operator.h.
 
-It computes the very same numbers.
+The export writes such a product, with dynamic quantization of its rows, as nine standard operators
+(``export.matrices.multiply``). The native operator computes the same numbers, bit for bit.
 """
 
 import ctypes
@@ -11,85 +12,88 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import Array
-from server.runtime.kernels.epilogue import Epilogue, epilogue
-from server.runtime.kernels.graph import Graph, Replacement
-from server.runtime.kernels.library import function
+from server.runtime.kernels.epilogue import Epilogue, find_epilogue
+from server.runtime.kernels.graph import GraphIndex, Replacement
+from server.runtime.kernels.library import load_function
 
-OPERATOR = "RowInt8MatMul"
-GROUP = 4  # inputs that lie side by side: native/row_int8.h
+OPERATOR = "DynamicInt8MatMul"
+KR = 4  # inputs of an output that lie side by side: native/int8_matmul.h
 MAX_INPUTS = 1 << 16
-_MIDDLE = 128
+_ZERO_POINT = 128  # of quantized rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """The nine operators of a product, of which only ``last`` is read by others."""
+    """The nine operators of a product; only the output of ``last`` is used elsewhere."""
 
     last: onnx.NodeProto
     x: str
     matrix: str
-    zero: int
+    zero_point: int  # of the matrix
     is_transposed: bool
     scales: str
 
 
-def products(graph: Graph) -> Iterator[Replacement]:
-    """Those of ``graph`` whose sums the kernel can hold."""
+def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+    """Of each int8 product whose sums fit the kernel's lanes."""
     for node in graph.nodes:
-        product = _product(graph, node)
+        product = _match(graph, node)
         if product is None:
             continue
-        integers = _integers(graph, product)
-        if len(integers) > MAX_INPUTS or not leave_room(integers):
+        weights = _signed_weights(graph, product)
+        if len(weights) > MAX_INPUTS or not fit_16_bits(weights):
             continue
-        after = epilogue(graph, product.last, integers.shape[1])
-        packed = pack(integers, graph.array(product.scales), after)
-        x, factors = _scaled(graph, product.x, len(integers))
-        yield after.replacement(graph, OPERATOR, x, packed, factors)
+        epilogue = find_epilogue(graph, product.last, weights.shape[1])
+        matrix = pack(weights, graph.array(product.scales), epilogue)
+        x, factors = _input_factors(graph, product.x, len(weights))
+        yield epilogue.replacement(graph, OPERATOR, x, matrix, factors)
 
 
-def _product(graph: Graph, node: onnx.NodeProto) -> _Product | None:
-    """The product whose ``MatMulInteger`` is ``node``, if it is one of ours."""
+def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:
+    """The product around the ``MatMulInteger`` ``node``, if it is as the export writes it."""
     if node.op_type != "MatMulInteger" or len(node.input) != 4:
         return None
-    quantize = graph.made_for(node, 0, "QuantizeLinear")
-    divide = graph.made_for(quantize, 0, "Div")
-    clamp = graph.made_for(divide, 1, "Max")
-    reduce = graph.made_for(clamp, 0, "ReduceMax")
-    magnitude = graph.made_for(reduce, 0, "Abs")
-    cast = graph.read_by(node, "Cast")
-    scale = graph.read_by(cast, "Mul")
-    restore = graph.read_by(scale, "Mul")
-    middle, zero = graph.small(node.input[2]), graph.small(node.input[3])
+    quantize = graph.producer(node, 0, "QuantizeLinear")
+    divide = graph.producer(quantize, 0, "Div")
+    clamp = graph.producer(divide, 1, "Max")
+    reduce = graph.producer(clamp, 0, "ReduceMax")
+    magnitude = graph.producer(reduce, 0, "Abs")
+    cast = graph.only_consumer(node, "Cast")
+    scale = graph.only_consumer(cast, "Mul")
+    restore = graph.only_consumer(scale, "Mul")
+    row_zero, zero = graph.inline_array(node.input[2]), graph.inline_array(node.input[3])
     if not (quantize and divide and clamp and reduce and magnitude):
         return None
-    if not (cast and scale and restore) or middle != _MIDDLE or zero is None:
+    if not (cast and scale and restore) or row_zero != _ZERO_POINT or zero is None:
         return None
-    is_ours = (
+    matches = (
         divide.input[0] == magnitude.input[0]
         and scale.input[0] == cast.output[0]
         and restore.input[0] == scale.output[0]
         and restore.input[1] == clamp.output[0]
         and scale.input[1] in graph.initializers
     )
-    transpose = graph.made_for(node, 1, "Transpose")
+    transpose = graph.producer(node, 1, "Transpose")
     matrix = transpose.input[0] if transpose is not None else node.input[1]
-    if not is_ours or matrix not in graph.initializers:
+    if not matches or matrix not in graph.initializers:
         return None
     return _Product(
         last=restore,
         x=divide.input[0],
         matrix=matrix,
-        zero=int(zero),
+        zero_point=int(zero),
         is_transposed=transpose is not None,
         scales=scale.input[1],
     )
 
 
-def _scaled(graph: Graph, x: str, num_inputs: int) -> tuple[str, str]:
-    """What is multiplied with constant factors to be ``x``, and they; or ``x`` and nothing."""
-    node = graph.maker.get(x)
-    if node is None or node.op_type != "Mul" or x in graph.outputs or len(graph.readers(x)) != 2:
+def _input_factors(graph: GraphIndex, x: str, num_inputs: int) -> tuple[str, str]:
+    """Splits ``x`` into a value and its constant factors, if it is their product; else "".
+
+    The native operator multiplies by the factors as it quantizes.
+    """
+    node = graph.producers.get(x)
+    if node is None or node.op_type != "Mul" or x in graph.outputs or len(graph.consumers(x)) != 2:
         return x, ""
     factors = graph.initializers.get(node.input[1])
     if factors is None or list(factors.dims) != [num_inputs]:
@@ -97,62 +101,65 @@ def _scaled(graph: Graph, x: str, num_inputs: int) -> tuple[str, str]:
     return str(node.input[0]), str(node.input[1])
 
 
-def _integers(graph: Graph, product: _Product) -> Array:
-    """Its weights, signed: ``[inputs, outputs]``."""
-    integers = graph.array(product.matrix)
+def _signed_weights(graph: GraphIndex, product: _Product) -> Array:
+    """``[inputs, outputs]``, int8 with zero point 0."""
+    weights = graph.array(product.matrix)
     if product.is_transposed:
-        integers = integers.T
-    if product.zero:
-        integers = (integers.astype(np.int16) - product.zero).astype(np.int8)
-    return integers
+        weights = weights.T
+    if product.zero_point:
+        weights = (weights.astype(np.int16) - product.zero_point).astype(np.int8)
+    return weights
 
 
-def leave_room(integers: Array) -> bool:
-    """Whether the sums of neighbours ``[inputs, outputs]`` with unsigned bytes fit 16 bits.
+def fit_16_bits(weights: Array) -> bool:
+    """Whether products of inputs 2i and 2i + 1 with unsigned bytes add up within 16 bits.
 
-    Those of bundles from before may not: such a product is left to the standard operators.
+    Weights ``[inputs, outputs]`` of old bundles may not: ONNX Runtime computes those products.
     """
-    pairs = integers[: len(integers) // 2 * 2].astype(np.int32)
+    pairs = weights[: len(weights) // 2 * 2].astype(np.int32)
     sums = pairs[0::2] + pairs[1::2]
     return bool(np.abs(sums).max(initial=0) * 255 <= np.iinfo(np.int16).max)
 
 
-def pack(integers: Array, scales: Array, after: Epilogue) -> dict[str, Array]:
-    """A matrix ``[inputs, outputs]`` and its scales as ``native/row_int8.h`` wants them."""
-    grouped = np.pad(after.panels(integers), ((0, -len(integers) % GROUP), (0, 0), (0, 0)))
-    blocks = grouped.reshape(-1, GROUP, *grouped.shape[1:]).transpose(2, 0, 3, 1)
-    blocks, order = in_pairs(np.ascontiguousarray(blocks))
+def pack(weights: Array, scales: Array, epilogue: Epilogue) -> dict[str, Array]:
+    """Packs weights ``[inputs, outputs]`` and their scales: ``PackedMatrix`` in int8_matmul.h."""
+    padded = np.pad(epilogue.panels(weights), ((0, -len(weights) % KR), (0, 0), (0, 0)))
+    groups = padded.reshape(-1, KR, *padded.shape[1:]).transpose(2, 0, 3, 1)
+    groups, group_order = pair_groups(np.ascontiguousarray(groups))
+    zero_point_sums = _ZERO_POINT * weights.sum(0, dtype=np.int32)
     return {
-        "packed": blocks.reshape(-1),
-        "order": order.reshape(-1),
-        "scales": after.panels(scales.reshape(-1)).reshape(-1),
-        "offsets": after.panels(_MIDDLE * integers.sum(0, dtype=np.int32)).reshape(-1),
+        "packed": groups.reshape(-1),
+        "group_order": group_order.reshape(-1),
+        "scales": epilogue.panels(scales.reshape(-1)).reshape(-1),
+        "zero_point_sums": epilogue.panels(zero_point_sums).reshape(-1),
     }
 
 
-def in_pairs(blocks: Array) -> tuple[Array, Array]:
-    """Panels with those groups side by side that can be multiplied together.
+def pair_groups(groups: Array) -> tuple[Array, Array]:
+    """Reorders each panel so that groups whose products fit the same lanes are neighbours.
 
     Args:
-        blocks: ``[panels, groups, 16, 4]``; is reordered, all pairs before what is left over.
+        groups: ``[panels, groups, 16, 4]``, reordered in place, pairs first.
 
     Returns:
-        ``blocks``, and of each panel ``[1 + groups]``: how many groups are in pairs, and the first
-        input of each group.
+        ``groups``, and for each panel ``[1 + groups]``: the number of groups in pairs, then the
+        first input of each group.
 
     Raises:
         MemoryError
     """
-    num_panels, num_groups = blocks.shape[:2]
+    num_panels, num_groups = groups.shape[:2]
     order = np.zeros((num_panels, 1 + num_groups), np.uint16)
-    if _PAIR is None:
-        order[:, 1:] = GROUP * np.arange(num_groups)
-    elif not _PAIR.lengthily(blocks.ctypes.data, num_panels, num_groups, order.ctypes.data):
-        raise MemoryError(f"no memory to order {num_groups} groups")
-    return blocks, order
+    if _PAIR_GROUPS is None:
+        order[:, 1:] = KR * np.arange(num_groups)
+        return groups, order
+    arguments = (groups.ctypes.data, num_panels, num_groups, order.ctypes.data)
+    if not _PAIR_GROUPS.releasing_gil(*arguments):
+        raise MemoryError(f"out of memory while pairing {num_groups} groups")
+    return groups, order
 
 
-_PAIR = function(
+_PAIR_GROUPS = load_function(
     "triune_pair_groups",
     ctypes.c_bool,
     ctypes.c_void_p,

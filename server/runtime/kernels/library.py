@@ -1,4 +1,4 @@
-"""The library that ``native/`` becomes, and what of it is worth using on this processor."""
+"""The native library built from ``native/``, and which of its kernels to use on this CPU."""
 
 import ctypes
 from collections.abc import Callable
@@ -9,67 +9,73 @@ from typing import Any, NamedTuple
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_kernels.so"
 DOMAIN = "triune"
+"""The ONNX domain of the library's operators."""
 
 
 class Kernels(IntFlag):
-    """Those of the library: native/operators.cc."""
+    """The library's kernels; native/library.cc has the same numbers."""
 
-    ROW_INT8 = 1
+    INT8_MATMUL = 1
     MATMUL = 2
-    VOCABULARY = 4
+    LOGITS = 4
     ATTENTION = 8
     NORM = 16
 
 
-class Function(NamedTuple):
-    """One of the library's, twice.
+class NativeFunction(NamedTuple):
+    """A function of the library, loaded twice.
 
-    ``briefly`` keeps the interpreter's lock: a thread that gives it up for some microseconds
-    waits longer than that to have it back. ``lengthily`` lets others run.
+    ``holding_gil`` keeps the global interpreter lock: for calls of some microseconds, which is
+    less than it takes to get the lock back. ``releasing_gil`` lets other threads run.
     """
 
-    briefly: Callable[..., Any]
-    lengthily: Callable[..., Any]
+    holding_gil: Callable[..., Any]
+    releasing_gil: Callable[..., Any]
 
 
-def function(name: str, result: Any, *arguments: Any) -> Function | None:
-    """By ctypes' types. None where there is no library."""
-    made = []
-    for kind in (ctypes.PyDLL, ctypes.CDLL):
+def load_function(name: str, result: Any, *arguments: Any) -> NativeFunction | None:
+    """Loads a function, given the ctypes types of its result and arguments.
+
+    Returns None if the library was not built, or is for another kind of processor.
+    """
+    loaded = []
+    for loader in (ctypes.PyDLL, ctypes.CDLL):
         try:
-            found = getattr(kind(str(LIBRARY)), name)
-        except OSError:  # it was not built, or is for another kind of processor
+            function = getattr(loader(str(LIBRARY)), name)
+        except OSError:
             return None
-        found.restype, found.argtypes = result, arguments
-        made.append(found)
-    return Function(*made)
+        function.restype, function.argtypes = result, arguments
+        loaded.append(function)
+    return NativeFunction(*loaded)
 
 
 @cache
-def runnable() -> Kernels:
-    """What this machine can run at all."""
-    return _answer("triune_runnable")
+def supported_kernels() -> Kernels:
+    """The kernels that this CPU can run."""
+    return _ask("triune_supported_kernels")
 
 
 @cache
-def worthwhile() -> Kernels:
-    """What is faster here than ONNX Runtime's own operators."""
-    return _answer("triune_worthwhile")
+def preferred_kernels() -> Kernels:
+    """The kernels that are faster on this CPU than ONNX Runtime's own operators."""
+    return _ask("triune_preferred_kernels")
 
 
 def use_registers(bits: int) -> bool:
-    """For tests and measurements: has all that is packed and run from now on use these.
+    """Chooses the register width of everything packed and run from now on.
+
+    For tests and benchmarks.
 
     Args:
-        bits: 256 or 512; 0: the widest that this processor has, as without this.
+        bits: 256 or 512; 0 restores the default, the widest that this CPU has.
 
     Returns:
-        Whether it has such.
+        Whether this CPU has such registers.
     """
-    found = function("triune_use_registers", ctypes.c_bool, ctypes.c_int)
-    return found is not None and bool(found.briefly(bits))
+    function = load_function("triune_use_registers", ctypes.c_bool, ctypes.c_int)
+    return function is not None and bool(function.holding_gil(bits))
 
 
-def _answer(name: str) -> Kernels:
-    found = function(name, ctypes.c_int)
-    return Kernels(0) if found is None else Kernels(found.briefly())
+def _ask(name: str) -> Kernels:
+    function = load_function(name, ctypes.c_int)
+    return Kernels(0) if function is None else Kernels(function.holding_gil())

@@ -1,4 +1,4 @@
-"""Products in fp32 with a constant matrix, and what follows them."""
+"""Replaces fp32 products with a constant matrix, and their epilogues: native/matmul_operator.h."""
 
 from collections.abc import Iterator
 
@@ -6,34 +6,39 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import Array
-from server.runtime.kernels.epilogue import Epilogue, epilogue
-from server.runtime.kernels.graph import Graph, Replacement
-from server.runtime.kernels.weights import Form, smallest
+from server.runtime.kernels.epilogue import Epilogue, find_epilogue
+from server.runtime.kernels.graph import GraphIndex, Replacement
+from server.runtime.kernels.weights import WeightFormat, compress
 
 OPERATOR = "PackedMatMul"
 
 
-def products(graph: Graph) -> Iterator[Replacement]:
-    """Those of ``graph``: ``MatMul``, and ``Gemm`` that only multiplies."""
+def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+    """Of each ``MatMul``, and each ``Gemm`` that only multiplies."""
     for node in graph.nodes:
-        if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.input) != 2:
+        if (matrix := _constant_matrix(graph, node)) is None:
             continue
-        tensor = graph.initializers.get(node.input[1])
-        if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 2:
-            continue
-        is_transposed = False
-        if node.op_type == "Gemm":
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            is_transposed = bool(attributes.get("transB", 0))
-            if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0:
-                continue
-        matrix = graph.array(node.input[1])
-        matrix = matrix.T if is_transposed else matrix
-        after = epilogue(graph, node, matrix.shape[1])
-        form, packed = pack(matrix, after)
-        yield after.replacement(graph, OPERATOR, node.input[0], {"packed": packed}, form=form)
+        epilogue = find_epilogue(graph, node, matrix.shape[1])
+        weight_format, packed = pack(matrix, epilogue)
+        yield epilogue.replacement(
+            graph, OPERATOR, node.input[0], {"packed": packed}, weight_format=int(weight_format)
+        )
 
 
-def pack(matrix: Array, after: Epilogue) -> tuple[Form, Array]:
-    """``matrix [inputs, outputs]`` as ``native/matmul.h`` wants it, in the smallest form."""
-    return smallest(np.ascontiguousarray(after.panels(matrix).swapaxes(0, 1)))
+def pack(matrix: Array, epilogue: Epilogue) -> tuple[WeightFormat, Array]:
+    """Packs ``matrix [inputs, outputs]`` as native/matmul.h wants it: its format and bytes."""
+    return compress(np.ascontiguousarray(epilogue.panels(matrix).swapaxes(0, 1)))
+
+
+def _constant_matrix(graph: GraphIndex, node: onnx.NodeProto) -> Array | None:
+    """The right operand ``[inputs, outputs]``, if ``node`` can be replaced."""
+    if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.input) != 2:
+        return None
+    tensor = graph.initializers.get(node.input[1])
+    if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 2:
+        return None
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0:
+        return None
+    matrix = graph.array(node.input[1])
+    return matrix.T if attributes.get("transB", 0) else matrix

@@ -1,7 +1,7 @@
-"""Graphs with operators of our own, where they are faster than ONNX Runtime's.
+"""Rewrites graphs to use the native operators that are faster than ONNX Runtime's.
 
-Bundles hold standard operators. When a graph is loaded, some become ours: each pattern that
-is worthwhile here says what it would replace. Without the library graphs run as they are.
+Bundles hold standard operators only. When the server loads a graph, each pattern that pays off on
+this CPU proposes replacements. Without the native library, graphs run as they are.
 """
 
 import math
@@ -15,23 +15,23 @@ import onnx
 
 from server.runtime.contract import Array
 from server.runtime.kernels import attention, int8, matmul, norms
-from server.runtime.kernels.graph import Graph, Replacement
-from server.runtime.kernels.library import DOMAIN, Kernels, worthwhile
+from server.runtime.kernels.graph import GraphIndex, Replacement
+from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
 
-Pattern = Callable[[Graph], Iterable[Replacement]]
+Pattern = Callable[[GraphIndex], Iterable[Replacement]]
 PATTERNS: dict[Kernels, Pattern] = {
-    Kernels.ROW_INT8: int8.products,
-    Kernels.MATMUL: matmul.products,
-    Kernels.ATTENTION: attention.attentions,
-    Kernels.NORM: norms.norms,
+    Kernels.INT8_MATMUL: int8.replacements,
+    Kernels.MATMUL: matmul.replacements,
+    Kernels.ATTENTION: attention.replacements,
+    Kernels.NORM: norms.replacements,
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A graph without the weights that are in ``packed``, by the names it knows them by.
+    """A rewritten graph: a serialized model whose packed constants are in ``packed``, by name.
 
-    ``rest_bytes``: of the weights that are not.
+    ``rest_bytes`` is the size of its other constants.
     """
 
     model: bytes
@@ -42,26 +42,26 @@ class Rewritten:
 shared: "weakref.WeakValueDictionary[tuple[Path, int, int], Rewritten]" = (
     weakref.WeakValueDictionary()
 )
-"""The graphs in use, by file, time and size."""
+"""The rewritten graphs in use, by path, modification time and size of the file."""
 _lock = threading.Lock()
 
 
 def rewritten(path: Path) -> Rewritten | None:
-    """The graph in ``path`` with our operators; sessions of the same file share it.
+    """The graph in ``path``, rewritten; sessions of one file share it.
 
-    None where there is nothing to gain. The file was verified: it holds what it says.
+    Returns None if no pattern pays off. The file must have been verified against its bundle.
     """
     with _lock:
-        found = path.stat()
-        key = (path, found.st_mtime_ns, found.st_size)
-        graph = shared.get(key) or rewrite(path, worthwhile())
+        stat = path.stat()
+        key = (path, stat.st_mtime_ns, stat.st_size)
+        graph = shared.get(key) or rewrite(path, preferred_kernels())
         if graph is not None:
             shared[key] = graph
         return graph
 
 
 def rewrite(path: Path, kernels: Kernels) -> Rewritten | None:
-    """The graph in ``path`` with those of our operators; None if it has no use for them.
+    """Rewrites the graph in ``path`` with these kernels; None if nothing matches.
 
     Raises:
         OSError: a file of weights cannot be read.
@@ -69,33 +69,36 @@ def rewrite(path: Path, kernels: Kernels) -> Rewritten | None:
     if not kernels:
         return None
     model = onnx.load(str(path), load_external_data=False)
-    graph = Graph(model.graph, path.parent)
+    index = GraphIndex(model.graph, path.parent)
     found = [
         replacement
         for kernel, pattern in PATTERNS.items()
         if kernel in kernels
-        for replacement in pattern(graph)
+        for replacement in pattern(index)
     ]
     if not found:
         return None
-    placed = {id(replacement.last): replacement.node for replacement in found}
-    nodes = [placed.get(id(node), node) for node in model.graph.node]
-    packed = {name: array for r in found for name, array in r.packed.items()}
-    model.graph.input.extend({value.name: value for r in found for value in r.inputs}.values())
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    _keep_used(model.graph, packed)
+    _replace_nodes(model.graph, found)
+    packed = {name: array for r in found for name, array in r.initializers.items()}
+    _drop_unused(model.graph)
+    rest_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
+    _declare_packed(model.graph, packed)
     model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    rest_bytes = sum(
-        math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        for tensor in model.graph.initializer
-        if tensor.name not in packed
-    )
     return Rewritten(model.SerializeToString(), rest_bytes, packed)
 
 
-def _keep_used(graph: onnx.GraphProto, packed: Mapping[str, Array]) -> None:
-    """Drops nodes and initializers that nothing reads, and declares those in ``packed``."""
+def _replace_nodes(graph: onnx.GraphProto, replacements: Iterable[Replacement]) -> None:
+    """Puts each node where the last one it replaces was, and adds the inputs."""
+    by_last = {id(replacement.last): replacement for replacement in replacements}
+    nodes = [by_last[id(node)].node if id(node) in by_last else node for node in graph.node]
+    inputs = {value.name: value for r in by_last.values() for value in r.inputs}
+    graph.input.extend(inputs.values())
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _drop_unused(graph: onnx.GraphProto) -> None:
+    """Drops nodes and constants that nothing reads."""
     outputs = {value.name for value in graph.output}
     while True:
         used = outputs | {name for node in graph.node for name in node.input}
@@ -107,8 +110,17 @@ def _keep_used(graph: onnx.GraphProto, packed: Mapping[str, Array]) -> None:
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(kept)
+
+
+def _declare_packed(graph: onnx.GraphProto, packed: Mapping[str, Array]) -> None:
+    """Declares constants that the session gets from memory, as external data."""
     for name, array in packed.items():
         tensor = graph.initializer.add(name=name, dims=array.shape)
         tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="packed")
+
+
+def _num_bytes(tensor: onnx.TensorProto) -> int:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return math.prod(tensor.dims) * dtype.itemsize

@@ -1,7 +1,7 @@
-"""Weights in fp32 in fewer bits, where each comes back as it was: native/weights.h.
+"""Lossless compression of fp32 weights: native/weight_format.h.
 
-A checkpoint in 16 bits, or one that was made of 4 or 8 bits by blocks (GGUF), is as large in
-memory as it came, and what reads it as much faster; its products are still those of fp32.
+A checkpoint in 16 bits, or one quantized to 8 or 4 bits by blocks (GGUF), takes as much memory as
+it did on disk and is read as fast; its products are those of fp32, bit for bit.
 """
 
 import ctypes
@@ -10,42 +10,46 @@ from enum import IntEnum
 import numpy as np
 
 from server.runtime.contract import Array
-from server.runtime.kernels.library import function
+from server.runtime.kernels.library import load_function
 
 
-class Form(IntEnum):
-    """As in native/weights.h."""
+class WeightFormat(IntEnum):
+    """How a packed panel is stored; native/weight_format.h has the same numbers."""
 
-    FLOAT = 0
-    HALF = 1
-    BRAIN = 2
-    BYTES = 3
-    NIBBLES = 4
-
-
-_SMALLEST_FIRST = (Form.NIBBLES, Form.BYTES, Form.BRAIN, Form.HALF)
+    FLOAT32 = 0
+    FLOAT16 = 1
+    BFLOAT16 = 2
+    INT8_BLOCKS = 3
+    INT4_BLOCKS = 4
 
 
-def smallest(panels: Array) -> tuple[Form, Array]:
-    """``panels [panels, inputs, 16]``, contiguous, in the smallest form that keeps every bit.
+_SMALLEST_FIRST = (
+    WeightFormat.INT4_BLOCKS,
+    WeightFormat.INT8_BLOCKS,
+    WeightFormat.BFLOAT16,
+    WeightFormat.FLOAT16,
+)
+
+
+def compress(panels: Array) -> tuple[WeightFormat, Array]:
+    """Compresses fp32 panels ``[panels, inputs, 16]``, contiguous, without changing a weight.
 
     Returns:
-        The form, and what to give the operator: ``[n]``, of type float32 whatever the form.
+        The smallest format that holds every weight exactly, and the bytes ``[n]``, uint8.
     """
     num_panels, num_inputs, _ = panels.shape
-    if _BYTES is None or _HOLD is None:
-        return Form.FLOAT, panels.reshape(-1)
-    for form in _SMALLEST_FIRST:
-        num_bytes = _BYTES.briefly(form, num_inputs)
-        out = np.empty(num_panels * num_bytes // 4, np.float32)
-        arguments = (form, panels.ctypes.data, num_panels, num_inputs, out.ctypes.data)
-        if num_bytes and _HOLD.lengthily(*arguments):
-            return form, out
-    return Form.FLOAT, panels.reshape(-1)
+    if _PANEL_BYTES is not None and _COMPRESS is not None:
+        for weight_format in _SMALLEST_FIRST:
+            num_bytes = _PANEL_BYTES.holding_gil(weight_format, num_inputs)
+            out = np.empty(num_panels * num_bytes, np.uint8)
+            arguments = (panels.ctypes.data, num_panels, num_inputs, out.ctypes.data)
+            if num_bytes and _COMPRESS.releasing_gil(weight_format, *arguments):
+                return weight_format, out
+    return WeightFormat.FLOAT32, panels.reshape(-1).view(np.uint8)
 
 
-_SIZE, _MEMORY = ctypes.c_int64, ctypes.c_void_p
-_BYTES = function("triune_weights_bytes", _SIZE, ctypes.c_int32, _SIZE)
-_HOLD = function(
-    "triune_weights_hold", ctypes.c_int32, ctypes.c_int32, _MEMORY, _SIZE, _SIZE, _MEMORY
+_SIZE, _POINTER = ctypes.c_int64, ctypes.c_void_p
+_PANEL_BYTES = load_function("triune_panel_bytes", _SIZE, ctypes.c_int32, _SIZE)
+_COMPRESS = load_function(
+    "triune_compress_panels", ctypes.c_bool, ctypes.c_int32, _POINTER, _SIZE, _SIZE, _POINTER
 )

@@ -1,4 +1,4 @@
-"""ONNX Runtime: the one file of the server that imports it."""
+"""The ONNX Runtime backend: the only file of the server that imports onnxruntime."""
 
 import itertools
 import logging
@@ -13,28 +13,29 @@ import onnxruntime
 from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.contract import Block, Layout, Memory
+from server.runtime.contract import Layout, Memory, Tensor
+from server.runtime.cuda import memory_ops
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.free_memory import free_bytes
-from server.runtime.devices import Device, Placed
+from server.runtime.devices import Device, NodePlacement
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import LIBRARY
 from server.runtime.kernels.rewrite import Rewritten, rewritten
-from server.runtime.ort import memory_ops
-from server.runtime.ort.dtypes import TYPES
-from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, where
+from server.runtime.ort.dtypes import DTYPES
+from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, binding_arguments
 
 log = logging.getLogger(__name__)
 
 
 class OrtBackend:
-    """Loads graphs for one device.
+    """Implements :class:`server.runtime.contract.Backend` for one device.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        num_threads: of one run.
-        has_device_memory: a CPU is treated as a device whose memory the host cannot reach.
-        records: runs that repeat are recorded as CUDA graphs, and played back.
+        num_threads: intra-op threads of one run.
+        has_device_memory: treats a CPU as a device whose memory the host cannot access (for
+            tests of the GPU code path).
+        records: records repeated runs as CUDA graphs, and replays them.
 
     Raises:
         StartupError: the device is unknown, or this installation cannot use it.
@@ -60,7 +61,7 @@ class OrtBackend:
         self._records = records and self._device.kind == "cuda"
         self._num_threads = num_threads
         self._loaded: dict[bytes, OrtGraph] = {}
-        self._check()
+        self._check_device()
 
     @property
     def version(self) -> str:
@@ -78,39 +79,39 @@ class OrtBackend:
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
-            ours = rewritten(path) if self._device.kind == "cpu" else None
-            if ours is not None:
-                _use_kernels(options, ours, path.parent)
+            with_kernels = rewritten(path) if self._device.kind == "cpu" else None
+            if with_kernels is not None:
+                _use_kernels(options, with_kernels, path.parent)
             session, records = self._session(
-                str(path) if ours is None else ours.model,
+                str(path) if with_kernels is None else with_kernels.model,
                 options,
                 disabled_optimizers,
                 records=self._records and repeats,
             )
         except Exception as error:
-            # ONNX Runtime raises its own types, all derived from Exception.
+            # ONNX Runtime raises types of its own, which share no base class but Exception.
             raise BundleError(f"{label}: {error}") from error
         self._check_provider(session)
-        left = devices.left_to_the_host(self._device, _placed(session))
-        if left:
+        misplaced = devices.misplaced_operators(self._device, _node_placements(session))
+        if misplaced:
             raise BundleError(
-                f"{label}: {path.name}: {', '.join(left)} would run on the CPU, not on "
+                f"{label}: {path.name}: {', '.join(misplaced)} would run on the CPU, not on "
                 f"{self._name}: export it with --device {self._device.kind}"
             )
         device = self._device if self._has_device_memory else None
-        return OrtGraph(session, device, records=records, keep_alive=ours)
+        return OrtGraph(session, device, records=records, keep_alive=with_kernels)
 
-    def own_bytes(self, path: Path) -> int:
-        ours = rewritten(path) if self._device.kind == "cpu" else None
-        if ours is not None:
-            return ours.rest_bytes
+    def unshared_bytes(self, path: Path) -> int:
+        with_kernels = rewritten(path) if self._device.kind == "cpu" else None
+        if with_kernels is not None:
+            return with_kernels.rest_bytes
         return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
     def load_model(self, model: onnx.ModelProto) -> "OrtGraph":
         data = model.SerializeToString()
         if data not in self._loaded:
             options = self._options()
-            # Constants would be folded into what they are to become: zeros, as large as a row.
+            # Constant folding would store the zeros of zeros_graph, as large as a row.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             session, _ = self._session(data, options, ())
             self._loaded[data] = OrtGraph(session, self._device)
@@ -119,13 +120,14 @@ class OrtBackend:
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return DeviceMemory(self, layouts) if self._has_device_memory else HostMemory(layouts)
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Block:
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        """Implements :class:`server.runtime.cuda.device_memory.Device`."""
         type_ = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         bound = self.load_model(memory_ops.zeros_graph(type_)).bind({})
-        return bound.run_kept({"shape": np.array(shape, np.int64)})["y"]
+        return bound.run_on_device({"shape": np.array(shape, np.int64)})["y"]
 
-    def _check(self) -> None:
-        """Makes a tensor on the device. Raises ``StartupError`` if it comes out elsewhere."""
+    def _check_device(self) -> None:
+        """Allocates a tensor on the device. Raises ``StartupError`` if that fails."""
         try:
             graph = self.load_model(memory_ops.zeros_graph(onnx.TensorProto.FLOAT))
             self._check_provider(graph.session)
@@ -136,7 +138,7 @@ class OrtBackend:
             raise StartupError(f"device {self._name!r} cannot be used: {error}") from error
 
     def _check_provider(self, session: onnxruntime.InferenceSession) -> None:
-        """A provider whose libraries cannot be loaded is left out without an error."""
+        """ONNX Runtime drops a provider silently if it cannot load the provider's libraries."""
         if session.get_providers()[0] != self._device.provider:
             raise StartupError(
                 f"device {self._name!r} was asked for, but ONNX Runtime fell back to "
@@ -147,7 +149,7 @@ class OrtBackend:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._num_threads
         options.inter_op_num_threads = 1
-        # Threads that spin after a run would take the cores from gRPC.
+        # Threads that spin after a run would take CPU time from the front end.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         return options
 
@@ -159,7 +161,7 @@ class OrtBackend:
         *,
         records: bool = False,
     ) -> tuple[onnxruntime.InferenceSession, bool]:
-        """A session, and whether its runs may be recorded."""
+        """A session, and whether it can record runs."""
 
         def load(*, records: bool) -> onnxruntime.InferenceSession:
             return onnxruntime.InferenceSession(
@@ -179,17 +181,19 @@ class OrtBackend:
         try:
             return load(records=True), True
         except Exception as error:
-            log.warning("its runs are not recorded: %s", error)
+            log.warning("CUDA graphs are off for this session: %s", error)
             return load(records=False), False
 
 
 class OrtGraph:
-    """A session. It may run in several threads at once, each with its own binding.
+    """Implements :class:`server.runtime.contract.Graph`.
+
+    Several threads may run it at once, each with its own binding.
 
     Args:
         session: of the graph.
-        device: where inputs go and outputs may stay; None is the host, where both simply are.
-        records: whether runs that repeat are recorded.
+        device: whose memory holds inputs and outputs; None for host memory.
+        records: whether repeated runs are recorded.
         keep_alive: memory that the session reads.
     """
 
@@ -205,24 +209,24 @@ class OrtGraph:
         self._keep_alive = keep_alive
         self._device = device
         self._records = records
-        self._on_host: set[str] = set()
+        self._host_inputs: set[str] = set()
         if device is not None and device.kind == "cuda":
             infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
-            self._on_host = {node.name for node, info in infos if info.name.lower() != "cuda"}
+            self._host_inputs = {node.name for node, info in infos if info.name.lower() != "cuda"}
         self.inputs = frozenset(node.name for node in session.get_inputs())
-        self._recordings: dict[object, int] = {}
-        self._numbers = itertools.count(1)
+        self._recording_ids: dict[object, int] = {}
+        self._next_recording_id = itertools.count(1)
         self._outputs = {
-            node.name: (TYPES[node.type], tuple(node.shape)) for node in session.get_outputs()
+            node.name: (DTYPES[node.type], tuple(node.shape)) for node in session.get_outputs()
         }
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> HostBoundGraph:
-        binding = self.session.io_binding()
-        for (input_name, output_name), block in states.items():
-            binding.bind_input(input_name, *where(block))
-            binding.bind_output(output_name, *where(block))
+        io_binding = self.session.io_binding()
+        for (input_name, output_name), tensor in states.items():
+            io_binding.bind_input(input_name, *binding_arguments(tensor))
+            io_binding.bind_output(output_name, *binding_arguments(tensor))
         state_outputs = {output for _, output in states}
         wanted = {
             name: spec
@@ -231,37 +235,40 @@ class OrtGraph:
         }
         keep_alive = tuple(states.values())
         if self._device is None:
-            return HostBoundGraph(self, binding, wanted, keep_alive)
-        return DeviceBoundGraph(self, binding, wanted, keep_alive, self._device, self._on_host)
+            return HostBoundGraph(self, io_binding, wanted, keep_alive)
+        return DeviceBoundGraph(
+            self, io_binding, wanted, keep_alive, self._device, self._host_inputs
+        )
 
-    def run(self, binding: Any, recording: int | None) -> None:
-        """Implements :class:`server.runtime.ort.io_binding.Runtime`."""
+    def run(self, io_binding: Any, recording_id: int | None) -> None:
+        """Implements :class:`server.runtime.ort.io_binding.Session`."""
         if not self._records:
-            self.session.run_with_iobinding(binding)
+            self.session.run_with_iobinding(io_binding)
             return
         options = onnxruntime.RunOptions()
-        # -1: a run that is neither recorded nor played back.
-        options.add_run_config_entry("gpu_graph_id", str(-1 if recording is None else recording))
-        self.session.run_with_iobinding(binding, options)
+        # -1: neither record nor replay this run.
+        graph_id = -1 if recording_id is None else recording_id
+        options.add_run_config_entry("gpu_graph_id", str(graph_id))
+        self.session.run_with_iobinding(io_binding, options)
 
-    def recording_of(self, key: object) -> int | None:
-        """Implements :class:`server.runtime.ort.io_binding.Runtime`."""
+    def recording_id(self, key: object) -> int | None:
+        """Implements :class:`server.runtime.ort.io_binding.Session`."""
         if not self._records:
             return None
-        # Lanes may share the session, but a key is one lane's.
-        if key not in self._recordings:
-            self._recordings[key] = next(self._numbers)
-        return self._recordings[key]
+        # Lanes may share the session, but no two lanes share a key.
+        if key not in self._recording_ids:
+            self._recording_ids[key] = next(self._next_recording_id)
+        return self._recording_ids[key]
 
-    def words(self, count: int) -> Any:
-        """Implements :class:`server.runtime.ort.io_binding.Runtime`."""
+    def allocate_words(self, count: int) -> Any:
+        """Implements :class:`server.runtime.ort.io_binding.Session`."""
         if self._device is None:
-            raise ValueError("a graph on the host packs nothing")
+            raise ValueError("a graph in host memory has no device memory")
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type([count], np.int64, *self._device)
 
 
 def _use_kernels(options: onnxruntime.SessionOptions, graph: Rewritten, directory: Path) -> None:
-    """Registers our operators, and what ``graph`` reads from memory and from ``directory``."""
+    """Registers our operators, the weights packed for them, and the folder of the other weights."""
     options.register_custom_ops_library(str(LIBRARY))
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(directory)
@@ -275,10 +282,10 @@ def _use_kernels(options: onnxruntime.SessionOptions, graph: Rewritten, director
     options.add_external_initializers(list(graph.packed), values)
 
 
-def _placed(session: onnxruntime.InferenceSession) -> list[Placed]:
-    """Where the nodes of a session run."""
+def _node_placements(session: onnxruntime.InferenceSession) -> list[NodePlacement]:
+    """The provider of each node of a session."""
     return [
-        Placed(part.ep_name, node.op_type)
+        NodePlacement(part.ep_name, node.op_type)
         for part in session.get_provider_graph_assignment_info()
         for node in part.get_nodes()
     ]

@@ -1,4 +1,4 @@
-"""Types of tensors, as ONNX Runtime names them, as numpy has them, and as a binding wants them."""
+"""Tensor element types: ONNX Runtime name ↔ NumPy dtype ↔ IO-binding code."""
 
 import ctypes
 from typing import Any
@@ -9,7 +9,7 @@ import onnx
 
 from server.runtime.contract import Array
 
-TYPES: dict[str, np.dtype[Any]] = {
+DTYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
     "tensor(bfloat16)": np.dtype(ml_dtypes.bfloat16),
@@ -18,16 +18,16 @@ TYPES: dict[str, np.dtype[Any]] = {
     "tensor(int8)": np.dtype(np.int8),
     "tensor(uint8)": np.dtype(np.uint8),
 }
-_BFLOAT16 = TYPES["tensor(bfloat16)"]
+_BFLOAT16 = DTYPES["tensor(bfloat16)"]
 
 
 def element_type(dtype: np.dtype[Any]) -> Any:
-    """What an ``IOBinding`` calls ``dtype``: it knows bf16 by ONNX's number alone."""
+    """The element type that ``IOBinding`` expects: ONNX's number for bf16, else NumPy's type."""
     return int(onnx.TensorProto.BFLOAT16) if dtype == _BFLOAT16 else dtype.type
 
 
 def to_array(value: Any) -> Array:
-    """An ``OrtValue`` in host memory as an array; one of bf16, which it cannot give, copied."""
+    """An ``OrtValue`` in host memory as an array; bf16 is copied, as ``numpy()`` lacks it."""
     if value.data_type() != "tensor(bfloat16)":
         array: Array = value.numpy()
         return array

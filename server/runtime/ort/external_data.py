@@ -1,39 +1,36 @@
-"""What an ONNX file reads and runs besides itself: checked before a runtime opens it."""
+"""Checks the files and operators that an ONNX file refers to, before a runtime opens it."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError, Message
 
 from model.bundle import BundleError, Manifest
 
-# Operators that are part of ONNX Runtime; nothing is loaded for any other.
+# Operator domains that ONNX Runtime ships. No library is loaded for any other.
 _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
-# Those of them that load files or code of their own.
+# Operators in those domains that load files or code of their own.
 _REFUSED_OPERATORS = {"EPContext", "PythonOp", "PythonOpGrad"}
+
+_Protobuf = Any  # any protobuf message: only the gRPC front end imports protobuf
 
 
 def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
-    """Checks that a graph's external data are listed files, and its operators ONNX Runtime's.
+    """Checks that a graph reads only listed files and uses only ONNX Runtime's operators.
 
     Args:
         directory: of the bundle.
-        manifest: of the bundle; its files are verified already.
+        manifest: of the bundle; its files are already verified.
         file: the graph, relative to ``directory``.
 
     Raises:
-        BundleError: the file is no ONNX model, a tensor's location is not listed, or an
-            operator is of a library that the runtime does not bring.
+        BundleError: the file is not an ONNX model, a tensor's location is not listed, or an
+            operator needs a library that ONNX Runtime does not ship.
     """
     label = f"{manifest.label}: file {file!r}"
     listed = {record.path for record in manifest.files}
-    try:
-        # Not onnx.load: by a file's name it reads forms that the runtime does not.
-        proto = onnx.ModelProto.FromString((directory / file).read_bytes())
-    except (OSError, DecodeError) as error:
-        raise BundleError(f"{label} is not an ONNX model") from error
-    for message in _messages(proto):
+    for message in _messages(_read_model(directory / file, label)):
         if isinstance(message, onnx.TensorProto):
             for entry in message.external_data:
                 if entry.key == "location" and entry.value not in listed:
@@ -46,15 +43,23 @@ def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
             _check_operator(message.domain, "", label)
 
 
+def _read_model(path: Path, label: str) -> onnx.ModelProto:
+    # Not onnx.load: it picks the format by the file's name, and knows some that ONNX Runtime lacks.
+    try:
+        return onnx.ModelProto.FromString(path.read_bytes())
+    except Exception as error:  # OSError, or protobuf's DecodeError
+        raise BundleError(f"{label} is not an ONNX model") from error
+
+
 def _check_operator(domain: str, operator: str, label: str) -> None:
     if domain not in _DOMAINS:
-        raise BundleError(f"{label} has operators of {domain!r}, which no library is loaded for")
+        raise BundleError(f"{label} has operators of {domain!r}, which ONNX Runtime does not ship")
     if operator in _REFUSED_OPERATORS:
-        raise BundleError(f"{label} has the operator {operator}, which reads what is not listed")
+        raise BundleError(f"{label} has the operator {operator}, which loads files of its own")
 
 
-def _messages(message: Message) -> Iterator[Message]:
-    """All messages in a message, wherever: in attributes, subgraphs, functions, sparse tensors."""
+def _messages(message: _Protobuf) -> Iterator[_Protobuf]:
+    """All nested messages: in attributes, subgraphs, functions and sparse tensors."""
     for field, value in message.ListFields():
         if field.message_type is not None:
             for inner in value if field.is_repeated else (value,):

@@ -1,4 +1,4 @@
-"""Several arrays in one piece of memory, so that one copy takes all of them to a device."""
+"""Packs several arrays into one buffer, so that a single copy takes them all to a device."""
 
 from collections.abc import Mapping
 from itertools import accumulate
@@ -7,15 +7,15 @@ import numpy as np
 
 from server.runtime.contract import Array
 
-# Bytes. No kernel wants its inputs at rounder addresses than an allocator gives.
+# Bytes. CUDA's allocator aligns to 256, so no kernel requires more of its inputs.
 ALIGNMENT = 256
 
 
 class InputPacking:
-    """Where each array of these shapes and types stands.
+    """Offsets in a host buffer for arrays of fixed shapes and types.
 
     Args:
-        arrays: what is to be packed, by name.
+        arrays: sample arrays, by name.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -33,15 +33,15 @@ class InputPacking:
             self._views[name] = part.view(array.dtype).reshape(array.shape)
 
     def fits(self, arrays: Mapping[str, Array]) -> bool:
-        """Whether these have the shapes and types that it was made for."""
+        """Whether these arrays have the names, shapes and types of the sample arrays."""
         return self._layouts == {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
     def offset_of(self, name: str) -> int:
-        """In bytes."""
+        """The offset of an array in the buffer, in bytes."""
         return self._offsets[name]
 
     def pack(self, arrays: Mapping[str, Array]) -> Array:
-        """All of them as words of 8 bytes; valid until the next call."""
+        """Returns the buffer with these arrays, as 8-byte words; valid until the next call."""
         for name, array in arrays.items():
             self._views[name][...] = array
         return self._words

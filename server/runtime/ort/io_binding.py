@@ -1,185 +1,204 @@
-"""Sessions of ONNX Runtime with memory bound to them, on the host and on a device."""
+"""ONNX Runtime sessions with memory bound to them: in host memory, and in device memory."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from server.runtime.contract import Array, Block
+from server.runtime.contract import Array, Tensor
 from server.runtime.devices import Device
-from server.runtime.ort.dtypes import TYPES, element_type, to_array
+from server.runtime.ort.dtypes import DTYPES, element_type, to_array
 from server.runtime.ort.input_packing import InputPacking
 
 Outputs = Mapping[str, tuple[np.dtype[Any], tuple[int | str, ...]]]
+"""The type and shape of each output, by name; a string is a dynamic dimension."""
 
 
-class Runtime(Protocol):
-    """What a bound graph needs of its session."""
+class Session(Protocol):
+    """The parts of a session that a bound graph uses."""
 
     @property
     def inputs(self) -> Collection[str]:
-        """The names of what it takes."""
+        """The names of the graph's inputs."""
         ...
 
-    def run(self, binding: Any, recording: int | None) -> None:
-        """Runs. ``recording``: the number under which the run is recorded and played back."""
+    def run(self, io_binding: Any, recording_id: int | None) -> None:
+        """Runs the graph.
+
+        Args:
+            io_binding: an ``IOBinding`` of the session.
+            recording_id: records the run under this number, or replays it; None does neither.
+        """
         ...
 
-    def recording_of(self, key: object) -> int | None:
-        """A number for runs of this key, always the same; None if none is recorded."""
+    def recording_id(self, key: object) -> int | None:
+        """The number for runs with this key, the same each time; None if nothing is recorded."""
         ...
 
-    def words(self, count: int) -> Any:
-        """An ``OrtValue`` of int64 on the device."""
+    def allocate_words(self, count: int) -> Any:
+        """An ``OrtValue`` of ``count`` int64 words in device memory."""
         ...
 
 
 class HostBoundGraph:
-    """An ``IOBinding`` that keeps the memory it points to alive. All of it is on the host.
+    """Implements :class:`server.runtime.contract.BoundGraph` over host memory.
 
-    Inputs stay bound while their shapes are the same: a run copies new values to where they were.
+    It keeps the memory that its ``IOBinding`` points to alive. Inputs stay bound while their
+    shapes stay the same: a run copies new values into the bound arrays.
+
+    Args:
+        session: of the graph.
+        io_binding: an ``IOBinding`` of the session, with the states bound.
+        outputs: the outputs to compute besides the states.
+        keep_alive: the memory of the states.
     """
 
     def __init__(
-        self, runtime: Runtime, binding: Any, outputs: Outputs, keep_alive: tuple[Block, ...]
+        self, session: Session, io_binding: Any, outputs: Outputs, keep_alive: tuple[Tensor, ...]
     ) -> None:
-        self._runtime = runtime
-        self._binding = binding
+        self._session = session
+        self._io_binding = io_binding
         self._outputs = outputs
         self._keep_alive = keep_alive
         self._inputs: dict[str, Array] = {}
-        self._fixed: dict[str, Array] = {}
+        # Outputs with a known width, kept from run to run.
+        self._fixed_outputs: dict[str, Array] = {}
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         self._bind_inputs(inputs)
         first = inputs.get("logit_positions", next(iter(inputs.values())))
         self._bind_outputs(first.shape[0] if first.shape else 1)
-        self._runtime.run(self._binding, None)
-        if len(self._fixed) == len(self._outputs):
-            return dict(self._fixed)
-        return {name: to_array(value) for name, value in self._values().items()}
+        self._session.run(self._io_binding, None)
+        if len(self._fixed_outputs) == len(self._outputs):
+            return dict(self._fixed_outputs)
+        return {name: to_array(value) for name, value in self._output_values().items()}
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
-        return {name: Block.of(array) for name, array in self.run(inputs).items()}
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
         del repeats
         self._bind_inputs(inputs)
-        for name, block in outputs.items():
-            self._fixed.pop(name, None)
-            self._binding.bind_output(name, *where(block))
-        self._runtime.run(self._binding, None)
+        for name, tensor in outputs.items():
+            self._fixed_outputs.pop(name, None)
+            self._io_binding.bind_output(name, *binding_arguments(tensor))
+        self._session.run(self._io_binding, None)
         return False
 
-    def _values(self) -> dict[str, Any]:
-        """Outputs come in the order they were bound: states first, then the rest."""
-        values = self._binding.get_outputs()
+    def _output_values(self) -> dict[str, Any]:
+        """Outputs come in the order in which they were bound: the states first."""
+        values = self._io_binding.get_outputs()
         return dict(zip(self._outputs, values[len(values) - len(self._outputs) :], strict=True))
 
-    def _bind_inputs(self, inputs: Mapping[str, Array | Block]) -> None:
-        for name, value in self._taken(inputs):
-            if isinstance(value, Block):
-                self._binding.bind_input(name, *where(value))
+    def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
+        for name, value in self._declared(inputs):
+            if isinstance(value, Tensor):
+                self._io_binding.bind_input(name, *binding_arguments(value))
                 continue
             bound = self._inputs.get(name)
             if bound is not None and (bound.shape, bound.dtype) == (value.shape, value.dtype):
                 bound[...] = value
                 continue
             bound = self._inputs[name] = np.array(value, order="C")
-            self._binding.bind_input(name, *where(Block.of(bound)))
+            self._io_binding.bind_input(name, *binding_arguments(Tensor.of(bound)))
 
-    def _taken(self, inputs: Mapping[str, Array | Block]) -> Iterator[tuple[str, Array | Block]]:
-        return (item for item in inputs.items() if item[0] in self._runtime.inputs)
+    def _declared(
+        self, inputs: Mapping[str, Array | Tensor]
+    ) -> Iterator[tuple[str, Array | Tensor]]:
+        """The inputs that the graph declares."""
+        return (item for item in inputs.items() if item[0] in self._session.inputs)
 
     def _bind_outputs(self, num_rows: int) -> None:
         for name, (dtype, shape) in self._outputs.items():
             if len(shape) == 2 and isinstance(shape[1], int):
-                self._bind_fixed(name, dtype, (num_rows, shape[1]))
+                self._bind_fixed_output(name, dtype, (num_rows, shape[1]))
             else:
-                self._binding.bind_output(name, "cpu")
+                self._io_binding.bind_output(name, "cpu")
 
-    def _bind_fixed(self, name: str, dtype: np.dtype[Any], shape: tuple[int, int]) -> None:
-        """Binds an output ``[batch, width]`` to memory that is kept from run to run."""
-        array = self._fixed.get(name)
+    def _bind_fixed_output(self, name: str, dtype: np.dtype[Any], shape: tuple[int, int]) -> None:
+        """Binds an output ``[batch, width]`` to an array that is kept from run to run."""
+        array = self._fixed_outputs.get(name)
         if array is None or array.shape != shape:
-            array = self._fixed[name] = np.empty(shape, dtype)
-            self._binding.bind_output(name, *where(Block.of(array)))
+            array = self._fixed_outputs[name] = np.empty(shape, dtype)
+            self._io_binding.bind_output(name, *binding_arguments(Tensor.of(array)))
 
 
 class DeviceBoundGraph(HostBoundGraph):
-    """As :class:`HostBoundGraph`, over memory of a device.
+    """As :class:`HostBoundGraph`, over device memory.
 
-    Inputs go up together, into memory that stays bound while their shapes are the same. What the
-    host reads of a run stays there, and is bound anew when it changes.
+    All inputs go to the device in one copy, into a buffer that stays bound while their shapes
+    stay the same. Inputs that the host reads stay in host memory, and are bound again when their
+    values change.
 
     Args:
-        on_host: inputs that the host reads, besides all scalars.
+        device: where the graph runs.
+        host_inputs: inputs that the host reads, besides all scalars.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
-        binding: Any,
+        session: Session,
+        io_binding: Any,
         outputs: Outputs,
-        keep_alive: tuple[Block, ...],
+        keep_alive: tuple[Tensor, ...],
         device: Device,
-        on_host: Collection[str],
+        host_inputs: Collection[str],
     ) -> None:
-        super().__init__(runtime, binding, outputs, keep_alive)
+        super().__init__(session, io_binding, outputs, keep_alive)
         self._device = device
-        self._on_host = on_host
+        self._host_inputs = host_inputs
         self._packing = InputPacking({})
         self._packed: Any = None
 
-    def run(self, inputs: Mapping[str, Array | Block]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         return {name: to_array(value) for name, value in self._run(inputs, "cpu").items()}
 
-    def run_kept(self, inputs: Mapping[str, Array | Block]) -> dict[str, Block]:
+    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
         values = self._run(inputs, *self._device)
-        return {name: self._block(value) for name, value in values.items()}
+        return {name: self._tensor(value) for name, value in values.items()}
 
     def run_into(
         self,
-        inputs: Mapping[str, Array | Block],
-        outputs: Mapping[str, Block],
+        inputs: Mapping[str, Array | Tensor],
+        outputs: Mapping[str, Tensor],
         *,
         repeats: bool = False,
     ) -> bool:
         self._bind_inputs(inputs)
-        for name, block in outputs.items():
-            self._binding.bind_output(name, *where(block))
-        recording = None
+        for name, tensor in outputs.items():
+            self._io_binding.bind_output(name, *binding_arguments(tensor))
+        recording_id = None
         if repeats:
-            # What is baked into a recording: addresses, shapes, and what the host reads.
-            read = tuple(value.tobytes() for value in self._inputs.values())
-            written = tuple(block.pointer for block in outputs.values())
-            recording = self._runtime.recording_of((self._packing, read, written))
-        self._runtime.run(self._binding, recording)
-        return recording is not None
+            # A recording fixes addresses, shapes and the values that the host reads.
+            host_values = tuple(value.tobytes() for value in self._inputs.values())
+            pointers = tuple(tensor.pointer for tensor in outputs.values())
+            recording_id = self._session.recording_id((self._packing, host_values, pointers))
+        self._session.run(self._io_binding, recording_id)
+        return recording_id is not None
 
-    def _run(self, inputs: Mapping[str, Array | Block], *device: Any) -> dict[str, Any]:
+    def _run(self, inputs: Mapping[str, Array | Tensor], *device: Any) -> dict[str, Any]:
         self._bind_inputs(inputs)
         for name in self._outputs:
-            self._binding.bind_output(name, *device)
-        self._runtime.run(self._binding, None)
-        return self._values()
+            self._io_binding.bind_output(name, *device)
+        self._session.run(self._io_binding, None)
+        return self._output_values()
 
-    def _bind_inputs(self, inputs: Mapping[str, Array | Block]) -> None:
+    def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
         arrays: dict[str, Array] = {}
-        for name, value in self._taken(inputs):
-            if isinstance(value, Block):
-                self._binding.bind_input(name, *where(value))
-            elif value.ndim == 0 or name in self._on_host:
+        for name, value in self._declared(inputs):
+            if isinstance(value, Tensor):
+                self._io_binding.bind_input(name, *binding_arguments(value))
+            elif value.ndim == 0 or name in self._host_inputs:
                 before = self._inputs.get(name)
                 if before is None or not np.array_equal(before, value):
                     bound = self._inputs[name] = value.copy()
-                    self._binding.bind_input(name, *where(Block.of(bound)))
+                    self._io_binding.bind_input(name, *binding_arguments(Tensor.of(bound)))
             else:
                 arrays[name] = value
         if not self._packing.fits(arrays):
@@ -189,18 +208,18 @@ class DeviceBoundGraph(HostBoundGraph):
 
     def _bind_packed(self, arrays: Mapping[str, Array]) -> None:
         self._packing = InputPacking(arrays)
-        self._packed = self._runtime.words(self._packing.num_words)
+        self._packed = self._session.allocate_words(self._packing.num_words)
         for name, array in arrays.items():
             pointer = self._packed.data_ptr() + self._packing.offset_of(name)
-            block = Block(*self._device, array.dtype, array.shape, pointer, self._packed)
-            self._binding.bind_input(name, *where(block))
+            tensor = Tensor(*self._device, array.dtype, array.shape, pointer, self._packed)
+            self._io_binding.bind_input(name, *binding_arguments(tensor))
 
-    def _block(self, value: Any) -> Block:
-        """An ``OrtValue`` as a block, which keeps it."""
-        dtype, shape = TYPES[value.data_type()], tuple(value.shape())
-        return Block(*self._device, dtype, shape, value.data_ptr(), value)
+    def _tensor(self, value: Any) -> Tensor:
+        """Wraps an ``OrtValue``, and keeps it alive."""
+        dtype, shape = DTYPES[value.data_type()], tuple(value.shape())
+        return Tensor(*self._device, dtype, shape, value.data_ptr(), value)
 
 
-def where(block: Block) -> tuple[Any, ...]:
-    """What a binding wants to know of memory."""
-    return block.device, block.index, element_type(block.dtype), block.shape, block.pointer
+def binding_arguments(tensor: Tensor) -> tuple[Any, ...]:
+    """The arguments of ``IOBinding.bind_input`` and ``bind_output`` after the name."""
+    return tensor.device, tensor.index, element_type(tensor.dtype), tensor.shape, tensor.pointer

@@ -105,13 +105,16 @@ def test_a_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"is_decoder": True}, "is_decoder True"),
-        ({"hidden_act": "selu"}, "hidden_act 'selu' is not supported; relu, gelu"),
+        ({"hidden_act": "selu"}, "hidden_act 'selu' is not supported; supported: relu, gelu"),
         (
             {"architectures": ["BertForMultipleChoice"]},
-            "'BertForMultipleChoice' is not supported; BertModel, BertForSequenceClass",
+            "'BertForMultipleChoice' is not supported; supported: BertModel, BertForSequenceClass",
         ),
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; "),
-        ({"problem_type": "ranking"}, "problem_type 'ranking' is not supported; single_label"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: "),
+        (
+            {"problem_type": "ranking"},
+            "problem_type 'ranking' is not supported; supported: sin",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused(

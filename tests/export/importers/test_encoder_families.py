@@ -42,7 +42,7 @@ DEBERTA: dict[str, Any] = {
             AlbertModel(AlbertConfig(**SMALL)),
             {"inner_group_num": 2000},
             SourceError,
-            "2000 layers with weights of their own",
+            "2000 distinct layers, at most 1024",
         ),
         (
             DebertaV2Model(DebertaV2Config(**SMALL, **DEBERTA)),
@@ -66,7 +66,7 @@ DEBERTA: dict[str, Any] = {
             DebertaV2Model(DebertaV2Config(**SMALL, **DEBERTA)),
             {"position_buckets": 12},
             SourceError,
-            "16 rows, 24 are needed",
+            "16 rows, not 24",
         ),
         (
             LongformerModel(LongformerConfig(**SMALL, attention_window=4)),

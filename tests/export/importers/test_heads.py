@@ -124,10 +124,10 @@ def test_scores_are_what_the_problem_asks_for(
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="3 labels; an answer has a start and an end"):
+    with pytest.raises(UnsupportedError, match="3 labels; question answering has two"):
         load(BertForQuestionAnswering(config(num_labels=3)), tmp_path / "a")
     folder = save(randomise(BertForMaskedLM(config())), tmp_path / "b")
-    with pytest.raises(SourceError, match="names a mask_token"):
+    with pytest.raises(SourceError, match="has a mask_token"):
         load_checkpoint(str(folder))
     edit_json(folder / "tokenizer_config.json", mask_token={"content": "nowhere"})
     with pytest.raises(SourceError, match="the tokenizer has no mask_token 'nowhere'"):

@@ -112,9 +112,9 @@ def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
     [
         ({"rope_parameters": {"rope_type": "proportional"}}, "rope_type 'proportional'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "x"}}, "rope_type 'x' is not"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; 'silu' is"),
-        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM are"),
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; "),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; supported: 'silu'"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "supported: LlamaForCausalLM"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: "),
     ],
 )
 def test_what_is_not_supported_is_refused(

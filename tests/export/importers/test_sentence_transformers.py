@@ -152,7 +152,7 @@ def _dense_with_residual(folder: Path) -> None:
             lambda folder: add_modules(
                 folder, "Transformer", "Pooling", "LSTM", pooling_mode="mean"
             ),
-            "the modules Transformer, Pooling, LSTM; supported are",
+            "the modules Transformer, Pooling, LSTM; supported: Transformer",
         ),
         (
             lambda folder: add_modules(

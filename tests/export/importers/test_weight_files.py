@@ -89,7 +89,7 @@ def pickled(folder: Path, num_shards: int) -> list[Path]:
 
 def refused(source: Path) -> str:
     """The message of the refusal; its last line is a command."""
-    with pytest.raises(UnsupportedError, match="may run code when it is read") as caught:
+    with pytest.raises(UnsupportedError, match="can run code when it is loaded") as caught:
         load_checkpoint(str(source))
     return str(caught.value)
 

@@ -20,7 +20,7 @@ INPUTS, OUTPUTS = 80, 24
 
 
 def graph(path: Path, *, bits: int, symmetric: bool) -> Path:
-    """``x W`` as a module ``encoder.layer.0.dense`` has it, with quantised weights."""
+    """``x W`` as a module ``encoder.layer.0.dense`` has it, with quantized weights."""
     weight = np.random.default_rng(0).normal(size=(INPUTS, OUTPUTS)).astype(np.float32)
     name, bias = "/encoder/layer.0/dense", "encoder.layer.0.dense.bias"
     nodes = [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from server.engine.decoding.logits_processors import ConstraintError
+from server.constraint import ConstraintError
 from server.text.grammar import Grammar, GrammarCompiler, GrammarError, GrammarKind
 from tests.fuzz.draw import Draw
 from tests.fuzz.vocabularies import NAMES, file, size

@@ -12,7 +12,7 @@ from model.bundle import MANIFEST_FILE, PARITY_FILE, TOKENIZER_FILE, BundleError
 from server.config import ServerConfig
 from server.frontends.grpc.models import model_message
 from server.models.registry import Entry, State, load_bundle
-from server.runtime.contract import Block, Layout, Memory
+from server.runtime.contract import Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.service.model_info import model_info
 from tests.fuzz.draw import Draw
@@ -36,7 +36,7 @@ class _Graph:
     """Never run: a server that starts only binds."""
 
     def bind(
-        self, states: Mapping[tuple[str, str], Block], outputs: Collection[str] | None = None
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> Any:
         del states, outputs
         return self
@@ -52,7 +52,7 @@ class _Backend:
         assert path.is_file()
         return _Graph()
 
-    def own_bytes(self, path: Path) -> int:
+    def unshared_bytes(self, path: Path) -> int:
         return path.stat().st_size
 
     def load_model(self, model: onnx.ModelProto) -> _Graph:

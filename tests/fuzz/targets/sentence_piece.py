@@ -7,12 +7,12 @@ from tokenizers import Tokenizer
 from export.errors import ExportError
 from export.tokenization.sentence_piece import read_sentence_piece
 from export.tokenization.sentence_piece_ids import fairseq_order, own_order, to_tokenizer
-from export.tokenization.special import SpecialTokens
+from export.tokenization.special import TokenizerSpecialTokens
 from tests.export.importers.marian_files import train_vocabulary
 from tests.fuzz.files import made, rewrite, scratch
 
 SIZE = 4096
-SPECIAL = SpecialTokens(tokens={"unk": "<unk>"}, added={})
+SPECIAL = TokenizerSpecialTokens(tokens={"unk": "<unk>"}, added={})
 TEXT = "The cat sat on 42 mats \u2581 é東"
 
 

@@ -1,0 +1,193 @@
+"""Greedy decoding twice: step by step in ONNX Runtime, and whole in the eager module."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from export.runtime import DecodeSession, Floats, Session
+from model.bundle import StateRole
+from model.kernels import Step
+from model.mixers import State
+from model.transformer import Transformer
+
+Ids = NDArray[np.int64]
+# Masked logits (-1e9) have no meaningful error: all values below this count as equal.
+LOWEST_LOGIT = -1e4
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingInputs:
+    """``prompts``: the first target tokens of each row. ``sources``: of an encoder-decoder."""
+
+    prompts: list[list[int]]
+    num_steps: int
+    sources: list[list[int]] | None = None
+    suppressed: tuple[int, ...] = ()
+
+    @property
+    def prompt_lengths(self) -> NDArray[np.int32]:
+        return np.array([len(prompt) for prompt in self.prompts], np.int32)
+
+    @property
+    def capacity(self) -> int:
+        return int(self.prompt_lengths.max()) + self.num_steps
+
+    @property
+    def source_capacity(self) -> int:
+        return max((len(source) for source in self.sources or []), default=1)
+
+
+@dataclass(frozen=True)
+class DecodingRun:
+    """``tokens [rows, steps]`` and the ``logits [rows, steps, vocabulary]`` they came from."""
+
+    tokens: Ids
+    logits: Floats
+
+
+def padded(rows: list[list[int]]) -> Ids:
+    """``[rows, longest]``, right-padded with 0."""
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return ids
+
+
+def lengths_of(rows: list[list[int]]) -> NDArray[np.int32]:
+    """The length of each row."""
+    return np.array([len(row) for row in rows], np.int32)
+
+
+def prefill_source(encoder: Session, decoder: DecodeSession, sources: list[list[int]]) -> None:
+    """Encodes ``sources`` as one padded batch into the decoder's cross-attention cache."""
+    outputs = encoder.run(token_ids=padded(sources), lengths=lengths_of(sources))
+    for state in decoder.graph.states:
+        if state.role == StateRole.CROSS and state.source is not None:
+            keys_or_values = outputs[state.source]  # [rows, kv_heads, longest, head_size]
+            length = keys_or_values.shape[2]
+            decoder.states[state.name][: len(sources), :, :length] = keys_or_values
+
+
+def decode_in_graph(
+    decoder: DecodeSession, inputs: DecodingInputs, tokens: Ids | None = None, chunks: int = 1
+) -> DecodingRun:
+    """A prefill, then decode steps over ragged rows.
+
+    The prefill is one padded batch if the graph supports that. Otherwise, or with several
+    ``chunks``, it runs row by row, each prompt in that many chunks.
+
+    Args:
+        decoder: its states are empty but for the cross-attention cache.
+        tokens: ``[rows, steps]``, teacher forcing; None feeds back the greedy tokens.
+    """
+    extra = {}
+    if inputs.sources is not None:
+        extra["source_lengths"] = lengths_of(inputs.sources)
+        extra["max_source_length"] = np.array(inputs.source_capacity)
+
+    def step(ids: Ids, cached: NDArray[np.int32], new: NDArray[np.int32], row: int) -> Floats:
+        rows = slice(row, row + len(ids))
+        source = {name: x[rows] if x.ndim else x for name, x in extra.items()}
+        return decoder.step(
+            row,
+            token_ids=ids,
+            logit_positions=np.arange(len(ids)) * ids.shape[1] + new - 1,
+            num_cached_tokens=cached,
+            num_new_tokens=new,
+            max_total_length=(cached + new).max(),
+            **source,
+        )
+
+    num_rows, lengths = len(inputs.prompts), inputs.prompt_lengths
+    graph = decoder.graph
+    if chunks == 1 and graph.max_chunk is None and not graph.chunk_within_source:
+        logits = step(padded(inputs.prompts), np.zeros_like(lengths), lengths, 0)
+    else:
+        rows = []
+        for row, prompt in enumerate(inputs.prompts):
+            cached = 0
+            size = graph.max_chunk or -(-len(prompt) // chunks)
+            if graph.chunk_within_source and inputs.sources is not None:
+                size = min(size, len(inputs.sources[row]))
+            for start in range(0, len(prompt), size):
+                ids = np.array([prompt[start : start + size]])
+                new = np.array([ids.shape[1]], np.int32)
+                row_logits = step(ids, np.array([cached], np.int32), new, row)
+                cached += ids.shape[1]
+            rows.append(row_logits)
+        logits = np.concatenate(rows)
+    all_tokens, all_logits = [], []
+    ones = np.ones(num_rows, np.int32)
+    for index in range(inputs.num_steps):
+        all_logits.append(logits)
+        greedy = greedy_tokens(logits, inputs.suppressed) if tokens is None else tokens[:, index]
+        all_tokens.append(greedy)
+        if index + 1 < inputs.num_steps:
+            logits = step(all_tokens[-1][:, None], lengths + index, ones, 0)
+    return DecodingRun(np.stack(all_tokens, 1), np.stack(all_logits, 1))
+
+
+def greedy_tokens(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
+    """``[..., vocabulary]`` to the index of the largest logit that is not suppressed."""
+    allowed = np.array(logits)
+    allowed[..., list(suppressed)] = -np.inf
+    result: Ids = allowed.argmax(-1)
+    return result
+
+
+def eager_source_kv(model: Transformer, source: list[int]) -> list[State]:
+    """Each decoder layer's cross-attention keys and values of one source."""
+    ids = torch.tensor([source])
+    encoded = model.encode(ids, torch.tensor([len(source)], dtype=torch.int32))
+    return model.cross_attention_kv(encoded)
+
+
+def cached_source_kv(decoder: DecodeSession, row: int, length: int) -> list[State]:
+    """The keys and values that :func:`prefill_source` wrote to slot ``row``: by layer, float64."""
+    cross = [state.name for state in decoder.graph.states if state.role == StateRole.CROSS]
+    num_layers = 1 + max((int(name.split(".")[1]) for name in cross), default=-1)
+    states: list[State] = [{} for _ in range(num_layers)]
+    for name in cross:
+        kind, layer = name.split(".")
+        cached = torch.from_numpy(decoder.states[name][row : row + 1, :, :length])
+        states[int(layer)][kind] = cached.double()
+    return states
+
+
+def decode_eagerly(
+    model: Transformer, inputs: DecodingInputs, tokens: Ids, source_kv: list[list[State]] | None
+) -> Floats:
+    """The eager module's logits before each of ``tokens``: ``[rows, steps, vocabulary]``.
+
+    Every row is one pass over its whole sequence, without cache or padding.
+
+    Args:
+        source_kv: each row's cross-attention keys and values, by layer.
+    """
+    rows = []
+    for index, prompt in enumerate(inputs.prompts):
+        states = None if source_kv is None else source_kv[index]
+        source_lengths = None
+        if inputs.sources is not None:
+            source_lengths = torch.tensor([len(inputs.sources[index])], dtype=torch.int32)
+        ids = torch.tensor([[*prompt, *tokens[index, :-1].tolist()]])
+        step = Step.whole(torch.tensor([ids.shape[1]]), source_lengths)
+        hidden = model.decode(ids, step, states).hidden
+        rows.append(model.logits(hidden[:, len(prompt) - 1 :])[0])
+    result: Floats = torch.stack(rows).numpy()
+    return result
+
+
+def decode_eagerly_batched(model: Transformer, inputs: DecodingInputs, tokens: Ids) -> Floats:
+    """:func:`decode_eagerly` of a decoder in one padded batch: weights are read once."""
+    rows = [[*prompt, *tokens[index, :-1].tolist()] for index, prompt in enumerate(inputs.prompts)]
+    step = Step.whole(torch.from_numpy(lengths_of(rows)))
+    hidden = model.decode(torch.from_numpy(padded(rows)), step).hidden
+    selected = [
+        hidden[index, len(prompt) - 1 : len(rows[index])]
+        for index, prompt in enumerate(inputs.prompts)
+    ]
+    result: Floats = model.logits(torch.stack(selected)).numpy()
+    return result

@@ -1,0 +1,136 @@
+"""Pads attention heads with zeros to sizes that ONNX Runtime supports.
+
+``GroupQueryAttention`` needs multiples of 8 dimensions, and of 16 with rotary positions. Zeros in
+queries, keys and values change no score and no output, as long as the scale stays and rotary
+pairs stay together; the output matrix gets rows of zeros.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import msgspec
+import torch
+from torch import Tensor
+
+from export.checkpoint import Checkpoint
+from model.config import AttentionConfig, LayerConfig, NormConfig, NormKind, StackConfig
+
+MULTIPLE, ROTARY_MULTIPLE = 8, 16
+
+Weights = dict[str, Tensor]
+
+
+def pad_heads(checkpoint: Checkpoint) -> Checkpoint:
+    """An equivalent checkpoint with head sizes that the operators support.
+
+    Heads with a norm that subtracts the mean are not padded.
+    """
+    config, weights = checkpoint.config, dict(checkpoint.weights)
+    stacks = {
+        name: _pad_stack(f"{name}.layers", stack, weights)
+        for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
+        if stack is not None
+    }
+    if all(stack is getattr(config, name) for name, stack in stacks.items()):
+        return checkpoint
+    return dataclasses.replace(
+        checkpoint, config=msgspec.structs.replace(config, **stacks), weights=weights
+    )
+
+
+def _pad_stack(name: str, stack: StackConfig, weights: Weights) -> StackConfig:
+    layers = tuple(
+        _pad_layer(f"{name}.{index}", layer, weights) for index, layer in enumerate(stack.layers)
+    )
+    return stack if layers == stack.layers else msgspec.structs.replace(stack, layers=layers)
+
+
+def _pad_layer(name: str, layer: LayerConfig, weights: Weights) -> LayerConfig:
+    changes = {}
+    for field, attention, pad in (
+        ("attention", layer.attention, _pad_self_attention),
+        ("cross_attention", layer.cross_attention, _pad_cross_attention),
+    ):
+        if attention is not None and _padded_size(attention) != attention.head_size:
+            changes[field] = _pad_config(attention)
+            pad(name, attention, weights)
+    return msgspec.structs.replace(layer, **changes)
+
+
+def _padded_size(attention: AttentionConfig) -> int:
+    """The size of a padded head."""
+    norm = attention.head_norm
+    if norm is not None and norm.kind != NormKind.RMS:
+        return attention.head_size
+    multiple = MULTIPLE if attention.rotary is None else ROTARY_MULTIPLE
+    return -(-attention.head_size // multiple) * multiple
+
+
+def _pad_config(attention: AttentionConfig) -> AttentionConfig:
+    old, new = attention.head_size, _padded_size(attention)
+    rotary, norm = attention.rotary, attention.head_norm
+    if rotary is not None:
+        rotary = msgspec.structs.replace(rotary, size=rotary.size or old)
+    if norm is not None:
+        # The mean square is over more dimensions: it is old / new of what it was.
+        norm = NormConfig(kind=norm.kind, epsilon=norm.epsilon * old / new)
+    return msgspec.structs.replace(
+        attention,
+        head_size=new,
+        scale=old**-0.5 if attention.scale is None else attention.scale,
+        rotary=rotary,
+        head_norm=norm,
+    )
+
+
+def _pad_self_attention(name: str, attention: AttentionConfig, weights: Weights) -> None:
+    pad_last = _head_padder(attention)
+    packed = attention.num_heads + 2 * attention.num_kv_heads
+    _transform(weights, f"{name}.mixer.qkv", lambda x: pad_last(x, packed))
+    _pad_rows(weights, f"{name}.mixer.output.weight", attention)
+    for term in attention.disentangled.terms if attention.disentangled is not None else ():
+        table = f"{name}.mixer.content_bias.{term}"
+        weights[table] = pad_last(weights[table], attention.num_heads)
+    global_tokens = f"{name}.mixer.global_tokens"
+    _transform(weights, f"{global_tokens}.query", lambda x: pad_last(x, attention.num_heads))
+    kv_heads = 2 * attention.num_kv_heads
+    _transform(weights, f"{global_tokens}.key_value", lambda x: pad_last(x, kv_heads))
+    norm_scale = (attention.head_size / _padded_size(attention)) ** 0.5
+    for norm in ("query_norm", "key_norm"):
+        _transform(weights, f"{name}.mixer.{norm}", lambda x: pad_last(x, 1) * norm_scale)
+
+
+def _pad_cross_attention(name: str, attention: AttentionConfig, weights: Weights) -> None:
+    pad_last, name = _head_padder(attention), f"{name}.cross_attention"
+    _transform(weights, f"{name}.query", lambda x: pad_last(x, attention.num_heads))
+    _transform(weights, f"{name}.key_value", lambda x: pad_last(x, 2 * attention.num_kv_heads))
+    _pad_rows(weights, f"{name}.output.weight", attention)
+
+
+def _head_padder(attention: AttentionConfig) -> Callable[[Tensor, int], Tensor]:
+    """A function that pads ``[..., heads * old]`` to ``[..., heads * new]``.
+
+    It pads each half of a head separately, which keeps rotary pairs ``(i, i + size / 2)``.
+    """
+    old, new = attention.head_size, _padded_size(attention)
+    positions = torch.arange(old)
+    positions[old // 2 :] += new // 2 - old // 2
+
+    def pad_last(x: Tensor, num_heads: int) -> Tensor:
+        heads = x.reshape(*x.shape[:-1], num_heads, old)
+        padded = heads.new_zeros(*heads.shape[:-1], new)
+        padded[..., positions] = heads
+        return padded.flatten(-2, -1)
+
+    return pad_last
+
+
+def _transform(weights: Weights, module: str, change: Callable[[Tensor], Tensor]) -> None:
+    for name in (f"{module}.weight", f"{module}.bias"):
+        if name in weights:
+            weights[name] = change(weights[name])
+
+
+def _pad_rows(weights: Weights, name: str, attention: AttentionConfig) -> None:
+    pad_last = _head_padder(attention)
+    weights[name] = pad_last(weights[name].T, attention.num_heads).T.contiguous()

@@ -1,0 +1,61 @@
+"""The inputs of the parity check: random rows of token ids and tokenized sample texts."""
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from export.checkpoint import Checkpoint
+from export.decoding import DecodingInputs
+from export.errors import ParityError
+from model.config import Kind
+
+NUM_STEPS = 32
+# For a large model, whose every step, and every row in the eager module, reads gigabytes.
+NUM_LARGE_STEPS = 8
+NUM_LARGE_ROWS = 6
+RANDOM_LENGTHS = (13, 1, 7, 4)
+SEED = 20170612
+
+
+def parity_rows(checkpoint: Checkpoint) -> list[list[int]]:
+    """Random rows of several lengths, then the tokenized sample inputs."""
+    rng = np.random.default_rng(SEED)
+    limit = checkpoint.config.position.max_positions
+    vocabulary_size = checkpoint.config.vocabulary_size
+    rows = [
+        rng.integers(0, vocabulary_size, min(length, max(1, limit // 2))).tolist()
+        for length in RANDOM_LENGTHS
+    ]
+    return rows + tokenize_samples(checkpoint)
+
+
+def tokenize_samples(checkpoint: Checkpoint) -> list[list[int]]:
+    """The sample inputs as rows of ids, truncated to the model's positions."""
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+    limit = checkpoint.config.position.max_positions
+    rows = [tokenizer.encode(text).ids[:limit] for text in checkpoint.sample_inputs]
+    return [row for row in rows if row]
+
+
+def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs:
+    """:func:`parity_rows` as prompts of a decoder, or as sources of an encoder-decoder.
+
+    Raises:
+        ParityError: an encoder-decoder without a decoder start token.
+    """
+    rows, special = parity_rows(checkpoint), checkpoint.special_tokens
+    num_steps = NUM_STEPS
+    if is_large:
+        rows, num_steps = rows[:NUM_LARGE_ROWS], NUM_LARGE_STEPS
+    limit = checkpoint.config.position.max_positions
+    suppressed = special.suppressed
+    if checkpoint.config.kind == Kind.DECODER:
+        num_steps = max(1, min(num_steps, limit - max(map(len, rows))))
+        return DecodingInputs(prompts=rows, num_steps=num_steps, suppressed=suppressed)
+    if special.decoder_start is None:
+        raise ParityError("an encoder-decoder needs special_tokens.decoder_start")
+    start = special.decoder_start
+    # Forced prefixes: the targets of the random rows start with 0 to 3 random tokens.
+    prefixes = [[start, *rows[index][:index]] for index in range(len(RANDOM_LENGTHS))]
+    prompts = prefixes + [[start]] * (len(rows) - len(prefixes))
+    num_steps = max(1, min(num_steps, limit - max(map(len, prompts))))
+    return DecodingInputs(prompts=prompts, num_steps=num_steps, sources=rows, suppressed=suppressed)

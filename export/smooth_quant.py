@@ -1,0 +1,210 @@
+"""SmoothQuant (Xiao et al. 2023): makes activations easier to quantize.
+
+A few channels of a Transformer's activations are far larger than the others, so an int8 scale
+for a whole row leaves the others few steps. Dividing a channel by ``s`` where it is computed and
+multiplying its row of the next matrix by ``s`` keeps the result and evens out the channels:
+``s_j = max|x_j|^a / max|w_j|^(1 - a)`` (equation 4), with the migration strength ``a``.
+
+Scales move into the fp32 weights before the graphs are traced: they cost nothing at run time, and
+the fp32 parity check covers them. In post-norm layers the residual connection also reads the
+matrix's input, so no weight can absorb the division: an int8 graph divides at run time
+(:func:`residual_smoothing_factors`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from model.basics import Linear
+from model.config import AttentionConfig, Kind, LayerConfig, ModelConfig, NormKind, NormOrder
+from model.kernels import Step
+from model.transformer import from_weights
+
+MIGRATION_STRENGTH = 0.5
+RESIDUAL_MIGRATION_STRENGTH = 0.7  # where the graph divides at run time
+MIN_RELATIVE_RANGE = 0.1  # of the mean channel
+
+# Matrices that read the residual stream of a post-norm layer.
+RESIDUAL_CONSUMERS = (
+    "mixer.qkv",
+    "mixer.global_tokens.query",
+    "mixer.global_tokens.key_value",
+    "cross_attention.query",
+    "cross_attention.key_value",
+    "feed_forward.input",
+)
+
+Weights = dict[str, Tensor]
+
+
+class ActivationRanges:
+    """The largest magnitude of each input channel of every linear map, by the map's name."""
+
+    def __init__(self) -> None:
+        self.by_name: Weights = {}
+
+    def update(self, name: str, x: Tensor) -> None:
+        """Includes ``x [..., channels]``, an input of the linear map ``name``."""
+        largest = x.detach().flatten(0, -2).abs().amax(0)
+        self.by_name[name] = torch.maximum(self.by_name.get(name, largest), largest)
+
+    @contextmanager
+    def record(self, model: nn.Module) -> Iterator[None]:
+        """Includes every input of the linear maps of ``model`` while the context is open."""
+        handles = []
+        for name, module in model.named_modules():
+            if isinstance(module, Linear):
+                handles.append(
+                    module.register_forward_pre_hook(
+                        lambda _, inputs, name=name: self.update(name, inputs[0])
+                    )
+                )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+@dataclass(frozen=True)
+class ScaleMigration:
+    """Channels that ``producer`` computes and only ``consumer``, a linear map, reads.
+
+    They are the outputs of ``producer`` from ``start`` on. With ``attention``, they are values:
+    ``consumer`` reads each once for every query head of its group.
+    """
+
+    producer: str
+    consumer: str
+    start: int = 0
+    attention: AttentionConfig | None = None
+
+
+def smooth_activations(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Weights:
+    """Weights of an equivalent model with smooth activations.
+
+    Args:
+        rows: token ids of ordinary text, on which activations are measured.
+    """
+    result = dict(weights)
+    migrations = list(scale_migrations(config))
+    if migrations and rows:
+        ranges = _measure(config, result, rows)
+        for migration in migrations:
+            _migrate(result, migration, ranges)
+    return result
+
+
+def residual_smoothing_factors(
+    config: ModelConfig, weights: Weights, rows: list[list[int]]
+) -> Weights:
+    """Divisors for matrix inputs that come from a residual stream, as in post-norm layers.
+
+    The graph divides the input by them; the matrix's rows are multiplied by them.
+
+    Returns:
+        ``[channels]`` by the names of the matrices.
+    """
+    consumers = [
+        f"{stack}.layers.{index}.{consumer}"
+        for stack, layers in (("encoder", config.encoder), ("decoder", config.decoder))
+        for index, layer in enumerate(() if layers is None else layers.layers)
+        if layer.norm_order == NormOrder.POST
+        for consumer in RESIDUAL_CONSUMERS
+    ]
+    if not consumers or not rows:
+        return {}
+    ranges = _measure(config, weights, rows).by_name
+    return {
+        f"{consumer}.weight": _scales(
+            ranges[consumer],
+            weights[f"{consumer}.weight"].abs().amax(1),
+            RESIDUAL_MIGRATION_STRENGTH,
+        )
+        for consumer in consumers
+        if consumer in ranges and f"{consumer}.weight" in weights
+    }
+
+
+def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> ActivationRanges:
+    model, ranges = from_weights(config, weights), ActivationRanges()
+    with torch.inference_mode(), ranges.record(model):
+        for row in rows:
+            ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
+            source_lengths, states = None, None
+            if config.encoder is not None:
+                segments = torch.zeros_like(ids) if config.embedding.num_segments else None
+                encoded = model.encode(ids, lengths, segments)
+            if config.kind == Kind.ENCODER_DECODER:
+                source_lengths, states = lengths, model.cross_attention_kv(encoded)
+            if config.decoder is not None:
+                model.decode(ids, Step.whole(lengths, source_lengths), states)
+    return ranges
+
+
+def scale_migrations(config: ModelConfig) -> Iterator[ScaleMigration]:
+    """Every place where a scale can move from one weight to the next.
+
+    Post-norm layers have none: the residual connection reads the norm's output too.
+    """
+    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        for index, layer in enumerate(() if stack is None else stack.layers):
+            if layer.norm_order != NormOrder.POST:
+                yield from _layer_migrations(f"{name}.layers.{index}", layer)
+
+
+def _layer_migrations(name: str, layer: LayerConfig) -> Iterator[ScaleMigration]:
+    attention = layer.attention
+    suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
+    # Global tokens read the norm and compute values with matrices of their own.
+    if attention is not None and not attention.num_global_tokens:
+        if (layer.mixer_norm or layer.norm).kind != NormKind.NONE:
+            yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
+        start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
+        yield ScaleMigration(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
+    if layer.cross_attention is not None:
+        norm = f"{name}.cross_attention_norm{suffix}"
+        yield ScaleMigration(norm, f"{name}.cross_attention.query")
+    if layer.feed_forward is None or layer.feed_forward.experts is not None:
+        return
+    yield ScaleMigration(f"{name}.feed_forward_norm{suffix}", f"{name}.feed_forward.input")
+    if layer.feed_forward.gated:  # the output is linear in the half that is not activated
+        start = layer.feed_forward.inner_size
+        yield ScaleMigration(f"{name}.feed_forward.input", f"{name}.feed_forward.output", start)
+
+
+def _migrate(weights: Weights, migration: ScaleMigration, ranges: ActivationRanges) -> None:
+    matrix = weights[f"{migration.consumer}.weight"]  # [channels, outputs]
+    input_range, weight_range = ranges.by_name[migration.consumer], matrix.abs().amax(1)
+    if migration.attention is not None:
+        input_range, weight_range = (
+            _max_over_group(x, migration.attention) for x in (input_range, weight_range)
+        )
+    scales = _scales(input_range, weight_range, MIGRATION_STRENGTH)
+    stop = migration.start + scales.numel()
+    for name in (f"{migration.producer}.weight", f"{migration.producer}.bias"):
+        if name in weights:
+            weights[name] = weights[name].clone()
+            weights[name][..., migration.start : stop] /= scales
+    if migration.attention is not None:
+        group = migration.attention.num_heads // migration.attention.num_kv_heads
+        heads = scales.view(migration.attention.num_kv_heads, migration.attention.head_size)
+        scales = heads.repeat_interleave(group, 0).flatten()
+    weights[f"{migration.consumer}.weight"] = matrix * scales[:, None]
+
+
+def _scales(input_range: Tensor, weight_range: Tensor, strength: float) -> Tensor:
+    """``s`` of each channel."""
+    # A channel that is small on the samples may be large on other text.
+    input_range = input_range.clamp(min=MIN_RELATIVE_RANGE * float(input_range.mean()))
+    weight_range = weight_range.clamp(min=MIN_RELATIVE_RANGE * float(weight_range.mean()))
+    return input_range**strength / weight_range ** (1 - strength)
+
+
+def _max_over_group(x: Tensor, attention: AttentionConfig) -> Tensor:
+    """``[heads * head_size]`` to the maximum over the query heads of each key-value head."""
+    group = attention.num_heads // attention.num_kv_heads
+    return x.view(attention.num_kv_heads, group, attention.head_size).amax(1).flatten()

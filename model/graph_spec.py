@@ -1,0 +1,153 @@
+"""The graphs of a bundle: inputs, outputs and states. Imports no torch and no ONNX package.
+
+Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
+
+========================  =========================================================
+``encode`` of an encoder  in: ``token_ids [batch, length]``, ``lengths [batch]`` (valid
+                          tokens of each right-padded row), ``segment_ids [batch,
+                          length]`` if the model has segments, ``logit_positions
+                          [chosen]`` as below in a masked language model.
+                          out: ``embeddings [batch, size]`` and ``token_embeddings
+                          [batch, length, hidden]``; or ``logits``: of texts ``[batch,
+                          labels]``, of tokens ``[batch, length, labels]``, of an
+                          answer's start and end ``[batch, length, 2]``, of masked
+                          tokens ``[chosen, vocabulary]``.
+``encode`` of an          in: ``token_ids``, ``lengths``. out: one tensor for every
+encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``.
+``decode``                in: ``token_ids [batch, length]``, ``logit_positions
+                          [chosen]`` (int32; ``row * length + index`` of the tokens
+                          to compute logits after), ``num_cached_tokens [batch]``,
+                          ``num_new_tokens [batch]`` (valid ids of each right-padded
+                          row), ``max_total_length []`` (the largest sum
+                          of the two), for encoder-decoders ``source_lengths
+                          [batch]`` and ``max_source_length []``, and every state.
+                          out: ``logits [chosen, vocabulary]``, and every state,
+                          updated.
+``attend``                as ``decode``, and out, as softmax weights: ``cross_attention
+                          [batch, layers, heads, length, source_length]`` of an
+                          encoder-decoder, ``self_attention [batch, layers, heads,
+                          length, total_length]``. May be missing.
+========================  =========================================================
+
+``decode`` accepts any lengths with an empty cache, length 1 with ragged caches, and a longer chunk
+over a cache for one row at a time. ``max_chunk`` = 1 in :class:`GraphSpec` means one new token per
+run. With ``chunk_within_source``, a run of more than one new token has one row, and no more tokens
+than the row's source.
+
+*Slot state* is every tensor that a running sequence owns. A state is bound as input and output on
+the same memory; its shape is ``batch`` followed by the shape of a slot.
+"""
+
+import math
+import re
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+# The graph that returns attention weights.
+ATTEND = "attend"
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+TokenId = Count
+LargeCount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+# A dimension is a number, or the name of a dynamic one: "batch", "length", ...
+Shape = tuple[int | str, ...]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a manifest; unknown fields are errors."""
+
+
+class AttentionKind(StrEnum):
+    """An attention of a decoder; the name of its output of the graph :data:`ATTEND`."""
+
+    CROSS = "cross_attention"
+    SELF = "self_attention"
+
+
+class StateRole(StrEnum):
+    """``KV`` grows by one row per token, ``CROSS`` is written once, ``RECURRENT`` is fixed-size."""
+
+    KV = "kv"
+    CROSS = "cross"
+    RECURRENT = "recurrent"
+
+
+class Dtype(StrEnum):
+    """Element types, with the names of numpy and ``ml_dtypes``."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT8 = "int8"
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of one element."""
+        return int(re.sub(r"\D", "", self.value)) // 8
+
+
+class TensorSpec(Record, frozen=True, kw_only=True):
+    name: str
+    dtype: Dtype
+    shape: Shape
+
+
+class StateSpec(Record, frozen=True, kw_only=True):
+    """One tensor that a running sequence owns.
+
+    Attributes:
+        shape: of one slot. The server chooses ``"length"`` of a ``KV`` state and
+            ``"source_length"`` of a ``CROSS`` state.
+        input: the graph's input for the state.
+        output: the graph's output for the state.
+        source: the output of ``encode`` that fills a ``CROSS`` state.
+    """
+
+    name: str
+    role: StateRole
+    dtype: Dtype
+    shape: Shape
+    input: str
+    output: str
+    source: str | None = None
+
+
+class GraphSpec(Record, frozen=True, kw_only=True):
+    """One ONNX file.
+
+    Attributes:
+        inputs: without the states.
+        outputs: without the states.
+        max_chunk: the most new tokens per run; None for no limit.
+        chunk_within_source: see the module's docstring.
+        disabled_optimizers: ONNX Runtime's graph transformations to disable, as in the parity
+            check.
+    """
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    states: tuple[StateSpec, ...] = ()
+    max_chunk: Size | None = None
+    chunk_within_source: bool = False
+    disabled_optimizers: tuple[str, ...] = ()
+
+    def output(self, name: str) -> TensorSpec:
+        """The output with this name, which must exist."""
+        (found,) = (tensor for tensor in self.outputs if tensor.name == name)
+        return found
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Bytes per token of one sequence, over all ``KV`` states."""
+        return sum(
+            math.prod(size for size in state.shape if isinstance(size, int)) * state.dtype.num_bytes
+            for state in self.states
+            if state.role == StateRole.KV
+        )

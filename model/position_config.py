@@ -1,0 +1,137 @@
+"""How a model encodes token positions, as frozen values. Imports no torch."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class PositionKind(StrEnum):
+    """Absolute positions: added to a token's embedding."""
+
+    NONE = "none"  # attention may use relative ones: see AttentionConfig
+    # [sin | cos] halves; frequencies fall geometrically from 1 ...
+    SINUSOIDAL = "sinusoidal"  # to 1 / 10,000, as in tensor2tensor and fairseq
+    SINUSOIDAL_PAPER = "sinusoidal_paper"  # to almost that: Vaswani et al. 2017, section 3.5
+    LEARNED = "learned"  # Gehring et al. 2017; BERT
+
+
+class RelativeBiasKind(StrEnum):
+    """Relative positions: added to attention scores, by the distance of key and query."""
+
+    BUCKETS = "buckets"  # Raffel et al. 2020 (T5), section 2.1
+    LINEAR = "linear"  # Press et al. 2021 (ALiBi)
+
+
+class SignalKind(StrEnum):
+    """The timing signal of layers that run several times, added to their input."""
+
+    NONE = "none"
+    SINUSOIDAL = "sinusoidal"  # Dehghani et al. 2018, equation 4
+
+
+class DistanceKind(StrEnum):
+    """Which distances share a row of a table of relative positions."""
+
+    CLIPPED = "clipped"  # Shaw et al. 2018
+    LOGARITHMIC = "logarithmic"  # He et al. 2021 (DeBERTa v2)
+
+
+class DisentangledTerm(StrEnum):
+    """He et al. 2020, equation 2."""
+
+    CONTENT_TO_POSITION = "content_to_position"
+    POSITION_TO_CONTENT = "position_to_content"
+
+
+class ConfigStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class PositionConfig(ConfigStruct, frozen=True, kw_only=True):
+    """``first``: the position of a sequence's first token, for sinusoids."""
+
+    kind: PositionKind
+    max_positions: int
+    first: int = 0
+
+
+class LinearScaling(ConfigStruct, frozen=True, kw_only=True, tag=True):
+    """Divides positions by ``factor`` (Chen et al. 2023)."""
+
+    factor: float
+
+
+class Llama3Scaling(ConfigStruct, frozen=True, kw_only=True, tag=True):
+    """Divides low frequencies by ``factor`` and keeps high ones (Llama Team 2024).
+
+    A frequency is low or high by its number of rotations within ``original_positions``.
+    """
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_positions: int
+
+
+class YarnScaling(ConfigStruct, frozen=True, kw_only=True, tag=True):
+    """YaRN (Peng et al. 2023, section 3.2): a ramp between kept and divided frequencies.
+
+    The ramp runs from the dimension with ``fast`` rotations within ``original_positions`` to
+    the one with ``slow`` rotations; ``whole`` rounds both outwards.
+    """
+
+    factor: float
+    original_positions: int
+    fast: float = 32.0
+    slow: float = 1.0
+    whole: bool = True
+
+
+class ListedScaling(ConfigStruct, frozen=True, kw_only=True, tag=True):
+    """Divides each frequency by its own factor (Ding et al. 2024, LongRoPE)."""
+
+    factors: tuple[float, ...]
+
+
+RotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | ListedScaling
+
+
+class RotaryConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Rotary position embedding (Su et al. 2021, RoFormer), in the half-split layout.
+
+    Attributes:
+        size: number of dimensions of a head that are rotated, in pairs
+            ``(i, i + head_size / 2)`` from ``i = 0`` on. Default: all.
+        magnitude: multiplies the rotated dimensions.
+    """
+
+    base: float = 10_000.0
+    size: int | None = None
+    scaling: RotaryScaling | None = None
+    magnitude: float = 1.0
+
+
+class RelativeBiasConfig(ConfigStruct, frozen=True, kw_only=True):
+    """A bias for each head and distance. Layers with equal configurations share it.
+
+    ``num_buckets`` and ``max_distance`` are for :attr:`RelativeBiasKind.BUCKETS`: distances
+    from ``max_distance`` on share the last bucket.
+    """
+
+    kind: RelativeBiasKind
+    num_buckets: int = 0
+    max_distance: int = 0
+
+
+class DisentangledConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Disentangled attention: scores of contents with relative positions (He et al. 2020).
+
+    A table has a row for each of ``2 * span`` ranges of distances; distances from
+    ``max_distance`` on share the last one. :attr:`DisentangledTerm.CONTENT_TO_POSITION` alone,
+    with clipped distances, is the key term of Shaw et al. 2018.
+    """
+
+    kind: DistanceKind
+    span: int
+    max_distance: int
+    terms: tuple[DisentangledTerm, ...]

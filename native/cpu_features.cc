@@ -1,0 +1,48 @@
+#include "cpu_features.h"
+
+#include <cpuid.h>
+
+// Bit numbers: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, CPUID.
+namespace cpu_features {
+namespace {
+
+struct Registers {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+};
+
+Registers cpuid(unsigned leaf, unsigned subleaf = 0) {
+  Registers found;
+  if (!__get_cpuid_count(leaf, subleaf, &found.a, &found.b, &found.c, &found.d)) return {};
+  return found;
+}
+
+bool has_bit(unsigned word, unsigned bit) { return word & 1u << bit; }
+
+// Whether the operating system saves the registers in `mask` (XCR0) at a context switch.
+bool os_saves(unsigned mask) {
+  if (!has_bit(cpuid(1).c, 27)) return false;  // OSXSAVE
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & mask) == mask;
+}
+
+constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6;
+
+}  // namespace
+
+bool has_avx2_and_fma() {
+  return os_saves(kAvxState) && has_bit(cpuid(7).b, 5) && has_bit(cpuid(1).c, 12) &&
+         has_bit(cpuid(1).c, 29);
+}
+bool has_avx512() { return os_saves(kAvx512State) && has_bit(cpuid(7).b, 16); }
+bool has_avx512_and_vnni() {
+  const Registers found = cpuid(7);
+  return has_avx2_and_fma() && has_avx512() && has_bit(found.b, 17) && has_bit(found.b, 30) &&
+         has_bit(found.b, 31) && has_bit(found.c, 11);
+}
+bool has_vnni() {
+  if (has_bit(cpuid(7).c, 11)) return true;  // AVX512_VNNI
+  return cpuid(7).a >= 1 && has_bit(cpuid(7, 1).a, 4);
+}
+
+}  // namespace cpu_features

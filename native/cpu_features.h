@@ -1,0 +1,16 @@
+// CPU features that choose the kernels. A feature counts only if the operating system saves its
+// registers at a context switch.
+#pragma once
+
+namespace cpu_features {
+
+// AVX2, FMA and F16C: the least that the kernels need.
+bool has_avx2_and_fma();
+// AVX512F.
+bool has_avx512();
+// AVX512F, BW, DQ, VL and VNNI: what the 512-bit kernels need.
+bool has_avx512_and_vnni();
+// AVX-VNNI or AVX512-VNNI: int8 dot products in ONNX Runtime's own kernels.
+bool has_vnni();
+
+}  // namespace cpu_features

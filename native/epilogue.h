@@ -1,0 +1,43 @@
+// What a matrix product does with its sums before it stores them: bias, activation, residual.
+// PackedMatMul and DynamicInt8MatMul share it; simd/panel_epilogue.h applies it to the sums while
+// they are in registers.
+//
+// In GEMM's letters, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N
+// is num_outputs.
+#pragma once
+
+#include <stdint.h>
+
+// Outputs side by side in a packed panel of W. A micro-kernel's nr is one or two panels.
+constexpr int64_t kPanelWidth = 16;
+
+// kSiluGate (SwiGLU: Shazeer 2020): W has 2n outputs, and each panel holds eight of the first n,
+// then the eight of the last n that they gate. server/runtime/kernels/epilogue.py packs them so and
+// has the same numbers.
+enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSiluGate = 3 };
+
+// y = activation(sum + bias) + residual; with a gate, silu(first half) * second half + residual.
+struct Epilogue {
+  const float* bias;      // [panels][16], or null
+  const float* residual;  // shaped as y, or null
+  Activation activation;
+
+  bool is_gated() const { return activation == Activation::kSiluGate; }
+  // The width of y.
+  int64_t width_of(int64_t num_outputs) const { return is_gated() ? num_outputs / 2 : num_outputs; }
+};
+
+// The rows of x and y to compute: `count` of them, from the `first` on.
+struct Rows {
+  const int32_t* indices;  // ascending; null: every row
+  int64_t first, count;
+
+  int64_t operator[](int64_t i) const { return indices ? indices[first + i] : first + i; }
+  // How many rows, counted from the first, are adjacent in memory.
+  int64_t num_adjacent() const {
+    int64_t size = indices ? 1 : count;
+    while (size < count && indices[first + size] == indices[first] + size) size++;
+    return size;
+  }
+  Rows slice(int64_t begin, int64_t size) const { return {indices, first + begin, size}; }
+};

@@ -1,0 +1,49 @@
+// y = epilogue(x W) in int8: each row of x is quantized to 8 bits as it comes (dynamic
+// quantization), W was quantized per output by the export. int8_pairing.cc orders W;
+// simd/int8_microkernel_avx2.h and simd/int8_microkernel_avx512.h have the micro-kernels.
+//
+// Sums of products are exact, so that results equal those of the standard operators bit by bit.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "epilogue.h"
+
+namespace int8_matmul {
+
+// kr: the inputs of an output that lie side by side; one instruction adds their four products. Four
+// such inputs of a panel are a group.
+constexpr int64_t kKr = 4;
+
+// W [num_inputs, num_outputs], packed: [panels][groups][16 outputs][4 inputs], padded with zeros.
+//
+// The products of inputs 2i and 2i + 1 with unsigned bytes must add up within 16 bits. The groups
+// of a pair must do so together.
+struct PackedMatrix {
+  const int8_t* weights;
+  // [panels][1 + groups]: the number of groups in pairs, which come first; then the byte of x at
+  // which each group's inputs begin.
+  const uint16_t* group_order;
+  const float* scales;             // [panels][16]
+  const int32_t* zero_point_sums;  // [panels][16]: the zero point 128 times the sum of the weights
+  int64_t num_inputs;
+  int64_t num_outputs;
+
+  int64_t num_groups() const { return (num_inputs + kKr - 1) / kKr; }
+  int64_t num_panels() const { return (num_outputs + kPanelWidth - 1) / kPanelWidth; }
+};
+
+// Quantizes rows of x [.., num_inputs], first multiplied by input_factors [num_inputs] unless that
+// is null. Writes bytes [rows.count][4 * groups], with zero point 128 and padded with zeros, and
+// the largest magnitude of each row, max_abs [rows.count]: 127 steps.
+using Quantize = void(const float* x, const float* input_factors, const Rows& rows,
+                      int64_t num_inputs, uint8_t* bytes, float* max_abs);
+
+// Computes panels first_panel .. last_panel - 1 of the given rows of y [.., width]. `bytes` and
+// `max_abs` begin with the first of those rows.
+using Multiply = void(const uint8_t* bytes, const float* max_abs, const Rows& rows,
+                      const PackedMatrix& matrix, const Epilogue& epilogue, int64_t first_panel,
+                      int64_t last_panel, float* y);
+
+}  // namespace int8_matmul

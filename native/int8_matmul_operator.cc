@@ -1,0 +1,98 @@
+#include "int8_matmul_operator.h"
+
+#include "int8_matmul.h"
+#include "kernels.h"
+#include "matmul_call.h"
+
+namespace ort {
+namespace {
+
+constexpr int64_t kTaskProducts = 1'000'000;  // multiply-adds: about 10 microseconds
+constexpr int64_t kTaskRows = 256, kMinRows = 4;
+constexpr int64_t kQuantizeTaskRows = 16;
+
+enum Input : size_t {
+  kX,
+  kWeights,
+  kGroupOrder,
+  kScales,
+  kZeroPointSums,
+  kInputFactors,
+  kFirstParameter
+};
+
+struct Work {
+  const MatMulCall& call;
+  int8_matmul::PackedMatrix matrix;
+  const float* input_factors;
+  TaskGrid tasks;
+  float* max_abs;  // [rows]
+  uint8_t* bytes;  // [rows][row_bytes]
+
+  int64_t row_bytes() const { return matrix.num_groups() * int8_matmul::kKr; }
+};
+
+void quantize_task(void* data, size_t index) {
+  const Work& work = *static_cast<Work*>(data);
+  const int64_t begin = static_cast<int64_t>(index) * kQuantizeTaskRows;
+  const Rows& rows = work.call.rows;
+  kernels().int8_quantize(work.call.x, work.input_factors,
+                          rows.slice(begin, min(kQuantizeTaskRows, rows.count - begin)),
+                          work.call.num_inputs, work.bytes + begin * work.row_bytes(),
+                          work.max_abs + begin);
+}
+
+void multiply_task(void* data, size_t index) {
+  const Work& work = *static_cast<Work*>(data);
+  const int64_t task = static_cast<int64_t>(index);
+  const Rows rows = work.tasks.rows(task);
+  const int64_t begin = rows.first - work.call.rows.first;
+  kernels().int8_multiply(work.bytes + begin * work.row_bytes(), work.max_abs + begin, rows,
+                          work.matrix, work.call.epilogue, work.tasks.first_panel(task),
+                          work.tasks.last_panel(task), work.call.y);
+}
+
+struct DynamicInt8MatMul {
+  static constexpr const char* kName = "DynamicInt8MatMul";
+  static constexpr Parameter kInputs[] = {
+      {kFloat}, {kInt8}, {kUInt16}, {kFloat}, {kInt32}, {kFloat, true}, MATMUL_PARAMETERS};
+  static constexpr Parameter kOutputs[] = {{kFloat}};
+
+  MatMulAttributes attributes;
+
+  Status* create(const Api& api, const KernelInfo* info) { return attributes.read(api, info); }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    MatMulCall call{};
+    RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
+    void* inputs[kFirstParameter] = {};
+    for (size_t index = kWeights; index < kFirstParameter; index++) {
+      const Value* value = nullptr;
+      RETURN_IF_FAILED(api.Input(context, index, &value));
+      if (value) RETURN_IF_FAILED(api.Data(value, &inputs[index]));
+    }
+    Work work{call,
+              {static_cast<const int8_t*>(inputs[kWeights]),
+               static_cast<const uint16_t*>(inputs[kGroupOrder]),
+               static_cast<const float*>(inputs[kScales]),
+               static_cast<const int32_t*>(inputs[kZeroPointSums]), call.num_inputs,
+               call.num_outputs},
+              static_cast<const float*>(inputs[kInputFactors]),
+              TaskGrid(call, kTaskRows, kTaskProducts, kMinRows), nullptr, nullptr};
+    const int64_t num_rows = call.rows.count;
+    Scratch scratch;
+    void* const memory = scratch.allocate(num_rows * (work.row_bytes() + sizeof(float)));
+    if (!memory) return out_of_memory(api);
+    work.max_abs = static_cast<float*>(memory);
+    work.bytes = reinterpret_cast<uint8_t*>(work.max_abs + num_rows);
+    RETURN_IF_FAILED(
+        run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeTaskRows), &work));
+    return run_tasks(api, context, multiply_task, work.tasks.count(), &work);
+  }
+};
+
+}  // namespace
+
+const Operator& dynamic_int8_matmul() { return make_operator<DynamicInt8MatMul>(); }
+
+}  // namespace ort

@@ -1,0 +1,16 @@
+// triune.DynamicInt8MatMul: y = epilogue(x W) in int8, x quantized row by row at run time
+// (int8_matmul.h).
+//
+// Inputs: x, float [.., num_inputs]; weights, group order, scales and zero-point sums as
+// int8_matmul::PackedMatrix has them; input factors, float [num_inputs], optional; then
+// MATMUL_PARAMETERS. Output: y, float [.., Epilogue::width_of(num_outputs)].
+// Attributes: those of MatMulAttributes, all required.
+#pragma once
+
+#include "ort_api.h"
+
+namespace ort {
+
+const Operator& dynamic_int8_matmul();
+
+}  // namespace ort

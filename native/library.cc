@@ -1,0 +1,55 @@
+// Entry points of the library: which kernels this CPU supports, asked by
+// server/runtime/kernels/library.py, and the registration of the operators with ONNX Runtime.
+
+#include "attention_operator.h"
+#include "cpu_features.h"
+#include "exported.h"
+#include "int8_matmul_operator.h"
+#include "matmul_operator.h"
+#include "norm_operator.h"
+#include "operator.h"
+
+namespace {
+
+// Flags; server/runtime/kernels/library.py has the same numbers.
+enum Kernels : int {
+  kInt8MatMul = 1,
+  kMatMul = 2,
+  kLogits = 4,
+  kAttention = 8,
+  kNorm = 16,
+  kAll = 31
+};
+
+}  // namespace
+
+// The kernels that this CPU can run.
+EXPORTED int triune_supported_kernels() {
+  return cpu_features::has_avx2_and_fma() ? kAll : 0;
+}
+
+// Those that are faster than ONNX Runtime's own operators on this CPU. ONNX Runtime multiplies int8
+// with VNNI and fp32 with AVX-512 where it can; the kernels here do so if the CPU has both.
+EXPORTED int triune_preferred_kernels() {
+  int kernels = triune_supported_kernels();
+  if (cpu_features::has_avx512_and_vnni()) return kernels;
+  if (cpu_features::has_vnni()) kernels &= ~kInt8MatMul;
+  if (cpu_features::has_avx512()) kernels &= ~kMatMul;
+  return kernels;
+}
+
+// ONNX Runtime calls it for each session that registers the library.
+EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBase* base) {
+  const ort::Table table = base->get_api(ort::kVersion);
+  if (!table) return nullptr;
+  const ort::Api api(table);
+  static ort::Domain* domain = nullptr;
+  if (!domain) {
+    RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
+    RETURN_IF_FAILED(api.Add(domain, &ort::dynamic_int8_matmul()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::packed_matmul()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
+  }
+  return api.Add(options, domain);
+}

@@ -1,0 +1,103 @@
+#include "matmul_call.h"
+
+#include <string.h>
+
+namespace ort {
+namespace {
+
+constexpr int64_t kMaxPanelTasks = 64;
+constexpr int64_t kMaxNrPanels = 2;  // of any micro-kernel
+
+template <typename T>
+Status* data_of(const Api& api, const Value* value, const T*& out) {
+  void* data = nullptr;
+  if (value) RETURN_IF_FAILED(api.Data(value, &data));
+  out = static_cast<const T*>(data);
+  return nullptr;
+}
+
+// Writes the indices of rows that are not padding; returns their number.
+int64_t list_rows(const int32_t* lengths, int64_t batch, int64_t length, int32_t* indices) {
+  int64_t count = 0;
+  for (int64_t b = 0; b < batch; b++) {
+    for (int64_t i = 0; i < min(length, lengths[b]); i++) {
+      indices[count++] = static_cast<int32_t>(b * length + i);
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
+  int64_t number = 0;
+  RETURN_IF_FAILED(api.Attribute(info, "num_outputs", &num_outputs));
+  RETURN_IF_FAILED(api.Attribute(info, "activation", &number));
+  if (num_outputs < 1) return api.CreateStatus(kInvalidArgument, "num_outputs must be positive");
+  if (number < 0 || number > static_cast<int64_t>(Activation::kSiluGate)) {
+    return api.CreateStatus(kInvalidArgument, "activation must be 0 to 3");
+  }
+  activation = static_cast<Activation>(number);
+  return nullptr;
+}
+
+Status* MatMulCall::read(const Api& api, KernelContext* context,
+                         const MatMulAttributes& attributes, size_t first) {
+  enum : size_t { kBias, kResidual, kLengths };
+  const Value *value = nullptr, *inputs[kNumMatMulParameters];
+  for (size_t i = 0; i < kNumMatMulParameters; i++) {
+    RETURN_IF_FAILED(api.Input(context, first + i, &inputs[i]));
+  }
+  Dimensions shape;
+  const int32_t* lengths = nullptr;
+  RETURN_IF_FAILED(api.Input(context, 0, &value));
+  RETURN_IF_FAILED(dimensions(api, value, shape));
+  RETURN_IF_FAILED(data_of(api, value, x));
+  RETURN_IF_FAILED(data_of(api, inputs[kBias], epilogue.bias));
+  RETURN_IF_FAILED(data_of(api, inputs[kResidual], epilogue.residual));
+  RETURN_IF_FAILED(data_of(api, inputs[kLengths], lengths));
+  num_inputs = shape.last();
+  num_outputs = attributes.num_outputs;
+  epilogue.activation = attributes.activation;
+  rows = {nullptr, 0, shape.num_rows()};
+
+  shape.sizes[shape.rank - 1] = epilogue.width_of(num_outputs);
+  Value* output = nullptr;
+  void* data = nullptr;
+  RETURN_IF_FAILED(api.Output(context, 0, shape.sizes, shape.rank, &output));
+  RETURN_IF_FAILED(api.Data(output, &data));
+  y = static_cast<float*>(data);
+  if (!lengths || shape.rank != 3) return nullptr;
+  return skip_padding(api, lengths, shape.sizes[0], shape.sizes[1]);
+}
+
+Status* MatMulCall::skip_padding(const Api& api, const int32_t* lengths, int64_t batch,
+                                 int64_t length) {
+  const int64_t width = epilogue.width_of(num_outputs);
+  int64_t num_padding = 0;
+  for (int64_t b = 0; b < batch; b++) {
+    const int64_t count = max(0, length - lengths[b]);
+    memset(y + ((b + 1) * length - count) * width, 0, count * width * sizeof(float));
+    num_padding += count;
+  }
+  if (!num_padding) return nullptr;
+  int32_t* const list = static_cast<int32_t*>(indices.allocate(rows.count * sizeof(int32_t)));
+  if (!list) return out_of_memory(api);
+  rows = {list, 0, list_rows(lengths, batch, length, list)};
+  return nullptr;
+}
+
+TaskGrid::TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_products,
+                   int64_t min_rows)
+    : rows_(call.rows),
+      num_panels_(div_ceil(call.num_outputs, kPanelWidth)),
+      rows_per_task_(rows_per_task),
+      num_row_tasks_(div_ceil(call.rows.count, rows_per_task)) {
+  const int64_t num_rows = max(min_rows, min(rows_per_task, rows_.count));
+  const int64_t products_per_panel = num_rows * call.num_inputs * kPanelWidth;
+  const int64_t worthwhile = div_ceil(min_products, max(1, products_per_panel));
+  const int64_t least = max(worthwhile, div_ceil(num_panels_, kMaxPanelTasks));
+  panels_per_task_ = min(num_panels_, round_up(max(1, least), kMaxNrPanels));
+}
+
+}  // namespace ort

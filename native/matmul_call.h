@@ -1,0 +1,67 @@
+// What PackedMatMul and DynamicInt8MatMul share: attributes, the inputs behind the matrix, skipping
+// of padding rows, and the division into tasks.
+#pragma once
+
+#include "epilogue.h"
+#include "integers.h"
+#include "operator.h"
+
+namespace ort {
+
+// Attributes of both operators, all required: num_outputs, of W without padding; activation, a
+// number of Activation.
+struct MatMulAttributes {
+  int64_t num_outputs;
+  Activation activation;
+
+  Status* read(const Api& api, const KernelInfo* info);
+};
+
+// Inputs of both operators behind the matrix, all optional: bias and residual as Epilogue has them;
+// lengths, int32 [batch], for x [batch, length, num_inputs]: rows behind a length are padding.
+#define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}
+constexpr size_t kNumMatMulParameters = 3;
+
+// One run of a node.
+struct MatMulCall {
+  const float* x;  // [.., num_inputs]
+  int64_t num_inputs, num_outputs;
+  Rows rows;  // of x and y, without padding
+  Epilogue epilogue;
+  float* y;         // [.., width]
+  Scratch indices;  // of the rows
+
+  // Reads x, input 0, and the inputs from `first` on. Allocates y, and writes zeros to rows of
+  // padding.
+  Status* read(const Api& api, KernelContext* context, const MatMulAttributes& attributes,
+               size_t first);
+
+ private:
+  Status* skip_padding(const Api& api, const int32_t* lengths, int64_t batch, int64_t length);
+};
+
+// A grid of tasks, each a block of rows times a range of panels. Tasks of the same panels are
+// consecutive.
+class TaskGrid {
+ public:
+  // Tasks have up to `rows_per_task` rows, and as many panels as it takes for `min_products`
+  // multiply-adds, so that a task outweighs its overhead. Fewer than `min_rows` rows take as long
+  // as that many, since reading W bounds them.
+  TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_products, int64_t min_rows);
+
+  int64_t count() const { return num_row_tasks_ * div_ceil(num_panels_, panels_per_task_); }
+  Rows rows(int64_t task) const {
+    const int64_t begin = task % num_row_tasks_ * rows_per_task_;
+    return rows_.slice(begin, min(rows_per_task_, rows_.count - begin));
+  }
+  int64_t first_panel(int64_t task) const { return task / num_row_tasks_ * panels_per_task_; }
+  int64_t last_panel(int64_t task) const {
+    return min(first_panel(task) + panels_per_task_, num_panels_);
+  }
+
+ private:
+  Rows rows_;
+  int64_t num_panels_, rows_per_task_, panels_per_task_, num_row_tasks_;
+};
+
+}  // namespace ort

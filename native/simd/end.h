@@ -1,2 +1,0 @@
-#pragma clang attribute pop
-#undef SIMD

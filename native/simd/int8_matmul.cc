@@ -1,0 +1,148 @@
+#include "../int8_matmul.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../integers.h"
+#if SIMD_BITS == 512
+#include "int8_microkernel_avx512.h"
+#else
+#include "int8_microkernel_avx2.h"
+#endif
+
+#include "begin_target.h"
+
+namespace int8_matmul::SIMD {
+namespace {
+
+using namespace ::SIMD;
+
+constexpr int64_t kMc = SIMD_BITS == 512 ? 96 : 64;  // rows whose bytes stay cached beside panels
+constexpr float kMinMaxAbs = 1e-9f;                  // so that a row of zeros is divided by no zero
+constexpr float kStep = 1.0f / 127.0f;
+
+// A NaN stays NaN.
+float clamp_max_abs(float max_abs) { return max_abs < kMinMaxAbs ? kMinMaxAbs : max_abs; }
+
+// A row of x.
+struct PlainRow {
+  const float* x;
+  INLINE Floats vector(int64_t i) const { return load(x + i); }
+  float scalar(int64_t i) const { return x[i]; }
+};
+
+// A row of x times the input factors.
+struct ScaledRow {
+  const float *x, *factors;
+  INLINE Floats vector(int64_t i) const { return load(x + i) * load(factors + i); }
+  float scalar(int64_t i) const { return x[i] * factors[i]; }
+};
+
+// The largest magnitude; NaN if the row has one.
+template <typename Row>
+float row_max_abs(const Row& row, int64_t size) {
+  Floats best = 0.0f;
+  Ints is_nan = 0;
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Floats value = row.vector(i);
+    is_nan |= value != value;
+    best = max(best, abs(value));
+  }
+  float found = reduce_max(best);
+  bool has_nan = any_true(is_nan);
+  for (; i < size; i++) {
+    has_nan |= isnan(row.scalar(i));
+    found = fmaxf(found, fabsf(row.scalar(i)));
+  }
+  return has_nan ? NAN : found;
+}
+
+// bytes[i] = round(row[i] / max_abs / kStep) + 128, as the standard operators round it. The product
+// with the reciprocal is off by less than 4e-5, which matters only near a tie: there, it divides.
+template <typename Row>
+void quantize_values(const Row& row, int64_t size, float max_abs, uint8_t* bytes) {
+  const float factor = static_cast<float>(1.0 / (double{max_abs} * kStep));
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Floats value = row.vector(i), approximate = value * factor;
+    Ints steps = nearest_int(approximate);
+    const Floats error = abs(approximate - __builtin_convertvector(steps, Floats));
+    if (any_true(!(error <= 0.4999f))) steps = nearest_int(value / max_abs / kStep);  // also NaN
+    store_saturated_u8(bytes + i, steps + 128);
+  }
+  for (; i < size; i++) {
+    bytes[i] = static_cast<uint8_t>(nearbyintf(row.scalar(i) / max_abs / kStep) + 128.0f);
+  }
+}
+
+template <typename Row>
+void quantize_row(const Row& row, int64_t size, int64_t stride, uint8_t* bytes, float* max_abs) {
+  *max_abs = clamp_max_abs(row_max_abs(row, size));
+  quantize_values(row, size, *max_abs, bytes);
+  memset(bytes + size, 0, stride - size);
+}
+
+// P panels times up to mc rows.
+template <int P>
+void multiply_panels(const uint8_t* bytes, int64_t stride, const float* max_abs, int64_t num_rows,
+                     const Panel* panels, PanelEpilogue* epilogues) {
+  LinePrefetcher prefetcher(panels[P - 1].weights + stride * kPanelWidth);
+  while (num_rows) {
+    const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr));
+    with_static_count<kMr>(count, [&](auto mr) {
+      multiply_micro_tile<mr.kCount, P>(bytes, stride, max_abs, panels, epilogues, prefetcher);
+    });
+    prefetcher.skip(stride / kKr / kUnroll);
+    bytes += count * stride;
+    max_abs += count;
+    num_rows -= count;
+    for (int p = 0; p < P; p++) epilogues[p].advance(count);
+  }
+}
+
+}  // namespace
+
+void quantize(const float* x, const float* input_factors, const Rows& rows, int64_t num_inputs,
+              uint8_t* bytes, float* max_abs) {
+  const int64_t stride = (num_inputs + kKr - 1) / kKr * kKr;
+  for (int64_t row = 0; row < rows.count; row++) {
+    const float* const from = x + rows[row] * num_inputs;
+    uint8_t* const to = bytes + row * stride;
+    if (input_factors) {
+      quantize_row(ScaledRow{from, input_factors}, num_inputs, stride, to, max_abs + row);
+    } else {
+      quantize_row(PlainRow{from}, num_inputs, stride, to, max_abs + row);
+    }
+  }
+}
+
+void multiply(const uint8_t* bytes, const float* max_abs, const Rows& rows,
+              const PackedMatrix& matrix, const Epilogue& epilogue, int64_t first_panel,
+              int64_t last_panel, float* y) {
+  const int64_t stride = matrix.num_groups() * kKr;
+  for (int64_t row = 0; row < rows.count; row += kMc) {
+    const Rows mc_rows = rows.slice(row, min(kMc, rows.count - row));
+    const auto panel_epilogue = [&](int64_t index) {
+      return PanelEpilogue(epilogue, matrix.num_outputs, mc_rows, index, y);
+    };
+    const uint8_t* const from = bytes + row * stride;
+    int64_t index = first_panel;
+    if constexpr (kNrPanels == 2) {
+      for (; index + 2 <= last_panel; index += 2) {
+        const Panel panels[] = {{matrix, index}, {matrix, index + 1}};
+        PanelEpilogue epilogues[] = {panel_epilogue(index), panel_epilogue(index + 1)};
+        multiply_panels<2>(from, stride, max_abs + row, mc_rows.count, panels, epilogues);
+      }
+    }
+    for (; index < last_panel; index++) {
+      const Panel panels[] = {{matrix, index}};
+      PanelEpilogue epilogues[] = {panel_epilogue(index)};
+      multiply_panels<1>(from, stride, max_abs + row, mc_rows.count, panels, epilogues);
+    }
+  }
+}
+
+}  // namespace int8_matmul::SIMD
+
+#include "end_target.h"

@@ -1,0 +1,47 @@
+// This target's table of kernels: ../kernels.h.
+#include "../kernels.h"
+
+#include "weight_format.h"
+
+#include "begin_target.h"
+
+namespace matmul::SIMD {
+Multiply multiply;
+}
+namespace int8_matmul::SIMD {
+Quantize quantize;
+Multiply multiply;
+}
+namespace attention::SIMD {
+WriteCache write_cache;
+Attend attend;
+}
+namespace norm::SIMD {
+Normalize normalize;
+}
+namespace logits::SIMD {
+LogSumExp log_sum_exp;
+TopIndices top_indices;
+TopTokens top_tokens;
+}
+
+namespace SIMD {
+
+extern const KernelTable kernel_table;
+const KernelTable kernel_table{
+    .matmul_multiply = matmul::SIMD::multiply,
+    .compress = weight_format::SIMD::compress,
+    .int8_quantize = int8_matmul::SIMD::quantize,
+    .int8_multiply = int8_matmul::SIMD::multiply,
+    .uses_group_pairs = SIMD_BITS == 256,
+    .write_cache = attention::SIMD::write_cache,
+    .attend = attention::SIMD::attend,
+    .normalize = norm::SIMD::normalize,
+    .log_sum_exp = logits::SIMD::log_sum_exp,
+    .top_indices = logits::SIMD::top_indices,
+    .top_tokens = logits::SIMD::top_tokens,
+};
+
+}  // namespace SIMD
+
+#include "end_target.h"

@@ -1,0 +1,124 @@
+// The epilogue of one panel: adds bias, applies the activation, adds the residual, stores.
+//
+// The fp32 and int8 micro-kernels call apply() with the sums of a micro-tile, [rows][vectors],
+// while those are in registers.
+#pragma once
+
+#include "../epilogue.h"
+#include "activations.h"
+
+#include "begin_target.h"
+
+namespace SIMD {
+
+constexpr int kPanelVectors = kPanelWidth / kLanes;
+
+class PanelEpilogue {
+ public:
+  // For the given rows of y [.., width]; `num_outputs` is the width of W, without padding.
+  INLINE PanelEpilogue(const Epilogue& epilogue, int64_t num_outputs, const Rows& rows,
+                       int64_t panel, float* y)
+      : rows_(rows),
+        activation_(epilogue.activation),
+        stride_(epilogue.width_of(num_outputs)) {
+    const int64_t panel_width = epilogue.is_gated() ? kPanelWidth / 2 : kPanelWidth;
+    const int64_t column = panel * panel_width;
+    y_ = y + column;
+    residual_ = epilogue.residual ? epilogue.residual + column : nullptr;
+    bias_ = epilogue.bias ? epilogue.bias + panel * kPanelWidth : nullptr;
+    width_ = stride_ - column < panel_width ? stride_ - column : panel_width;
+  }
+
+  // Moves on to the rows behind the next `num_rows`.
+  INLINE void advance(int64_t num_rows) { rows_.first += num_rows; }
+  INLINE void prefetch(int64_t row) const { __builtin_prefetch(y_ + offset(row), 1); }
+
+  // Sums [R][stride], in vectors, of the next R rows. Without an activation, sums go from registers
+  // straight to y.
+  template <int R>
+  INLINE void apply(Floats* sums, int64_t stride) const {
+    Floats bias[kPanelVectors];
+#pragma unroll
+    for (int v = 0; v < kPanelVectors; v++) bias[v] = bias_ ? load(bias_ + v * kLanes) : -0.0f;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+      for (int v = 0; v < kPanelVectors; v++) sums[r * stride + v] += bias[v];
+    }
+    if (activation_ != Activation::kNone || width_ != kPanelWidth) {
+      Floats spilled[R][kPanelVectors];
+#pragma unroll
+      for (int r = 0; r < R; r++) {
+#pragma unroll
+        for (int v = 0; v < kPanelVectors; v++) spilled[r][v] = sums[r * stride + v];
+      }
+      return activate_and_store(R, spilled[0]);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      const int64_t at = offset(r);
+#pragma unroll
+      for (int v = 0; v < kPanelVectors; v++) store_full(at + v * kLanes, sums[r * stride + v]);
+    }
+  }
+
+ private:
+  int64_t offset(int64_t row) const { return rows_[row] * stride_; }
+
+  // sums [num_rows][kPanelVectors], bias added.
+  void activate_and_store(int64_t num_rows, const Floats* sums) const {
+    switch (activation_) {
+      case Activation::kSiluGate:
+        for (int64_t row = 0; row < num_rows; row++) {
+          Floats8 halves[2];
+          memcpy(halves, sums + row * kPanelVectors, sizeof halves);
+          store_clipped(row, 0, silu(halves[0]) * halves[1]);
+        }
+        break;
+      case Activation::kGelu:
+        return map_and_store(num_rows, sums, [](Floats x) { return gelu(x); });
+      case Activation::kRelu:
+        return map_and_store(num_rows, sums, [](Floats x) { return relu(x); });
+      case Activation::kNone:
+        return map_and_store(num_rows, sums, [](Floats x) { return x; });
+    }
+  }
+
+  template <typename Function>
+  INLINE void map_and_store(int64_t num_rows, const Floats* sums, const Function& activate) const {
+    for (int64_t row = 0; row < num_rows; row++) {
+      for (int v = 0; v < kPanelVectors; v++) {
+        store_clipped(row, v * kLanes, activate(sums[row * kPanelVectors + v]));
+      }
+    }
+  }
+
+  template <typename V>
+  INLINE void store_full(int64_t at, V value) const {
+    if (residual_) value += load<V>(residual_ + at);
+    store(y_ + at, value);
+  }
+
+  // Leaves out the columns of padding in the last panel.
+  template <typename V>
+  INLINE void store_clipped(int64_t row, int64_t column, V value) const {
+    constexpr int64_t kSize = sizeof(V) / sizeof(float);
+    const int64_t at = offset(row) + column, count = width_ - column;
+    if (count >= kSize) {
+      store_full(at, value);
+    } else if (count > 0) {
+      if (residual_) value += load_n<V>(residual_ + at, count);
+      store_n(y_ + at, value, count);
+    }
+  }
+
+  Rows rows_;
+  float* y_;
+  const float *residual_, *bias_;
+  Activation activation_;
+  int64_t stride_, width_;
+};
+
+}  // namespace SIMD
+
+#include "end_target.h"

@@ -1,0 +1,278 @@
+"""The worker of encoders: dynamic batches by padded cost. Begin at :meth:`EncoderWorker.step`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from model.bundle import GraphSpec
+from server.constraint import Floats
+from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
+from server.engine.model_runner import pad
+from server.engine.observer import Load, Observer, RunReport
+from server.engine.requests.job import EncodingJob
+from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, ending
+from server.engine.requests.update import JobTimes, JobUpdate
+from server.runtime.contract import Array, BoundGraph, Graph
+
+TOKEN_VECTORS = "token_embeddings"
+MAX_OVERTAKEN = 3
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Limits of one batch."""
+
+    max_padded_tokens: int  # texts times the longest of them
+    max_padding: float = 1.25  # padded over real tokens
+
+
+def choose_first(are_bulk: Sequence[bool], num_overtaken: int) -> int:
+    """The text that the next batch must contain: a pure function.
+
+    It is the oldest. An interactive text overtakes bulk work, up to ``MAX_OVERTAKEN`` times in
+    succession.
+
+    Args:
+        are_bulk: whether each waiting text is bulk work, in order of arrival; not empty.
+        num_overtaken: how often in succession the oldest was not chosen.
+
+    Returns:
+        An index into ``are_bulk``.
+    """
+    if num_overtaken >= MAX_OVERTAKEN:
+        return 0
+    return next((index for index, is_bulk in enumerate(are_bulk) if not is_bulk), 0)
+
+
+def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> tuple[int, ...]:
+    """The texts of the next batch: a pure function.
+
+    ``first`` always runs; the texts nearest to it in length join it while the batch stays within
+    ``limits``. A text over the limit runs alone.
+
+    If less than two full batches wait, half of them run, but at least half a full batch. Callers
+    that are answered then submit their next texts while the other half runs.
+
+    Args:
+        lengths: tokens of each waiting text, in order of arrival; not empty.
+        limits: of the batch.
+        first: an index into ``lengths``.
+
+    Returns:
+        Indices into ``lengths``, ``first`` before the others.
+    """
+    full = limits.max_padded_tokens
+    most = min(full, max(full // 2, sum(lengths) // 2))
+    longest = total = size = lengths[first]
+    others = sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - size))
+    others.remove(first)
+    batch = [first]
+    for index in others:
+        new_longest = max(longest, lengths[index])
+        padded = new_longest * (len(batch) + 1)
+        new_total = total + lengths[index]
+        if padded > most or padded > limits.max_padding * new_total:
+            break
+        batch.append(index)
+        longest, total = new_longest, new_total
+    return tuple(batch)
+
+
+@dataclass(slots=True, eq=False)
+class _Text:
+    id: int
+    job: EncodingJob
+    times: JobTimes
+    phase: Phase = Phase.WAITING
+
+    def on(self, event: Event) -> None:
+        self.phase = advance(self.phase, event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """As in :class:`JobUpdate`."""
+
+    vector: Floats
+    token_vectors: Floats | None
+
+    @property
+    def is_finite(self) -> bool:
+        return all(
+            bool(np.isfinite(values).all())
+            for values in (self.vector, self.token_vectors)
+            if values is not None
+        )
+
+
+class EncoderWorker:
+    """Dynamic batching of one encoder in one lane. Only the lane's thread calls it.
+
+    Args:
+        model: its name, for reports.
+        spec: the manifest's ``encode`` graph.
+        graph: the same, loaded.
+        limits: of a batch.
+        clock: seconds.
+        observer: gets a report of every run.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        spec: GraphSpec,
+        graph: Graph,
+        limits: BatchLimits,
+        clock: Clock,
+        observer: Observer,
+    ) -> None:
+        self.model = model
+        self._inputs = {tensor.name for tensor in spec.inputs}
+        self._output = spec.outputs[0]
+        self._graph = graph.bind({}, (self._output.name,))
+        self._graph_with_tokens: BoundGraph | None = None
+        if any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs):
+            self._graph_with_tokens = graph.bind({}, (self._output.name, TOKEN_VECTORS))
+        self._limits = limits
+        self._clock = clock
+        self._observer = observer
+        self._waiting: dict[int, _Text] = {}
+        self._num_overtaken = 0
+        self._updates: list[JobUpdate] = []
+
+    def __repr__(self) -> str:
+        return f"EncoderWorker({self.model}, waiting={len(self._waiting)})"
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def load(self) -> Load:
+        return Load(num_waiting=len(self._waiting), num_running=0)
+
+    def prepare(self) -> None:
+        """Nothing to prepare: batches have any size."""
+
+    def submit(self, id_: int, job: EncodingJob) -> None:
+        self._waiting[id_] = _Text(id_, job, JobTimes(self._clock()))
+
+    def cancel(self, id_: int, output: int | None = None) -> None:
+        """The next step ends the text, which has one output; a text that ended is no error."""
+        del output
+        text = self._waiting.get(id_)
+        if text is not None:
+            text.on(Event.CANCEL)
+
+    def step(self) -> list[JobUpdate]:
+        """Schedules, runs and applies one batch. Returns an update for each text that ended."""
+        batch = self._schedule(self._clock())
+        label = f"a run of {self.model}"
+        for texts, results in run_with_isolation(batch, self._run, label) if batch else ():
+            self._apply(texts, results)
+        updates, self._updates = self._updates, []
+        return updates
+
+    def _schedule(self, now: float) -> list[_Text]:
+        """Ends what is cancelled or late, and takes the next batch from the queue."""
+        for text in tuple(self._waiting.values()):
+            deadline = text.job.deadline
+            if text.phase == Phase.CANCELLING:
+                self._finish(text, Outcome.CANCELLED, now)
+            elif deadline is not None and deadline <= now:
+                self._finish(text, Outcome.DEADLINE, now)
+        waiting = list(self._waiting.values())
+        if not waiting:
+            return []
+        first = choose_first([text.job.is_bulk for text in waiting], self._num_overtaken)
+        self._num_overtaken = self._num_overtaken + 1 if first else 0
+        lengths = [len(text.job.token_ids) for text in waiting]
+        batch = [waiting[index] for index in form_batch(lengths, self._limits, first)]
+        for text in batch:
+            text.on(Event.ENCODE)
+            text.times.started = now
+        return batch
+
+    def _finish(
+        self,
+        text: _Text,
+        outcome: Outcome,
+        now: float,
+        failure: str = "",
+        result: _Result | None = None,
+    ) -> None:
+        """Ends a text. Nothing ends anywhere else."""
+        text.on(ending(outcome))
+        del self._waiting[text.id]
+        completion = text.times.complete(outcome, now, failure)
+        if result is None:
+            self._updates.append(JobUpdate(text.id, completion=completion))
+            return
+        self._updates.append(
+            JobUpdate(
+                text.id,
+                vector=result.vector,
+                token_vectors=result.token_vectors,
+                completion=completion,
+            )
+        )
+
+    def _apply(self, texts: Sequence[_Text], results: Sequence[_Result] | None) -> None:
+        """Ends each text of a run; ``results`` are None if the run failed."""
+        now = self._clock()
+        if results is None:
+            for text in texts:
+                self._finish(text, Outcome.FAILED, now, RUN_FAILED)
+            return
+        for text, result in zip(texts, results, strict=True):
+            if result.is_finite:
+                text.times.first_token = now
+                self._finish(text, Outcome.DONE, now, result=result)
+            else:
+                self._finish(text, Outcome.FAILED, now, NOT_FINITE)
+
+    def _run(self, texts: Sequence[_Text]) -> list[_Result]:
+        """Runs the graph over a batch. Each result owns its memory."""
+        started = self._clock()
+        jobs = [text.job for text in texts]
+        ids, lengths = pad([job.token_ids for job in jobs])
+        inputs = {"token_ids": ids, "lengths": lengths}
+        if "segment_ids" in self._inputs:
+            inputs["segment_ids"], _ = pad(
+                [job.segment_ids or (0,) * len(job.token_ids) for job in jobs]
+            )
+        if "logit_positions" in self._inputs:
+            positions = [
+                row * ids.shape[1] + position
+                for row, job in enumerate(jobs)
+                for position in job.logit_positions
+            ]
+            inputs["logit_positions"] = np.array(positions, np.int32)
+        graph = self._graph
+        if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
+            graph = self._graph_with_tokens
+        outputs = graph.run(inputs)
+        results = self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
+        report = RunReport("encode", len(jobs), int(lengths.sum()), self._clock() - started)
+        self._observer.on_run(self.model, report)
+        return results
+
+    def _split(
+        self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
+    ) -> list[_Result]:
+        """Copies the outputs apart: the next run overwrites the memory of this one."""
+        results, start = [], 0
+        for row, job in enumerate(jobs):
+            if "logit_positions" in self._inputs:
+                vector = output[start : start + len(job.logit_positions)]
+                start += len(job.logit_positions)
+            else:
+                vector = output[row, : len(job.token_ids)] if output.ndim > 2 else output[row]
+            token_vectors = None
+            if tokens is not None and job.wants_tokens:
+                token_vectors = tokens[row, : len(job.token_ids)].copy()
+            results.append(_Result(vector.copy(), token_vectors))
+        return results

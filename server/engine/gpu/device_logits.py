@@ -1,0 +1,36 @@
+"""Logits that stay in device memory; rows are copied to the host on request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.constraint import Floats
+from server.engine.gpu.sampler_graph import build_row_gather
+from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, Shape
+from server.runtime.contract import BoundGraph, LoadModel, Tensor
+
+
+def bind_row_gather(load: LoadModel, shape: Shape) -> BoundGraph:
+    """Loads the graph that copies rows of logits to the host."""
+    return load(build_row_gather(shape)).bind({})
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLogits:
+    """Implements :class:`server.engine.decoding.logits.Logits`.
+
+    ``row_gather``: made by :func:`bind_row_gather` for the same device.
+    """
+
+    tensor: Tensor
+    row_gather: BoundGraph
+
+    def rows(self, indices: Sequence[int]) -> Floats:
+        return self.row_gather.run({LOGITS: self.tensor, ROWS: np.array(indices, np.int64)})[
+            GATHERED
+        ]
+
+    def row(self, index: int) -> Floats:
+        row: Floats = self.rows([index])[0].copy()
+        return row

@@ -1,0 +1,279 @@
+"""The jobs of a worker, the sequences that work on them, and their updates.
+
+A job, or one of its outputs, ends in one place: :meth:`JobTable.finish`.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from server.constraint import Floats
+from server.engine.cache.slot_store import SlotStore
+from server.engine.decoding.beam import BeamSearch
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.failures import NO_TOKEN
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.lifecycle import Event, Outcome, Phase, ending
+from server.engine.requests.sequence import DecodingSequence
+from server.engine.requests.update import JobTimes, JobUpdate
+from server.engine.token_selector import NextToken
+
+
+@dataclass(slots=True, eq=False)
+class SequenceGroup:
+    """A job and the sequences that work on it.
+
+    Attributes:
+        id: of the job.
+        sequences: those that still run, in the order of a search's live hypotheses.
+        search: of a job with beams.
+        is_independent: each sequence is one output of its own: all samples have forked, and there
+            is no search.
+        num_open_outputs: outputs that did not end yet.
+        num_published_tokens: of a search's best hypothesis.
+        num_reused_tokens: of the prompt, from a cached prefix.
+        attention: of each token, ``[layers, heads, source]``.
+    """
+
+    id: int
+    job: GenerationJob
+    times: JobTimes
+    sequences: list[DecodingSequence]
+    search: BeamSearch | None
+    is_independent: bool
+    num_open_outputs: int
+    num_published_tokens: int = 0
+    num_reused_tokens: int = 0
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    attention: list[Floats] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, id_: int, first: DecodingSequence, submitted: float) -> "SequenceGroup":
+        """A job with the sequence that will read its prompt."""
+        job, search = first.job, None
+        if job.beams is not None and job.max_new_tokens:
+            search = BeamSearch(job.beams, job.eos, job.max_new_tokens)
+        return cls(
+            id_,
+            job,
+            JobTimes(submitted),
+            [first],
+            search,
+            is_independent=job.num_sequences == 1 and search is None,
+            num_open_outputs=job.num_outputs,
+        )
+
+    def last_updates(self, outcome: Outcome, failure: str) -> list["LastUpdate"]:
+        """What is left to publish of every open output when the job ends with ``outcome``."""
+        if self.is_independent:
+            outputs = [sequence.output for sequence in self.sequences]
+        else:
+            outputs = list(range(self.job.num_outputs))
+        if self.search is not None and outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
+            hypotheses = self._hypotheses(self.search)
+            if hypotheses:  # a constraint may allow fewer than the job wants
+                return hypotheses
+            if self.search.is_over:
+                return [LastUpdate(0, Outcome.UNSATISFIABLE, failure=NO_TOKEN)]
+        return [LastUpdate(output, outcome, failure=failure) for output in outputs]
+
+    def _hypotheses(self, search: BeamSearch) -> list["LastUpdate"]:
+        """The best hypotheses; of the first, what was not published yet."""
+        updates = []
+        for output, hypothesis in enumerate(search.best(self.job.num_outputs)):
+            published = 0 if output else self.num_published_tokens
+            tokens, values = hypothesis.tokens[published:], hypothesis.logprobs[published:]
+            if self.job.logprob_options.top_logprobs is None:
+                values = ()
+            outcome = Outcome.STOP
+            if hypothesis.tokens[-1] not in self.job.eos:
+                is_full = len(hypothesis.tokens) >= self.job.max_new_tokens
+                outcome = Outcome.LENGTH if is_full or search.is_over else Outcome.TIME_LIMIT
+            logprobs = tuple(map(TokenLogprob, values))
+            updates.append(LastUpdate(output, outcome, tokens, logprobs, hypothesis.score))
+        return updates
+
+
+class LastUpdate(NamedTuple):
+    """The last tokens of an output, and how it ends."""
+
+    output: int
+    outcome: Outcome
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    score: float | None = None
+    failure: str = ""
+
+
+class JobTable:
+    """Which jobs and sequences exist, and the updates of this step.
+
+    Args:
+        slots: where sequences run; a failed one's slot is cleared here.
+    """
+
+    def __init__(self, slots: SlotStore) -> None:
+        self._slots = slots
+        self._groups: dict[int, SequenceGroup] = {}
+        self._group_of: dict[int, SequenceGroup] = {}  # by sequence
+        self._sequence_ids = itertools.count()
+        self._ended: list[DecodingSequence] = []
+        self._updates: list[JobUpdate] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._groups
+
+    def open(self, id_: int, job: GenerationJob, now: float) -> DecodingSequence:
+        """A new job. Returns the sequence that will read its prompt."""
+        first = DecodingSequence.first_of(next(self._sequence_ids), job)
+        self._groups[id_] = self._group_of[first.id] = SequenceGroup.of(id_, first, now)
+        return first
+
+    def group_of(self, sequence: DecodingSequence) -> SequenceGroup:
+        """The job that ``sequence`` works on."""
+        return self._group_of[sequence.id]
+
+    def fork(self, parent: DecodingSequence, output: int) -> DecodingSequence:
+        """A copy of ``parent`` for the same job, with a slot of its own."""
+        child = parent.fork(next(self._sequence_ids), output)
+        self._slots.fork(parent, child)
+        self._group_of[child.id] = self._group_of[parent.id]
+        return child
+
+    def cancel(self, id_: int, output: int | None) -> None:
+        """The next step ends a job, or one independent output of it; an unknown job is no error."""
+        group = self._groups.get(id_)
+        for sequence in () if group is None else group.sequences:
+            if output is None or (
+                self.group_of(sequence).is_independent and sequence.output == output
+            ):
+                sequence.on(Event.CANCEL)
+
+    def end_overdue(self, id_: int, now: float) -> None:
+        """Ends a sequence that is cancelled or past its deadline."""
+        group = self._group_of[id_]
+        sequence = next((sequence for sequence in group.sequences if sequence.id == id_), None)
+        if sequence is not None:  # else it ended with another sequence of its job
+            self.end(sequence, _overdue_outcome(sequence, now), now)
+
+    def end(
+        self, sequence: DecodingSequence, outcome: Outcome, now: float, failure: str = ""
+    ) -> None:
+        """Ends a sequence without a token; the whole job unless the sequence is independent."""
+        group = self._group_of[sequence.id]
+        last = LastUpdate(sequence.output, outcome, failure=failure)
+        self.finish(
+            group, outcome, now, failure, (sequence, last) if group.is_independent else None
+        )
+
+    def record(self, selected: NextToken, now: float) -> None:
+        """Publishes the next token of an independent sequence, and ends it if that is its last."""
+        sequence, token, outcome, logprobs, failure = selected
+        group = self._group_of[sequence.id]
+        if group.times.first_token is None:
+            group.times.first_token = now
+        tokens = () if token is None else (token,)
+        if outcome is None:
+            update = JobUpdate(group.id, tokens, output=sequence.output, logprobs=logprobs)
+            self._updates.append(update)
+        else:
+            last = LastUpdate(sequence.output, outcome, tokens, logprobs, failure=failure)
+            self.finish(group, outcome, now, failure, (sequence, last))
+
+    def publish(self, update: JobUpdate) -> None:
+        """Publishes an update that ends nothing."""
+        self._updates.append(update)
+
+    def finish(
+        self,
+        group: SequenceGroup,
+        outcome: Outcome,
+        now: float,
+        failure: str = "",
+        only: tuple[DecodingSequence, LastUpdate] | None = None,
+    ) -> None:
+        """Ends a job, or the one output that ``only`` gives. Nothing ends anywhere else.
+
+        Its sequences leave the job; :meth:`take_ended` hands them over, and their slots are
+        released after that. The slots of failed ones are cleared now, before any slot moves.
+        """
+        if only is None:
+            ended, last_updates = group.sequences, group.last_updates(outcome, failure)
+            group.sequences = []
+            group.num_open_outputs = len(last_updates)
+        else:
+            sequence, last = only
+            ended, last_updates = [sequence], [last]
+            group.sequences.remove(sequence)
+        event = ending(outcome)
+        for sequence in ended:
+            sequence.on(event)
+            if sequence.phase == Phase.FAILED:
+                self._slots.clear(sequence)
+        self._ended += ended
+        for last in last_updates:
+            group.num_open_outputs -= 1
+            self._updates.append(_last_update(group, last, now))
+        if not group.num_open_outputs:
+            del self._groups[group.id]
+
+    def replace_sequences(self, group: SequenceGroup, sequences: list[DecodingSequence]) -> None:
+        """The job goes on with ``sequences``; those it had that are not among them have ended."""
+        self._ended += [sequence for sequence in group.sequences if sequence not in sequences]
+        group.sequences = sequences
+
+    def take_ended(self) -> list[DecodingSequence]:
+        """The sequences that ended since the last call; they belong to no job any more."""
+        ended, self._ended = self._ended, []
+        for sequence in ended:
+            del self._group_of[sequence.id]
+        return ended
+
+    def drain_updates(self) -> list[JobUpdate]:
+        """The updates since the last call."""
+        updates, self._updates = self._updates, []
+        return updates
+
+    def check(self, held: Sequence[DecodingSequence]) -> None:
+        """Proves that jobs and sequences match, between two steps. For tests.
+
+        Args:
+            held: the sequences that wait or run.
+
+        Raises:
+            RuntimeError: a sequence is lost, or belongs to no job.
+        """
+        working = [s for group in self._groups.values() for s in group.sequences]
+        if {s.id for s in held} != {s.id for s in working} or len(held) != len(working):
+            raise RuntimeError(f"{held} wait or run, {working} work on jobs")
+        if self._ended or self._group_of.keys() != {s.id for s in working}:
+            raise RuntimeError(f"ended sequences are left: {self._ended}")
+        if not all(s.is_live for s in working):
+            raise RuntimeError(f"an ended sequence works on a job: {working}")
+
+
+def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdate:
+    return JobUpdate(
+        group.id,
+        last.tokens,
+        completion=group.times.complete(last.outcome, now, last.failure, group.num_reused_tokens),
+        output=last.output,
+        logprobs=last.logprobs,
+        prompt_logprobs=tuple(group.prompt_logprobs),
+        score=last.score,
+        attention=np.stack(group.attention) if group.attention else None,
+        has_more=group.num_open_outputs > 0,
+    )
+
+
+def _overdue_outcome(sequence: DecodingSequence, now: float) -> Outcome:
+    finish_by = sequence.job.finish_by
+    if sequence.phase == Phase.CANCELLING:
+        return Outcome.CANCELLED
+    if finish_by is not None and finish_by <= now:
+        return Outcome.TIME_LIMIT
+    return Outcome.DEADLINE

@@ -1,0 +1,272 @@
+"""Runs one model's graphs over the slots: sequences in, logits out."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from model.bundle import AttentionKind, GraphSpec
+from server.constraint import Floats
+from server.engine.cache.slot_cache import Capacity, SlotCache
+from server.engine.decoding.logits import HostLogits, Logits
+from server.engine.decoding.options import AttentionSelection
+from server.engine.gpu.buckets import Buckets
+from server.engine.gpu.device_logits import DeviceLogits
+from server.engine.gpu.padded_decode import PaddedDecode
+from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
+from server.engine.requests.sequence import DecodingSequence
+from server.runtime.contract import SOURCE_ROWS, Array, BoundGraph, Graph, MakeMemory
+
+# Prompt tokens whose logits over the whole vocabulary are held at once.
+SCORED_CHUNK = 64
+
+
+class _Chunk(NamedTuple):
+    """``size`` tokens of ``sequence`` from index ``start``; those before are cached."""
+
+    sequence: DecodingSequence
+    start: int
+    size: int
+
+
+class ModelRunner:
+    """One model's graphs over one lane's slots.
+
+    Args:
+        spec: the manifest's ``decode`` graph.
+        decode: the same, loaded.
+        encode: the encoder of an encoder-decoder.
+        capacity: of the cache.
+        suppressed: tokens that are never generated.
+        attend: as ``decode``, with attention weights as outputs.
+        memory: makes the tensors of the slots, where the graphs run.
+        buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
+        row_gather: copies rows of logits to the host; the others stay on the device. None copies
+            all rows.
+    """
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        decode: Graph,
+        encode: Graph | None,
+        capacity: Capacity,
+        suppressed: tuple[int, ...] = (),
+        attend: Graph | None = None,
+        *,
+        memory: MakeMemory,
+        buckets: Buckets | None = None,
+        row_gather: BoundGraph | None = None,
+    ) -> None:
+        self.buckets = buckets
+        self._padded: PaddedDecode | None = None
+        self.cache = SlotCache(
+            spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length, memory
+        )
+        self._max_chunk = spec.max_chunk
+        self._within_source = spec.chunk_within_source
+        self._suppressed = np.array(suppressed, np.intp)
+        self._decode = decode
+        self._attend = attend
+        self._encode = None if encode is None else encode.bind({})
+        self._bound: dict[tuple[int, int], BoundGraph] = {}
+        if buckets is not None:
+            has_source = encode is not None
+            self._padded = PaddedDecode(
+                spec, decode, self.cache, capacity, buckets, memory, has_source=has_source
+            )
+        self._row_gather = row_gather
+
+    def encode(self, sequences: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
+        """Runs the encoder over the sources and stores the cross-attention cache in ``slots``."""
+        if self._encode is None:
+            raise ValueError("this model has no encoder")
+        ids, lengths = pad([sequence.job.source for sequence in sequences])
+        encoded = self._encode.run_on_device({"token_ids": ids, "lengths": lengths})
+        self.cache.write_cross(slots, encoded, lengths.tolist())
+
+    def decode(
+        self, sequences: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]
+    ) -> Logits:
+        """Runs the decoder over the next ``sizes[i]`` tokens of each sequence.
+
+        Args:
+            sequences: in neighbouring slots.
+            first_slot: that of ``sequences[0]``.
+            sizes: new tokens of each.
+
+        Returns:
+            Logits ``[sequences, vocabulary]`` after each sequence's last new token, valid until
+            the next run. A call that raises can be repeated: it leaves the slots as they were.
+        """
+        if not self.cache.has_recurrent_states:
+            return self._decode_chunks(sequences, first_slot, sizes)
+        self.cache.save(first_slot, len(sequences))
+        try:
+            return self._decode_chunks(sequences, first_slot, sizes)
+        except Exception:
+            # A repeated run writes keys and values again, but has to find the recurrent states.
+            self.cache.restore(first_slot, len(sequences))
+            raise
+
+    def decode_padded(
+        self, sequences: Sequence[DecodingSequence], padding: Sequence[int]
+    ) -> Logits:
+        """As :meth:`decode`, over one token of each sequence, in a run of a fixed size.
+
+        Args:
+            sequences: in slots ``0 … len(sequences)-1``.
+            padding: for each slot behind them, where a token without meaning may be written:
+                ``buckets.rows_for(len(sequences)) - len(sequences)`` positions.
+        """
+        if self._padded is None:
+            raise ValueError("there are no buckets")
+        num_sequences = len(sequences)
+        self.cache.save(0, num_sequences + len(padding))
+        try:
+            self._padded.run(sequences, padding)
+        except Exception:
+            self.cache.restore(0, num_sequences + len(padding))
+            raise
+        # A slot that pads may be in the middle of its prompt.
+        self.cache.restore(num_sequences, len(padding))
+        if self._row_gather is not None:
+            return DeviceLogits(self._padded.logits(num_sequences), self._row_gather)
+        return self._without_suppressed(self._padded.read_logits(num_sequences))
+
+    def record(self) -> int:
+        """Runs each bucket until the device has recorded it, while all slots are free.
+
+        Returns:
+            How many are recorded.
+        """
+        return 0 if self._padded is None else self._padded.record()
+
+    def decode_all(self, sequence: DecodingSequence, slot: int, size: int) -> Iterator[Floats]:
+        """Runs the decoder over the next ``size`` tokens of a sequence.
+
+        Yields:
+            Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens, valid until the
+            next are asked for.
+        """
+        for chunk in _chunks(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
+            logits = self._run([chunk], slot, all_positions=True)
+            yield logits.rows(range(chunk.size))
+
+    def decode_attention(
+        self, sequence: DecodingSequence, slot: int, size: int, selection: AttentionSelection
+    ) -> Iterator[Floats]:
+        """Runs the decoder over the next ``size`` tokens of a sequence.
+
+        Yields:
+            The attention weights of each selected token: ``[layers, heads, source]``, or
+            ``[1, 1, source]`` for the mean. The source of self-attention is the whole prompt;
+            tokens behind the attending one have weight 0.
+        """
+        if self._attend is None:
+            raise ValueError("this model has no graph with attention weights")
+        bound = self._attend.bind(self.cache.rows(slot, 1), {selection.kind})
+        is_cross = selection.kind == AttentionKind.CROSS
+        width = sequence.num_source_tokens if is_cross else len(sequence.job.prompt)
+        for chunk in _chunks(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
+            outputs = bound.run(self._inputs([chunk]))
+            attention = outputs[selection.kind][0]  # [layers, heads, n, capacity]
+            selected = attention[np.ix_(selection.layers, selection.heads)]
+            if selection.average:
+                selected = selected.mean((0, 1), keepdims=True)
+            for index in range(max(selection.from_token - chunk.start, 0), chunk.size):
+                weights = np.zeros((*selected.shape[:2], width), np.float32)
+                num_seen = width if is_cross else chunk.start + index + 1
+                weights[..., :num_seen] = selected[:, :, index, :num_seen]
+                yield weights
+
+    def _decode_chunks(
+        self, sequences: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]
+    ) -> Logits:
+        """In one run, or in several where the graph limits the tokens of a run."""
+        max_together = 1 if self._within_source else self._max_chunk
+        if max_together is None or max(sizes) <= max_together:
+            chunks = [
+                _Chunk(sequence, sequence.num_cached_tokens, size)
+                for sequence, size in zip(sequences, sizes, strict=True)
+            ]
+            return self._run(chunks, first_slot)
+        last = []
+        for slot, (sequence, size) in enumerate(zip(sequences, sizes, strict=True), first_slot):
+            for chunk in _chunks(sequence, size, self._max_size(sequence, size)):
+                logits = self._run([chunk], slot)
+            if len(sequences) == 1:
+                return logits
+            last.append(logits.rows([0]).copy())  # the next run overwrites them
+        return HostLogits(np.concatenate(last))
+
+    def _max_size(self, sequence: DecodingSequence, size: int) -> int:
+        """How many of ``size`` new tokens one run may hold."""
+        limit = self._max_chunk or size
+        return min(limit, sequence.num_source_tokens) if self._within_source else limit
+
+    def _run(
+        self, chunks: Sequence[_Chunk], first_slot: int, *, all_positions: bool = False
+    ) -> Logits:
+        """One run: logits after each chunk's last token, or after every token of one chunk."""
+        key = (first_slot, len(chunks))
+        if key not in self._bound:
+            self._bound[key] = self._decode.bind(self.cache.rows(*key))
+        inputs = self._inputs(chunks, all_positions=all_positions)
+        if self._row_gather is not None:
+            return DeviceLogits(self._bound[key].run_on_device(inputs)["logits"], self._row_gather)
+        return self._without_suppressed(self._bound[key].run(inputs)["logits"])
+
+    def _without_suppressed(self, logits: Floats) -> HostLogits:
+        if self._suppressed.size:
+            logits[:, self._suppressed] = SUPPRESSED_LOGIT
+        return HostLogits(logits)
+
+    def _inputs(self, chunks: Sequence[_Chunk], *, all_positions: bool = False) -> dict[str, Array]:
+        ids, num_new = pad(
+            [sequence.tokens[start : start + size] for sequence, start, size in chunks]
+        )
+        num_cached = np.array([chunk.start for chunk in chunks], np.int32)
+        if all_positions:
+            positions = np.arange(ids.shape[1], dtype=np.int32)
+        else:
+            positions = np.arange(len(chunks), dtype=np.int32) * ids.shape[1] + num_new - 1
+        inputs: dict[str, Array] = {
+            "token_ids": ids,
+            "logit_positions": positions,
+            "num_cached_tokens": num_cached,
+            "num_new_tokens": num_new,
+            "max_total_length": np.array((num_cached + num_new).max(), np.int32),
+        }
+        if self._encode is not None:
+            lengths = np.array([chunk.sequence.num_source_tokens for chunk in chunks], np.int32)
+            inputs["source_lengths"] = lengths
+            inputs["max_source_length"] = np.array(lengths.max(), np.int32)
+            inputs[SOURCE_ROWS] = _source_rows(chunks)
+        return inputs
+
+
+def _chunks(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[_Chunk]:
+    stop = sequence.num_cached_tokens + size
+    for start in range(sequence.num_cached_tokens, stop, max_size):
+        yield _Chunk(sequence, start, min(max_size, stop - start))
+
+
+def _source_rows(chunks: Sequence[_Chunk]) -> Array:
+    """For each row of a run, the first row with the same source: that of the same job."""
+    first: dict[int, int] = {}
+    rows = [first.setdefault(id(chunk.sequence.job), index) for index, chunk in enumerate(chunks)]
+    return np.array(rows, np.int32)
+
+
+def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """Right-pads token ids with 0.
+
+    Returns:
+        ``[rows, longest]`` int64, and the lengths ``[rows]`` int32.
+    """
+    lengths = np.array([len(row) for row in rows], np.int32)
+    ids = np.zeros((len(rows), int(lengths.max())), np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return ids, lengths

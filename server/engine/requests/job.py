@@ -1,0 +1,117 @@
+"""What callers ask of an engine: jobs, and what they cost at most."""
+
+from dataclasses import dataclass
+
+from server.constraint import Constraint
+from server.engine.decoding.options import (
+    GREEDY,
+    NO_LOGPROBS,
+    NO_PROCESSORS,
+    Beams,
+    LogitsOptions,
+    LogprobOptions,
+    Sampling,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The most that jobs take: sequences, and prompt and generated tokens."""
+
+    num_sequences: int
+    num_tokens: int
+    num_new_tokens: int = 0  # of num_tokens, those to generate
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.num_sequences + other.num_sequences,
+            self.num_tokens + other.num_tokens,
+            self.num_new_tokens + other.num_new_tokens,
+        )
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.num_sequences - other.num_sequences,
+            self.num_tokens - other.num_tokens,
+            self.num_new_tokens - other.num_new_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationJob:
+    """One prompt or source, and what to generate after it.
+
+    Attributes:
+        prompt: the decoder's first token ids, at least one.
+        max_new_tokens: for each output; 0 only reads the prompt.
+        source: the encoder's token ids; empty for a decoder-only model.
+        eos: tokens that end an output.
+        sampling: how the next token is drawn.
+        logits_options: what changes the logits before that.
+        beams: beam search; the outputs are its best hypotheses.
+        num_outputs: outputs after the one prompt. Without ``beams`` and ``alternatives`` they are
+            samples, each with a random generator of its own (``seed + output``).
+        alternatives: the outputs begin with the likeliest first tokens, one each.
+        constraint: a grammar that each output follows.
+        logprob_options: which log-probabilities and attention to return.
+        priority: a higher one is served earlier.
+        deadline: the client's timeout, in the engine's clock (seconds).
+        finish_by: when to stop and return the partial output, in the same clock.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    source: tuple[int, ...] = ()
+    eos: frozenset[int] = frozenset()
+    sampling: Sampling = GREEDY
+    logits_options: LogitsOptions = NO_PROCESSORS
+    beams: Beams | None = None
+    num_outputs: int = 1
+    alternatives: bool = False
+    constraint: Constraint | None = None
+    logprob_options: LogprobOptions = NO_LOGPROBS
+    priority: int = 0
+    deadline: float | None = None
+    finish_by: float | None = None
+
+    @property
+    def num_sequences(self) -> int:
+        """Slots that it needs at most."""
+        return self.num_outputs if self.beams is None else self.beams.size
+
+    @property
+    def cost(self) -> Cost:
+        num_new = self.num_sequences * self.max_new_tokens
+        return Cost(self.num_sequences, len(self.source) + len(self.prompt) + num_new, num_new)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingJob:
+    """One text to encode.
+
+    Attributes:
+        token_ids: at least one.
+        segment_ids: one for each token; empty means all 0.
+        logit_positions: of a masked language model, the tokens to predict.
+        wants_tokens: return each token's vector as well, of an embedding model.
+        is_bulk: background work that others may overtake.
+        deadline: the client's timeout, in the engine's clock (seconds).
+    """
+
+    token_ids: tuple[int, ...]
+    segment_ids: tuple[int, ...] = ()
+    logit_positions: tuple[int, ...] = ()
+    wants_tokens: bool = False
+    is_bulk: bool = False
+    deadline: float | None = None
+
+    @property
+    def num_sequences(self) -> int:
+        return 1
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(1, len(self.token_ids))
+
+
+Job = GenerationJob | EncodingJob

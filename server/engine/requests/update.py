@@ -1,0 +1,87 @@
+"""What an engine reports of a job: updates of its outputs, and how each output ended."""
+
+from dataclasses import dataclass
+
+from server.constraint import Floats
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.lifecycle import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How an output ended, and its times in seconds. ``failure`` says what went wrong."""
+
+    outcome: Outcome
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    failure: str = ""
+    num_reused_tokens: int = 0
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the output is complete: no limit of time, cancellation or failure cut it."""
+        return self.outcome in {Outcome.STOP, Outcome.LENGTH, Outcome.DONE}
+
+
+@dataclass(frozen=True, slots=True)
+class JobUpdate:
+    """New tokens of one output of a job, an encoder's result, or the end of an output.
+
+    Attributes:
+        id: of the job.
+        tokens: new token ids.
+        vector: an encoder's result: ``[width]``, or ``[length, width]`` of a model with one vector
+            for each token, or ``[positions, vocabulary]`` of a masked language model.
+        token_vectors: ``[length, width]``, if the job wants them.
+        completion: how the output ended; None while it goes on.
+        output: which one of the job's.
+        logprobs: those of ``tokens``, if the job wants them.
+        prompt_logprobs: with the end, those of the prompt's tokens but the first.
+        score: with the end, that of a beam search's hypothesis.
+        attention: with the end, ``[tokens, layers, heads, source]``, if the job wants it.
+        token_times: when each token was known (``time.monotonic``, seconds); empty means now.
+        has_more: other outputs of the job continue after this one's end.
+    """
+
+    id: int
+    tokens: tuple[int, ...] = ()
+    vector: Floats | None = None
+    token_vectors: Floats | None = None
+    completion: Completion | None = None
+    output: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    score: float | None = None
+    attention: Floats | None = None
+    token_times: tuple[float, ...] = ()
+    has_more: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the last update of the job."""
+        return self.completion is not None and not self.has_more
+
+
+@dataclass(slots=True)
+class JobTimes:
+    """When a job reached its stages: seconds in the engine's clock."""
+
+    submitted: float
+    started: float | None = None
+    first_token: float | None = None
+
+    def complete(
+        self, outcome: Outcome, now: float, failure: str = "", num_reused_tokens: int = 0
+    ) -> Completion:
+        """The completion of an output that ends ``now``."""
+        started = now if self.started is None else self.started
+        first = now if self.first_token is None else self.first_token
+        return Completion(
+            outcome=outcome,
+            queue_seconds=started - self.submitted,
+            prefill_seconds=first - started,
+            decode_seconds=now - first,
+            failure=failure,
+            num_reused_tokens=num_reused_tokens,
+        )

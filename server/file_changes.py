@@ -1,0 +1,29 @@
+"""Detects changes of files, to read them again."""
+
+from pathlib import Path
+
+
+class FileChanges:
+    """Compares files with their state at the previous check. For one thread at a time.
+
+    Args:
+        paths: of files that may be created, changed and removed.
+    """
+
+    def __init__(self, *paths: Path) -> None:
+        self._paths = paths
+        self._seen = [_state(path) for path in paths]
+
+    def detected(self) -> bool:
+        """Whether any file was created, written, replaced or removed since the previous call."""
+        before, self._seen = self._seen, [_state(path) for path in self._paths]
+        return self._seen != before
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """Inode, size in bytes and modification time in nanoseconds; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,84 @@
+"""Reductions over rows of logits on the host, by native kernels or else by NumPy."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from server.runtime.kernels import logits as logits_kernels
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.intp]
+
+# Values of a block, for the search for the largest ones.
+_BLOCK = 128
+
+
+class TopTokens(NamedTuple):
+    """The likeliest tokens of a row of logits, likeliest first; none that is impossible (-inf).
+
+    ``logprobs``: their log-probabilities. ``total``: the log-sum-exp of the row.
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+    total: float = 0.0
+
+
+def log_sum_exp(logits: Floats) -> float:
+    """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow; NaN if one is."""
+    total = logits_kernels.log_sum_exp(logits)
+    if total is not None:
+        return total
+    best = logits.max()
+    return float(best) + math.log(float(np.exp(logits - best).sum(dtype=np.float64)))
+
+
+def top_indices(row: Floats, count: int) -> Indices:
+    """Indices of the ``count`` largest of ``row [n]``, largest first; all if there are fewer.
+
+    The NumPy version sorts only the values that reach the ``count``-th largest maximum of its
+    blocks, which is no larger than the ``count``-th largest value: several times faster than a
+    partition of a whole vocabulary. Block ``i`` is every ``num_blocks``-th value from ``i`` on, so
+    that NumPy finds all maxima in one pass over contiguous memory.
+    """
+    found = logits_kernels.top_indices(row, count)
+    if found is not None:
+        return found
+    num_blocks = len(row) // _BLOCK
+    if count >= num_blocks:
+        return np.argsort(-row, kind="stable")[:count]
+    tail = row[num_blocks * _BLOCK :]
+    maxima = row[: num_blocks * _BLOCK].reshape(_BLOCK, num_blocks).max(0)
+    if len(tail):
+        maxima = np.append(maxima, tail.max())
+    least = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
+    reach = np.flatnonzero(row >= least)
+    return reach[np.argsort(-row[reach], kind="stable")[:count]]
+
+
+def top_tokens(row: Floats, count: int, total: float = 0.0) -> TopTokens:
+    """The ``count`` likeliest tokens of ``row [vocabulary]``.
+
+    ``total``: the log-sum-exp of a row of logits; 0 if they are log-probabilities already.
+    """
+    ids = top_indices(row, count)
+    values = row[ids]
+    possible = values > -np.inf
+    logprobs = values[possible].astype(np.float64) - total
+    return TopTokens(ids[possible].tolist(), logprobs.tolist(), total)
+
+
+def top_tokens_of(rows: Sequence[Floats], count: int) -> list[TopTokens]:
+    """:func:`top_tokens` of several rows of logits ``[vocabulary]``, at once where it can be."""
+    found = logits_kernels.top_tokens(rows, count)
+    if found is None:
+        return [top_tokens(row, count, log_sum_exp(row)) for row in rows]
+    ids, logprobs = found.indices.tolist(), found.logprobs.tolist()
+    if math.isinf(found.logprobs.min(initial=0.0)):
+        sizes = (found.logprobs > -np.inf).sum(1).tolist()
+        ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
+        logprobs = [row[:size] for row, size in zip(logprobs, sizes, strict=True)]
+    return list(map(TopTokens, ids, logprobs, found.log_sum_exps.tolist()))

@@ -1,0 +1,49 @@
+"""Copies rows of tensors in one native call, without a NumPy slice each: native/copy_rows.cc."""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.runtime.contract import Array, Layout, Move
+from server.runtime.kernels.library import load_function
+
+
+def table(tensors: Sequence[tuple[Array, Layout]]) -> npt.NDArray[np.int64]:
+    """Describes tensors ``[rows, *shape]`` for :func:`move`; their memory must stay in place."""
+    return np.array([_description(array, layout) for array, layout in tensors], np.int64)
+
+
+def move(tensors: npt.NDArray[np.int64], moves: Sequence[Move]) -> bool:
+    """Applies the moves in order to each tensor.
+
+    Returns:
+        False, and does nothing, if there is no library.
+    """
+    if _COPY_ROWS is None:
+        return False
+    table_of_moves = np.array(moves, np.int64)
+    arguments = (
+        *(tensors.ctypes.data, len(tensors)),
+        *(table_of_moves.ctypes.data, len(table_of_moves)),
+    )
+    num_tokens = sum((move.stop - move.start) * move.num_rows for move in moves)
+    is_short = num_tokens * len(tensors) <= _SHORT_TOKENS
+    (_COPY_ROWS.holding_gil if is_short else _COPY_ROWS.releasing_gil)(*arguments)
+    return True
+
+
+def _description(array: Array, layout: Layout) -> tuple[int, ...]:
+    """The fields of ``Tensor`` in native/copy_rows.cc."""
+    row, item = array.strides[0], array.itemsize
+    if not layout.has_tokens:
+        return (array.ctypes.data, row, 1, row, 0)
+    num_parts, length, width = layout.shape
+    return (array.ctypes.data, row, num_parts, length * width * item, width * item)
+
+
+_SHORT_TOKENS = 1000  # in all tensors: about 2 MB
+_COPY_ROWS = load_function(
+    "triune_copy_rows", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+)

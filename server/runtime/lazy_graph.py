@@ -1,0 +1,27 @@
+"""A graph that is loaded on first use: for tasks that few requests ask for."""
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+
+from server.runtime.contract import BoundGraph, Graph, Tensor
+
+
+class LazyGraph:
+    """Implements :class:`server.runtime.contract.Graph`.
+
+    Args:
+        load: loads the graph. The first thread that binds calls it once; other threads wait.
+    """
+
+    def __init__(self, load: Callable[[], Graph]) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._graph: Graph | None = None
+
+    def bind(
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
+    ) -> BoundGraph:
+        with self._lock:
+            if self._graph is None:
+                self._graph = self._load()
+        return self._graph.bind(states, outputs)

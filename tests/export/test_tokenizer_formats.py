@@ -1,0 +1,271 @@
+"""Tokenizers of folders without tokenizer.json: the original's ids, on real text."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer
+from transformers import BertTokenizer, GPT2Tokenizer, RobertaTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from export.errors import SourceError, UnsupportedError
+from export.readers.fields import Fields
+from export.readers.gguf import read_gguf
+from export.sources import DEFAULT_SOURCES
+from export.tokenization.hugging_face import read_tokenizer
+from tests.export.texts import ODD, texts
+
+# Where two segmentations have one score, float32 sums decide: see sentence_piece.py. How many
+# texts hold such a tie depends on the vocabulary that the library's trainer found.
+TIE = 1e-4
+MAX_TIES = 60
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[str]:
+    return texts()
+
+
+def read(folder: Path, model_type: str) -> Tokenizer:
+    return Tokenizer.from_str(read_tokenizer(folder, Fields({"model_type": model_type}, "test")))
+
+
+def differing(
+    corpus: Sequence[str], ours: Callable[[str], list[int]], theirs: Callable[[str], list[int]]
+) -> list[str]:
+    assert len(corpus) >= 2000
+    return [text for text in corpus if ours(text) != theirs(text)]
+
+
+def untagged(corpus: Sequence[str]) -> list[str]:
+    """Without the texts that spell a special token: the library never finds one."""
+    tags = ("<s>", "</s>", "<unk>", "<pad>")
+    return [text for text in corpus if not any(tag in text for tag in tags)]
+
+
+def check_ties(
+    library: SentencePieceProcessor, different: list[str], ours: Callable[[str], list[int]]
+) -> None:
+    """Every text of ``different`` is segmented in two ways that the library scores alike."""
+    for text in different:
+        best, found = (
+            sum(library.get_score(index) for index in ids)
+            for ids in (library.encode(text), ours(text))
+        )
+        assert abs(best - found) <= TIE * abs(best), text
+    assert len(different) <= MAX_TIES
+
+
+# --- SentencePiece, against its own library -------------------------------------------------
+
+LLAMA = {
+    "model_type": "bpe",
+    "byte_fallback": True,
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "split_digits": True,
+    "allow_whitespace_only_pieces": True,
+}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("llama", LLAMA),
+    "Gemma": (
+        "gemma",
+        {
+            **LLAMA,
+            "add_dummy_prefix": False,
+            "user_defined_symbols": ["<mask>", "\n\n", "<b>"],
+            **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
+            **{"bos_piece": "<bos>", "eos_piece": "<eos>"},
+        },
+    ),
+    "BPE without bytes": ("t5", {"model_type": "bpe"}),
+    "T5": ("t5", {"model_type": "unigram", "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}),
+    "unigram with bytes": ("t5", {"model_type": "unigram", "byte_fallback": True}),
+}
+
+
+def train(folder: Path, name: str, corpus: Sequence[str], options: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    with (folder / name).open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([text for text in corpus if "\0" not in text][:1500]),
+            model_writer=file,
+            vocab_size=1500,
+            hard_vocab_limit=False,
+            character_coverage=0.98,
+            num_threads=1,
+            minloglevel=2,
+            **options,
+        )
+    return folder / name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sentence_piece(tmp_path: Path, corpus: list[str], kind: str) -> None:
+    model_type, options = KINDS[kind]
+    path = train(tmp_path, "tokenizer.model", corpus, options)
+    library, ours = SentencePieceProcessor(str(path)), read(tmp_path, model_type)
+
+    def plain(text: str) -> list[int]:
+        return ours.encode(text, add_special_tokens=False).ids
+
+    different = differing(untagged(corpus), plain, library.encode)
+    if options["model_type"] == "bpe":
+        assert different == []
+    check_ties(library, different, plain)
+    ids = ours.encode("The cat sat.").ids
+    if model_type == "t5":
+        assert ids == [*library.encode("The cat sat."), library.eos_id()]
+    else:
+        assert ids == [library.bos_id(), *library.encode("The cat sat.")]
+    known = [ids for ids in map(library.encode, ODD) if library.unk_id() not in ids]
+    assert len(known) > 3
+    assert [ours.decode(ids) for ids in known] == [library.decode(ids) for ids in known]
+
+
+def test_a_real_unigram_vocabulary(tmp_path: Path, corpus: list[str]) -> None:
+    path = next(DEFAULT_SOURCES["en-pt"].locate().glob("*.spm"))
+    (tmp_path / "source.spm").write_bytes(path.read_bytes())
+    library, ours = SentencePieceProcessor(str(path)), read(tmp_path, "marian")
+
+    def plain(text: str) -> list[int]:
+        return ours.encode(text).ids[:-1]
+
+    check_ties(library, differing(untagged(corpus), plain, library.encode), plain)
+
+
+def test_special_tokens_are_found_in_text_and_added_ones_have_their_ids(
+    tmp_path: Path, corpus: list[str]
+) -> None:
+    path = train(tmp_path, "tokenizer.model", corpus, LLAMA)
+    size = SentencePieceProcessor(str(path)).get_piece_size()
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<|end|>": size}))
+    ours = read(tmp_path, "llama")
+    assert ours.encode("<s>hello</s><|end|>").ids[:2] == [1, 1]
+    assert ours.encode("hello</s><|end|>").ids[-2:] == [2, size]
+    assert ours.decode([1, *ours.encode("hello").ids, size]) == "hello"
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<|end|>": size + 7}))
+    with pytest.raises(SourceError, match="should have the id"):
+        read(tmp_path, "llama")
+
+
+def test_the_ids_of_a_vocabulary_beside_the_model(tmp_path: Path, corpus: list[str]) -> None:
+    path = train(tmp_path, "source.spm", corpus, {"model_type": "unigram"})
+    library = SentencePieceProcessor(str(path))
+    pieces = [library.id_to_piece(index) for index in range(len(library))]
+    order = ["</s>", "<unk>", *reversed(pieces[3:]), "<pad>"]
+    ids = {token: index for index, token in enumerate(order)}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    ours = read(tmp_path, "marian")
+
+    def theirs(text: str) -> list[int]:
+        return [ids.get(pieces[index], ids["<unk>"]) for index in library.encode(text)]
+
+    different = differing(untagged(corpus), lambda text: ours.encode(text).ids[:-1], theirs)
+    back = library.piece_to_id(order)
+    check_ties(library, different, lambda text: [back[i] for i in ours.encode(text).ids[:-1]])
+    assert ours.encode("").ids == [ids["</s>"]]
+    (tmp_path / "vocab.json").write_text(json.dumps({**ids, "surplus": len(ids) + 3}))
+    with pytest.raises(SourceError, match="gaps or duplicates"):
+        read(tmp_path, "marian")
+
+
+def test_fairseqs_ids(tmp_path: Path, corpus: list[str]) -> None:
+    path = train(tmp_path, "sentencepiece.bpe.model", corpus, {"model_type": "unigram"})
+    library, ours = SentencePieceProcessor(str(path)), read(tmp_path, "xlm-roberta")
+    text = "The cat sat on the mat."
+    expected = [index + 1 if index > 2 else 3 for index in library.encode(text)]
+    assert ours.encode(text).ids == [0, *expected, 2]
+    assert ours.encode(text, text).ids == [0, *expected, 2, 2, *expected, 2]
+    assert ours.token_to_id("<mask>") == len(library) + 1
+
+
+# --- WordPiece and byte-level BPE, against transformers -------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"do_lower_case": False}, {"do_lower_case": False, "strip_accents": True}],
+    ids=["uncased", "cased", "accents stripped"],
+)
+def test_word_piece(tmp_path: Path, corpus: list[str], options: dict[str, Any]) -> None:
+    source = DEFAULT_SOURCES["minilm"].locate() / "vocab.txt"
+    (tmp_path / "vocab.txt").write_bytes(source.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", **options})
+    )
+    # The legacy class composes cased text, as neither BERT's own code nor today's class does.
+    cased = not options.get("do_lower_case", True)
+    theirs = (
+        BertTokenizer(vocab=str(source), **options)
+        if cased
+        else BertTokenizerLegacy(str(source), **options)
+    )
+    ours = read(tmp_path, "bert")
+    assert differing(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
+    pair = ours.encode("one two", "three")
+    assert pair.ids == theirs.encode("one two", "three")
+    assert pair.type_ids == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2's vocabulary of 49,152 tokens, as GPT-2 would have saved it."""
+    metadata = read_gguf(DEFAULT_SOURCES["smollm2"].locate()).metadata
+    folder = tmp_path_factory.mktemp("byte-level")
+    tokens = metadata.texts("tokenizer.ggml.tokens")
+    ids = {token: index for index, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    merges = "\n".join(["#version: 0.2", *metadata.texts("tokenizer.ggml.merges"), ""])
+    (folder / "merges.txt").write_text(merges)
+    return folder
+
+
+def test_byte_level_bpe_of_gpt2(byte_level: Path, corpus: list[str]) -> None:
+    config = {"tokenizer_class": "GPT2Tokenizer"}
+    (byte_level / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs, ours = GPT2Tokenizer.from_pretrained(byte_level), read(byte_level, "gpt2")
+    assert differing(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
+
+
+def test_byte_level_bpe_of_roberta(byte_level: Path, corpus: list[str]) -> None:
+    names = {"bos": "<|im_start|>", "eos": "<|im_end|>", "unk": "<|endoftext|>"}
+    names |= {
+        "sep": "<|im_end|>",
+        "cls": "<|im_start|>",
+        "pad": "<|endoftext|>",
+        "mask": "<jupyter_code>",
+    }
+    tokens = {f"{role}_token": token for role, token in names.items()}
+    config = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True, **tokens}
+    (byte_level / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs, ours = RobertaTokenizer.from_pretrained(byte_level), read(byte_level, "roberta")
+    assert differing(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
+    assert ours.encode("one", "two").ids == theirs.encode("one", "two")
+    masked = "before <jupyter_code> after"
+    assert ours.encode(masked).ids == theirs.encode(masked)
+
+
+# --- what is refused ------------------------------------------------------------------------
+
+
+def test_files_that_do_not_go_together(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"no tokenizer; supported: .* vocab\.txt"):
+        read(tmp_path, "bert")
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(SourceError, match=r"vocab\.txt: no unknown token \[UNK\]"):
+        read(tmp_path, "bert")
+    (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
+    with pytest.raises(SourceError, match="no token for: cls, sep"):
+        read(tmp_path, "bert")
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 0}))
+    (tmp_path / "merges.txt").write_text("a b\n")
+    with pytest.raises(SourceError, match="gaps or duplicates"):
+        read(tmp_path, "gpt2")
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
+    with pytest.raises(SourceError, match="merges"):
+        read(tmp_path, "gpt2")

@@ -1,0 +1,131 @@
+"""Compares a decoder's exported graphs with ``transformers``: in a batch, alone, in chunks."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from export.checkpoint import Checkpoint
+from export.decoding import (
+    DecodingInputs,
+    DecodingRun,
+    decode_in_graph,
+    greedy_tokens,
+    prefill_source,
+)
+from export.parity import TIE, TOLERANCE, ParityReference
+from export.runtime import DecodeSession, Floats, Session
+from model.bundle import GraphSpec
+from model.config import Kind
+from scripts.families import Family
+
+NUM_STEPS = 64
+NUM_CHUNKED_STEPS = 2
+ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
+
+
+class CheckedFamily(NamedTuple):
+    """``row`` without the family's name, and the outputs of transformers for other precisions."""
+
+    row: Family
+    reference: ParityReference
+
+
+def max_errors(actual: list[Floats], wanted: list[Floats]) -> list[float]:
+    return [float(np.abs(x - y).max()) for x, y in zip(actual, wanted, strict=True)]
+
+
+def check_decoder(
+    model: Any,
+    checkpoint: Checkpoint,
+    rows: list[list[int]],
+    directory: Path,
+    graphs: dict[str, GraphSpec],
+) -> CheckedFamily:
+    """Asserts that greedy decoding in the graphs equals ``model``, and rows their own batches."""
+    special = checkpoint.special_tokens
+    inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
+    if checkpoint.config.kind == Kind.ENCODER_DECODER:
+        assert special.decoder_start is not None
+        # Forced prefixes of different lengths.
+        prompts = [[special.decoder_start, *row[:index]] for index, row in enumerate(rows)]
+        inputs = dataclasses.replace(inputs, prompts=prompts, sources=rows)
+    longest = max(map(len, inputs.prompts)) + NUM_STEPS
+    assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
+
+    together = _decode(directory, graphs, inputs)
+    reference_outputs = _reference_logits(model, inputs, together)
+    error = max(max_errors([together.logits], [reference_outputs]))
+    assert error <= TOLERANCE, f"{error:.2e} from transformers"
+
+    for index in range(len(rows)):  # alone, and fed the same tokens
+        one = dataclasses.replace(
+            inputs,
+            prompts=[inputs.prompts[index]],
+            sources=None if inputs.sources is None else [inputs.sources[index]],
+        )
+        alone = _decode(directory, graphs, one, together.tokens[index : index + 1])
+        assert np.abs(alone.logits[0] - together.logits[index]).max() <= ROW_TOLERANCE
+    short = dataclasses.replace(inputs, num_steps=NUM_CHUNKED_STEPS)
+    chunked = _decode(directory, graphs, short, together.tokens, chunks=3)
+    difference = np.abs(chunked.logits - together.logits[:, :NUM_CHUNKED_STEPS]).max()
+    assert difference <= ROW_TOLERANCE, "a prompt depends on its chunks"
+
+    equal = greedy_tokens(reference_outputs, inputs.suppressed) == together.tokens
+    chosen = np.take_along_axis(reference_outputs, together.tokens[..., None], -1)
+    allowed = np.array(reference_outputs)
+    allowed[..., list(inputs.suppressed)] = -np.inf
+    tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
+    assert (equal | tied).all(), "greedy tokens differ"
+    row = Family(
+        family="",
+        kind=checkpoint.config.kind,
+        max_absolute_error=error,
+        tokens_compared=int(equal.size),
+        tokens_equal=int(equal.sum()),
+        tokens_tied=int((tied & ~equal).sum()),
+    )
+    reference = ParityReference(
+        list(reference_outputs[:, :NUM_CHUNKED_STEPS]),
+        error,
+        0,
+        0,
+        decoder_inputs=short,
+        tokens=together.tokens,
+    )
+    return CheckedFamily(row, reference)
+
+
+def _decode(
+    directory: Path,
+    graphs: dict[str, GraphSpec],
+    inputs: DecodingInputs,
+    tokens: Any = None,
+    chunks: int = 1,
+) -> DecodingRun:
+    decoder = DecodeSession(
+        directory,
+        graphs["decode"],
+        num_slots=len(inputs.prompts),
+        capacity=inputs.capacity,
+        source_capacity=inputs.source_capacity,
+    )
+    if inputs.sources is not None:
+        prefill_source(Session(directory, graphs["encode"]), decoder, inputs.sources)
+    return decode_in_graph(decoder, inputs, tokens, chunks)
+
+
+def _reference_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> Floats:
+    """``[rows, steps, vocabulary]``: after the same tokens, each row in one pass."""
+    rows = []
+    for index, prompt in enumerate(inputs.prompts):
+        ids = torch.tensor([[*prompt, *run.tokens[index, :-1].tolist()]])
+        if inputs.sources is None:
+            logits = model(ids).logits
+        else:
+            source = torch.tensor([inputs.sources[index]])
+            logits = model(input_ids=source, decoder_input_ids=ids).logits
+        rows.append(logits[0, len(prompt) - 1 :].numpy())
+    return np.stack(rows)

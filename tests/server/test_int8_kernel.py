@@ -1,0 +1,304 @@
+"""The int8 operator computes what nine standard operators compute, bit for bit."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx_ir.tape import Tape
+
+from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
+from server.runtime.contract import Array
+from server.runtime.kernels import rewrite as rewriting
+from server.runtime.kernels.int8 import fit_16_bits, pair_groups
+from server.runtime.kernels.library import Kernels, supported_kernels
+from server.runtime.kernels.rewrite import rewrite, rewritten, shared
+from server.runtime.ort.backend import OrtBackend
+
+pytestmark = [
+    pytest.mark.skipif(
+        Kernels.INT8_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
+    ),
+    pytest.mark.usefixtures("register_bits"),
+]
+
+
+def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
+    """Saves a graph ``y = x weight`` in int8; a tied one also looks up rows of the same weights."""
+    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
+    ids = ir.val("token_ids", ir.DataType.INT64, ["tokens"])
+    inputs, tape = [x], Tape()
+    if is_tied:
+        rows = Int8Rows.of("w", np.ascontiguousarray(weight.T))
+        stored = constant(tape, "w.int8", rows.around_128)
+        y = tied_int8(tape, x, rows, stored)
+        looked_up = gather_rows(tape, ids, rows, stored)
+        looked_up.name, looked_up.dtype = "looked_up", ir.DataType.FLOAT
+        looked_up.shape = ir.Shape(["tokens", weight.shape[0]])
+        inputs.append(ids)
+        outputs = [y, looked_up]
+    else:
+        y = row_int8(tape, x, "w", weight)
+        outputs = [y]
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
+    graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=tape.nodes,
+        initializers=tape.initializers,
+        opset_imports={"": 23, "com.microsoft": 1},
+    )
+    proto = ir.serde.serialize_model(ir.Model(graph, ir_version=10))
+    path.mkdir(parents=True, exist_ok=True)
+    file = path / "graph.onnx"
+    onnx.save(
+        proto, file, save_as_external_data=True, location="graph.onnx.data", size_threshold=1024
+    )
+    return file
+
+
+def append_epilogue(file: Path, activation: str, bias: Array) -> Path:
+    """Appends an epilogue to ``file``: ``activation(y + bias) + rest``."""
+    model = onnx.load(file)
+    graph, size = model.graph, len(bias)
+    nodes = [onnx.helper.make_node("Add", ["y", "bias"], ["biased"])]
+    if activation == "SiluGate":
+        size //= 2
+        nodes += [
+            onnx.helper.make_node("Split", ["biased"], ["gate", "value"], axis=-1, num_outputs=2),
+            onnx.helper.make_node("Sigmoid", ["gate"], ["sigmoid"]),
+            onnx.helper.make_node("Mul", ["gate", "sigmoid"], ["silu"]),
+            onnx.helper.make_node("Mul", ["silu", "value"], ["active"]),
+        ]
+    else:
+        nodes.append(onnx.helper.make_node(activation, ["biased"], ["active"]))
+    nodes.append(onnx.helper.make_node("Identity", ["rest"], ["kept"]))
+    nodes.append(onnx.helper.make_node("Add", ["kept", "active"], ["sum"]))
+    nodes.append(onnx.helper.make_node("Identity", ["sum"], ["z"]))
+    graph.node.extend(nodes)
+    graph.initializer.append(onnx.numpy_helper.from_array(bias, "bias"))
+    rest, z = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", size])
+        for name in ("rest", "z")
+    )
+    graph.input.append(rest)
+    del graph.output[:]
+    graph.output.append(z)
+    onnx.save(onnx.shape_inference.infer_shapes(model), file)
+    return file
+
+
+def standard_session(file: Path) -> ort.InferenceSession:
+    return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(autouse=True)
+def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU where ONNX Runtime's own operators are faster."""
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize(
+    ("num_inputs", "num_outputs"), [(1, 1), (7, 5), (8, 16), (33, 40), (130, 523), (576, 1024)]
+)
+def test_equals_the_standard_operators(
+    tmp_path: Path, num_inputs: int, num_outputs: int, num_threads: int
+) -> None:
+    rng = np.random.default_rng(num_inputs)
+    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    weight[:, -1] = 0
+    file = product(tmp_path / "a" / "1", weight)
+    ours = OrtBackend("cpu", num_threads).load(file, ()).bind({})
+    standard = standard_session(file)
+    for num_rows in (1, 2, 3, 4, 5, 63, 64, 65, 130):
+        x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32) * 10
+        x[::3] *= 1e-20
+        x[1::5] = 0
+        (expected,) = standard.run(None, {"x": x})
+        np.testing.assert_array_equal(ours.run({"x": x})["y"], expected)
+
+
+@settings(max_examples=60)
+@given(
+    x=st.lists(
+        st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=9, max_size=9), min_size=1
+    ),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_equals_the_standard_operators_for_any_rows(
+    tmp_path_factory: pytest.TempPathFactory, x: list[list[float]], seed: int
+) -> None:
+    weight = np.random.default_rng(seed).standard_cauchy((9, 19)).astype(np.float32)
+    file = product(tmp_path_factory.mktemp("any") / "1", weight)
+    rows = np.array(x, np.float32)
+    (expected,) = standard_session(file).run(None, {"x": rows})
+    actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": rows})["y"]
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_fuses_input_factors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    file = product(tmp_path / "a" / "1", rng.normal(size=(37, 20)).astype(np.float32))
+    model = onnx.load(file)
+    for node in model.graph.node:
+        node.input[:] = ["scaled" if name == "x" else name for name in node.input]
+    model.graph.node.insert(0, onnx.helper.make_node("Mul", ["x", "factors"], ["scaled"]))
+    factors = rng.uniform(0.1, 9, 37).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(factors, "factors"))
+    onnx.save(model, file)
+    found = rewrite(file, Kernels.INT8_MATMUL)
+    assert found is not None
+    (node,) = onnx.ModelProto.FromString(found.model).graph.node
+    assert node.input[0] == "x"
+    x = rng.normal(size=(9, 37)).astype(np.float32)
+    (expected,) = standard_session(file).run(None, {"x": x})
+    actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": x})["y"]
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
+def test_fuses_the_epilogue(tmp_path: Path, activation: str) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(70, 44)).astype(np.float32)
+    bias = rng.normal(size=44).astype(np.float32)
+    file = append_epilogue(product(tmp_path / "a" / "1", weight), activation, bias)
+    found = rewrite(file, Kernels.INT8_MATMUL)
+    assert found is not None
+    nodes = onnx.ModelProto.FromString(found.model).graph.node
+    assert sorted(node.op_type for node in nodes) == ["DynamicInt8MatMul", "Identity", "Identity"]
+    for num_rows in (1, 6, 70):
+        fed = {
+            "x": rng.normal(size=(num_rows, 70)).astype(np.float32),
+            "rest": rng.normal(size=(num_rows, 22 if activation == "SiluGate" else 44)).astype(
+                np.float32
+            ),
+        }
+        (expected,) = standard_session(file).run(None, fed)
+        actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run(fed)["z"]
+        if activation == "Relu":
+            np.testing.assert_array_equal(actual, expected)
+        np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-5)
+
+
+def test_a_tied_matrix_can_still_be_looked_up(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(48, 100)).astype(np.float32)
+    file = product(tmp_path / "a" / "1", weight, is_tied=True)
+    inputs = {
+        "x": np.random.default_rng(1).normal(size=(5, 48)).astype(np.float32),
+        "token_ids": np.array([0, 99, 7]),
+    }
+    expected = standard_session(file).run(["y", "looked_up"], inputs)
+    actual = OrtBackend("cpu", 1).load(file, ()).session.run(["y", "looked_up"], inputs)
+    np.testing.assert_array_equal(actual[0], expected[0])
+    np.testing.assert_array_equal(actual[1], expected[1])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [3, 39])
+def test_a_non_finite_row_does_not_affect_others(tmp_path: Path, bad: float, place: int) -> None:
+    rng = np.random.default_rng(0)
+    file = product(tmp_path / "a" / "1", rng.normal(size=(40, 32)).astype(np.float32))
+    ours = OrtBackend("cpu", 1).load(file, ()).bind({})
+    x = rng.normal(size=(6, 40)).astype(np.float32)
+    expected = ours.run({"x": x})["y"].copy()
+    x[2, place] = bad
+    actual = ours.run({"x": x})["y"]
+    assert not np.isfinite(actual[2]).any()
+    others = [0, 1, 3, 4, 5]
+    np.testing.assert_array_equal(actual[others], expected[others])
+
+
+def test_sessions_share_packed_weights_and_free_them(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    file = product(tmp_path / "a" / "1", weight)
+    graphs = [OrtBackend("cpu", n).load(file, ()) for n in (1, 2)]
+    assert rewritten(file) is rewritten(file)
+    assert file in {key[0] for key in shared}
+    del graphs
+    gc.collect()
+    assert file not in {key[0] for key in shared}
+
+
+def lane_bounds(groups: Array) -> Array:
+    """The most that each 16-bit lane of ``[groups, 16, 4]`` can rise and fall, over 255."""
+    lanes = groups.astype(np.int64).reshape(-1, 16, 2, 2)
+    return np.stack([np.maximum(lanes, 0).sum(3), np.maximum(-lanes, 0).sum(3)], 1)
+
+
+@settings(max_examples=40)
+@given(
+    num_groups=st.integers(1, 70),
+    width=st.sampled_from([1, 6, 20, 40, 64]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_paired_groups_fit_16_bits(
+    num_groups: int, width: int, seed: int, register_bits: int
+) -> None:
+    random = np.random.default_rng(seed)
+    panels = random.normal(0, width, (3, num_groups, 16, 4)).clip(-64, 64).astype(np.int8)
+    blocks, order = pair_groups(panels.copy())
+    for panel, packed, (num_paired, *inputs) in zip(panels, blocks, order, strict=True):
+        groups = np.array(inputs) // 4
+        assert sorted(inputs) == [4 * group for group in range(num_groups)]
+        np.testing.assert_array_equal(packed, panel[groups])
+        if register_bits == 512:  # lanes have 32 bits
+            assert num_paired == 0
+            continue
+        assert num_paired % 2 == 0
+        bounds = lane_bounds(packed)
+        together = bounds[0:num_paired:2] + bounds[1:num_paired:2]
+        assert together.max(initial=0) <= 128
+        alone = bounds[num_paired:]
+        for index in range(1, len(alone)):  # no two groups left would fit
+            assert (alone[index] + alone[index - 1]).max() > 128
+
+
+def test_groups_with_the_largest_weights_are_not_paired(register_bits: int) -> None:
+    order = pair_groups(np.full((1, 9, 16, 4), 64, np.int8))[1]
+    assert order[0, 0] == 0
+    order = pair_groups(np.full((1, 9, 16, 4), 32, np.int8))[1]
+    assert order[0, 0] == (8 if register_bits == 256 else 0)
+
+
+def test_weights_that_overflow_16_bits_are_not_replaced(tmp_path: Path) -> None:
+    """Old bundles have such weights: sums of two products would saturate."""
+    integers = np.zeros((8, 4), np.int8)
+    assert fit_16_bits(integers)
+    integers[2:4, 1] = 64
+    assert fit_16_bits(integers)
+    integers[3, 1] = 65
+    assert not fit_16_bits(integers)
+    file = product(tmp_path / "a" / "1", np.full((8, 16), 3.0, np.float32))
+    assert rewrite(file, Kernels.INT8_MATMUL) is not None
+    model = onnx.load(file)
+    (matrix,) = [tensor for tensor in model.graph.initializer if tensor.name == "w.int8"]
+    matrix.CopyFrom(onnx.numpy_helper.from_array(np.full((8, 16), 127, np.int8), "w.int8"))
+    onnx.save(model, file)
+    assert rewrite(file, Kernels.INT8_MATMUL) is None
+
+
+def test_similar_graphs_are_not_replaced(tmp_path: Path) -> None:
+    """Another zero point; a second consumer of an intermediate value."""
+    weight = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
+    file = product(tmp_path / "a" / "1", weight)
+    for change in ("zero", "reader"):
+        model = onnx.load(file)
+        if change == "zero":
+            (zero,) = [t for t in model.graph.initializer if t.name == "w.zero"]
+            zero.CopyFrom(onnx.numpy_helper.from_array(np.array(127, np.uint8), "w.zero"))
+        else:
+            (cast,) = [node for node in model.graph.node if node.op_type == "Cast"]
+            model.graph.output.append(
+                onnx.helper.make_tensor_value_info(
+                    cast.output[0], onnx.TensorProto.FLOAT, ["rows", 32]
+                )
+            )
+        other = tmp_path / f"{change}.onnx"
+        onnx.save(model, other)
+        assert rewrite(other, Kernels.INT8_MATMUL) is None

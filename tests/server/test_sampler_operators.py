@@ -1,0 +1,69 @@
+"""Every operator of the sampling graphs has a CUDA kernel in ONNX Runtime."""
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from server.engine.gpu.sampler_graph import build, build_row_gather
+from server.engine.gpu.sampler_inputs import SamplingMethod, Shape, Variant
+
+# Operators with a CUDA kernel in ONNX Runtime: their version at opset 18, and the types that the
+# kernel takes as first input. Source: docs/OperatorKernels.md of microsoft/onnxruntime.
+_NUMBERS = {"FLOAT", "DOUBLE", "INT64"}
+_ANY = {*_NUMBERS, "BOOL", "FLOAT16", "BFLOAT16"}
+CUDA_KERNELS = {
+    "Add": (14, _NUMBERS),
+    "And": (7, {"BOOL"}),
+    "Cast": (13, _ANY),
+    "Concat": (13, _ANY),
+    "CumSum": (14, {"DOUBLE", "INT64"}),
+    "Div": (14, _NUMBERS),
+    "Equal": (13, {*_NUMBERS, "BOOL"}),
+    "Exp": (13, {"FLOAT", "DOUBLE"}),
+    "Gather": (13, _ANY),
+    "GatherElements": (13, _ANY),
+    "GatherND": (13, {"DOUBLE", "FLOAT", "INT64"}),
+    "Greater": (13, _NUMBERS),
+    "GreaterOrEqual": (16, _NUMBERS),
+    "Identity": (16, _ANY),
+    "Less": (13, _NUMBERS),
+    "LessOrEqual": (16, _NUMBERS),
+    "Min": (13, _NUMBERS),
+    "Mul": (14, _NUMBERS),
+    "Or": (7, {"BOOL"}),
+    "Pad": (18, {"FLOAT", "DOUBLE"}),
+    "ReduceMax": (18, _NUMBERS),
+    "ReduceMin": (18, {"FLOAT", "DOUBLE"}),
+    "ReduceSum": (13, _NUMBERS),
+    "Reshape": (14, _ANY),
+    "ScatterElements": (18, _ANY),
+    "Slice": (13, _ANY),
+    "Sub": (14, _NUMBERS),
+    "TopK": (11, _NUMBERS),
+    "Unsqueeze": (13, _ANY),
+    "Where": (16, {"BOOL"}),
+}
+
+SHAPES = [
+    Shape(5_000, TensorProto.FLOAT, 32, (3,)),
+    Shape(5_000, TensorProto.BFLOAT16, 32, (3,)),
+    Shape(4_096, TensorProto.FLOAT16, 32, (3,)),
+    Shape(97, TensorProto.BFLOAT16, 256, (3,)),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_operator_has_a_cuda_kernel(shape: Shape) -> None:
+    flags = [(edits, gathers) for edits in (False, True) for gathers in (False, True)]
+    models = [build(Variant(method, *flag), shape) for method in SamplingMethod for flag in flags]
+    for model in [*models, build_row_gather(shape)]:
+        onnx.checker.check_model(model, full_check=True)
+        graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
+        types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
+        types |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+        for node in graph.node:
+            version, allowed = CUDA_KERNELS[node.op_type]
+            schema = onnx.defs.get_schema(node.op_type, model.opset_import[0].version)
+            assert schema.since_version == version, node.op_type
+            assert TensorProto.DataType.Name(types[node.input[0]]) in allowed, node

@@ -1,0 +1,166 @@
+"""The cache room: slots and tokens stay accounted for, and a wrong account is found."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS
+from server.engine.cache.slot_cache import SlotCache
+from server.engine.cache.slot_store import SlotStore
+from server.engine.requests.lifecycle import Event
+from server.engine.requests.sequence import DecodingSequence
+from server.runtime.host_memory import HostMemory
+from tests.server.fake_backend import decode_spec
+from tests.server.generating import bench, job
+
+NUM_SLOTS, MAX_LENGTH = 4, 48
+
+
+def empty_store(*, is_recurrent: bool = False) -> SlotStore:
+    spec = decode_spec(has_source=False, is_recurrent=is_recurrent)
+    cache = SlotCache(spec.states, NUM_SLOTS, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    return SlotStore(cache, NUM_SLOTS, MAX_LENGTH)
+
+
+class Store(RuleBasedStateMachine):
+    """Sequences come, read tokens, fork, fail or finish in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = empty_store()
+        self.next_id = 0
+
+    @precondition(lambda self: len(self.store.running) < NUM_SLOTS)
+    @rule(length=st.integers(1, MAX_LENGTH), first=st.integers(1, 3))
+    def admit(self, length, first) -> None:
+        sequence = DecodingSequence.first_of(self.next_id, job([first] * length, 1))
+        self.store.match_prefixes([sequence])
+        reused = sequence.num_cached_tokens
+        assert reused == 0 or MIN_REUSED_TOKENS <= reused < length
+        sequence.on(Event.PREFILL)
+        self.store.admit(sequence)
+        self.store.discard_matches([])
+        assert self.store.running[-1] is sequence
+        self.next_id += 1
+
+    @precondition(lambda self: self.store.running)
+    @rule(data=st.data())
+    def read_all(self, data) -> None:
+        sequence = data.draw(st.sampled_from(self.store.running))
+        sequence.num_cached_tokens = len(sequence.tokens)
+
+    @precondition(lambda self: 0 < len(self.store.running) < NUM_SLOTS)
+    @rule(data=st.data())
+    def fork(self, data) -> None:
+        parent = data.draw(st.sampled_from(self.store.running))
+        child = parent.fork(self.next_id, 0)
+        self.store.fork(parent, child)
+        assert self.store.get(child.id) is child
+        self.next_id += 1
+
+    @precondition(lambda self: self.store.running)
+    @rule(data=st.data(), event=st.sampled_from([Event.FINISH, Event.FAIL]))
+    def end(self, data, event) -> None:
+        sequence = data.draw(st.sampled_from(self.store.running))
+        sequence.on(event)
+        if event == Event.FAIL:
+            self.store.clear(sequence)
+        self.store.release(sequence)
+        assert sequence not in self.store.running
+
+    @rule(first=st.integers(0, NUM_SLOTS - 1))
+    def pad(self, first) -> None:
+        positions = self.store.padding_positions(first, NUM_SLOTS - first)
+        full = [s.num_cached_tokens == MAX_LENGTH for s in self.store.running[first:]]
+        assert (positions is None) == any(full)
+        assert positions is None or all(0 <= position < MAX_LENGTH for position in positions)
+
+    @invariant()
+    def everything_is_accounted_for(self) -> None:
+        self.store.check()
+        slots = [self.store.slot_of(sequence) for sequence in self.store.running]
+        assert slots == list(range(len(slots)))
+
+
+TestStore = Store.TestCase
+TestStore.settings = settings(deadline=None, max_examples=60)
+
+
+def _lose_a_free_slot(store: Any) -> None:
+    store._slots._free.pop()
+
+
+def _count_a_slot_twice(store: Any) -> None:
+    store._slots._free.add(0)
+
+
+def _lose_a_prefix(store: Any) -> None:
+    store._prefixes._tokens.clear()
+
+
+def _overfill_a_prefix(store: Any) -> None:
+    (slot,) = store._slots._num_prefix_tokens
+    store._slots._num_prefix_tokens[slot] = MAX_LENGTH + 1
+
+
+def _cache_unknown_tokens(store: Any) -> None:
+    store.running[0].num_cached_tokens += 1
+
+
+def _swap_owners(store: Any) -> None:
+    store.running = store.running[::-1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _lose_a_free_slot,
+        _count_a_slot_twice,
+        _lose_a_prefix,
+        _overfill_a_prefix,
+        _cache_unknown_tokens,
+        _swap_owners,
+    ],
+)
+def test_a_wrong_account_is_found(damage: Callable[[SlotStore], None]) -> None:
+    store = empty_store()
+    sequences = [DecodingSequence.first_of(id_, job([5] * 40, 1)) for id_ in range(3)]
+    for sequence in sequences:
+        sequence.on(Event.PREFILL)
+        store.admit(sequence)
+        sequence.num_cached_tokens = 40
+    store.release(sequences[1])
+    store.check()
+    damage(store)
+    with pytest.raises(RuntimeError):
+        store.check()
+
+
+def test_a_lost_sequence_is_found() -> None:
+    one = bench()
+    one.submit(1, replace(job([5, 6], 20), eos=frozenset()))
+    one.step()
+    worker: Any = one.worker
+    worker.check()
+    worker._jobs._groups.clear()
+    with pytest.raises(RuntimeError):
+        worker.check()
+
+
+@given(length=st.integers(1, MAX_LENGTH))
+def test_a_prefix_is_kept_if_it_is_long_and_did_not_fail(length: int) -> None:
+    for event in (Event.FINISH, Event.FAIL):
+        store = empty_store()
+        sequence = DecodingSequence.first_of(0, job([5] * length, 1))
+        sequence.on(Event.PREFILL)
+        store.admit(sequence)
+        sequence.num_cached_tokens = length
+        sequence.on(event)
+        store.release(sequence)
+        is_kept = event == Event.FINISH and length >= MIN_REUSED_TOKENS
+        assert f"prefixes={int(is_kept)}, free={NUM_SLOTS - is_kept}" in repr(store)
