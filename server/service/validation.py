@@ -7,26 +7,20 @@ from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.text.chat import ROLES, Message
 
-_TASK_CALLS = {
-    Task.GENERATE: "Generate",
-    Task.TRANSLATE: "Translate",
-    Task.EMBED: "Embed",
-    Task.CLASSIFY: "Classify",
-    Task.TAG: "Tag",
-    Task.FILL_MASK: "FillMask",
-    Task.ANSWER: "Answer",
-    Task.RERANK: "Rerank",
-}
+
+def _call_name(task: Task) -> str:
+    """``fill_mask`` is answered by FillMask."""
+    return task.value.title().replace("_", "")
 
 
 def check_task(model: Model, task: Task) -> None:
     """Rejects a call for a task that the model does not support."""
     manifest = model.manifest
     if task not in manifest.tasks:
-        calls = ", ".join(_TASK_CALLS[known] for known in manifest.tasks)
+        calls = ", ".join(_call_name(known) for known in manifest.tasks)
         raise InvalidArgumentError(
             "model",
-            f"{manifest.name!r} does not answer {_TASK_CALLS[task]}; "
+            f"{manifest.name!r} does not answer {_call_name(task)}; "
             f"its kind is {manifest.kind}, it answers {calls}",
         )
 
