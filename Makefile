@@ -53,7 +53,8 @@ check: setup
 # take long: many connections, load beyond the server's capacity.
 faults: setup
 	$(VENV)/python -m pytest tests/faults tests/server/test_mixes.py tests/server/test_models.py \
-		tests/server/test_startup.py tests/server/test_access.py -m "heavy or not heavy"
+		tests/server/test_startup.py tests/server/test_access.py tests/server/test_tls.py \
+		-m "heavy or not heavy"
 	$(VENV)/python -m scripts.faults
 
 bench: bundles

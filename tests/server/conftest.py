@@ -1,6 +1,8 @@
-"""Kernels of each width of registers that this processor has."""
+"""Kernels of each width of registers that this processor has; a bundle and tokens to serve."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from server.runtime.kernels.library import use_registers
 WIDTHS = [bits for bits in (256, 512) if use_registers(bits)]
 use_registers(0)
 
+TOKENS = "# who: what\n\nalice:first-token\nsecond.token==\n"
+
 
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda bits: f"{bits} bits")
 def register_bits(request: pytest.FixtureRequest) -> Iterator[int]:
@@ -16,3 +20,19 @@ def register_bits(request: pytest.FixtureRequest) -> Iterator[int]:
     assert use_registers(request.param)
     yield request.param
     use_registers(0)
+
+
+@pytest.fixture
+def bundles(tiny_bundles: Path, tmp_path: Path) -> Path:
+    """A folder of its own with the tiny classifier."""
+    name = "tiny-classifier"
+    shutil.copytree(tiny_bundles / name, tmp_path / "bundles" / name)
+    return tmp_path / "bundles"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    """A file of two tokens."""
+    path = tmp_path / "tokens"
+    path.write_text(TOKENS)
+    return path

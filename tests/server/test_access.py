@@ -1,64 +1,29 @@
-"""Who may call: TLS, certificates of clients, tokens; and what a connection may send."""
+"""Who may call: tokens, the admin listener; and what a connection may send."""
 
 import asyncio
-import shutil
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-import trustme
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from client import health
 from client.admin import AdminClient
 from client.aio import AsyncClient
 from client.channel import Security
 from client.errors import TriuneError
 from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
-from server.app import RunningServer, running_server
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
-from server.frontends.grpc.listeners import check_admin_access, credentials
+from server.frontends.grpc.listeners import check_admin_access
 from server.service.access_tokens import AccessTokens
 from tests.faults.record import record
+from tests.server.running import CLASSIFIER, serving
 
-CLASSIFIER = "tiny-classifier"
-TOKENS = "# who: what\n\nalice:first-token\nsecond.token==\n"
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
-
-
-@pytest.fixture
-def bundles(tiny_bundles: Path, tmp_path: Path) -> Path:
-    shutil.copytree(tiny_bundles / CLASSIFIER, tmp_path / "bundles" / CLASSIFIER)
-    return tmp_path / "bundles"
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> Path:
-    path = tmp_path / "tokens"
-    path.write_text(TOKENS)
-    return path
-
-
-@asynccontextmanager
-async def serving(bundles: Path, **options: Any) -> AsyncIterator[RunningServer]:
-    config = ServerConfig(
-        bundles=bundles,
-        listen="127.0.0.1:0",
-        metrics="127.0.0.1:0",
-        admin="127.0.0.1:0",
-        **options,
-    )
-    async with running_server(config) as running:
-        yield running
 
 
 async def status(channel: grpc.aio.Channel, method: str, token: str | None) -> grpc.StatusCode:
@@ -191,100 +156,6 @@ def test_tokens_follow_their_file(tokens: Path, caplog: pytest.LogCaptureFixture
     assert known.name_of("Bearer third-token") is None
 
 
-def write(path: Path, ca: trustme.CA, name: str = "127.0.0.1") -> TlsFiles:
-    """The files of a certificate for ``name`` that ``ca`` vouches for."""
-    issued = ca.issue_cert("127.0.0.1", common_name=name)
-    files = TlsFiles(certificate=path / f"{name}.pem", key=path / f"{name}.key")
-    issued.private_key_pem.write_to_path(files.key)
-    files.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
-    return files
-
-
-def trust(path: Path, ca: trustme.CA) -> Path:
-    ca.cert_pem.write_to_path(path)
-    return path
-
-
-async def answers(running: RunningServer, security: Security) -> bool:
-    """Whether a new connection is of use."""
-    target = f"127.0.0.1:{running.port}"
-    try:
-        async with AsyncClient(target, security=security, timeout_seconds=20) as client:
-            return bool((await client.classify(CLASSIFIER, "12")).outputs)
-    except TriuneError as error:
-        if error.code != grpc.StatusCode.UNAVAILABLE:
-            raise
-        return False
-
-
-async def test_tls_follows_its_files(bundles: Path, tmp_path: Path) -> None:
-    old, new = trustme.CA(), trustme.CA()
-    before = Security(ca_file=trust(tmp_path / "old", old))
-    after = Security(ca_file=trust(tmp_path / "new", new))
-    files = write(tmp_path, old)
-    async with serving(bundles, tls=files) as running:
-        target = f"127.0.0.1:{running.port}"
-        async with AsyncClient(target, security=before) as client:
-            assert (await client.classify(CLASSIFIER, "12")).outputs
-            assert not await answers(running, after)
-            assert not await answers(running, Security())
-            # A key that does not fit, for a moment, changes nothing.
-            whole = files.key.read_bytes()
-            files.key.write_bytes(new.issue_cert("other").private_key_pem.bytes())
-            assert await answers(running, before)
-            files.key.write_bytes(whole)
-            write(tmp_path, new)
-            assert await answers(running, after)
-            assert not await answers(running, before)
-            assert (await client.classify(CLASSIFIER, "12")).outputs  # its connection stands
-        assert await asyncio.to_thread(health.status, target, "", 20, after) == "SERVING"
-
-
-async def test_clients_show_certificates(bundles: Path, tmp_path: Path) -> None:
-    ca, stranger = trustme.CA(), trustme.CA()
-    ca_file = trust(tmp_path / "ca", ca)
-    files = write(tmp_path, ca)
-    tls = TlsFiles(certificate=files.certificate, key=files.key, client_ca=ca_file)
-    (tmp_path / "theirs").mkdir()
-    mine, theirs = write(tmp_path, ca, "mine"), write(tmp_path / "theirs", stranger, "mine")
-    async with serving(bundles, tls=tls) as running:
-        for shown, expected in ((mine, True), (theirs, False), (None, False)):
-            security = Security(
-                ca_file=ca_file,
-                certificate_file=None if shown is None else shown.certificate,
-                key_file=None if shown is None else shown.key,
-            )
-            assert await answers(running, security) == expected
-
-
-async def test_the_command_line_knows_tls_and_tokens(
-    bundles: Path, tokens: Path, tmp_path: Path
-) -> None:
-    ca = trustme.CA()
-    mine = tmp_path / "mine"
-    mine.write_text("first-token\n")
-    flags = ["--tls-ca", str(trust(tmp_path / "ca", ca)), "--token-file", str(mine)]
-    async with serving(bundles, tokens=tokens, tls=write(tmp_path, ca)) as running:
-
-        async def run(*arguments: str, flags: list[str] = flags) -> "tuple[int, str]":
-            command = [sys.executable, "-m", "client", "--target", f"127.0.0.1:{running.port}"]
-            ran = await asyncio.to_thread(
-                subprocess.run,
-                [*command, *flags, *arguments],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
-            )
-            return ran.returncode, ran.stdout + ran.stderr
-
-        admin = ["--admin", f"127.0.0.1:{running.admin_port}"]
-        assert await run("health") == (0, "SERVING\n")
-        assert (await run("models", flags=flags[:2]))[1].startswith("error: UNAUTHENTICATED")
-        assert await run("load", CLASSIFIER, *admin) == (0, f"{CLASSIFIER} 1 is ready\n")
-        assert await run("unload", CLASSIFIER, *admin) == (0, f"{CLASSIFIER} 1 is unloaded\n")
-
-
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.1.2.3:1", "example.org:1"])
 def test_admin_is_not_for_everybody(address: str, tmp_path: Path) -> None:
     tls = TlsFiles(certificate=tmp_path, key=tmp_path)
@@ -316,22 +187,6 @@ def refusal(config: ServerConfig) -> str:
 )
 def test_admin_on_loopback_is_open(address: str, tmp_path: Path) -> None:
     assert not refusal(ServerConfig(bundles=tmp_path, admin=address))
-
-
-def test_what_cannot_guard_is_an_error_at_start(tmp_path: Path) -> None:
-    ca = trustme.CA()
-    good, other = write(tmp_path, ca), write(tmp_path, ca, "other")
-    (tmp_path / "bad").write_text("two words")
-    for tls in (
-        TlsFiles(certificate=tmp_path / "none", key=good.key),
-        TlsFiles(certificate=good.certificate, key=other.key),
-        TlsFiles(certificate=good.certificate, key=good.key, client_ca=tmp_path / "bad"),
-    ):
-        with pytest.raises(StartupError, match="TLS certificate"):
-            credentials(tls)
-    for path in (tmp_path / "none", tmp_path / "bad"):
-        with pytest.raises(StartupError, match="tokens: "):
-            AccessTokens(path)
 
 
 async def test_what_is_too_large_is_refused(bundles: Path) -> None:

@@ -1,30 +1,21 @@
 """Decoding options over the wire: trained models, a real server, real clients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 
-from client.errors import TriuneError
 from client.sync import Client
-from client.types import (
-    AttentionKind,
-    AttentionOptions,
-    Choices,
-    FinishReason,
-    GenerationOptions,
-    Lark,
-)
+from client.types import AttentionKind, AttentionOptions, FinishReason, GenerationOptions
 from model import bundle
 from server.engine.decoding.options import AttentionSelection
 from server.engine.requests.job import GenerationJob
 from server.errors import InvalidArgumentError
 from server.service.attention import AttentionPlan, check_attention_size
-from tests.serving import server_process
+from tests.server.clients import connected
 
 DECODER, DATES = "tiny-decoder", "dates"
 DATE = "3 March 2021"
@@ -32,20 +23,8 @@ DATE = "3 March 2021"
 
 @pytest.fixture(scope="module")
 def client(tiny_bundles: Path) -> Iterator[Client]:
-    with (
-        server_process(tiny_bundles, "--threads", "1", "--slots", "8") as running,
-        Client(running.target, timeout_seconds=60) as client,
-    ):
+    with connected(tiny_bundles, "--threads", "1", "--slots", "8") as client:
         yield client
-
-
-def refused_field(call: Callable[..., object], *arguments: object, **options: object) -> str:
-    """The one field that the server finds bad."""
-    with pytest.raises(TriuneError) as caught:
-        call(*arguments, **options)
-    assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
-    (violation,) = caught.value.violations
-    return violation.field
 
 
 def test_beam_search_gives_its_best_hypotheses(client: Client) -> None:
@@ -231,72 +210,3 @@ def test_attention_larger_than_a_response_is_refused_before_anything_runs() -> N
     check_attention_size(AttentionPlan(replace(read, average=True), alignments=False), jobs * 100)
     with pytest.raises(InvalidArgumentError, match=r"^attention: could be 8847360 weights"):
         check_attention_size(AttentionPlan(read, alignments=False), jobs * 2)
-
-
-@pytest.mark.parametrize(
-    ("model", "asked", "field"),
-    [
-        (DATES, AttentionOptions(layers=(0, 99)), "response.attention.layers[1]"),
-        (DATES, AttentionOptions(heads=(-1,)), "response.attention.heads[0]"),
-        (DECODER, AttentionOptions(kind=AttentionKind.CROSS), "response.attention.kind"),
-        (DECODER, AttentionOptions(alignments=True), "response.attention.alignments"),
-    ],
-)
-def test_bad_attention_options_are_named(
-    client: Client, model: str, asked: AttentionOptions, field: str
-) -> None:
-    call = client.translate if model == DATES else client.generate
-    assert refused_field(call, model, "7", attention=asked) == field
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"beam_size": 0}, "decoding.beam_size"),
-        ({"beam_size": 9}, "decoding.beam_size"),
-        ({"beam_size": 65}, "decoding.beam_size"),
-        ({"beam_size": 2, "temperature": 1.0}, "decoding.beam_size"),
-        ({"beam_size": 2, "alternatives": True}, "decoding.alternatives"),
-        ({"beam_size": 2, "num_hypotheses": 3}, "decoding.num_hypotheses"),
-        ({"num_hypotheses": 2}, "decoding.num_hypotheses"),
-        ({"num_hypotheses": 9, "temperature": 1.0}, "decoding.num_hypotheses"),
-        ({"length_penalty": float("nan")}, "decoding.length_penalty"),
-        ({"no_repeat_ngram_size": -1}, "decoding.no_repeat_ngram_size"),
-        ({"target_prefix": ["a", "b", "c"]}, "decoding.target_prefix"),
-        ({"bad_words": [" "]}, "decoding.bad_words[0]"),
-        ({"min_p": 1.5}, "sampling.min_p"),
-        ({"typical_p": 0.0}, "sampling.typical_p"),
-        ({"repetition_penalty": 0.0}, "sampling.repetition_penalty"),
-        ({"presence_penalty": 3.0}, "sampling.presence_penalty"),
-        ({"frequency_penalty": float("inf")}, "sampling.frequency_penalty"),
-        ({"logit_bias": {10**6: 1.0}}, "sampling.logit_bias"),
-        ({"logit_bias": {1: 101.0}}, "sampling.logit_bias[1]"),
-        ({"min_new_tokens": 5, "max_new_tokens": 4}, "stopping.min_new_tokens"),
-        ({"stop_token_ids": [-1]}, "stopping.stop_token_ids"),
-        ({"top_logprobs": 101, "logprobs": True}, "response.top_logprobs"),
-        ({"top_logprobs": 1}, "response.top_logprobs"),
-        ({"top_logprobs": 1, "logprobs": True, "beam_size": 2}, "response.top_logprobs"),
-        ({"priority": 101}, "priority"),
-        ({"grammar": Choices(())}, "decoding.grammar.choices"),
-        ({"grammar": Choices(("a", ""))}, "decoding.grammar.choices"),
-        ({"grammar": Lark("start: a"), "ignore_eos": True}, "stopping.ignore_eos"),
-        ({"grammar": Lark("x" * 70_000)}, "decoding.grammar.lark"),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
-)
-def test_a_bad_option_is_named(client: Client, options: dict[str, object], field: str) -> None:
-    for call, text in ((client.generate, (DECODER, "7,")), (client.translate, (DATES, DATE))):
-        assert refused_field(call, *text, **options) == field
-
-
-def test_what_cannot_be_scored_is_named(client: Client) -> None:
-    for model, pair, field in (
-        (DECODER, ("7,", ""), "inputs[0].target"),
-        (DATES, ("", "2021"), "inputs[0].context"),
-        ("tiny-classifier", ("a", "b"), "model"),
-    ):
-        assert refused_field(client.score, model, [pair]) == field
-
-
-def test_echo_has_no_meaning_for_translations(client: Client) -> None:
-    assert refused_field(client.translate, DATES, DATE, echo=True) == "response.echo"

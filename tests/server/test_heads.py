@@ -4,19 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import pipeline as make_pipeline
 
 from client.encoder_types import Aggregation, LongInput, Question, ScoreFunction
-from client.errors import TriuneError
 from client.sync import Client
 from tests import heads
-from tests.serving import server_process
+from tests.server.clients import connected
+from tests.server.encoder_calls import LONG, fields, reference_answers, refused
 
 TEXTS = (
     "Angela Merkel met Barack Obama in Washington, unaffably.",
@@ -30,18 +28,8 @@ RANDOM_TEXTS = st.text(CHARACTERS, min_size=1, max_size=24).filter(lambda text: 
 
 @pytest.fixture(scope="module")
 def client(head_bundles: Path) -> Iterator[Client]:
-    with (
-        server_process(head_bundles, "--threads", "1") as running,
-        Client(running.target, timeout_seconds=60) as client,
-    ):
+    with connected(head_bundles, "--threads", "1") as client:
         yield client
-
-
-def refused(call: Any, *args: Any, **options: Any) -> TriuneError:
-    with pytest.raises(TriuneError) as caught:
-        call(*args, **options)
-    assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
-    return caught.value
 
 
 def pipe(task: str, name: str, **options: Any) -> Any:
@@ -138,28 +126,6 @@ def test_the_best_labels_only(client: Client) -> None:
     assert best.labels == whole.labels[:2]
 
 
-def reference_answers(question: str, context: str, longest: int) -> list[tuple[float, int, int]]:
-    """Every span of the context by the product of its probabilities: the slow way."""
-    encoded = heads.tokenizer()(question, context, return_tensors="pt")
-    with torch.no_grad():
-        out = heads.model("answerer")(**encoded)
-    sequence = encoded.sequence_ids(0)
-    kept = [0] + [i for i, number in enumerate(sequence) if number == 1]
-    start = dict(zip(kept, out.start_logits[0, kept].softmax(-1).tolist(), strict=True))
-    end = dict(zip(kept, out.end_logits[0, kept].softmax(-1).tolist(), strict=True))
-    spans: dict[tuple[int, int], float] = {}
-    for first in kept[1:]:
-        for last in range(first, min(first + longest, kept[-1] + 1)):
-            # Whole words, as the pipeline aligned them.
-            characters = (
-                encoded.word_to_chars(0, encoded.token_to_word(0, first), 1).start,
-                encoded.word_to_chars(0, encoded.token_to_word(0, last), 1).end,
-            )
-            spans[characters] = max(spans.get(characters, 0.0), start[first] * end[last])
-    none = start[0] * end[0]
-    return sorted([(x, *key) for key, x in spans.items()] + [(none, 0, 0)], reverse=True)
-
-
 def test_answers_are_the_likeliest_spans(client: Client) -> None:
     question, context = "Who lives?", TEXTS[1]
     options: Any = {"top_k": 8, "max_answer_tokens": 5, "allow_no_answer": True}
@@ -205,107 +171,6 @@ def test_the_model_says_what_it_is(client: Client, name: str) -> None:
         assert (model.embedding.size, model.embedding.truncations) == (heads.SIZE, (8, 16))
         assert model.embedding.prompts == {"query": "query: ", "passage": ""}
     assert ("rerank" in model.tasks) == (name in {"judge", "embedder"})
-
-
-LONG = " ".join(f"word{index} is é{index}" for index in range(40))
-
-
-def test_what_is_too_long_is_an_error_cut_or_read_in_windows(client: Client) -> None:
-    error = refused(client.embed, "embedder", ["short", LONG])
-    assert error.violations[0].field == "inputs[1]"
-    cut = {
-        side: client.embed("embedder", LONG, long_input=side).outputs[0]
-        for side in (LongInput.TRUNCATE_RIGHT, LongInput.TRUNCATE_LEFT)
-    }
-    ids = heads.tokenizer()(LONG, add_special_tokens=False)["input_ids"]
-    for side, output in cut.items():
-        room = heads.MAX_LENGTH - 2
-        kept = ids[:room] if side == LongInput.TRUNCATE_RIGHT else ids[-room:]
-        assert output.reading.truncated_tokens == len(ids) - room
-        assert output.values == pytest.approx(mean_vector([101, *kept, 102]), abs=1e-4)
-    windows = client.embed(
-        "embedder", LONG, long_input=LongInput.WINDOWS, max_tokens=22, stride=5
-    ).outputs[0]
-    assert windows.reading.truncated_tokens == 0
-    parts = [ids[i : i + 20] for i in range(0, len(ids), 15)]
-    while len(parts) > 1 and len(ids) <= 15 * (len(parts) - 2) + 20:
-        parts.pop()  # it holds nothing new
-    assert windows.reading.windows == len(parts)
-    vectors = np.array([mean_vector([101, *part, 102]) for part in parts])
-    weights = np.array([len(part) for part in parts])[:, None]
-    expected = (vectors * weights).sum(0) / weights.sum()
-    assert windows.values == pytest.approx(expected, abs=1e-4)
-
-
-def mean_vector(ids: list[int]) -> list[float]:
-    with torch.no_grad():
-        hidden = heads.model("embedder")(torch.tensor([ids])).last_hidden_state
-    vector: list[float] = hidden[0].mean(0).tolist()
-    return vector
-
-
-def test_entities_of_a_long_text_have_no_duplicates(client: Client) -> None:
-    (output,) = client.tag("tagger", LONG, stride=10, aggregation=Aggregation.NONE).outputs
-    assert output.reading.windows > 1
-    assert output.reading.truncated_tokens == 0
-    starts = [entity.start for entity in output.entities]
-    assert starts == sorted(set(starts))
-    (all_,) = client.tag(
-        "tagger", LONG, aggregation=Aggregation.NONE, ignored_labels=["nothing"]
-    ).outputs
-    offsets = heads.tokenizer()(LONG, add_special_tokens=False, return_offsets_mapping=True)
-    assert [(x.start, x.end) for x in all_.entities] == offsets["offset_mapping"]
-
-
-def test_the_answer_in_a_long_context_is_the_best_of_all_windows(client: Client) -> None:
-    question = "Which word?"
-    options: Any = {"top_k": 3, "max_answer_tokens": 4}
-    (output,) = client.answer("answerer", [Question(question, LONG)], stride=8, **options).outputs
-    assert output.reading.windows > 1
-    # The same windows by hand, each as a context of its own.
-    room = heads.MAX_LENGTH - 3 - len(heads.tokenizer()(question)["input_ids"]) + 2
-    offsets = heads.tokenizer()(LONG, add_special_tokens=False, return_offsets_mapping=True)[
-        "offset_mapping"
-    ]
-    firsts = range(0, len(offsets), room - 8)
-    best: dict[tuple[int, int], float] = {}
-    for first in firsts:
-        part = offsets[first : first + room]
-        text = LONG[part[0][0] : part[-1][1]]
-        for score, start, end in reference_answers(question, text, 4)[:12]:
-            key = (start + part[0][0], end + part[0][0])
-            if end:
-                best[key] = max(score, best.get(key, 0.0))
-        if first + room >= len(offsets):
-            break
-    top = max(best, key=lambda key: best[key])
-    assert (output.spans[0].start, output.spans[0].end) == top
-    assert output.spans[0].score == pytest.approx(best[top], abs=1e-4)
-
-
-def test_a_document_has_the_score_of_its_best_window(client: Client) -> None:
-    query = "What is it?"
-    result = client.rerank("judge", query, [LONG, "short"], long_input=LongInput.WINDOWS)
-    row = next(x for x in result.outputs if x.index == 0)
-    assert row.reading.windows > 1
-    cut = client.rerank("judge", query, [LONG], long_input=LongInput.TRUNCATE_RIGHT).outputs[0]
-    assert cut.reading.truncated_tokens > 0
-    assert row.score >= cut.score - 1e-6  # the first window is what is left of a cut text
-
-
-def test_a_pair_is_cut_where_it_is_longer(client: Client) -> None:
-    (output,) = client.classify(
-        "judge", pairs=[("short one", LONG)], long_input=LongInput.TRUNCATE_RIGHT
-    ).outputs
-    theirs = heads.tokenizer()("short one", LONG, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        logits = heads.model("judge")(**theirs).logits[0]
-    assert output.usage.input_tokens == heads.MAX_LENGTH
-    assert output.labels[0].score == pytest.approx(float(logits.sigmoid()), abs=1e-4)
-
-
-def fields(error: TriuneError) -> str:
-    return error.violations[0].field
 
 
 def test_bad_input_is_named(client: Client) -> None:

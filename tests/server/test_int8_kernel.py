@@ -5,96 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx_ir.tape import Tape
 
-from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
-from server.runtime.contract import Array
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.int8 import fit_16_bits, pair_groups
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite, rewritten, shared
 from server.runtime.ort.backend import OrtBackend
+from tests.server.int8_graphs import NEEDS_KERNEL, append_epilogue, product, standard_session
 
-pytestmark = [
-    pytest.mark.skipif(
-        Kernels.INT8_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
-    ),
-    pytest.mark.usefixtures("register_bits"),
-]
-
-
-def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
-    """Saves a graph ``y = x weight`` in int8; a tied one also looks up rows of the same weights."""
-    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
-    ids = ir.val("token_ids", ir.DataType.INT64, ["tokens"])
-    inputs, tape = [x], Tape()
-    if is_tied:
-        rows = Int8Rows.of("w", np.ascontiguousarray(weight.T))
-        stored = constant(tape, "w.int8", rows.around_128)
-        y = tied_int8(tape, x, rows, stored)
-        looked_up = gather_rows(tape, ids, rows, stored)
-        looked_up.name, looked_up.dtype = "looked_up", ir.DataType.FLOAT
-        looked_up.shape = ir.Shape(["tokens", weight.shape[0]])
-        inputs.append(ids)
-        outputs = [y, looked_up]
-    else:
-        y = row_int8(tape, x, "w", weight)
-        outputs = [y]
-    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
-    graph = ir.Graph(
-        inputs,
-        outputs,
-        nodes=tape.nodes,
-        initializers=tape.initializers,
-        opset_imports={"": 23, "com.microsoft": 1},
-    )
-    proto = ir.serde.serialize_model(ir.Model(graph, ir_version=10))
-    path.mkdir(parents=True, exist_ok=True)
-    file = path / "graph.onnx"
-    onnx.save(
-        proto, file, save_as_external_data=True, location="graph.onnx.data", size_threshold=1024
-    )
-    return file
-
-
-def append_epilogue(file: Path, activation: str, bias: Array) -> Path:
-    """Appends an epilogue to ``file``: ``activation(y + bias) + rest``."""
-    model = onnx.load(file)
-    graph, size = model.graph, len(bias)
-    nodes = [onnx.helper.make_node("Add", ["y", "bias"], ["biased"])]
-    if activation == "SiluGate":
-        size //= 2
-        nodes += [
-            onnx.helper.make_node("Split", ["biased"], ["gate", "value"], axis=-1, num_outputs=2),
-            onnx.helper.make_node("Sigmoid", ["gate"], ["sigmoid"]),
-            onnx.helper.make_node("Mul", ["gate", "sigmoid"], ["silu"]),
-            onnx.helper.make_node("Mul", ["silu", "value"], ["active"]),
-        ]
-    else:
-        nodes.append(onnx.helper.make_node(activation, ["biased"], ["active"]))
-    nodes.append(onnx.helper.make_node("Identity", ["rest"], ["kept"]))
-    nodes.append(onnx.helper.make_node("Add", ["kept", "active"], ["sum"]))
-    nodes.append(onnx.helper.make_node("Identity", ["sum"], ["z"]))
-    graph.node.extend(nodes)
-    graph.initializer.append(onnx.numpy_helper.from_array(bias, "bias"))
-    rest, z = (
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", size])
-        for name in ("rest", "z")
-    )
-    graph.input.append(rest)
-    del graph.output[:]
-    graph.output.append(z)
-    onnx.save(onnx.shape_inference.infer_shapes(model), file)
-    return file
-
-
-def standard_session(file: Path) -> ort.InferenceSession:
-    return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
 
 
 @pytest.fixture(autouse=True)
@@ -223,64 +144,6 @@ def test_sessions_share_packed_weights_and_free_them(tmp_path: Path) -> None:
     del graphs
     gc.collect()
     assert file not in {key[0] for key in shared}
-
-
-def lane_bounds(groups: Array) -> Array:
-    """The most that each 16-bit lane of ``[groups, 16, 4]`` can rise and fall, over 255."""
-    lanes = groups.astype(np.int64).reshape(-1, 16, 2, 2)
-    return np.stack([np.maximum(lanes, 0).sum(3), np.maximum(-lanes, 0).sum(3)], 1)
-
-
-@settings(max_examples=40)
-@given(
-    num_groups=st.integers(1, 70),
-    width=st.sampled_from([1, 6, 20, 40, 64]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_paired_groups_fit_16_bits(
-    num_groups: int, width: int, seed: int, register_bits: int
-) -> None:
-    random = np.random.default_rng(seed)
-    panels = random.normal(0, width, (3, num_groups, 16, 4)).clip(-64, 64).astype(np.int8)
-    blocks, order = pair_groups(panels.copy())
-    for panel, packed, (num_paired, *inputs) in zip(panels, blocks, order, strict=True):
-        groups = np.array(inputs) // 4
-        assert sorted(inputs) == [4 * group for group in range(num_groups)]
-        np.testing.assert_array_equal(packed, panel[groups])
-        if register_bits == 512:  # lanes have 32 bits
-            assert num_paired == 0
-            continue
-        assert num_paired % 2 == 0
-        bounds = lane_bounds(packed)
-        together = bounds[0:num_paired:2] + bounds[1:num_paired:2]
-        assert together.max(initial=0) <= 128
-        alone = bounds[num_paired:]
-        for index in range(1, len(alone)):  # no two groups left would fit
-            assert (alone[index] + alone[index - 1]).max() > 128
-
-
-def test_groups_with_the_largest_weights_are_not_paired(register_bits: int) -> None:
-    order = pair_groups(np.full((1, 9, 16, 4), 64, np.int8))[1]
-    assert order[0, 0] == 0
-    order = pair_groups(np.full((1, 9, 16, 4), 32, np.int8))[1]
-    assert order[0, 0] == (8 if register_bits == 256 else 0)
-
-
-def test_weights_that_overflow_16_bits_are_not_replaced(tmp_path: Path) -> None:
-    """Old bundles have such weights: sums of two products would saturate."""
-    integers = np.zeros((8, 4), np.int8)
-    assert fit_16_bits(integers)
-    integers[2:4, 1] = 64
-    assert fit_16_bits(integers)
-    integers[3, 1] = 65
-    assert not fit_16_bits(integers)
-    file = product(tmp_path / "a" / "1", np.full((8, 16), 3.0, np.float32))
-    assert rewrite(file, Kernels.INT8_MATMUL) is not None
-    model = onnx.load(file)
-    (matrix,) = [tensor for tensor in model.graph.initializer if tensor.name == "w.int8"]
-    matrix.CopyFrom(onnx.numpy_helper.from_array(np.full((8, 16), 127, np.int8), "w.int8"))
-    onnx.save(model, file)
-    assert rewrite(file, Kernels.INT8_MATMUL) is None
 
 
 def test_similar_graphs_are_not_replaced(tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""Graphs of one ``GroupQueryAttention``, their sessions, and calls with random inputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from server.runtime.contract import Array
+from server.runtime.kernels.library import LIBRARY, Kernels, supported_kernels
+from server.runtime.kernels.rewrite import rewrite
+
+NEEDS_KERNEL = pytest.mark.skipif(
+    Kernels.ATTENTION not in supported_kernels(),
+    reason="this CPU cannot run the kernel",
+)
+
+# The standard operator's inputs, with their ranks.
+RANKS = {
+    "query": 3,
+    "key": 3,
+    "value": 3,
+    "past_key": 4,
+    "past_value": 4,
+    "last": 1,
+    "total": 0,
+    "cos": 2,
+    "sin": 2,
+    "positions": 2,
+    "bias": 4,
+    "sink": 1,
+}
+TYPES = {"last": TensorProto.INT32, "total": TensorProto.INT32, "positions": TensorProto.INT64}
+OUTPUTS = ("y", "present_key", "present_value")
+
+
+def graph(
+    names: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    *,
+    dtype: int = TensorProto.FLOAT,
+    outputs: tuple[str, ...] = OUTPUTS,
+    has_source: bool = False,
+) -> onnx.ModelProto:
+    """Makes a graph of one ``GroupQueryAttention`` with these inputs and ``outputs``.
+
+    ``has_source``: its cache is that of an encoder source, which rows may share.
+    """
+    made = [*OUTPUTS, *outputs[len(OUTPUTS) :]]
+    inputs = [name if name in names else "" for name in RANKS]
+    node = helper.make_node(
+        "GroupQueryAttention", inputs, made, domain="com.microsoft", **attributes
+    )
+    values = [
+        helper.make_tensor_value_info(
+            name, TYPES.get(name, dtype), [f"{name}.{axis}" for axis in range(rank)]
+        )
+        for name, rank in RANKS.items()
+        if name in names
+    ]
+    for value in values if has_source else ():
+        if value.name.startswith("past_"):
+            value.type.tensor_type.shape.dim[2].dim_param = "source_length"
+    told = [helper.make_tensor_value_info(name, dtype, None) for name in outputs]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(
+        helper.make_graph([node], "g", values, told), opset_imports=opsets, ir_version=10
+    )
+
+
+def session(model: str | bytes, num_threads: int = 1) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(LIBRARY))
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def native_session(file: Path, num_threads: int = 1) -> ort.InferenceSession:
+    made = rewrite(file, Kernels.ATTENTION)
+    assert made is not None
+    return session(made.model, num_threads)
+
+
+def run(
+    made: ort.InferenceSession, inputs: Mapping[str, Array], *, in_place: bool = False
+) -> list[Array]:
+    """Returns all outputs; ``in_place`` binds the present to the memory of the past."""
+    if not in_place:
+        return [np.asarray(output) for output in made.run(None, dict(inputs))]
+    binding = made.io_binding()
+    kept = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+    for name, array in kept.items():
+        where = ("cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        binding.bind_input(name, *where)
+        if name.startswith("past_"):
+            binding.bind_output(name.replace("past_", "present_"), *where)
+    binding.bind_output("y", "cpu")
+    made.run_with_iobinding(binding)
+    y = binding.get_outputs()[-1].numpy()
+    return [y, kept["past_key"], kept["past_value"]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the operator. ``lengths``: of each row, with its new keys."""
+
+    kind: str
+    num_tokens: int
+    lengths: tuple[int, ...]
+    heads: tuple[int, int] = (4, 2)
+    size: int = 32
+    capacity: int = 0
+    packed: bool = True
+    in_place: bool = False
+    angles: int = 0
+    bias: tuple[bool, bool] | None = None
+    has_sinks: bool = False
+    attributes: dict[str, int | float] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.kind in ("prompt", "encoder")
+
+    def inputs(self) -> dict[str, Array]:
+        rng = np.random.default_rng(self.seed)
+        (heads, kv_heads), size = self.heads, self.size
+        num_rows, num_tokens = len(self.lengths), self.num_tokens
+        total = num_tokens if self.is_fresh else max(self.lengths)
+
+        def normal(*shape: int) -> Array:
+            return rng.normal(size=shape).astype(np.float32)
+
+        made = {
+            "last": np.array(self.lengths, np.int32) - 1,
+            "total": np.array(total, np.int32),
+        }
+        width = heads * size if not self.packed else (heads + 2 * kv_heads) * size
+        made["query"] = normal(num_rows, num_tokens, width)
+        if not self.packed:
+            num_new = 0 if self.kind == "cross" else num_tokens
+            made["key"] = normal(num_rows, num_new, kv_heads * size)
+            made["value"] = normal(num_rows, num_new, kv_heads * size)
+        if self.capacity:
+            made["past_key"] = normal(num_rows, kv_heads, self.capacity, size)
+            made["past_value"] = normal(num_rows, kv_heads, self.capacity, size)
+        if self.angles:
+            angles = rng.uniform(-4, 4, (total + 3, self.angles))
+            made["cos"] = np.cos(angles).astype(np.float32)
+            made["sin"] = np.sin(angles).astype(np.float32)
+        if self.bias is not None:
+            rows, by_head = self.bias
+            shape = (num_rows if rows else 1, heads if by_head else 1, num_tokens, total)
+            made["bias"] = normal(*shape)
+        if self.has_sinks:
+            made["sink"] = normal(heads)
+        return made
+
+    def all_attributes(self) -> dict[str, int | float]:
+        given: dict[str, int | float] = {
+            "num_heads": self.heads[0],
+            "kv_num_heads": self.heads[1],
+            "causal": int(self.kind not in ("encoder", "cross")),
+            "do_rotary": int(bool(self.angles)),
+        }
+        return given | self.attributes

@@ -1,0 +1,87 @@
+"""Graphs of one int8 matrix product, as the export writes them."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx_ir.tape import Tape
+
+from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
+from server.runtime.contract import Array
+from server.runtime.kernels.library import Kernels, supported_kernels
+
+NEEDS_KERNEL = pytest.mark.skipif(
+    Kernels.INT8_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
+)
+
+
+def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
+    """Saves a graph ``y = x weight`` in int8; a tied one also looks up rows of the same weights."""
+    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
+    ids = ir.val("token_ids", ir.DataType.INT64, ["tokens"])
+    inputs, tape = [x], Tape()
+    if is_tied:
+        rows = Int8Rows.of("w", np.ascontiguousarray(weight.T))
+        stored = constant(tape, "w.int8", rows.around_128)
+        y = tied_int8(tape, x, rows, stored)
+        looked_up = gather_rows(tape, ids, rows, stored)
+        looked_up.name, looked_up.dtype = "looked_up", ir.DataType.FLOAT
+        looked_up.shape = ir.Shape(["tokens", weight.shape[0]])
+        inputs.append(ids)
+        outputs = [y, looked_up]
+    else:
+        y = row_int8(tape, x, "w", weight)
+        outputs = [y]
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
+    graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=tape.nodes,
+        initializers=tape.initializers,
+        opset_imports={"": 23, "com.microsoft": 1},
+    )
+    proto = ir.serde.serialize_model(ir.Model(graph, ir_version=10))
+    path.mkdir(parents=True, exist_ok=True)
+    file = path / "graph.onnx"
+    onnx.save(
+        proto, file, save_as_external_data=True, location="graph.onnx.data", size_threshold=1024
+    )
+    return file
+
+
+def append_epilogue(file: Path, activation: str, bias: Array) -> Path:
+    """Appends an epilogue to ``file``: ``activation(y + bias) + rest``."""
+    model = onnx.load(file)
+    graph, size = model.graph, len(bias)
+    nodes = [onnx.helper.make_node("Add", ["y", "bias"], ["biased"])]
+    if activation == "SiluGate":
+        size //= 2
+        nodes += [
+            onnx.helper.make_node("Split", ["biased"], ["gate", "value"], axis=-1, num_outputs=2),
+            onnx.helper.make_node("Sigmoid", ["gate"], ["sigmoid"]),
+            onnx.helper.make_node("Mul", ["gate", "sigmoid"], ["silu"]),
+            onnx.helper.make_node("Mul", ["silu", "value"], ["active"]),
+        ]
+    else:
+        nodes.append(onnx.helper.make_node(activation, ["biased"], ["active"]))
+    nodes.append(onnx.helper.make_node("Identity", ["rest"], ["kept"]))
+    nodes.append(onnx.helper.make_node("Add", ["kept", "active"], ["sum"]))
+    nodes.append(onnx.helper.make_node("Identity", ["sum"], ["z"]))
+    graph.node.extend(nodes)
+    graph.initializer.append(onnx.numpy_helper.from_array(bias, "bias"))
+    rest, z = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", size])
+        for name in ("rest", "z")
+    )
+    graph.input.append(rest)
+    del graph.output[:]
+    graph.output.append(z)
+    onnx.save(onnx.shape_inference.infer_shapes(model), file)
+    return file
+
+
+def standard_session(file: Path) -> ort.InferenceSession:
+    return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])

@@ -1,0 +1,60 @@
+"""Rows that share the cache of an encoder source in the attention kernel."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from server.runtime.contract import SOURCE_ROWS
+from tests.server.attention_graphs import NEEDS_KERNEL, Case, graph, native_session, run
+
+pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
+
+SOURCES = Case("cross", 1, (30, 8, 70, 8, 8, 70), (4, 2), 32, capacity=75, packed=False)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 9])
+@pytest.mark.parametrize("num_more", [0, 60])
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("biased", [None, (True, True)])
+def test_rows_of_one_source_share_its_cache(
+    tmp_path: Path,
+    num_tokens: int,
+    num_more: int,
+    num_threads: int,
+    biased: tuple[bool, bool] | None,
+) -> None:
+    """Results equal those of separate caches, also for more rows than one block holds."""
+    case = replace(
+        SOURCES, num_tokens=num_tokens, lengths=SOURCES.lengths + (8,) * num_more, bias=biased
+    )
+    inputs = case.inputs()
+    sources = np.array([0, 3, 2, 3, 4, 2] + [3] * num_more, np.int32)
+    own = {name: inputs[name][sources] for name in ("past_key", "past_value")}
+    file, alone = tmp_path / "graph.onnx", tmp_path / "alone.onnx"
+    onnx.save(graph(inputs, case.all_attributes(), has_source=True), file)
+    onnx.save(graph(inputs, case.all_attributes()), alone)
+    expected = run(native_session(alone), inputs | own)[0]
+    for name in ("past_key", "past_value"):
+        inputs[name][[row for row in range(len(sources)) if row not in sources]] = np.nan
+    actual = run(native_session(file, num_threads), inputs | {SOURCE_ROWS: sources})[0]
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([0, 1, 2, 3, 4], r"cache_rows must be \[rows\]"),
+        ([0, 1, 2, 3, 4, -1], "rows of equal length"),
+        ([0, 1, 2, 3, 4, 6], "rows of equal length"),
+        ([0, 1, 0, 3, 4, 5], "rows of equal length"),
+    ],
+)
+def test_invalid_cache_rows_are_rejected(tmp_path: Path, sources: list[int], message: str) -> None:
+    file = tmp_path / "graph.onnx"
+    onnx.save(graph(SOURCES.inputs(), SOURCES.all_attributes(), has_source=True), file)
+    inputs = SOURCES.inputs() | {SOURCE_ROWS: np.array(sources, np.int32)}
+    with pytest.raises(Exception, match=message):
+        run(native_session(file), inputs)
