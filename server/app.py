@@ -33,9 +33,9 @@ _TOKENIZER_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers. Ports are the real ones if 0 was asked for.
+    """A running server. Ports are the actual ones, also if port 0 was configured.
 
-    ``admin_port``: ``None`` if there is no such listener. ``dead`` is set when a lane dies.
+    ``admin_port``: ``None`` without an admin listener. ``dead`` is set when a lane dies.
     """
 
     port: int
@@ -56,7 +56,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
 
     Raises:
         StartupError: the device or an address cannot be used, or no bundle can be served and
-            none could be loaded later.
+            none can be loaded later.
     """
     frontend = GrpcFrontend(config)
     busy = BusyLanes()
@@ -103,13 +103,13 @@ def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
 def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     """One backend per device.
 
-    On the CPU, a lane that runs alone uses all threads, and lanes side by side share them. On any
+    On the CPU, the only active lane uses all threads; several active lanes divide them. On any
     other device, every run has the same number of threads.
 
     Raises:
         StartupError: a device is unknown, or this installation cannot use it.
     """
-    threads_per_lane = max(1, config.num_threads // config.num_all_lanes)
+    threads_per_lane = max(1, config.num_threads // config.total_num_lanes)
 
     def make(device: str, num_threads: int) -> OrtBackend:
         return OrtBackend(
@@ -124,7 +124,7 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     per_lane, all_cores = make("cpu", threads_per_lane), make("cpu", config.num_threads)
     return (
         ThreadSwitchingBackend(
-            per_lane, all_cores, lambda: busy.is_one, config.max_duplicated_bytes
+            per_lane, all_cores, lambda: busy.has_at_most_one, config.max_duplicated_bytes
         ),
     )
 
@@ -152,7 +152,7 @@ async def serve(config: ServerConfig) -> int:
             "no port" if running.admin_port is None else f"port {running.admin_port}",
         )
         running.dead.add_done_callback(lambda _: stop.set())
-        # What is loaded by now stays. If the collector scanned it again, every stream would wait
+        # Excludes all objects so far from garbage collection: scanning them pauses every stream
         # for 36 ms.
         gc.collect()
         gc.freeze()

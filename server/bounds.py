@@ -1,4 +1,4 @@
-"""Bounds of numeric options, declared where an option is and checked in one place."""
+"""Bounds of numeric options: declared with the option, checked by :func:`check_bounds`."""
 
 import math
 from dataclasses import dataclass, field, fields

@@ -22,7 +22,8 @@ class TlsFiles:
 class SamplingPlace(StrEnum):
     """Where tokens are sampled.
 
-    ``AUTO``: on the device on a GPU, on the host on a CPU, where that is faster (0085).
+    ``AUTO``: on the device on a GPU, on the host on a CPU, where that is
+    faster (docs/decisions/0085-sampling.md).
     """
 
     AUTO = "auto"
@@ -35,12 +36,12 @@ class ServerConfig:
     """Lengths in tokens, times in seconds.
 
     Devices: each of ``devices`` has a replica of every model and ``num_lanes`` lanes.
-    ``has_device_memory`` treats a CPU as a device whose memory the host cannot reach. With
+    ``has_device_memory`` treats a CPU as a device whose memory the host cannot access. With
     ``cuda_graphs``, decode steps on a GPU are padded to a few sizes, recorded when a model is
     loaded, and replayed.
 
-    Threads: ``num_threads`` serve a lane that runs alone; lanes side by side share them. At most
-    ``max_duplicated_bytes`` of a graph's weights are held twice for that
+    Threads: the only active lane runs with ``num_threads``; several active lanes divide them.
+    For that, graphs with at most ``max_duplicated_bytes`` of weights are loaded twice
     (:mod:`server.runtime.thread_switching`). Up to ``single_lane_max_sequences`` sequences run on
     one lane together.
 
@@ -48,7 +49,7 @@ class ServerConfig:
     Without ``tls`` nothing is encrypted, without ``tokens`` nobody needs one; the admin address
     uses ``admin_tokens`` if given. A connection has at most ``max_streams`` concurrent calls and
     closes after ``max_connection_seconds`` (``None``: never) plus the grace period.
-    ``watch_seconds``: between two checks for new bundles; ``None`` checks once.
+    ``watch_seconds``: interval of checks for new bundles; ``None`` checks only at startup.
 
     Admission, per model: ``max_queue`` and ``max_queue_tokens`` bound the waiting sequences,
     ``max_queued_texts`` and ``max_queued_text_tokens`` an encoder's texts, ``max_tokenizing`` the
@@ -96,28 +97,28 @@ class ServerConfig:
 
         A session that records accepts runs from one thread only.
         """
-        return self.cuda_graphs and self._is_apart and self.num_lanes == 1
+        return self.cuda_graphs and self._has_separate_memory and self.num_lanes == 1
 
     @property
     def samples_on_device(self) -> bool:
         """Whether tokens are sampled by graphs on the device, where that is possible."""
         if self.sampling == SamplingPlace.AUTO:
-            return self._is_apart
+            return self._has_separate_memory
         return self.sampling == SamplingPlace.DEVICE
 
     @property
     def keeps_logits(self) -> bool:
         """Whether logits stay on the device until the host needs them."""
-        return self.samples_on_device and self._is_apart
+        return self.samples_on_device and self._has_separate_memory
 
     @property
-    def _is_apart(self) -> bool:
-        """Whether the host cannot reach the devices' memory."""
+    def _has_separate_memory(self) -> bool:
+        """Whether devices have memory that the host cannot access."""
         return self.has_device_memory or self.devices[0].startswith("cuda")
 
     @property
-    def num_all_lanes(self) -> int:
-        """Lanes of all devices together."""
+    def total_num_lanes(self) -> int:
+        """Number of lanes over all devices."""
         return len(self.devices) * self.num_lanes
 
     @property

@@ -1,4 +1,4 @@
-"""The closed set of errors that a caller can receive.
+"""All errors that a caller can receive.
 
 Each has a code of ``google.rpc.Code``, which every protocol's front end maps to its own statuses.
 """
@@ -46,7 +46,7 @@ class InvalidArgumentError(ServeError):
 
 
 class Resource(StrEnum):
-    """What a request takes from the engine."""
+    """The resource that a limit counts."""
 
     SEQUENCES = "sequences"
     TOKENS = "tokens"
@@ -56,10 +56,10 @@ class RequestTooLargeError(ServeError):
     """A request that the engine could never accept. Front ends name the field to blame.
 
     Attributes:
-        limit: the most that one request may ask for.
-        asked: what this request asks for, in the same unit.
+        limit: the most that one request may use.
+        requested: how much this request would use.
         resource: what ``limit`` counts.
-        counts_new_tokens: whether ``asked`` includes tokens to generate.
+        counts_new_tokens: whether ``requested`` includes tokens to generate.
     """
 
     code = Code.INVALID_ARGUMENT
@@ -69,13 +69,13 @@ class RequestTooLargeError(ServeError):
         description: str,
         *,
         limit: int,
-        asked: int,
+        requested: int,
         resource: Resource,
         counts_new_tokens: bool = False,
     ) -> None:
         super().__init__(description)
         self.limit = limit
-        self.asked = asked
+        self.requested = requested
         self.resource = resource
         self.counts_new_tokens = counts_new_tokens
 
@@ -114,17 +114,17 @@ class Limit(StrEnum):
     QUEUE_ROWS = "queue_rows"
     QUEUE_TOKENS = "queue_tokens"
     CLIENT_TOKENS = "client_tokens"  # per second
-    THREADS = "threads"  # too many requests wait to be tokenized
-    DEADLINE = "deadline"  # the queue is longer than the caller waits
+    THREADS = "threads"  # too many requests wait for tokenization
+    DEADLINE = "deadline"  # the queue is longer than the caller's deadline
     SLOW_READER = "slow_reader"  # the caller does not read its stream
 
 
 RETRY_SECONDS = 1.0
-"""When another try is worth it, if nothing better is known."""
+"""The retry delay if there is no better estimate."""
 
 
 class OverloadedError(ServeError):
-    """No room now. Worth another try after ``retry_seconds``."""
+    """A limit is reached. The caller may retry after ``retry_seconds``."""
 
     code = Code.RESOURCE_EXHAUSTED
 
@@ -149,7 +149,7 @@ class ShuttingDownError(ServeError):
 
 
 class EngineStoppedError(ServeError):
-    """The engine died, or stopped before the request was done. Another server may do it."""
+    """The engine died, or stopped before the request was done. Another server may serve it."""
 
     code = Code.UNAVAILABLE
 

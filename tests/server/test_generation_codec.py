@@ -246,7 +246,7 @@ def test_errors_name_the_field_on_the_wire(neutral: str, on_the_wire: str) -> No
 
 def test_engine_limits_blame_a_field_of_the_call() -> None:
     error = RequestTooLargeError(
-        "too much", limit=1, asked=2, resource=Resource.TOKENS, counts_new_tokens=True
+        "too much", limit=1, requested=2, resource=Resource.TOKENS, counts_new_tokens=True
     )
     assert message_of(error, pb.GenerateRequest()) == "stopping.max_new_tokens: too much"
     overloaded = OverloadedError("later", 1.0, limit=None)  # type: ignore[arg-type]
