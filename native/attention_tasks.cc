@@ -27,7 +27,7 @@ struct Work {
   RowBlocks row_blocks;
   int64_t token_blocks;               // of each row
   int64_t num_units, units_per_task;  // a unit: [row block][kv head][token block]
-  bool is_cache_written_first;        // otherwise, each unit writes what it reads
+  bool is_cache_written_first;        // otherwise, each unit writes the keys that it reads
   int is_out_of_memory;
 };
 
@@ -123,7 +123,7 @@ Status* run_attention(const Api& api, const KernelContext* context, const Params
       max(1, min(count_products(params) / kTaskProducts, min(kMaxTasks, work.num_units)));
   work.units_per_task = div_ceil(work.num_units, num_tasks);
 
-  // Units of other token blocks, or of other rows, would read what this unit writes.
+  // Then units of other token blocks, or of other rows, read keys that this unit would write.
   const bool is_copied_for_others =
       params.cache_rows && params.past.keys != params.cache.keys;
   work.is_cache_written_first =

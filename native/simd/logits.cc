@@ -55,7 +55,7 @@ INLINE float block_max(const float* x, int64_t size) {
   return found;
 }
 
-// Shows all of x [size] to `top`; returns the maximum.
+// Adds all values of x [size] to `top`; returns the maximum.
 float scan(const float* x, int64_t size, TopK& top) {
   float row_max = -INFINITY;
   for (int64_t begin = 0; begin < size; begin += kTopBlock) {
