@@ -86,7 +86,7 @@ class Bench:
         ``config`` (other fields of :class:`server.config.ServerConfig`, by name).
         """
         options = message.get("config", {})
-        if unknown := options.keys() - {each.name for each in fields(ServerConfig)}:
+        if unknown := options.keys() - {field_.name for field_ in fields(ServerConfig)}:
             raise ValueError(f"this version has no {', '.join(sorted(unknown))}")
         device = message.get("device", "cpu")
         check_installation(device)
@@ -181,11 +181,11 @@ class Bench:
         results: list[Result] = []
         for first in range(0, len(inputs), size):
             batch = inputs[first : first + size]
-            longest = max(each.num_new_tokens for each in batch)
-            padded = [replace(each, num_new_tokens=longest) for each in batch]
+            longest = max(input_.num_new_tokens for input_ in batch)
+            padded = [replace(input_, num_new_tokens=longest) for input_ in batch]
             found = await self._results(padded if self._static.padded else batch, message)
-            for each, result in zip(batch, found, strict=True):
-                del result.token_times[each.num_new_tokens :]
+            for input_, result in zip(batch, found, strict=True):
+                del result.token_times[input_.num_new_tokens :]
             results += found
         return results
 
@@ -200,7 +200,7 @@ class Bench:
     ) -> list[JobHandle]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
-        jobs = [self._job(each, message.get("beams", 1), logprob_options) for each in inputs]
+        jobs = [self._job(input_, message.get("beams", 1), logprob_options) for input_ in inputs]
         return self._engine.submit(self._model.key, jobs)
 
     def _job(self, input_: Input, beams: int, logprob_options: LogprobOptions) -> Job:
@@ -241,7 +241,7 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
         update = await handle.next()
         result.tokens += update.tokens
         result.token_times += [clock()] * len(update.tokens)
-        result.logprobs += [each.logprob for each in update.logprobs]
+        result.logprobs += [token.logprob for token in update.logprobs]
         if update.vector is not None:
             result.vector = update.vector.tolist()
         if update.completion is not None and not update.completion.is_success:

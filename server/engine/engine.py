@@ -118,7 +118,7 @@ class Engine:
         await asyncio.gather(*removed)
 
     def check(self, model: str, num_sequences: int, *, is_bulk: bool = False) -> None:
-        """Raises if :meth:`submit` would reject a request of ``num_sequences`` now.
+        """Raises if the model cannot accept ``num_sequences`` more sequences now.
 
         Raises:
             RequestTooLargeError: it exceeds what can ever be accepted at once.

@@ -27,7 +27,7 @@ class Failure(NamedTuple):
     message: str
 
 
-def failure_of(error: Exception) -> Failure:
+def selection_failure(error: Exception) -> Failure:
     """How a sequence ends after ``error`` in token selection. Logs all but ``ConstraintError``."""
     if isinstance(error, ConstraintError):
         return Failure(Outcome.UNSATISFIABLE, str(error))

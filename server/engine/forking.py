@@ -13,7 +13,7 @@ from server.engine.decoding import sampling
 from server.engine.decoding.beam import BeamSearch, Branch
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN, NOT_FINITE, failure_of
+from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.job_table import JobTable, SequenceGroup
 from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
@@ -86,7 +86,7 @@ class Forking:
             else:
                 self._advance_search(group, group.search, rows, top_tokens, forked)
         except Exception as error:
-            outcome, message = failure_of(error)
+            outcome, message = selection_failure(error)
             group.sequences = [*before, *forked]
             self._jobs.replace_sequences(group, [s for s in group.sequences if s.is_live])
             self._jobs.finish(group, outcome, now, message)

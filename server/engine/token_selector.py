@@ -13,7 +13,7 @@ from server.constraint import ConstraintError, Floats
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN, NOT_FINITE, failure_of
+from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import DecodingSequence
@@ -125,7 +125,7 @@ class TokenSelector:
             logprob = sampling.token_logprob(logits, token, num_top)
             return NextToken(sequence, token, outcome, (logprob,))
         except Exception as error:
-            outcome, message = failure_of(error)
+            outcome, message = selection_failure(error)
             return NextToken(sequence, None, outcome, failure=message)
 
 

@@ -124,7 +124,7 @@ class Registry:
 
     def replacing(self, name: str, version: str, entry: Entry | None) -> "Registry":
         """A registry with ``entry`` for this version; without the version if ``entry`` is None."""
-        others = (each for each in self.entries if (each.name, each.version) != (name, version))
+        others = (other for other in self.entries if (other.name, other.version) != (name, version))
         return Registry(others if entry is None else (*others, entry))
 
     def _entries(self, name: str, version: str) -> list[Entry]:

@@ -39,7 +39,7 @@ class PrefixCache:
         self._tokens.pop(slot, None)
 
     def trim(self, slot: int, num_tokens: int) -> None:
-        """Shortens the prefix of ``slot``, if there is one, to ``num_tokens``."""
+        """Shortens the prefix of ``slot``, if there is one, to at most ``num_tokens``."""
         if slot in self._tokens:
             self._tokens[slot] = self._tokens[slot][:num_tokens]
 

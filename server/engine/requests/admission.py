@@ -13,7 +13,7 @@ from server.errors import Limit, OverloadedError, RequestTooLargeError, Resource
 
 MIN_RETRY_SECONDS = 0.1
 MAX_RETRY_SECONDS = 30.0
-BULK_QUARTERS = 3  # of a model's limits are open to bulk work
+BULK_QUARTERS = 3  # bulk work may use three quarters of a model's limits
 _SMOOTHING = 0.1  # weight of a new measurement in an exponential moving average
 _NANOSECONDS = 1_000_000_000
 

@@ -18,5 +18,5 @@ class BusyLanes:
 
     @property
     def has_at_most_one(self) -> bool:
-        """Whether at most one lane has work. If the caller is a busy lane, it is the only one."""
+        """Whether at most one lane has work: True tells a busy lane that no other lane has any."""
         return len(self._lanes) <= 1

@@ -82,7 +82,7 @@ class JobHandle:
         self._updates.put_nowait(None)
 
     def _coalesce(self, update: JobUpdate) -> None:
-        """Holds updates until the last or the 64th, then queues one joined update per output."""
+        """Holds updates until the last, or enough of them; then queues one update per output."""
         self._held.append(update)
         if not update.is_last and len(self._held) < MAX_COALESCED_UPDATES:
             return
