@@ -16,8 +16,8 @@ constexpr int kToL2 = 2;                 // locality argument of __builtin_prefe
 }  // namespace
 
 int64_t max_block_tokens(const Params& params) {
-  const int64_t most = params.cache.keys ? kMaxQueries : kMaxQueriesWithoutCache;
-  return min(params.num_tokens, max(1, most / params.group_size()));
+  const int64_t max_queries = params.cache.keys ? kMaxQueries : kMaxQueriesWithoutCache;
+  return min(params.num_tokens, max(1, max_queries / params.group_size()));
 }
 
 int64_t max_block_rows(const Params& params) {

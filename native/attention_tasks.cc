@@ -33,7 +33,7 @@ struct Work {
 
 // Sorts by counting. `memory`: 3 * num_rows + 2 integers.
 RowBlocks make_row_blocks(const Params& params, int32_t* memory) {
-  const int64_t num_rows = params.num_rows, most = attention::max_block_rows(params);
+  const int64_t num_rows = params.num_rows, max_rows = attention::max_block_rows(params);
   RowBlocks blocks{memory, memory + num_rows, 0};
   int32_t* ends = blocks.starts + num_rows + 1;  // of each cache's rows
   memset(ends, 0, (num_rows + 1) * sizeof(int32_t));
@@ -41,7 +41,7 @@ RowBlocks make_row_blocks(const Params& params, int32_t* memory) {
   for (int64_t source = 0; source < num_rows; source++) {
     const int32_t first = ends[source], last = first + ends[source + 1];
     ends[source + 1] = last;
-    for (int64_t start = first; start < last; start += most) {
+    for (int64_t start = first; start < last; start += max_rows) {
       blocks.starts[blocks.count++] = static_cast<int32_t>(start);
     }
   }

@@ -37,12 +37,12 @@ struct LaneBounds {
 
   // Whether both groups' products fit the same lanes.
   bool fits_with(const LaneBounds& other) const {
-    int most = 0;
+    int max_sum = 0;
     for (int64_t i = 0; i < kNumBounds; i++) {
       const int sum = bounds[i] + other.bounds[i];
-      most = sum > most ? sum : most;
+      max_sum = sum > max_sum ? sum : max_sum;
     }
-    return most <= kMaxBound;
+    return max_sum <= kMaxBound;
   }
 };
 

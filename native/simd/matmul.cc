@@ -17,7 +17,7 @@ using namespace ::SIMD;
 // in 12 of 16.
 constexpr int kMr = SIMD_BITS == 512 ? 12 : 6;
 constexpr int kNrPanels = SIMD_BITS == 512 ? 2 : 1;
-constexpr int64_t kMc = 96;  // rows multiplied with all panels before the next rows are
+constexpr int64_t kMc = 96;  // rows multiplied with the same panels before the next rows are
 // Inputs per iteration of the inner loop. Two panels hold eight cache lines for four inputs. The
 // eight micro-tiles of mc rows prefetch one line each, so that they fetch all of the next panels.
 constexpr int kUnroll = 4;
