@@ -41,9 +41,9 @@ class ServerConfig:
     loaded, and replayed.
 
     Threads: the only active lane runs with ``num_threads``; several active lanes divide them.
-    For that, graphs with at most ``max_duplicated_bytes`` of weights are loaded twice
-    (:mod:`server.runtime.thread_switching`). Up to ``single_lane_max_sequences`` sequences run on
-    one lane together.
+    For that, a graph is loaded twice (:mod:`server.runtime.thread_switching`), unless that
+    duplicates more than ``max_duplicated_bytes`` of weights. One lane alone runs up to
+    ``single_lane_max_sequences`` sequences.
 
     Listeners: ``admin`` is the address for loading and unloading models; ``None`` opens none.
     Without ``tls`` nothing is encrypted, without ``tokens`` nobody needs one; the admin address

@@ -66,7 +66,7 @@ def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> t
         Indices into ``lengths``, ``first`` before the others.
     """
     full = limits.max_padded_tokens
-    most = min(full, max(full // 2, sum(lengths) // 2))
+    max_padded = min(full, max(full // 2, sum(lengths) // 2))
     longest = total = size = lengths[first]
     others = sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - size))
     others.remove(first)
@@ -75,7 +75,7 @@ def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> t
         new_longest = max(longest, lengths[index])
         padded = new_longest * (len(batch) + 1)
         new_total = total + lengths[index]
-        if padded > most or padded > limits.max_padding * new_total:
+        if padded > max_padded or padded > limits.max_padding * new_total:
             break
         batch.append(index)
         longest, total = new_longest, new_total

@@ -126,7 +126,7 @@ class GenerationWorker:
     def cancel(self, id_: int, output: int | None = None) -> None:
         """Marks a job, or one output of it, to end in the next step; ignores a job that has ended.
 
-        An output of a beam search is not cancelled alone.
+        Outputs that share sequences, as in a beam search, are not cancelled alone.
         """
         self._jobs.cancel(id_, output)
 

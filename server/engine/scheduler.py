@@ -45,7 +45,7 @@ class StepLimits:
     Attributes:
         num_slots: the most sequences that run at once.
         max_batched_tokens: the token budget of a step: one for each decoding sequence, the rest for
-            prompts.
+            prompts and sources.
         min_chunk: tokens that prompts get in every step, even if decoding uses up the budget. A
             prompt is not split if its first chunk would be smaller.
         max_padding: the largest ratio of padded to real tokens in a batch of prompts.

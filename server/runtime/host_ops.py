@@ -54,9 +54,9 @@ def top_indices(row: Floats, count: int) -> Indices:
     maxima = row[: num_blocks * _BLOCK].reshape(_BLOCK, num_blocks).max(0)
     if len(tail):
         maxima = np.append(maxima, tail.max())
-    least = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
-    reach = np.flatnonzero(row >= least)
-    return reach[np.argsort(-row[reach], kind="stable")[:count]]
+    threshold = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
+    candidates = np.flatnonzero(row >= threshold)
+    return candidates[np.argsort(-row[candidates], kind="stable")[:count]]
 
 
 def top_tokens(row: Floats, count: int, total: float = 0.0) -> TopTokens:

@@ -131,7 +131,7 @@ def bench(
     encode = FakeEncode() if has_source else None
     buckets = Buckets.of(num_slots, MAX_LENGTH) if has_buckets else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
-    shape = LogitsSpec(VOCABULARY)
+    logits = LogitsSpec(VOCABULARY)
     runner = ModelRunner(
         spec,
         decode,
@@ -139,10 +139,10 @@ def bench(
         capacity,
         memory=MEMORIES[memory],
         buckets=buckets,
-        row_gather=bind_row_gather(load_model, shape) if chooses and memory == "device" else None,
+        row_gather=bind_row_gather(load_model, logits) if chooses and memory == "device" else None,
     )
     limits = StepLimits(num_slots, max_batched_tokens, min_chunk=4)
-    sampler = device_sampler(shape) if chooses else None
+    sampler = device_sampler(logits) if chooses else None
     worker = GenerationWorker("fake", runner, capacity, limits, clock, recorder, sampler)
     return Bench(worker, decode, clock, recorder, runner.cache)
 

@@ -22,8 +22,8 @@ load_model = OrtBackend("cpu", 1).load_model
 
 
 @cache
-def device_sampler(shape: LogitsSpec) -> DeviceSampler:
-    return DeviceSampler(load_model, shape)
+def device_sampler(spec: LogitsSpec) -> DeviceSampler:
+    return DeviceSampler(load_model, spec)
 
 
 def sample_request(

@@ -106,17 +106,17 @@ class DeviceSamplingMixer(Mixer):
     def generator(self) -> GenerationWorker:
         manifest, (replica,) = self.model.manifest, self.model.replicas
         spec, graphs = manifest.graphs["decode"], replica.graphs
-        shape = logits_spec(spec)
+        logits = logits_spec(spec)
         runner = ModelRunner(
             spec,
             graphs["decode"],
             graphs.get("encode"),
             CAPACITY,
             memory=replica.memory,
-            row_gather=bind_row_gather(self.copies.load, shape),
+            row_gather=bind_row_gather(self.copies.load, logits),
         )
         limits = StepLimits(CAPACITY.num_slots, 64, min_chunk=8)
-        sampler = DeviceSampler(self.copies.load, shape)
+        sampler = DeviceSampler(self.copies.load, logits)
         return GenerationWorker(
             "mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), sampler
         )

@@ -44,7 +44,7 @@ CUDA_KERNELS = {
     "Where": (16, {"BOOL"}),
 }
 
-SHAPES = [
+SPECS = [
     LogitsSpec(5_000, TensorProto.FLOAT, 32, (3,)),
     LogitsSpec(5_000, TensorProto.BFLOAT16, 32, (3,)),
     LogitsSpec(4_096, TensorProto.FLOAT16, 32, (3,)),
@@ -52,13 +52,13 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_operator_has_a_cuda_kernel(shape: LogitsSpec) -> None:
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_every_operator_has_a_cuda_kernel(spec: LogitsSpec) -> None:
     flags = [(edits, gathers) for edits in (False, True) for gathers in (False, True)]
     models = [
-        build(SamplerVariant(method, *flag), shape) for method in SamplingMethod for flag in flags
+        build(SamplerVariant(method, *flag), spec) for method in SamplingMethod for flag in flags
     ]
-    for model in [*models, build_row_gather(shape)]:
+    for model in [*models, build_row_gather(spec)]:
         onnx.checker.check_model(model, full_check=True)
         graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
         types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}

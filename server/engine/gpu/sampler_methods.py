@@ -131,8 +131,8 @@ def _draw(nodes: Nodes, ranked: _Ranked, spec: LogitsSpec, limits: list[str]) ->
     before = nodes.count_where(ranked.sums, "Less", bounds)
     num_nucleus = nodes.add("Add", before, nodes.constant(np.int64(1)))
     factors = nodes.constant(np.array([[1 - _DOUBLE_ERROR, 1 + _DOUBLE_ERROR]]))
-    least = nodes.add("Mul", _parameter(nodes, MIN_P), factors)
-    num_likely = nodes.count_where(ranked.weights, "GreaterOrEqual", least)
+    min_weight = nodes.add("Mul", _parameter(nodes, MIN_P), factors)
+    num_likely = nodes.count_where(ranked.weights, "GreaterOrEqual", min_weight)
     num_kept, same_kept = nodes.agreement(nodes.add("Min", num_nucleus, num_likely, *limits))
     last = nodes.add("Sub", num_kept, nodes.constant(np.int64(1)))
     certain = [same_kept]

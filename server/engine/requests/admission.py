@@ -64,30 +64,31 @@ class Admission:
             RequestTooLargeError: it exceeds the limits even of an idle model.
             OverloadedError: the model is at its limits, or the queue is longer than the deadline.
         """
-        most, after = self._limits.max_accepted, self._accepted + cost
-        if cost.num_sequences > most.num_sequences:
+        max_accepted, total = self._limits.max_accepted, self._accepted + cost
+        if cost.num_sequences > max_accepted.num_sequences:
             raise RequestTooLargeError(
                 f"the request needs {cost.num_sequences} sequences, at most "
-                f"{most.num_sequences} are accepted",
-                limit=most.num_sequences,
+                f"{max_accepted.num_sequences} are accepted",
+                limit=max_accepted.num_sequences,
                 requested=cost.num_sequences,
                 resource=Resource.SEQUENCES,
             )
-        if cost.num_tokens > most.num_tokens:
+        if cost.num_tokens > max_accepted.num_tokens:
             raise _too_many_tokens(
                 cost,
-                most.num_tokens,
-                f"the request needs up to {cost.num_tokens} tokens, at most {most.num_tokens} "
-                "are accepted",
+                max_accepted.num_tokens,
+                f"the request needs up to {cost.num_tokens} tokens, at most "
+                f"{max_accepted.num_tokens} are accepted",
             )
         if is_bulk and self._accepted.num_sequences:
-            most = Cost(
-                most.num_sequences * BULK_QUARTERS // 4, most.num_tokens * BULK_QUARTERS // 4
+            max_accepted = Cost(
+                max_accepted.num_sequences * BULK_QUARTERS // 4,
+                max_accepted.num_tokens * BULK_QUARTERS // 4,
             )
-        if after.num_sequences > most.num_sequences:
-            raise self._queue_full_error(Limit.QUEUE_ROWS, after, most)
-        if after.num_tokens > most.num_tokens:
-            raise self._queue_full_error(Limit.QUEUE_TOKENS, after, most)
+        if total.num_sequences > max_accepted.num_sequences:
+            raise self._queue_full_error(Limit.QUEUE_ROWS, total, max_accepted)
+        if total.num_tokens > max_accepted.num_tokens:
+            raise self._queue_full_error(Limit.QUEUE_TOKENS, total, max_accepted)
         wait = self.wait_seconds(cost)
         if remaining_seconds is not None and wait > 0:
             needed = wait + self._first_token_seconds
@@ -114,21 +115,21 @@ class Admission:
 
     def wait_seconds(self, cost: Cost) -> float:
         """An estimate of a request's time in the queue, in seconds; 0 until a job has ended."""
-        after, running = self._accepted + cost, self._limits.max_running
+        total, running = self._accepted + cost, self._limits.max_running
         if not self._accepted.num_sequences:
             return 0.0
         # How many rounds of running jobs it takes to run everything accepted.
         waves = max(
-            after.num_sequences / running.num_sequences, after.num_tokens / running.num_tokens
+            total.num_sequences / running.num_sequences, total.num_tokens / running.num_tokens
         )
         return max(waves - 1.0, 0.0) * self._service_seconds
 
-    def _queue_full_error(self, limit: Limit, after: Cost, most: Cost) -> OverloadedError:
+    def _queue_full_error(self, limit: Limit, total: Cost, max_accepted: Cost) -> OverloadedError:
         """The error of a full queue, with an estimate of when enough jobs will have ended."""
         running = self._limits.max_running
         waves = max(
-            (after.num_sequences - most.num_sequences) / running.num_sequences,
-            (after.num_tokens - most.num_tokens) / running.num_tokens,
+            (total.num_sequences - max_accepted.num_sequences) / running.num_sequences,
+            (total.num_tokens - max_accepted.num_tokens) / running.num_tokens,
         )
         unit = "requests" if limit == Limit.QUEUE_ROWS else "tokens"
         return OverloadedError(
