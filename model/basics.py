@@ -1,4 +1,4 @@
-"""Linear maps, norms and activations, with one table for norms and one for activations."""
+"""Linear maps, and tables of norms and activations."""
 
 from collections.abc import Callable
 

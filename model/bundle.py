@@ -69,7 +69,7 @@ TOKENIZER_FILE = "tokenizer.json"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_FILES = 1000
-MAX_COUNT = 1 << 31  # exclusive limit of every size in a manifest but num_parameters
+MAX_COUNT = 1 << 31  # exclusive limit of every size in a manifest except num_parameters
 
 
 class BundleError(Exception):
@@ -215,8 +215,8 @@ class Parity(Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime compared with the eager PyTorch module.
 
     Attributes:
-        max_absolute_error: of the fp32 graphs; so are the counts of greedy tokens.
-        min_cosine: of the bundle's graphs: embeddings or logits, the worst row.
+        max_absolute_error: of the fp32 graphs' outputs. The greedy tokens are also theirs.
+        min_cosine: of the bundle's graphs: the lowest of any row of embeddings or logits.
         evaluation_tokens: tokens over which the perplexities are measured.
         perplexity: of the bundle's graphs, if the model generates text.
         fp32_perplexity: of the fp32 graphs.

@@ -1,7 +1,6 @@
 """The configuration of a Transformer, as frozen values. Imports no torch.
 
-Each ``StrEnum`` is one axis of the literature; its values are the keys of the table in
-``model/`` that implements them.
+Each ``StrEnum`` lists the variants of one part; a table in ``model/`` maps them to implementations.
 """
 
 from enum import StrEnum
@@ -90,15 +89,15 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     Attributes:
         num_kv_heads: equal to ``num_heads`` for multi-head, 1 for multi-query, a divisor of it
             for grouped-query attention.
-        scale: of the scores; default ``head_size ** -0.5``.
+        scale: multiplies the scores; default ``head_size ** -0.5``.
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
             al. 2020); in an encoder also the ``window - 1`` tokens after it.
         head_norm: normalises each head's query and key before rotation (Henry et al. 2020;
             Qwen3).
         bias: added to the scaled scores.
-        num_global_tokens: an encoder's first tokens, which see all others and are seen by all,
-            whatever the window. They have query, key and value matrices of their own (Beltagy et
+        num_global_tokens: number of an encoder's first tokens that see all others and are seen by
+            all, beyond the window. They have their own query, key and value matrices (Beltagy et
             al. 2020, section 3.1).
     """
 
@@ -161,8 +160,8 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     """Layers from the input to the output; they may differ.
 
     Attributes:
-        order: for layers that run several times with the same weights (ALBERT; Dehghani et al.
-            2018): indices into ``layers``. Default: each layer runs once.
+        order: indices into ``layers``, in the order in which they run. A layer may run several
+            times (ALBERT; Dehghani et al. 2018). Default: each layer runs once.
         signal: added to the input of every layer.
     """
 
@@ -181,7 +180,7 @@ class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     """The input embedding.
 
     Encoder and decoder share the token table, and all the rest unless ``separate_target`` is
-    set: then the decoder has positions and a norm of its own (BART).
+    set: then the decoder has its own positions and norm (BART).
     """
 
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)

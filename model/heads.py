@@ -1,4 +1,4 @@
-"""Heads: hidden vectors to an embedding, or to logits of a text, of tokens or of words."""
+"""Heads: hidden vectors to an embedding, or to logits of labels or of the vocabulary."""
 
 from collections.abc import Callable
 
@@ -80,7 +80,7 @@ class Dense(nn.Module):
 
 
 class _Head(nn.Module):
-    """The dense layers of a head; ``size`` is the size of their output."""
+    """The base of all heads: dense layers, whose outputs have ``size`` features."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The interface between the model and how attention and experts are computed.
+"""The interface between the model and implementations of attention and experts.
 
 :mod:`model.eager` computes them in plain tensor operations (training, tests, parity);
 :mod:`model.fused` emits ONNX Runtime's operators during export. Both take the same

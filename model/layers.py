@@ -34,18 +34,18 @@ class SandwichNorm(nn.Module):
 
 
 def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
-    """Vaswani et al. 2017."""
+    """``norm(x + sublayer(x))`` (Vaswani et al. 2017)."""
     h: Tensor = norm(x + sublayer(x))
     return h
 
 
 def pre_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
-    """Xiong et al. 2020."""
+    """``x + sublayer(norm(x))`` (Xiong et al. 2020)."""
     return x + sublayer(norm(x))
 
 
 def sandwich_norm(x: Tensor, sublayer: Sublayer, norm: SandwichNorm) -> Tensor:
-    """Ding et al. 2021, section 2.3."""
+    """``x + norm.after(sublayer(norm.before(x)))`` (Ding et al. 2021, section 2.3)."""
     h: Tensor = x + norm.after(sublayer(norm.before(x)))
     return h
 
@@ -103,7 +103,7 @@ class _Layer(nn.Module):
     """The residual connections and the feed-forward that all layers have.
 
     Raises:
-        ValueError: parallel branches that are not pre-norm.
+        ValueError: the branches are parallel, but the layer is not pre-norm.
     """
 
     feed_forward: nn.Module | None
@@ -159,7 +159,7 @@ class EncoderLayer(_Layer):
 
 
 def keep_state(block: Callable[[Tensor], MixerOutput], kept: State) -> Sublayer:
-    """``block`` as a sub-layer: its new state goes into ``kept``."""
+    """Wraps ``block`` as a sub-layer that stores its new state in ``kept``."""
 
     def sublayer(x: Tensor) -> Tensor:
         output, state = block(x)
@@ -244,6 +244,8 @@ class _Stack(nn.Module):
 
 
 class Encoder(_Stack):
+    """Encoder layers in order, then the final norm."""
+
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
         super().__init__(config, stack, [*layers], bidirectional=True)
@@ -259,6 +261,8 @@ class Encoder(_Stack):
 
 
 class Decoder(_Stack):
+    """Decoder layers in order, then the final norm."""
+
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [DecoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
         super().__init__(config, stack, [*layers], bidirectional=False)

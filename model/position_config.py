@@ -9,9 +9,9 @@ class PositionKind(StrEnum):
     """Absolute positions: added to a token's embedding."""
 
     NONE = "none"  # attention may use relative ones: see AttentionConfig
-    # [sin | cos] halves; frequencies fall geometrically from 1 ...
-    SINUSOIDAL = "sinusoidal"  # to 1 / 10,000, as in tensor2tensor and fairseq
-    SINUSOIDAL_PAPER = "sinusoidal_paper"  # to almost that: Vaswani et al. 2017, section 3.5
+    # Sines, then cosines, with frequencies in a geometric sequence from 1 to:
+    SINUSOIDAL = "sinusoidal"  # 1 / 10,000, as in tensor2tensor and fairseq
+    SINUSOIDAL_PAPER = "sinusoidal_paper"  # nearly that: Vaswani et al. 2017, section 3.5
     LEARNED = "learned"  # Gehring et al. 2017; BERT
 
 
@@ -37,7 +37,7 @@ class DistanceKind(StrEnum):
 
 
 class DisentangledTerm(StrEnum):
-    """He et al. 2020, equation 2."""
+    """A term of disentangled attention scores: He et al. 2020, equation 2."""
 
     CONTENT_TO_POSITION = "content_to_position"
     POSITION_TO_CONTENT = "position_to_content"

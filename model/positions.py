@@ -34,7 +34,7 @@ def sinusoids(max_positions: int, size: int) -> Tensor:
 
 
 def paper_sinusoids(max_positions: int, size: int) -> Tensor:
-    """As :func:`sinusoids`, with the frequencies of the paper: ``10,000 ** (-2 i / size)``.
+    """Like :func:`sinusoids`, with the frequencies of the paper: ``10,000 ** (-2 i / size)``.
 
     Computed in float64, as ``transformers`` does for Marian and PEGASUS.
     """

@@ -1,4 +1,4 @@
-"""The whole model: embedding, encoder, decoder and head, as its configuration says."""
+"""The whole model, built from its configuration: embedding, encoder, decoder and head."""
 
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class InputEmbedding(nn.Module):
 
 
 class TokenEmbedding(InputEmbedding):
-    """The token table, which encoder and decoder share, and the input embedding of the first."""
+    """The input embedding of the first stack, with the token table that both stacks share."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -137,8 +137,8 @@ class Transformer(nn.Module):
         A token's position is ``num_cached_tokens`` plus its index.
 
         Args:
-            states: those of the step before, those of :meth:`cross_attention_kv` for the first
-                step over a source, or None for empty ones.
+            states: those that the previous step returned; for the first step, those of
+                :meth:`cross_attention_kv`, or None without a source.
             logit_positions: ``[n]``, each ``row * length + index``. If given, the hidden vectors
                 are those of these tokens, ``[1, n, size]``.
         """

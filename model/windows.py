@@ -24,7 +24,7 @@ def blocked_window_attention(
     lengths: Tensor,
     window: int,
 ) -> Tensor:
-    """As :meth:`model.kernels.ModelKernels.bidirectional`, in ONNX Runtime's operators.
+    """Implements :meth:`model.kernels.ModelKernels.bidirectional` with ONNX Runtime's operators.
 
     Raises:
         ValueError: more global tokens than a block holds, or a ``soft_cap``.

@@ -6,18 +6,18 @@
 namespace attention {
 namespace {
 
-// Queries of a key head in a QueryBlock. Without a cache, each block gathers keys anew, which more
-// queries pay for.
+// The most queries of a key head in a QueryBlock. Without a cache, each block packs the keys again,
+// so more queries share that cost.
 constexpr int64_t kMaxQueries = 48, kMaxQueriesWithoutCache = 128;
 
-constexpr int64_t kPrefetchedKeys = 48;  // behind these, the hardware prefetcher takes over
+constexpr int64_t kPrefetchedKeys = 48;  // after these, the hardware prefetcher takes over
 constexpr int kToL2 = 2;                 // locality argument of __builtin_prefetch
 
 }  // namespace
 
 int64_t max_block_tokens(const Params& params) {
-  const int64_t most = params.cache.keys ? kMaxQueries : kMaxQueriesWithoutCache;
-  return min(params.num_tokens, max(1, most / params.group_size()));
+  const int64_t max_queries = params.cache.keys ? kMaxQueries : kMaxQueriesWithoutCache;
+  return min(params.num_tokens, max(1, max_queries / params.group_size()));
 }
 
 int64_t max_block_rows(const Params& params) {

@@ -54,12 +54,12 @@ struct Params {
   float scale, soft_cap;                       // soft_cap: 0 for none
   int64_t window;                              // keys that a token sees, itself included; 0: all
   bool is_causal;
-  bool is_prefill;  // tokens begin at position 0; those behind a row's length are padding
+  bool is_prefill;  // tokens begin at position 0; those after a row's length are padding
   int64_t num_rows, num_tokens;
   int64_t num_new_keys;           // num_tokens, or 0 if all keys are in the cache
   const int32_t* last_positions;  // [rows]: of each row's last key
   TokenVectors query, key, value;
-  KvCache past;               // what came before, to copy if `cache` is elsewhere
+  KvCache past;               // earlier keys and values, copied if `cache` is other memory
   KvCache cache;              // where new keys go and attention reads; may share memory with `past`
   Rotary rotary;              // cos is null for none
   Bias bias;                  // data is null for none
@@ -68,7 +68,7 @@ struct Params {
   bool has_zero_sink;         // a sink of logit 0 (smooth softmax)
   float* output;              // [rows][tokens][heads][head_size]
 
-  // More keys for small heads. Rounding depends on these numbers.
+  // Small heads have larger blocks. The block size affects rounding.
   int64_t keys_per_block() const { return head_size <= 32 ? 128 : 64; }
   // Query heads that share a key head.
   int64_t group_size() const { return num_heads / num_kv_heads; }
@@ -99,8 +99,8 @@ size_t scratch_size(const Params& params);
 // Prefetches the first keys and values of a row's cache.
 void prefetch_cache(const Params& params, int64_t row, int64_t kv_head);
 
-// Writes a row's new keys and values of a head to the cache; first copies the past if that is
-// elsewhere.
+// Writes a row's new keys and values of a head to the cache; first copies the past if it is in
+// other memory.
 using WriteCache = void(const Params& params, int64_t row, int64_t kv_head);
 
 // Computes the output of a block for the query heads of kv_head. Their keys must be in the cache if

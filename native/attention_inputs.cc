@@ -45,7 +45,7 @@ Status* AttentionInputs::read(const Api& api, KernelContext* context) {
   return nullptr;
 }
 
-// In this order: what follows depends on what came before.
+// The order matters: later functions use fields that earlier ones fill.
 Status* AttentionInputs::fill(const Api& api, Params& params) const {
   const char* error = fill_query(params);
   if (!error) error = fill_key_value(params);

@@ -1,4 +1,4 @@
-// Reads and validates what triune.Attention gets: attention_operator.h.
+// Reads and validates the attributes and inputs of triune.Attention: attention_operator.h.
 #pragma once
 
 #include "attention.h"
@@ -42,7 +42,7 @@ class AttentionInputs {
   int64_t total() const { return *inputs_[kTotal].integers(); }
 
  private:
-  // A tensor, or none.
+  // An optional tensor.
   struct Input {
     bool is_given;
     void* data;  // may be null for an empty tensor
@@ -54,7 +54,7 @@ class AttentionInputs {
     bool has_cache_shape(const attention::Params& params, int64_t capacity) const;
   };
 
-  // Each returns what is invalid, or null.
+  // Each returns an error message, or null if its inputs are valid.
   const char* fill_query(attention::Params& params) const;
   const char* fill_key_value(attention::Params& params) const;
   const char* fill_past(attention::Params& params) const;

@@ -1,11 +1,11 @@
 // triune.Attention: com.microsoft.GroupQueryAttention in fp32 (attention.h). Attributes and inputs
-// have its names and meanings, but for what is noted:
+// have its names and meanings, except where noted:
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 //
 // Attributes, all required: num_heads, kv_num_heads, scale, softcap, causal, local_window_size,
 // rotary_interleaved, smooth_softmax.
 // Inputs (? is optional):
-//   query [rows, tokens, heads * head_size], or with keys and values behind each token's queries
+//   query [rows, tokens, heads * head_size], or with keys and values after each token's queries
 //   key?, value? [rows, tokens or 0, kv_heads * head_size]
 //   past_key?, past_value? [rows, kv_heads, capacity, head_size]
 //   seqlens_k, int32 [rows]: the position of each row's last key
@@ -13,8 +13,8 @@
 //   cos_cache?, sin_cache? [positions, half]; given only if queries and keys rotate
 //   attention_bias? [rows or 1, heads or 1, tokens, keys]
 //   head_sink? [heads]
-//   cache_rows?, int32 [rows], new here: the row whose cache each row reads; only for rows without
-//     new keys, and of equal length. Rows of one cache go through it together.
+//   cache_rows?, int32 [rows], not in GroupQueryAttention: the row whose cache each row reads; only
+//     for rows without new keys, and of equal length. Rows with one cache share a pass over it.
 // Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
 // and present share memory.
 #pragma once

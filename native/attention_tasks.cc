@@ -27,13 +27,13 @@ struct Work {
   RowBlocks row_blocks;
   int64_t token_blocks;               // of each row
   int64_t num_units, units_per_task;  // a unit: [row block][kv head][token block]
-  bool is_cache_written_first;        // otherwise, each unit writes what it reads
+  bool is_cache_written_first;        // otherwise, each unit writes the keys that it reads
   int is_out_of_memory;
 };
 
 // Sorts by counting. `memory`: 3 * num_rows + 2 integers.
 RowBlocks make_row_blocks(const Params& params, int32_t* memory) {
-  const int64_t num_rows = params.num_rows, most = attention::max_block_rows(params);
+  const int64_t num_rows = params.num_rows, max_rows = attention::max_block_rows(params);
   RowBlocks blocks{memory, memory + num_rows, 0};
   int32_t* ends = blocks.starts + num_rows + 1;  // of each cache's rows
   memset(ends, 0, (num_rows + 1) * sizeof(int32_t));
@@ -41,7 +41,7 @@ RowBlocks make_row_blocks(const Params& params, int32_t* memory) {
   for (int64_t source = 0; source < num_rows; source++) {
     const int32_t first = ends[source], last = first + ends[source + 1];
     ends[source + 1] = last;
-    for (int64_t start = first; start < last; start += most) {
+    for (int64_t start = first; start < last; start += max_rows) {
       blocks.starts[blocks.count++] = static_cast<int32_t>(start);
     }
   }
@@ -123,7 +123,7 @@ Status* run_attention(const Api& api, const KernelContext* context, const Params
       max(1, min(count_products(params) / kTaskProducts, min(kMaxTasks, work.num_units)));
   work.units_per_task = div_ceil(work.num_units, num_tasks);
 
-  // Units of other token blocks, or of other rows, would read what this unit writes.
+  // Then units of other token blocks, or of other rows, read keys that this unit would write.
   const bool is_copied_for_others =
       params.cache_rows && params.past.keys != params.cache.keys;
   work.is_cache_written_first =

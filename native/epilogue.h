@@ -1,14 +1,14 @@
-// What a matrix product does with its sums before it stores them: bias, activation, residual.
+// The epilogue of a matrix product, applied before its sums are stored: bias, activation, residual.
 // PackedMatMul and DynamicInt8MatMul share it; simd/panel_epilogue.h applies it to the sums while
 // they are in registers.
 //
-// In GEMM's letters, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N
-// is num_outputs.
+// As a GEMM, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N is
+// num_outputs.
 #pragma once
 
 #include <stdint.h>
 
-// Outputs side by side in a packed panel of W. A micro-kernel's nr is one or two panels.
+// Outputs in a packed panel of W. A micro-kernel's nr is one or two panels.
 constexpr int64_t kPanelWidth = 16;
 
 // kSiluGate (SwiGLU: Shazeer 2020): W has 2n outputs, and each panel holds eight of the first n,

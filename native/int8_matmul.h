@@ -1,4 +1,4 @@
-// y = epilogue(x W) in int8: each row of x is quantized to 8 bits as it comes (dynamic
+// y = epilogue(x W) in int8: each row of x is quantized to 8 bits at run time (dynamic
 // quantization), W was quantized per output by the export. int8_pairing.cc orders W;
 // simd/int8_microkernel_avx2.h and simd/int8_microkernel_avx512.h have the micro-kernels.
 //
@@ -12,8 +12,8 @@
 
 namespace int8_matmul {
 
-// kr: the inputs of an output that lie side by side; one instruction adds their four products. Four
-// such inputs of a panel are a group.
+// kr: adjacent inputs of an output, whose four products one instruction adds. Four such inputs of a
+// panel are a group.
 constexpr int64_t kKr = 4;
 
 // W [num_inputs, num_outputs], packed: [panels][groups][16 outputs][4 inputs], padded with zeros.
@@ -36,7 +36,7 @@ struct PackedMatrix {
 
 // Quantizes rows of x [.., num_inputs], first multiplied by input_factors [num_inputs] unless that
 // is null. Writes bytes [rows.count][4 * groups], with zero point 128 and padded with zeros, and
-// the largest magnitude of each row, max_abs [rows.count]: 127 steps.
+// the largest magnitude of each row, max_abs [rows.count], which is 127 quantization steps.
 using Quantize = void(const float* x, const float* input_factors, const Rows& rows,
                       int64_t num_inputs, uint8_t* bytes, float* max_abs);
 

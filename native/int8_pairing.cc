@@ -1,7 +1,7 @@
 // Orders the groups of packed int8 weights for the AVX2 micro-kernel, which adds the products of
 // two groups in 16-bit lanes before it widens them, if no lane can overflow. Which groups share
-// lanes is free, so each panel pairs the groups that fit together. server/runtime/kernels/int8.py
-// calls it.
+// lanes does not matter, so each panel pairs groups that fit together.
+// server/runtime/kernels/int8.py calls it.
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,12 +37,12 @@ struct LaneBounds {
 
   // Whether both groups' products fit the same lanes.
   bool fits_with(const LaneBounds& other) const {
-    int most = 0;
+    int max_sum = 0;
     for (int64_t i = 0; i < kNumBounds; i++) {
       const int sum = bounds[i] + other.bounds[i];
-      most = sum > most ? sum : most;
+      max_sum = sum > max_sum ? sum : max_sum;
     }
-    return most <= kMaxBound;
+    return max_sum <= kMaxBound;
   }
 };
 
@@ -80,7 +80,7 @@ int64_t pair_groups(const LaneBounds* groups, int64_t num_groups, uint16_t* unpa
   return num_paired;
 }
 
-// The order of kernels that do not pair: no pairs, groups as they lie.
+// The order for kernels that need no pairs: groups keep their order.
 void write_identity_order(int64_t num_panels, int64_t num_groups, uint16_t* group_order) {
   for (int64_t i = 0; i < num_panels * (num_groups + 1); i++) {
     const int64_t place = i % (num_groups + 1);

@@ -14,7 +14,7 @@ struct KernelTable {
   weight_format::Compress* compress;
   int8_matmul::Quantize* int8_quantize;
   int8_matmul::Multiply* int8_multiply;
-  bool uses_group_pairs;  // int8_multiply wants what int8_pairing.cc prepares
+  bool uses_group_pairs;  // int8_multiply needs the group order of int8_pairing.cc
   attention::WriteCache* write_cache;
   attention::Attend* attend;
   norm::Normalize* normalize;

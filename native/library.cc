@@ -28,8 +28,9 @@ EXPORTED int triune_supported_kernels() {
   return cpu_features::has_avx2_and_fma() ? kAll : 0;
 }
 
-// Those that are faster than ONNX Runtime's own operators on this CPU. ONNX Runtime multiplies int8
-// with VNNI and fp32 with AVX-512 where it can; the kernels here do so if the CPU has both.
+// The supported kernels that are faster than ONNX Runtime's own operators on this CPU. ONNX Runtime
+// multiplies int8 with VNNI and fp32 with AVX-512 if the CPU has them; the kernels here use both or
+// neither.
 EXPORTED int triune_preferred_kernels() {
   int kernels = triune_supported_kernels();
   if (cpu_features::has_avx512_and_vnni()) return kernels;

@@ -96,8 +96,8 @@ TaskGrid::TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_pr
   const int64_t num_rows = max(min_rows, min(rows_per_task, rows_.count));
   const int64_t products_per_panel = num_rows * call.num_inputs * kPanelWidth;
   const int64_t worthwhile = div_ceil(min_products, max(1, products_per_panel));
-  const int64_t least = max(worthwhile, div_ceil(num_panels_, kMaxPanelTasks));
-  panels_per_task_ = min(num_panels_, round_up(max(1, least), kMaxNrPanels));
+  const int64_t min_panels = max(worthwhile, div_ceil(num_panels_, kMaxPanelTasks));
+  panels_per_task_ = min(num_panels_, round_up(max(1, min_panels), kMaxNrPanels));
 }
 
 }  // namespace ort

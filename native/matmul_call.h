@@ -1,5 +1,5 @@
-// What PackedMatMul and DynamicInt8MatMul share: attributes, the inputs behind the matrix, skipping
-// of padding rows, and the division into tasks.
+// Code shared by PackedMatMul and DynamicInt8MatMul: attributes, the inputs after the matrix,
+// skipping of padding rows, and the division into tasks.
 #pragma once
 
 #include "epilogue.h"
@@ -17,8 +17,8 @@ struct MatMulAttributes {
   Status* read(const Api& api, const KernelInfo* info);
 };
 
-// Inputs of both operators behind the matrix, all optional: bias and residual as Epilogue has them;
-// lengths, int32 [batch], for x [batch, length, num_inputs]: rows behind a length are padding.
+// Inputs of both operators after the matrix, all optional: bias and residual as Epilogue has them;
+// lengths, int32 [batch], for x [batch, length, num_inputs]: rows after a length are padding.
 #define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}
 constexpr size_t kNumMatMulParameters = 3;
 
@@ -44,9 +44,9 @@ struct MatMulCall {
 // consecutive.
 class TaskGrid {
  public:
-  // Tasks have up to `rows_per_task` rows, and as many panels as it takes for `min_products`
-  // multiply-adds, so that a task outweighs its overhead. Fewer than `min_rows` rows take as long
-  // as that many, since reading W bounds them.
+  // Tasks have up to `rows_per_task` rows, and enough panels for `min_products` multiply-adds, so
+  // that a task outweighs its overhead. Fewer than `min_rows` rows count as that many: reading W
+  // takes most of their time.
   TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_products, int64_t min_rows);
 
   int64_t count() const { return num_row_tasks_ * div_ceil(num_panels_, panels_per_task_); }

@@ -1,4 +1,4 @@
-// What all custom operators share: shapes, statuses, tasks on ONNX Runtime's threads, and
+// Code shared by all custom operators: shapes, statuses, tasks on ONNX Runtime's threads, and
 // make_operator(), which turns a C++ definition into the table of functions ONNX Runtime takes.
 #pragma once
 

@@ -129,7 +129,7 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     per_lane, all_cores = make("cpu", threads_per_lane), make("cpu", config.num_threads)
     return (
         ThreadSwitchingBackend(
-            per_lane, all_cores, lambda: busy.is_one, config.max_duplicated_bytes
+            per_lane, all_cores, lambda: busy.has_at_most_one, config.max_duplicated_bytes
         ),
     )
 

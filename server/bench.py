@@ -31,7 +31,7 @@ from server.engine.requests.job_handle import JobHandle
 from server.errors import StartupError
 from server.installation import check_installation
 from server.models.registry import Model, load_bundle
-from server.models.workers import build_engine, capacity_of, clock, make_workers
+from server.models.workers import admission_limits, build_engine, clock, make_workers
 from server.runtime.devices import parse_device
 
 Message = dict[str, Any]
@@ -39,7 +39,7 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class Result:
-    """The tokens of one input, with their times and log-probabilities, or the vector of a text."""
+    """The tokens of one input with their times (seconds) and log-probabilities, or its vector."""
 
     tokens: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
@@ -71,7 +71,7 @@ class StaticBatching:
 
 
 class Bench:
-    """Handles the messages, one at a time, on one event loop."""
+    """Handles the requests of :func:`serve`, one at a time, on one event loop."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -86,7 +86,7 @@ class Bench:
         ``config`` (other fields of :class:`server.config.ServerConfig`, by name).
         """
         options = message.get("config", {})
-        if unknown := options.keys() - {each.name for each in fields(ServerConfig)}:
+        if unknown := options.keys() - {field_.name for field_ in fields(ServerConfig)}:
             raise ValueError(f"this version has no {', '.join(sorted(unknown))}")
         device = message.get("device", "cpu")
         check_installation(device)
@@ -111,7 +111,7 @@ class Bench:
         self._model = load_bundle(directory, backend, config.max_length)
         self._engine = build_engine(config, Unobserved(), busy, _exit)
         workers = make_workers(self._model, config, Unobserved())
-        self._engine.add(self._model.key, workers, capacity_of(self._model, config))
+        self._engine.add(self._model.key, workers, admission_limits(self._model, config))
         await self._engine.prepared(self._model.key)
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
@@ -153,6 +153,7 @@ class Bench:
         return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
+        """Answers with the vector of each input."""
         results = await self._results(_inputs({**message, "max_new_tokens": 0}), message)
         return {"vectors": [result.vector for result in results]}
 
@@ -166,6 +167,7 @@ class Bench:
         }
 
     async def ceilings(self, message: Message) -> Message:
+        """Answers with the limits of this machine, for ``threads``."""
         return measure_ceilings(message["threads"])
 
     def close(self) -> None:
@@ -179,11 +181,11 @@ class Bench:
         results: list[Result] = []
         for first in range(0, len(inputs), size):
             batch = inputs[first : first + size]
-            longest = max(each.num_new_tokens for each in batch)
-            padded = [replace(each, num_new_tokens=longest) for each in batch]
+            longest = max(input_.num_new_tokens for input_ in batch)
+            padded = [replace(input_, num_new_tokens=longest) for input_ in batch]
             found = await self._results(padded if self._static.padded else batch, message)
-            for each, result in zip(batch, found, strict=True):
-                del result.token_times[each.num_new_tokens :]
+            for input_, result in zip(batch, found, strict=True):
+                del result.token_times[input_.num_new_tokens :]
             results += found
         return results
 
@@ -198,7 +200,7 @@ class Bench:
     ) -> list[JobHandle]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
-        jobs = [self._job(each, message.get("beams", 1), logprob_options) for each in inputs]
+        jobs = [self._job(input_, message.get("beams", 1), logprob_options) for input_ in inputs]
         return self._engine.submit(self._model.key, jobs)
 
     def _job(self, input_: Input, beams: int, logprob_options: LogprobOptions) -> Job:
@@ -207,7 +209,7 @@ class Bench:
         assert self._model is not None
         start = self._model.manifest.special_tokens.decoder_start
         search = None if beams == 1 else Beams(beams)
-        # Without EOS ids, so that each input generates exactly the tokens asked for.
+        # Without EOS ids, so that each input generates exactly the requested number of tokens.
         if start is None:
             return GenerationJob(
                 input_.ids, input_.num_new_tokens, beams=search, logprob_options=logprob_options
@@ -239,7 +241,7 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
         update = await handle.next()
         result.tokens += update.tokens
         result.token_times += [clock()] * len(update.tokens)
-        result.logprobs += [each.logprob for each in update.logprobs]
+        result.logprobs += [token.logprob for token in update.logprobs]
         if update.vector is not None:
             result.vector = update.vector.tolist()
         if update.completion is not None and not update.completion.is_success:
@@ -251,7 +253,7 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
 
 
 async def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answers until the input ends. A request that fails is answered with its ``error``."""
+    """Answers requests until the input ends. The reply to a failed request is its ``error``."""
     bench = Bench()
     handlers: dict[str, Callable[[Message], Awaitable[Message]]] = {
         "load": bench.load,

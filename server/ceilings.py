@@ -1,4 +1,4 @@
-"""Measures a machine's memory bandwidth (GB/s) and peak matrix throughput (GOP/s)."""
+"""Measures a machine's memory bandwidth (bytes/s) and peak matrix throughput (operations/s)."""
 
 import tempfile
 import threading
@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from server.runtime.ort.backend import OrtBackend
 
-_READ_BYTES = 128 << 20
-_SIZE = 1536
+_READ_BYTES = 128 << 20  # per thread
+_SIZE = 1536  # rows and columns of each matrix
 _REPETITIONS = 7
 _MATRICES = {
     "fp32": (np.float32, np.float32, "MatMul", TensorProto.FLOAT, TensorProto.FLOAT),

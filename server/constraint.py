@@ -1,4 +1,4 @@
-"""What the engine needs of a grammar: which tokens may come next. ``server.text`` implements it."""
+"""The interface between the engine and grammars, which :mod:`server.text.grammar` implements."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Constraint(Protocol):
-    """The state of one output's grammar after some of its tokens."""
+    """A grammar's state after the tokens of one output so far."""
 
     def mask(self, logits: Floats) -> None:
         """Sets the logits ``[vocabulary]`` of all tokens that may not come next to -inf.

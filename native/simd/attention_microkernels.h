@@ -48,7 +48,7 @@ INLINE void score_4_keys(const float* queries, int64_t runtime_size, const float
 // Scores of R queries with keys first .. last - 1 of a block: scores[r * scores_stride + key].
 // Prefetches the values of these keys unless `values` is null.
 //
-// Writes scores in fours: those behind `last` repeat the last key's. Reads no other key.
+// Writes scores in fours: those after `last` repeat the last key's score. Reads no other key.
 template <int R, int N, typename V>
 void score_keys(const float* queries, int64_t runtime_size, const float* keys, int64_t first,
                 int64_t last, const float* values, float* scores, int64_t scores_stride) {

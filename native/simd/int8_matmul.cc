@@ -18,7 +18,7 @@ namespace {
 using namespace ::SIMD;
 
 constexpr int64_t kMc = SIMD_BITS == 512 ? 96 : 64;  // rows whose bytes stay cached beside panels
-constexpr float kMinMaxAbs = 1e-9f;                  // so that a row of zeros is divided by no zero
+constexpr float kMinMaxAbs = 1e-9f;                  // avoids division by zero in a row of zeros
 constexpr float kStep = 1.0f / 127.0f;
 
 // A NaN stays NaN.

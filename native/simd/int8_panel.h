@@ -28,7 +28,7 @@ struct Panel {
 };
 
 // Dequantizes the sums [R][stride], in vectors, of R rows and one panel, and applies the epilogue.
-// The sums are of unsigned bytes: what the zero point added is subtracted.
+// The sums are of unsigned bytes, so the contribution of the zero point is subtracted first.
 template <int R>
 INLINE void dequantize_and_apply(const Ints* sums, int64_t stride, const float* max_abs,
                                  const Panel& panel, const PanelEpilogue& epilogue) {

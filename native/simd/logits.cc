@@ -24,14 +24,14 @@ class TopK {
   int64_t size() const { return size_; }
   // Adds values begin .. end - 1, whose maximum is `block_max`.
   void add_block(int64_t begin, int64_t end, float block_max) {
-    if (!wanted_ || (size_ == wanted_ && !(block_max > least()))) return;
+    if (!wanted_ || (size_ == wanted_ && !(block_max > smallest()))) return;
     for (int64_t i = begin; i < end; i++) {
-      if (size_ < wanted_ ? x_[i] == x_[i] : x_[i] > least()) insert(i);
+      if (size_ < wanted_ ? x_[i] == x_[i] : x_[i] > smallest()) insert(i);
     }
   }
 
  private:
-  float least() const { return x_[indices_[size_ - 1]]; }
+  float smallest() const { return x_[indices_[size_ - 1]]; }
   void insert(int64_t index) {
     int64_t at = size_ < wanted_ ? size_++ : size_ - 1;
     for (; at > 0 && x_[indices_[at - 1]] < x_[index]; at--) indices_[at] = indices_[at - 1];
@@ -55,7 +55,7 @@ INLINE float block_max(const float* x, int64_t size) {
   return found;
 }
 
-// Shows all of x [size] to `top`; returns the maximum.
+// Adds all values of x [size] to `top`; returns the maximum.
 float scan(const float* x, int64_t size, TopK& top) {
   float row_max = -INFINITY;
   for (int64_t begin = 0; begin < size; begin += kTopBlock) {

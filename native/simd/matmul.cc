@@ -17,7 +17,7 @@ using namespace ::SIMD;
 // in 12 of 16.
 constexpr int kMr = SIMD_BITS == 512 ? 12 : 6;
 constexpr int kNrPanels = SIMD_BITS == 512 ? 2 : 1;
-constexpr int64_t kMc = 96;  // rows that pass over the panels before the next rows do
+constexpr int64_t kMc = 96;  // rows multiplied with the same panels before the next rows are
 // Inputs per iteration of the inner loop. Two panels hold eight cache lines for four inputs. The
 // eight micro-tiles of mc rows prefetch one line each, so that they fetch all of the next panels.
 constexpr int kUnroll = 4;
@@ -39,9 +39,9 @@ class Panels {
   }
   // Floats from one panel to the next.
   int64_t stride() const { return num_inputs_ * kPanelWidth; }
-  // The panels behind the first `count`. A prefetch address only: it may lie behind the last panel,
-  // and means nothing for a compressed panel.
-  const float* behind(int64_t count) const { return floats_ + count * stride(); }
+  // The panel after the first `count`, for prefetching only: it may be past the end, and is invalid
+  // for a compressed panel.
+  const float* after(int64_t count) const { return floats_ + count * stride(); }
 
  private:
   const float* floats_ = nullptr;
@@ -127,7 +127,7 @@ int64_t next_tile_rows(const Rows& rows) {
 template <int P>
 void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t num_inputs,
                      PanelEpilogue* epilogues) {
-  LinePrefetcher prefetcher(panels.behind(P));
+  LinePrefetcher prefetcher(panels.after(P));
   while (rows.count) {
     const int64_t count = next_tile_rows(rows);
     with_static_count<kMr>(count, [&](auto mr) {

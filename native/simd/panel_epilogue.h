@@ -29,7 +29,7 @@ class PanelEpilogue {
     width_ = stride_ - column < panel_width ? stride_ - column : panel_width;
   }
 
-  // Moves on to the rows behind the next `num_rows`.
+  // Skips `num_rows` rows.
   INLINE void advance(int64_t num_rows) { rows_.first += num_rows; }
   INLINE void prefetch(int64_t row) const { __builtin_prefetch(y_ + offset(row), 1); }
 

@@ -44,7 +44,7 @@ INLINE void store(T* to, V value) {
   memcpy(to, &value, sizeof value);
 }
 
-// The first `count` lanes; load_n sets the other lanes to 0. Memory behind them is not touched.
+// The first `count` lanes; load_n sets the other lanes to 0. Memory after them is not accessed.
 template <typename V = Floats>
 INLINE V load_n(const float* from, int64_t count) {
   V value = 0.0f;

@@ -42,14 +42,14 @@ bool compress_bfloat16(const float* panel, int64_t count, uint16_t* out) {
   return true;
 }
 
-// Finds integers n from `least` to `most` with n * scale + offset equal to each weight of an
+// Finds integers n from `lowest` to `highest` with n * scale + offset equal to each weight of an
 // output's block. `column` has the stride of a panel. Returns false if there are none.
-bool quantize_exactly(const float* column, float scale, float offset, int least, int most,
+bool quantize_exactly(const float* column, float scale, float offset, int lowest, int highest,
                       int* numbers) {
   for (int64_t i = 0; i < kBlockInputs; i++) {
     const float value = column[i * kPanelWidth];
     const float number = scale == 0.0f ? 0.0f : roundf((value - offset) / scale);
-    if (!(number >= least && number <= most)) return false;
+    if (!(number >= lowest && number <= highest)) return false;
     numbers[i] = static_cast<int>(number);
     if (!(fmaf(number, scale, offset) == value)) return false;
   }
@@ -57,14 +57,14 @@ bool quantize_exactly(const float* column, float scale, float offset, int least,
 }
 
 struct Bounds {
-  float least, most;
+  float lowest, highest;
 };
 
 Bounds bounds_of(const float* column) {
   Bounds found{column[0], column[0]};
   for (int64_t i = 1; i < kBlockInputs; i++) {
-    found.least = fminf(found.least, column[i * kPanelWidth]);
-    found.most = fmaxf(found.most, column[i * kPanelWidth]);
+    found.lowest = fminf(found.lowest, column[i * kPanelWidth]);
+    found.highest = fmaxf(found.highest, column[i * kPanelWidth]);
   }
   return found;
 }
@@ -77,17 +77,17 @@ struct Scale {
 // Q8_0: the largest magnitude is 127 steps.
 bool find_scale(const QuantizedBlock<8>&, const float* column, Scale& found, int* numbers) {
   const Bounds bounds = bounds_of(column);
-  const float max_abs = fmaxf(bounds.most, -bounds.least);
+  const float max_abs = fmaxf(bounds.highest, -bounds.lowest);
   found = {to_half(max_abs / 127.0f), 0};
   return quantize_exactly(column, from_half(found.scale), 0.0f, -128, 127, numbers);
 }
 
-// Q4_1: from the least to the most in 15 steps. Q4_0: the value of largest magnitude is -8 steps.
+// Q4_1: from lowest to highest in 15 steps. Q4_0: the value of largest magnitude is -8 steps.
 bool find_scale(const QuantizedBlock<4>&, const float* column, Scale& found, int* numbers) {
   const Bounds bounds = bounds_of(column);
-  const float extreme = bounds.most > -bounds.least ? bounds.most : bounds.least;
+  const float extreme = bounds.highest > -bounds.lowest ? bounds.highest : bounds.lowest;
   const Scale candidates[] = {
-      {to_half((bounds.most - bounds.least) / 15.0f), to_half(bounds.least)},
+      {to_half((bounds.highest - bounds.lowest) / 15.0f), to_half(bounds.lowest)},
       {to_half(extreme / -8.0f), to_half(extreme)}};
   for (const Scale& candidate : candidates) {
     found = candidate;

@@ -9,9 +9,9 @@ from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.model_runner import pad
-from server.engine.observer import Load, Observer, RunReport
+from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
-from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, ending
+from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, ending_event
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.runtime.contract import Array, BoundGraph, Graph
 
@@ -25,19 +25,19 @@ Clock = Callable[[], float]
 class BatchLimits:
     """Limits of one batch."""
 
-    max_padded_tokens: int  # texts times the longest of them
+    max_padded_tokens: int  # number of texts times the length of the longest
     max_padding: float = 1.25  # padded over real tokens
 
 
 def choose_first(are_bulk: Sequence[bool], num_overtaken: int) -> int:
-    """The text that the next batch must contain: a pure function.
+    """The text that the next batch must contain. A pure function.
 
-    It is the oldest. An interactive text overtakes bulk work, up to ``MAX_OVERTAKEN`` times in
-    succession.
+    The oldest interactive text comes first, but after ``MAX_OVERTAKEN`` batches in succession that
+    passed over the oldest text, the oldest text does.
 
     Args:
         are_bulk: whether each waiting text is bulk work, in order of arrival; not empty.
-        num_overtaken: how often in succession the oldest was not chosen.
+        num_overtaken: how often in succession the oldest text was not chosen.
 
     Returns:
         An index into ``are_bulk``.
@@ -48,13 +48,14 @@ def choose_first(are_bulk: Sequence[bool], num_overtaken: int) -> int:
 
 
 def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> tuple[int, ...]:
-    """The texts of the next batch: a pure function.
+    """The texts of the next batch. A pure function.
 
     ``first`` always runs; the texts nearest to it in length join it while the batch stays within
     ``limits``. A text over the limit runs alone.
 
-    If less than two full batches wait, half of them run, but at least half a full batch. Callers
-    that are answered then submit their next texts while the other half runs.
+    If less than two full batches of tokens wait, the batch takes half of the waiting tokens, but at
+    least half a full batch. Callers of the first half then submit their next texts while the other
+    half runs.
 
     Args:
         lengths: tokens of each waiting text, in order of arrival; not empty.
@@ -65,7 +66,7 @@ def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> t
         Indices into ``lengths``, ``first`` before the others.
     """
     full = limits.max_padded_tokens
-    most = min(full, max(full // 2, sum(lengths) // 2))
+    max_padded = min(full, max(full // 2, sum(lengths) // 2))
     longest = total = size = lengths[first]
     others = sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - size))
     others.remove(first)
@@ -74,7 +75,7 @@ def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> t
         new_longest = max(longest, lengths[index])
         padded = new_longest * (len(batch) + 1)
         new_total = total + lengths[index]
-        if padded > most or padded > limits.max_padding * new_total:
+        if padded > max_padded or padded > limits.max_padding * new_total:
             break
         batch.append(index)
         longest, total = new_longest, new_total
@@ -83,6 +84,8 @@ def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> t
 
 @dataclass(slots=True, eq=False)
 class _Text:
+    """A text that waits or runs."""
+
     id: int
     job: EncodingJob
     times: JobTimes
@@ -94,7 +97,7 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """As in :class:`JobUpdate`."""
+    """The result of one text, with the shapes of :class:`JobUpdate`."""
 
     vector: Floats
     token_vectors: Floats | None
@@ -112,12 +115,12 @@ class EncoderWorker:
     """Dynamic batching of one encoder in one lane. Only the lane's thread calls it.
 
     Args:
-        model: its name, for reports.
+        model: the model's name, for reports.
         spec: the manifest's ``encode`` graph.
-        graph: the same, loaded.
+        graph: the loaded ``encode`` graph.
         limits: of a batch.
-        clock: seconds.
-        observer: gets a report of every run.
+        clock: returns seconds.
+        observer: receives a report of every run.
     """
 
     def __init__(
@@ -151,8 +154,8 @@ class EncoderWorker:
         return bool(self._waiting)
 
     @property
-    def load(self) -> Load:
-        return Load(num_waiting=len(self._waiting), num_running=0)
+    def stats(self) -> WorkerStats:
+        return WorkerStats(num_waiting=len(self._waiting), num_running=0)
 
     def prepare(self) -> None:
         """Nothing to prepare: batches have any size."""
@@ -161,7 +164,7 @@ class EncoderWorker:
         self._waiting[id_] = _Text(id_, job, JobTimes(self._clock()))
 
     def cancel(self, id_: int, output: int | None = None) -> None:
-        """The next step ends the text, which has one output; a text that ended is no error."""
+        """Marks a text to end in the next step; ignores a text that has ended."""
         del output
         text = self._waiting.get(id_)
         if text is not None:
@@ -177,7 +180,7 @@ class EncoderWorker:
         return updates
 
     def _schedule(self, now: float) -> list[_Text]:
-        """Ends what is cancelled or late, and takes the next batch from the queue."""
+        """Ends texts that are cancelled or past their deadline, and chooses the next batch."""
         for text in tuple(self._waiting.values()):
             deadline = text.job.deadline
             if text.phase == Phase.CANCELLING:
@@ -204,8 +207,8 @@ class EncoderWorker:
         failure: str = "",
         result: _Result | None = None,
     ) -> None:
-        """Ends a text. Nothing ends anywhere else."""
-        text.on(ending(outcome))
+        """Ends a text. No other method does."""
+        text.on(ending_event(outcome))
         del self._waiting[text.id]
         completion = text.times.complete(outcome, now, failure)
         if result is None:
@@ -221,7 +224,7 @@ class EncoderWorker:
         )
 
     def _apply(self, texts: Sequence[_Text], results: Sequence[_Result] | None) -> None:
-        """Ends each text of a run; ``results`` are None if the run failed."""
+        """Ends each text of a run; ``results`` is None if the run failed."""
         now = self._clock()
         if results is None:
             for text in texts:
@@ -263,7 +266,7 @@ class EncoderWorker:
     def _split(
         self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
     ) -> list[_Result]:
-        """Copies the outputs apart: the next run overwrites the memory of this one."""
+        """Copies each text's outputs: the next run overwrites this run's memory."""
         results, start = [], 0
         for row, job in enumerate(jobs):
             if "logit_positions" in self._inputs:

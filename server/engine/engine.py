@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
-    """A model that was added.
+class _ServedModel:
+    """A model that the lanes serve.
 
-    ``ready`` is done when all lanes have prepared their workers. ``idle`` is set when the last
+    ``ready`` completes when all lanes have prepared their workers. ``idle`` is set when the last
     accepted job ends.
     """
 
@@ -43,13 +43,13 @@ class Engine:
     """Lanes, each with a worker for every model. Models are added and removed while it runs.
 
     Args:
-        num_lanes: threads of all devices together.
-        observer: gets reports of runs and steps.
-        busy: learns which lanes have work.
+        num_lanes: over all devices; each lane is one thread.
+        observer: receives a report of every step.
+        busy: records which lanes have work.
         single_lane_max_sequences: the most sequences that one lane of a device takes on its own.
-        on_death: called on the loop, once, when a lane died.
-        client_rate: limit of each client; None is no limit.
-        num_devices: lanes are divided among them evenly, neighbours on the same device.
+        on_death: called once, on the loop, when a lane has died.
+        client_rate: limits each client; None for no limit.
+        num_devices: each has ``num_lanes / num_devices`` adjacent lanes.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Engine:
         self._single_lane_max_sequences = single_lane_max_sequences
         self._loop = asyncio.get_running_loop()
         self._on_death = on_death
-        # Lanes know workers by the number of their model, which is never reused.
-        self._numbers = itertools.count()
-        self._index: dict[str, int] = {}
-        self._served: dict[int, _Served] = {}
+        # Lanes look up workers by model id. Ids are never reused.
+        self._model_ids = itertools.count()
+        self._id_of_model: dict[str, int] = {}
+        self._models: dict[int, _ServedModel] = {}
         self._handles: dict[int, JobHandle] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
@@ -87,47 +87,49 @@ class Engine:
         """Adds a model.
 
         Args:
-            model: unique among all that were added.
-            workers: one for each lane, which owns it from now on.
-            limits: of the jobs that are accepted at a time.
+            model: its name, never used for another model of this engine.
+            workers: one for each lane, which takes ownership.
+            limits: of the accepted jobs.
         """
-        number = self._index[model] = next(self._numbers)
+        model_id = self._id_of_model[model] = next(self._model_ids)
         ready = [self._loop.create_future() for _ in self._lanes]
-        self._served[number] = _Served(Admission(model, limits), asyncio.gather(*ready))
+        self._models[model_id] = _ServedModel(Admission(model, limits), asyncio.gather(*ready))
         for lane, worker, done in zip(self._lanes, workers, ready, strict=True):
-            lane.send(Add(number, worker, self._completion_callback(done)))
+            lane.send(Add(model_id, worker, self._completion_callback(done)))
 
     async def prepared(self, model: str) -> None:
-        """Waits until the lanes have prepared their workers for a model."""
-        await asyncio.shield(self._served[self._index[model]].ready)
+        """Waits until all lanes have prepared their workers for a model."""
+        await asyncio.shield(self._models[self._id_of_model[model]].ready)
 
     async def remove(self, model: str) -> None:
-        """Removes a model: waits for its jobs, then until no lane holds its worker.
+        """Removes a model: waits for its jobs to end, then for every lane to drop its worker.
 
-        Nothing can be submitted to it any more.
+        New jobs for it fail from now on.
         """
-        number = self._index.pop(model)
-        served = self._served[number]
+        model_id = self._id_of_model.pop(model)
+        served = self._models[model_id]
         if served.admission.accepted.num_sequences:
             served.idle.clear()
             await served.idle.wait()
-        del self._served[number]
+        del self._models[model_id]
         removed = [self._loop.create_future() for _ in self._lanes]
         for lane, done in zip(self._lanes, removed, strict=True):
-            lane.send(Remove(number, self._completion_callback(done)))
+            lane.send(Remove(model_id, self._completion_callback(done)))
         await asyncio.gather(*removed)
 
     def check(self, model: str, num_sequences: int, *, is_bulk: bool = False) -> None:
-        """Rejects a request of ``num_sequences`` before any work, if :meth:`submit` would.
+        """Raises if the model cannot accept ``num_sequences`` more sequences now.
 
         Raises:
             RequestTooLargeError: it exceeds what can ever be accepted at once.
             OverloadedError: the model is at its limit.
-            ShuttingDownError: the engine stops, or died.
+            ShuttingDownError: the engine is stopping, or a lane has died.
         """
         if self._is_closed:
             raise ShuttingDownError
-        self._served[self._index[model]].admission.check(Cost(num_sequences, 0), is_bulk=is_bulk)
+        self._models[self._id_of_model[model]].admission.check(
+            Cost(num_sequences, 0), is_bulk=is_bulk
+        )
 
     def submit(
         self,
@@ -149,12 +151,12 @@ class Engine:
             RequestTooLargeError: it exceeds what can ever be accepted at once.
             OverloadedError: the model or the client is at its limit, or the queue is longer than
                 the deadline.
-            ShuttingDownError: the engine stops, or died.
+            ShuttingDownError: the engine is stopping, or a lane has died.
         """
         if self._is_closed:
             raise ShuttingDownError
-        index = self._index[model]
-        admission = self._served[index].admission
+        model_id = self._id_of_model[model]
+        admission = self._models[model_id].admission
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
         admission.check(cost, self._remaining_seconds(jobs[0]), is_bulk=is_bulk)
@@ -163,12 +165,12 @@ class Engine:
             self._buckets.check(client, cost, now)
             self._buckets.spend(client, cost, now)
         admission.accept(cost)
-        return [self._accept(index, job, coalesce_updates=coalesce_updates) for job in jobs]
+        return [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
 
     def _remaining_seconds(self, job: Job) -> float | None:
-        """Until the deadline; None if there is none, or if the job may overtake others."""
-        may_overtake = isinstance(job, GenerationJob) and job.priority > 0
-        if job.deadline is None or may_overtake:
+        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+        may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
+        if job.deadline is None or may_skip_queue:
             return None
         return job.deadline - time.monotonic()
 
@@ -176,7 +178,7 @@ class Engine:
         """Ends jobs, or one output of each, early. Jobs that are done stay as they are."""
         for handle in handles:
             if not handle.is_done:
-                self._lanes[handle.lane].send(Cancel(handle.model, handle.id, output))
+                self._lanes[handle.lane].send(Cancel(handle.model_id, handle.id, output))
 
     def stop(self) -> None:
         """Stops the lanes after their current steps. Unfinished jobs get no more updates."""
@@ -188,28 +190,28 @@ class Engine:
         self._close_all()
 
     def _completion_callback(self, done: "asyncio.Future[None]") -> Callable[[], object]:
-        """A callback that completes a future of the loop from a lane's thread."""
-        return partial(self._loop.call_soon_threadsafe, _set, done)
+        """Returns a callback that a lane's thread calls to complete ``done`` on the loop."""
+        return partial(self._loop.call_soon_threadsafe, _complete_future, done)
 
-    def _accept(self, model: int, job: Job, *, coalesce_updates: bool) -> JobHandle:
+    def _accept(self, model_id: int, job: Job, *, coalesce_updates: bool) -> JobHandle:
         lane = choose_lane(
             self._lane_load, self._num_devices, job.num_sequences, self._single_lane_max_sequences
         )
         self._lane_load[lane] += job.num_sequences
-        handle = JobHandle(next(self._ids), lane, model, job.cost, coalesce_updates)
+        handle = JobHandle(next(self._ids), lane, model_id, job.cost, coalesce_updates)
         self._handles[handle.id] = handle
-        self._lanes[lane].send(Submit(model, handle.id, job))
+        self._lanes[lane].send(Submit(model_id, handle.id, job))
         return handle
 
     def _publish(self, updates: list[JobUpdate]) -> None:
-        """Called by lanes: wakes the loop once for all updates of a step."""
+        """Hands the updates of a step to the loop in one call. Runs on a lane's thread."""
         self._loop.call_soon_threadsafe(self._deliver, updates)
 
     def _deliver(self, updates: list[JobUpdate]) -> None:
         now = time.monotonic()
         for update in updates:
             handle = self._handles.get(update.id)
-            if handle is None:  # closed: the engine stops
+            if handle is None:  # the engine has stopped
                 continue
             if update.is_last:
                 self._complete(handle, update)
@@ -220,7 +222,7 @@ class Engine:
         handle.is_done = True
         del self._handles[handle.id]
         self._lane_load[handle.lane] -= handle.cost.num_sequences
-        served = self._served[handle.model]
+        served = self._models[handle.model_id]
         served.admission.release(handle.cost, last.completion)
         if not served.admission.accepted.num_sequences:
             served.idle.set()
@@ -243,6 +245,6 @@ class Engine:
         self._handles.clear()
 
 
-def _set(done: "asyncio.Future[None]") -> None:
+def _complete_future(done: "asyncio.Future[None]") -> None:
     if not done.done():
         done.set_result(None)

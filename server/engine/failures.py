@@ -1,6 +1,6 @@
-"""Failures end only the requests that cause them.
+"""A failure ends only the requests that cause it.
 
-A run that fails is repeated item by item, and an error while a token is chosen ends one sequence.
+A failed run is repeated item by item. An error while a token is chosen ends one sequence.
 """
 
 import logging
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 
 class Failure(NamedTuple):
-    """How a sequence ends that cannot go on. ``message`` is for the caller."""
+    """How a failed sequence ends. ``message`` is for the caller."""
 
     outcome: Outcome
     message: str
 
 
-def failure_of(error: Exception) -> Failure:
-    """What ``error``, raised while a token was chosen, means for the sequence. Logs a fault."""
+def selection_failure(error: Exception) -> Failure:
+    """How a sequence ends after ``error`` in token selection. Logs all but ``ConstraintError``."""
     if isinstance(error, ConstraintError):
         return Failure(Outcome.UNSATISFIABLE, str(error))
     log.error("the next token could not be chosen", exc_info=error)
@@ -46,18 +46,18 @@ def run_with_isolation(
     items: Sequence[T],
     run: Callable[[Sequence[T]], R],
     label: str,
-    is_wanted: Callable[[T], bool] = lambda _: True,
+    should_run: Callable[[T], bool] = lambda _: True,
 ) -> Iterator[BatchResult[T, R]]:
-    """Runs ``items`` together and, if that raises, each alone, to find the failing requests.
+    """Runs ``items`` together; if that raises, runs each alone to find the failing requests.
 
-    Runs are lazy: the next one begins when the next result is asked for, so a result may use
-    memory that the next run overwrites. ``run`` may be repeated after it raised.
+    It is a generator: the next run starts when the caller asks for the next result, so a result may
+    use memory that the next run overwrites. ``run`` must allow a second call after it raised.
 
     Args:
         items: at least one.
         run: may raise anything.
-        label: of the run, for the log.
-        is_wanted: asked before an item runs alone: it may have ended meanwhile.
+        label: the run's, for the log.
+        should_run: called before an item runs alone; False skips it, as it has ended meanwhile.
     """
     try:
         result = run(items)
@@ -66,10 +66,12 @@ def run_with_isolation(
             log.exception("%s failed", label)
             yield BatchResult(items, None)
             return
-        log.warning("%s failed for a batch of %d: each alone", label, len(items), exc_info=True)
+        log.warning(
+            "%s failed for a batch of %d; running each item alone", label, len(items), exc_info=True
+        )
     else:
         yield BatchResult(items, result)
         return
     for item in items:
-        if is_wanted(item):
+        if should_run(item):
             yield from run_with_isolation([item], run, label)

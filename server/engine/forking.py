@@ -13,7 +13,7 @@ from server.engine.decoding import sampling
 from server.engine.decoding.beam import BeamSearch, Branch
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN, NOT_FINITE, failure_of
+from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.job_table import JobTable, SequenceGroup
 from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
@@ -24,15 +24,15 @@ from server.runtime.host_ops import TopTokens
 
 
 class Forking:
-    """Collects the logits of sequences that fork, and forks them when all runs are over.
+    """Collects the logits of sequences to fork, and forks them after all runs of a step.
 
     Args:
         jobs: the table of all jobs.
-        slots: of the running sequences; a fork copies one.
+        slots: of the running sequences; a fork copies a slot.
         selector: chooses the first token of each sample.
 
     Attributes:
-        pending: by job, the group and the logits ``[vocabulary]`` of its sequences.
+        pending: by job id, the group and the logits ``[vocabulary]`` of its sequences, by id.
     """
 
     def __init__(self, jobs: JobTable, slots: SlotStore, selector: TokenSelector) -> None:
@@ -43,33 +43,37 @@ class Forking:
         self._copies: list[SlotCopy] = []
 
     def add(self, group: SequenceGroup, sequence: DecodingSequence, logits: Floats) -> None:
-        """``sequence`` is to fork. Its ``logits [vocabulary]`` stay valid until :meth:`run`."""
+        """Adds a sequence to fork. ``logits [vocabulary]`` must stay valid until :meth:`run`."""
         self.pending.setdefault(group.id, (group, {}))[1][sequence.id] = logits
 
     def run(self, now: float) -> None:
-        """Forks the sequences of all jobs that were added and did not end since."""
-        tables = [
+        """Forks all added sequences whose jobs have not ended since."""
+        pending = [
             (group, [logits[sequence.id] for sequence in group.sequences])
             for group, logits in self.pending.values()
             if group.sequences
         ]
         self.pending.clear()
-        if not tables:
+        if not pending:
             return
-        # All rows in one call, and all copies in one: lanes wait for each other less often.
-        count = max((g.search.num_candidates for g, _ in tables if g.search is not None), default=0)
-        found = iter(host_ops.top_tokens_of([row for _, table in tables for row in table], count))
-        for group, table in tables:
-            self._fork_group(group, table, list(islice(found, len(table))), now)
+        # One call for all rows, and one for all copies: fewer waits for the interpreter lock.
+        count = max(
+            (g.search.num_candidates for g, _ in pending if g.search is not None), default=0
+        )
+        top_tokens = iter(
+            host_ops.top_tokens_of([row for _, rows in pending for row in rows], count)
+        )
+        for group, rows in pending:
+            self._fork_group(group, rows, list(islice(top_tokens, len(rows))), now)
         self._slots.copy(self._copies)
         self._copies = []
 
     def _fork_group(
-        self, group: SequenceGroup, table: list[Floats], found: list[TopTokens], now: float
+        self, group: SequenceGroup, rows: list[Floats], top_tokens: list[TopTokens], now: float
     ) -> None:
-        """``table``: logits of each sequence; ``found``: its likeliest tokens."""
+        """``rows``: the logits of each sequence; ``top_tokens``: its likeliest tokens."""
         # The total is not finite if one of its logits is not, or if all tokens are forbidden.
-        if not all(math.isfinite(top.total) for top in found):
+        if not all(math.isfinite(top.total) for top in top_tokens):
             self._jobs.finish(group, Outcome.FAILED, now, NOT_FINITE)
             return
         if group.times.first_token is None:
@@ -78,32 +82,32 @@ class Forking:
         forked: list[DecodingSequence] = []
         try:
             if group.search is None:
-                tokens = self._split(group, table[0], forked)
+                tokens = self._fork_outputs(group, rows[0], forked)
             else:
-                self._search(group, group.search, table, found, forked)
+                self._advance_search(group, group.search, rows, top_tokens, forked)
         except Exception as error:
-            outcome, message = failure_of(error)
+            outcome, message = selection_failure(error)
             group.sequences = [*before, *forked]
             self._jobs.replace_sequences(group, [s for s in group.sequences if s.is_live])
             self._jobs.finish(group, outcome, now, message)
             return
         if group.search is None:
-            self._begin(group, tokens, table[0], now)
+            self._append_first_tokens(group, tokens, rows[0], now)
         elif group.search.is_over:
             self._jobs.finish(group, Outcome.STOP, now)
 
-    def _split(
+    def _fork_outputs(
         self, group: SequenceGroup, logits: Floats, forked: list[DecodingSequence]
     ) -> list[int] | None:
-        """The sequence that read the prompt becomes one for each output; from then they differ.
+        """Forks the sequence that prefilled the prompt into one sequence for each output.
 
         Args:
-            group: of one sequence.
+            group: with one sequence.
             logits: ``[vocabulary]`` after the prompt.
-            forked: gets the new sequences.
+            forked: the new sequences are appended to it.
 
         Returns:
-            The first token of each, for alternatives; None if each is to be sampled.
+            The first token of each, for alternatives; None if they are sampled.
 
         Raises:
             ConstraintError: no token is allowed.
@@ -125,50 +129,49 @@ class Forking:
         group.is_independent = True
         return tokens
 
-    def _begin(
+    def _append_first_tokens(
         self, group: SequenceGroup, tokens: list[int] | None, logits: Floats, now: float
     ) -> None:
-        """Gives the sequences of a job that split their first token."""
+        """Appends the first token of each output, from ``tokens`` or sampled by ``logits``."""
         sequences = list(group.sequences)
         if tokens is None:
-            table = HostLogits(np.tile(logits, (len(sequences), 1)))
-            selected = self._selector.select(sequences, range(len(sequences)), table)
+            rows = HostLogits(np.tile(logits, (len(sequences), 1)))
+            selected = self._selector.select(sequences, range(len(sequences)), rows)
         else:
             selected = [
                 self._selector.append(sequence, token, logits)
                 for sequence, token in zip(sequences, tokens, strict=True)
             ]
-        for each in selected:
-            self._jobs.record(each, now)
+        for next_token in selected:
+            self._jobs.record(next_token, now)
 
-    def _search(
+    def _advance_search(
         self,
         group: SequenceGroup,
         search: BeamSearch,
-        table: Sequence[Floats],
-        found: Sequence[TopTokens],
+        rows: Sequence[Floats],
+        top_tokens: Sequence[TopTokens],
         forked: list[DecodingSequence],
     ) -> None:
         """One step of a beam search. Publishes the tokens on which all hypotheses agree.
 
         Args:
-            group: whose sequences become the live hypotheses, best first; they stay what they are
-                if the search is over.
-            search: of the group.
-            table: logits ``[vocabulary]`` of each sequence.
-            found: of each, as many likeliest tokens as the search looks at or more.
-            forked: gets the new sequences.
+            group: its sequences become the live hypotheses, best first, unless the search is over.
+            search: the group's.
+            rows: logits ``[vocabulary]`` of each sequence.
+            top_tokens: of each sequence, at least ``search.num_candidates``.
+            forked: the new sequences are appended to it.
         """
         candidates = [
             _processed_top_tokens(sequence, logits, search.num_candidates)
             if sequence.logits_processors or sequence.constraint is not None
             else top
-            for sequence, logits, top in zip(group.sequences, table, found, strict=True)
+            for sequence, logits, top in zip(group.sequences, rows, top_tokens, strict=True)
         ]
         branches = search.advance(candidates)
         if not branches:
             return
-        after = self._rearrange(group, branches, forked)
+        live = self._assign_branches(group, branches, forked)
         agreed, start = search.agreed(), group.num_published_tokens
         if len(agreed) > start:
             group.num_published_tokens = len(agreed)
@@ -176,39 +179,39 @@ class Forking:
             if group.job.logprob_options.top_logprobs is not None:
                 logprobs = tuple(map(TokenLogprob, search.live[0].logprobs[start : len(agreed)]))
             self._jobs.publish(JobUpdate(group.id, agreed[start:], logprobs=logprobs))
-        self._jobs.replace_sequences(group, after)
+        self._jobs.replace_sequences(group, live)
 
-    def _rearrange(
+    def _assign_branches(
         self, group: SequenceGroup, branches: list[Branch], forked: list[DecodingSequence]
     ) -> list[DecodingSequence]:
-        """The sequence of each branch: its parent, that of a dropped hypothesis, or a new one."""
+        """The sequence of each branch: its parent's, one of a dropped hypothesis, or a new one."""
         parents = group.sequences
-        heirs: dict[int, int] = {}  # the first branch of each parent continues its sequence
+        first_branch: dict[int, int] = {}  # of each parent: it continues the parent's sequence
         for index, branch in enumerate(branches):
-            heirs.setdefault(branch.parent, index)
-        dropped = [sequence for index, sequence in enumerate(parents) if index not in heirs]
-        after = []
+            first_branch.setdefault(branch.parent, index)
+        dropped = [sequence for index, sequence in enumerate(parents) if index not in first_branch]
+        live = []
         for index, (parent_index, _) in enumerate(branches):
             parent = parents[parent_index]
-            if heirs[parent_index] == index:
-                after.append(parent)
+            if first_branch[parent_index] == index:
+                live.append(parent)
             elif dropped:
                 target = dropped.pop()
                 self._overwrite(target, parent)
-                after.append(target)
+                live.append(target)
             else:
                 forked.append(self._jobs.fork(parent, 0))
-                after.append(forked[-1])
+                live.append(forked[-1])
         for sequence in dropped:
             sequence.on(Event.FINISH)
-        for sequence, (_, token) in zip(after, branches, strict=True):
+        for sequence, (_, token) in zip(live, branches, strict=True):
             sequence.append(token)
             sequence.num_reserved_slots = 0
-        after[0].num_reserved_slots = group.job.num_sequences - len(after)
-        return after
+        live[0].num_reserved_slots = group.job.num_sequences - len(live)
+        return live
 
     def _overwrite(self, target: DecodingSequence, parent: DecodingSequence) -> None:
-        """``target`` continues ``parent``; the part of the cache that differs is copied."""
+        """Makes ``target`` a copy of ``parent``; copies only the part of the cache that differs."""
         shared = common_prefix(parent.tokens, target.tokens, parent.num_cached_tokens)
         self._copies.append(SlotCopy(parent, target, shared))
         target.tokens = list(parent.tokens)

@@ -4,22 +4,22 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from server.engine.cache.slot_cache import Capacity
 from server.engine.cache.slot_store import SlotStore
+from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.logits import Logits
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.forking import Forking
 from server.engine.gpu.device_sampler import DeviceSampler
 from server.engine.job_table import JobTable
 from server.engine.model_runner import ModelRunner
-from server.engine.observer import Load, Observer, RunReport
-from server.engine.prompt_reader import prefill_alone
+from server.engine.observer import Observer, RunReport, WorkerStats
+from server.engine.prefill_alone import prefill_alone
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
-from server.engine.scheduler import Chunk, Limits, Plan, overdue, schedule
+from server.engine.scheduler import Plan, PromptChunk, StepLimits, schedule, sequences_to_end
 from server.engine.token_selector import TokenSelector
 
 log = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ class GenerationWorker:
     """Continuous batching of one model in one lane. Only the lane's thread calls it.
 
     Args:
-        model: its name, for reports.
-        runner: of the model's graphs.
+        model: the model's name, for reports.
+        runner: runs the model's graphs.
         capacity: of the runner's cache.
         limits: of a step.
-        clock: seconds.
-        observer: gets a report of every run.
-        device_sampler: chooses tokens on the device; None leaves every choice to the host.
+        clock: returns seconds.
+        observer: receives a report of every run.
+        device_sampler: selects tokens on the device; None selects all on the host.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GenerationWorker:
         model: str,
         runner: ModelRunner,
         capacity: Capacity,
-        limits: Limits,
+        limits: StepLimits,
         clock: Clock,
         observer: Observer,
         device_sampler: DeviceSampler | None = None,
@@ -82,9 +82,9 @@ class GenerationWorker:
         return not self._jobs.is_empty
 
     @property
-    def load(self) -> Load:
+    def stats(self) -> WorkerStats:
         running = self._slots.running
-        return Load(
+        return WorkerStats(
             num_waiting=len(self._waiting),
             num_running=len(running),
             num_slots=self._limits.num_slots,
@@ -95,14 +95,14 @@ class GenerationWorker:
         )
 
     def prepare(self) -> None:
-        """Records decode runs of fixed sizes, if there are buckets and the device can."""
+        """Records decode runs of fixed sizes, if there are buckets and the device supports it."""
         if self._runner.buckets is None:
             return
         before = self._runner.cache.free_bytes
         try:
             self._num_cuda_graphs = self._runner.record()
         except Exception:
-            log.exception("%s: no run could be recorded: its runs have any size", self.model)
+            log.exception("%s: recording decode runs failed; they are not padded", self.model)
             self._runner.buckets = None
             return
         after = self._runner.cache.free_bytes
@@ -124,9 +124,9 @@ class GenerationWorker:
         self._waiting.add(self._jobs.open(id_, job, now), now)
 
     def cancel(self, id_: int, output: int | None = None) -> None:
-        """The next step ends a job, or one output of it; a job that ended is no error.
+        """Marks a job, or one output of it, to end in the next step; ignores a job that has ended.
 
-        An output that depends on others, as in a beam search, goes on with them.
+        Outputs that share sequences, as in a beam search, are not cancelled alone.
         """
         self._jobs.cancel(id_, output)
 
@@ -141,10 +141,10 @@ class GenerationWorker:
         return self._jobs.drain_updates()
 
     def check(self) -> None:
-        """Proves that slots, tokens, sequences and jobs are accounted for. For tests.
+        """Checks that every slot, token, sequence and job is accounted for. For tests.
 
         Raises:
-            RuntimeError: they are not.
+            RuntimeError: one is lost or counted twice.
         """
         self._slots.check()
         self._jobs.check([*self._waiting.items, *self._slots.running])
@@ -152,8 +152,8 @@ class GenerationWorker:
     def _schedule(self) -> Plan:
         """Plans the step and gives slots to the sequences that it admits."""
         now = self._clock()
-        for id_ in overdue((*self._waiting.items, *self._slots.running), now):
-            self._jobs.end_overdue(id_, now)
+        for id_ in sequences_to_end((*self._waiting.items, *self._slots.running), now):
+            self._jobs.end_early(id_, now)
         self._release_ended()
         waiting = self._waiting.items
         if not waiting:
@@ -173,7 +173,7 @@ class GenerationWorker:
         group.num_reused_tokens = sequence.num_cached_tokens
 
     def _run(self, plan: Plan) -> Iterator[Run]:
-        """Runs the plan. Each run begins when the one before was applied."""
+        """Runs the plan. Each run starts after the caller has applied the previous one."""
         for batch in plan.encode:
             self._encode([self._slots.get(id_) for id_ in batch])
         for chunks in plan.prefill:
@@ -182,7 +182,7 @@ class GenerationWorker:
             yield from self._decode([self._slots.get(id_) for id_ in plan.decode])
 
     def _apply(self, run: Run) -> None:
-        """Counts the tokens as cached and gives the next one to sequences that know no more."""
+        """Counts the run's tokens as cached, and selects tokens for fully cached sequences."""
         now = self._clock()
         if run.logits is None:
             self._fail(run.sequences, RUN_FAILED, now)
@@ -202,7 +202,7 @@ class GenerationWorker:
             else:
                 self._forking.add(group, sequence, run.logits.row(index))
         if prefilling:
-            failing = self._selector.not_finite(prefilling, run.logits)
+            failing = self._selector.find_non_finite(prefilling, run.logits)
             self._fail([run.sequences[index] for index in failing], NOT_FINITE, now)
         if selecting:
             sequences = [run.sequences[index] for index in selecting]
@@ -230,11 +230,11 @@ class GenerationWorker:
             else:
                 self._fail(batch, RUN_FAILED, self._clock())
 
-    def _prefill(self, chunks: Sequence[Chunk]) -> Iterator[Run]:
+    def _prefill(self, chunks: Sequence[PromptChunk]) -> Iterator[Run]:
         sequences = [self._slots.get(chunk.id) for chunk in chunks]
         sizes = [chunk.num_tokens for chunk in chunks]
         can_share = not any(s.job.logprob_options.prefills_alone for s in sequences)
-        if can_share and all(map(_is_live, sequences)):  # else some are no longer neighbours
+        if can_share and all(map(_is_live, sequences)):  # else their slots are not adjacent
             yield from self._run_decoder("prefill", sequences, sizes)
             return
         for sequence, size in zip(sequences, sizes, strict=True):
@@ -245,7 +245,7 @@ class GenerationWorker:
         if all(sequence.job.logprob_options.attention is None for sequence in sequences):
             yield from self._run_decoder("decode", sequences, [1] * len(sequences))
             return
-        # The last token of a prompt whose attention is wanted takes a run of the other graph.
+        # The last prompt token of a job that wants attention runs in the graph ``attend``.
         for sequence in sequences:
             if sequence.is_live:
                 phase = "prefill" if sequence.phase == Phase.PREFILLING else "decode"
@@ -286,7 +286,7 @@ class GenerationWorker:
         return self._runner.decode(sequences, slot, sizes)
 
     def _release_ended(self) -> None:
-        """Takes back the slots of sequences that ended. Slots move only here, and when forking."""
+        """Releases the slots of ended sequences. Slots move only here and in forks."""
         for sequence in self._jobs.take_ended():
             if not self._waiting.discard(sequence.id):
                 self._slots.release(sequence)

@@ -1,4 +1,4 @@
-"""The jobs of a worker, the sequences that work on them, and their updates.
+"""The jobs of a worker, their sequences, and their updates.
 
 A job, or one of its outputs, ends in one place: :meth:`JobTable.finish`.
 """
@@ -16,7 +16,7 @@ from server.engine.decoding.beam import BeamSearch
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN
 from server.engine.requests.job import GenerationJob
-from server.engine.requests.lifecycle import Event, Outcome, Phase, ending
+from server.engine.requests.lifecycle import Event, Outcome, Phase, ending_event
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.token_selector import NextToken
@@ -24,18 +24,18 @@ from server.engine.token_selector import NextToken
 
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
-    """A job and the sequences that work on it.
+    """A job and its sequences.
 
     Attributes:
-        id: of the job.
-        sequences: those that still run, in the order of a search's live hypotheses.
-        search: of a job with beams.
-        is_independent: each sequence is one output of its own: all samples have forked, and there
-            is no search.
-        num_open_outputs: outputs that did not end yet.
-        num_published_tokens: of a search's best hypothesis.
-        num_reused_tokens: of the prompt, from a cached prefix.
-        attention: of each token, ``[layers, heads, source]``.
+        id: the job's.
+        sequences: those that have not ended; with a search, in the order of its live hypotheses.
+        search: the beam search, if the job has beams.
+        is_independent: each sequence is one output: all samples have forked, and there is no
+            search.
+        num_open_outputs: outputs that have not ended.
+        num_published_tokens: tokens of the search's best hypothesis that were published.
+        num_reused_tokens: prompt tokens copied from a cached prefix.
+        attention: weights of each token, ``[layers, heads, source]``.
     """
 
     id: int
@@ -52,7 +52,7 @@ class SequenceGroup:
 
     @classmethod
     def of(cls, id_: int, first: DecodingSequence, submitted: float) -> "SequenceGroup":
-        """A job with the sequence that will read its prompt."""
+        """A job with the sequence that will prefill its prompt."""
         job, search = first.job, None
         if job.beams is not None and job.max_new_tokens:
             search = BeamSearch(job.beams, job.eos, job.max_new_tokens)
@@ -67,7 +67,7 @@ class SequenceGroup:
         )
 
     def last_updates(self, outcome: Outcome, failure: str) -> list["LastUpdate"]:
-        """What is left to publish of every open output when the job ends with ``outcome``."""
+        """The last update of every open output when the job ends with ``outcome``."""
         if self.is_independent:
             outputs = [sequence.output for sequence in self.sequences]
         else:
@@ -81,7 +81,7 @@ class SequenceGroup:
         return [LastUpdate(output, outcome, failure=failure) for output in outputs]
 
     def _hypotheses(self, search: BeamSearch) -> list["LastUpdate"]:
-        """The best hypotheses; of the first, what was not published yet."""
+        """The best hypotheses; of the first, only the tokens that were not published."""
         updates = []
         for output, hypothesis in enumerate(search.best(self.job.num_outputs)):
             published = 0 if output else self.num_published_tokens
@@ -109,10 +109,10 @@ class LastUpdate(NamedTuple):
 
 
 class JobTable:
-    """Which jobs and sequences exist, and the updates of this step.
+    """All jobs and sequences of a worker, and the updates of the current step.
 
     Args:
-        slots: where sequences run; a failed one's slot is cleared here.
+        slots: of the running sequences; the table clears the slots of failed ones.
     """
 
     def __init__(self, slots: SlotStore) -> None:
@@ -128,24 +128,27 @@ class JobTable:
         return not self._groups
 
     def open(self, id_: int, job: GenerationJob, now: float) -> DecodingSequence:
-        """A new job. Returns the sequence that will read its prompt."""
+        """Adds a job. Returns the sequence that will prefill its prompt."""
         first = DecodingSequence.first_of(next(self._sequence_ids), job)
         self._groups[id_] = self._group_of[first.id] = SequenceGroup.of(id_, first, now)
         return first
 
     def group_of(self, sequence: DecodingSequence) -> SequenceGroup:
-        """The job that ``sequence`` works on."""
+        """The group of ``sequence``."""
         return self._group_of[sequence.id]
 
     def fork(self, parent: DecodingSequence, output: int) -> DecodingSequence:
-        """A copy of ``parent`` for the same job, with a slot of its own."""
+        """Copies ``parent`` into a new sequence of the same job, with its own slot."""
         child = parent.fork(next(self._sequence_ids), output)
         self._slots.fork(parent, child)
         self._group_of[child.id] = self._group_of[parent.id]
         return child
 
     def cancel(self, id_: int, output: int | None) -> None:
-        """The next step ends a job, or one independent output of it; an unknown job is no error."""
+        """Marks a job, or one independent output of it, to end in the next step.
+
+        Ignores an unknown job.
+        """
         group = self._groups.get(id_)
         for sequence in () if group is None else group.sequences:
             if output is None or (
@@ -153,12 +156,12 @@ class JobTable:
             ):
                 sequence.on(Event.CANCEL)
 
-    def end_overdue(self, id_: int, now: float) -> None:
-        """Ends a sequence that is cancelled or past its deadline."""
+    def end_early(self, id_: int, now: float) -> None:
+        """Ends a sequence that is cancelled or past its deadline, if it has not ended."""
         group = self._group_of[id_]
         sequence = next((sequence for sequence in group.sequences if sequence.id == id_), None)
         if sequence is not None:  # else it ended with another sequence of its job
-            self.end(sequence, _overdue_outcome(sequence, now), now)
+            self.end(sequence, _early_outcome(sequence, now), now)
 
     def end(
         self, sequence: DecodingSequence, outcome: Outcome, now: float, failure: str = ""
@@ -185,7 +188,7 @@ class JobTable:
             self.finish(group, outcome, now, failure, (sequence, last))
 
     def publish(self, update: JobUpdate) -> None:
-        """Publishes an update that ends nothing."""
+        """Publishes an update that ends no output."""
         self._updates.append(update)
 
     def finish(
@@ -196,10 +199,10 @@ class JobTable:
         failure: str = "",
         only: tuple[DecodingSequence, LastUpdate] | None = None,
     ) -> None:
-        """Ends a job, or the one output that ``only`` gives. Nothing ends anywhere else.
+        """Ends a job, or the one output in ``only``. No other method ends a job or an output.
 
-        Its sequences leave the job; :meth:`take_ended` hands them over, and their slots are
-        released after that. The slots of failed ones are cleared now, before any slot moves.
+        Its sequences leave the job. :meth:`take_ended` returns them, and the worker then releases
+        their slots. The slots of failed sequences are cleared now, before any slot moves.
         """
         if only is None:
             ended, last_updates = group.sequences, group.last_updates(outcome, failure)
@@ -209,7 +212,7 @@ class JobTable:
             sequence, last = only
             ended, last_updates = [sequence], [last]
             group.sequences.remove(sequence)
-        event = ending(outcome)
+        event = ending_event(outcome)
         for sequence in ended:
             sequence.on(event)
             if sequence.phase == Phase.FAILED:
@@ -222,24 +225,24 @@ class JobTable:
             del self._groups[group.id]
 
     def replace_sequences(self, group: SequenceGroup, sequences: list[DecodingSequence]) -> None:
-        """The job goes on with ``sequences``; those it had that are not among them have ended."""
+        """Continues the job with ``sequences``; its other sequences have ended."""
         self._ended += [sequence for sequence in group.sequences if sequence not in sequences]
         group.sequences = sequences
 
     def take_ended(self) -> list[DecodingSequence]:
-        """The sequences that ended since the last call; they belong to no job any more."""
+        """Removes and returns the sequences that ended since the last call."""
         ended, self._ended = self._ended, []
         for sequence in ended:
             del self._group_of[sequence.id]
         return ended
 
     def drain_updates(self) -> list[JobUpdate]:
-        """The updates since the last call."""
+        """Removes and returns the updates since the last call."""
         updates, self._updates = self._updates, []
         return updates
 
     def check(self, held: Sequence[DecodingSequence]) -> None:
-        """Proves that jobs and sequences match, between two steps. For tests.
+        """Checks, between two steps, that jobs and sequences match. For tests.
 
         Args:
             held: the sequences that wait or run.
@@ -270,7 +273,7 @@ def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdat
     )
 
 
-def _overdue_outcome(sequence: DecodingSequence, now: float) -> Outcome:
+def _early_outcome(sequence: DecodingSequence, now: float) -> Outcome:
     finish_by = sequence.job.finish_by
     if sequence.phase == Phase.CANCELLING:
         return Outcome.CANCELLED

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from server.engine.observer import Load, Observer
+from server.engine.observer import Observer, WorkerStats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Job
 from server.engine.requests.update import JobUpdate
@@ -16,14 +16,14 @@ JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
 
 class Worker(Protocol[JobT_contra]):
-    """One model in one lane. Only the lane's thread uses it, except for ``model``."""
+    """Runs one model in one lane. Only the lane's thread uses it; any thread may read ``model``."""
 
     model: str
 
     @property
     def has_work(self) -> bool: ...
     @property
-    def load(self) -> Load: ...
+    def stats(self) -> WorkerStats: ...
     def submit(self, id_: int, job: JobT_contra) -> None: ...
     def cancel(self, id_: int, output: int | None = None) -> None: ...
     def step(self) -> list[JobUpdate]: ...
@@ -35,27 +35,24 @@ class Worker(Protocol[JobT_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """The lane owns ``instance`` from now on, under the number ``worker``.
+    """Gives the lane a model's worker. The lane prepares it, then calls ``done``."""
 
-    The lane calls ``done`` when it has prepared it.
-    """
-
-    worker: int
-    instance: Worker[Any]
+    model_id: int
+    worker: Worker[Any]
     done: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Removes a worker without jobs. The lane calls ``done`` when it no longer refers to it."""
+    """Removes a worker that has no jobs. The lane drops its reference, then calls ``done``."""
 
-    worker: int
+    model_id: int
     done: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    worker: int
+    model_id: int
     id: int
     job: Job
 
@@ -64,7 +61,7 @@ class Submit:
 class Cancel:
     """Ends a job early, or one ``output`` of it."""
 
-    worker: int
+    model_id: int
     id: int
     output: int | None = None
 
@@ -81,11 +78,11 @@ class Lane(threading.Thread):
     """Runs the steps of its workers, in turn, while they have work.
 
     Args:
-        index: for reports.
-        publish: gets the updates of a step, on this thread; must not block.
-        on_death: gets the exception that ended the thread.
-        observer: gets a report of every step.
-        busy: learns whether this lane has work.
+        index: of the lane, for its name and reports.
+        publish: called on this thread with the updates of a step; must not block.
+        on_death: called with the exception that ended the thread.
+        observer: receives a report of every step.
+        busy: records whether this lane has work.
     """
 
     def __init__(
@@ -124,7 +121,7 @@ class Lane(threading.Thread):
             self._on_death(error)
 
     def _step_all(self) -> None:
-        # A method of its own, so that no local of an idle thread keeps a removed worker alive.
+        # A separate method: no local variable of an idle thread keeps a removed worker alive.
         for worker in self._workers.values():
             if worker.has_work:
                 self._step(worker)
@@ -135,10 +132,10 @@ class Lane(threading.Thread):
         if updates:
             self._publish(updates)
         seconds = time.perf_counter() - started
-        self._observer.on_step(worker.model, self._index, worker.load, seconds)
+        self._observer.on_step(worker.model, self._index, worker.stats, seconds)
 
     def _take_commands(self) -> bool:
-        """Handles all commands, and waits for one if there is no work. Returns False to stop."""
+        """Handles all queued commands; without work, waits for one. Returns False on ``Stop``."""
         is_idle = not any(worker.has_work for worker in self._workers.values())
         if is_idle:
             self._busy.leave(self._index)
@@ -155,14 +152,14 @@ class Lane(threading.Thread):
 
     def _handle(self, command: Add | Remove | Submit | Cancel) -> None:
         match command:
-            case Add(worker, instance, done):
-                instance.prepare()
-                self._workers[worker] = instance
+            case Add(model_id, worker, done):
+                worker.prepare()
+                self._workers[model_id] = worker
                 done()
-            case Remove(worker, done):
-                del self._workers[worker]
+            case Remove(model_id, done):
+                del self._workers[model_id]
                 done()
-            case Submit(worker, id_, job):
-                self._workers[worker].submit(id_, job)
-            case Cancel(worker, id_, output):
-                self._workers[worker].cancel(id_, output)
+            case Submit(model_id, id_, job):
+                self._workers[model_id].submit(id_, job)
+            case Cancel(model_id, id_, output):
+                self._workers[model_id].cancel(id_, output)

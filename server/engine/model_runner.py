@@ -7,7 +7,7 @@ import numpy as np
 
 from model.bundle import AttentionKind, GraphSpec
 from server.constraint import Floats
-from server.engine.cache.slot_cache import Capacity, SlotCache
+from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.options import AttentionSelection
 from server.engine.gpu.buckets import Buckets
@@ -17,7 +17,7 @@ from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import SOURCE_ROWS, Array, BoundGraph, Graph, MakeMemory
 
-# Prompt tokens whose logits over the whole vocabulary are held at once.
+# Prompt tokens per run with logits at all positions: bounds the memory of the logits.
 SCORED_CHUNK = 64
 
 
@@ -34,15 +34,15 @@ class ModelRunner:
 
     Args:
         spec: the manifest's ``decode`` graph.
-        decode: the same, loaded.
-        encode: the encoder of an encoder-decoder.
+        decode: the loaded ``decode`` graph.
+        encode: the loaded encoder of an encoder-decoder.
         capacity: of the cache.
         suppressed: tokens that are never generated.
-        attend: as ``decode``, with attention weights as outputs.
-        memory: makes the tensors of the slots, where the graphs run.
+        attend: the loaded ``attend`` graph, which also outputs attention weights.
+        memory: allocates the tensors of the slots on the device that runs the graphs.
         buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
-        row_gather: copies rows of logits to the host; the others stay on the device. None copies
-            all rows.
+        row_gather: copies rows of logits to the host on demand; None copies all rows after every
+            run.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ModelRunner:
     ) -> None:
         self.buckets = buckets
         self._padded: PaddedDecode | None = None
-        self.cache = SlotCache(
+        self.cache = SlotTensors(
             spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length, memory
         )
         self._max_chunk = spec.max_chunk
@@ -91,13 +91,13 @@ class ModelRunner:
         """Runs the decoder over the next ``sizes[i]`` tokens of each sequence.
 
         Args:
-            sequences: in neighbouring slots.
-            first_slot: that of ``sequences[0]``.
-            sizes: new tokens of each.
+            sequences: in adjacent slots.
+            first_slot: the slot of ``sequences[0]``.
+            sizes: number of new tokens of each sequence.
 
         Returns:
             Logits ``[sequences, vocabulary]`` after each sequence's last new token, valid until
-            the next run. A call that raises can be repeated: it leaves the slots as they were.
+            the next run. If it raises, the slots are unchanged and the call can be repeated.
         """
         if not self.cache.has_recurrent_states:
             return self._decode_chunks(sequences, first_slot, sizes)
@@ -105,7 +105,7 @@ class ModelRunner:
         try:
             return self._decode_chunks(sequences, first_slot, sizes)
         except Exception:
-            # A repeated run writes keys and values again, but has to find the recurrent states.
+            # A repeated run overwrites the keys and values, but needs the old recurrent states.
             self.cache.restore(first_slot, len(sequences))
             raise
 
@@ -116,7 +116,7 @@ class ModelRunner:
 
         Args:
             sequences: in slots ``0 … len(sequences)-1``.
-            padding: for each slot behind them, where a token without meaning may be written:
+            padding: for each padding slot after them, the position to write a dummy token to:
                 ``buckets.rows_for(len(sequences)) - len(sequences)`` positions.
         """
         if self._padded is None:
@@ -128,17 +128,17 @@ class ModelRunner:
         except Exception:
             self.cache.restore(0, num_sequences + len(padding))
             raise
-        # A slot that pads may be in the middle of its prompt.
+        # A padding slot may belong to a sequence that is still prefilling.
         self.cache.restore(num_sequences, len(padding))
         if self._row_gather is not None:
             return DeviceLogits(self._padded.logits(num_sequences), self._row_gather)
         return self._without_suppressed(self._padded.read_logits(num_sequences))
 
     def record(self) -> int:
-        """Runs each bucket until the device has recorded it, while all slots are free.
+        """Runs each bucket until the device has recorded it. All slots must be free.
 
         Returns:
-            How many are recorded.
+            The number of recorded buckets.
         """
         return 0 if self._padded is None else self._padded.record()
 
@@ -147,7 +147,7 @@ class ModelRunner:
 
         Yields:
             Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens, valid until the
-            next are asked for.
+            next iteration.
         """
         for chunk in _chunks(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
             logits = self._run([chunk], slot, all_positions=True)
@@ -161,7 +161,7 @@ class ModelRunner:
         Yields:
             The attention weights of each selected token: ``[layers, heads, source]``, or
             ``[1, 1, source]`` for the mean. The source of self-attention is the whole prompt;
-            tokens behind the attending one have weight 0.
+            tokens after the attending one have weight 0.
         """
         if self._attend is None:
             raise ValueError("this model has no graph with attention weights")
@@ -183,7 +183,7 @@ class ModelRunner:
     def _decode_chunks(
         self, sequences: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]
     ) -> Logits:
-        """In one run, or in several where the graph limits the tokens of a run."""
+        """Runs the tokens in one run, or in several if the graph limits the tokens of a run."""
         max_together = 1 if self._within_source else self._max_chunk
         if max_together is None or max(sizes) <= max_together:
             chunks = [
@@ -201,7 +201,7 @@ class ModelRunner:
         return HostLogits(np.concatenate(last))
 
     def _max_size(self, sequence: DecodingSequence, size: int) -> int:
-        """How many of ``size`` new tokens one run may hold."""
+        """The most of ``size`` new tokens that one run may process."""
         limit = self._max_chunk or size
         return min(limit, sequence.num_source_tokens) if self._within_source else limit
 
@@ -253,7 +253,7 @@ def _chunks(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[_C
 
 
 def _source_rows(chunks: Sequence[_Chunk]) -> Array:
-    """For each row of a run, the first row with the same source: that of the same job."""
+    """For each row of a run, the first row of the same job, which has the same source."""
     first: dict[int, int] = {}
     rows = [first.setdefault(id(chunk.sequence.job), index) for index, chunk in enumerate(chunks)]
     return np.array(rows, np.int32)

@@ -15,8 +15,8 @@ class RunReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """The load of a worker after a step. An encoder has no slots and no cache."""
+class WorkerStats:
+    """A worker's queue, slots and cache after a step. An encoder has no slots and no cache."""
 
     num_waiting: int
     num_running: int
@@ -28,11 +28,11 @@ class Load:
 
 
 class Observer(Protocol):
-    """Its methods are called on a lane's thread and must not block."""
+    """Receives reports. Its methods are called on a lane's thread and must not block."""
 
     def on_run(self, model: str, report: RunReport) -> None: ...
 
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None: ...
+    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None: ...
 
 
 class Unobserved:
@@ -41,5 +41,5 @@ class Unobserved:
     def on_run(self, model: str, report: RunReport) -> None:
         del model, report
 
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
-        del model, lane, load, seconds
+    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
+        del model, lane, stats, seconds

@@ -16,7 +16,7 @@ from server.engine.requests.lifecycle import Phase
 
 
 class Schedulable(Protocol):
-    """What the scheduler reads of a sequence."""
+    """The properties of a sequence that the scheduler uses."""
 
     @property
     def id(self) -> int: ...
@@ -34,20 +34,21 @@ class Schedulable(Protocol):
     def deadline(self) -> float | None: ...
 
 
-# Phases in which the decoder reads a sequence's tokens.
-_READING = (Phase.DECODING, Phase.PREFILLING)
+# Phases in which the decoder processes a sequence's tokens.
+_DECODER_PHASES = (Phase.DECODING, Phase.PREFILLING)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """Limits of a step.
 
     Attributes:
-        num_slots: sequences that run at once.
-        max_batched_tokens: tokens that the model reads in one step, decoded ones included.
-        min_chunk: tokens of a step that prompts get at least, whatever decodes. A prompt is not
-            split to begin with fewer.
-        max_padding: padded over real tokens in a batch of prompts.
+        num_slots: the most sequences that run at once.
+        max_batched_tokens: the token budget of a step: one for each decoding sequence, the rest for
+            prompts and sources.
+        min_chunk: tokens that prompts get in every step, even if decoding uses up the budget. A
+            prompt is not split if its first chunk would be smaller.
+        max_padding: the largest ratio of padded to real tokens in a batch of prompts.
     """
 
     num_slots: int
@@ -57,7 +58,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PromptChunk:
     """The next ``num_tokens`` tokens of a sequence's prompt."""
 
     id: int
@@ -66,7 +67,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work of one step, in this order. Sequences are named by their ids.
+    """The work of one step, in this order. Integers are sequence ids.
 
     Attributes:
         admit: sequences that get the next slots.
@@ -77,12 +78,15 @@ class Plan:
 
     admit: tuple[int, ...] = ()
     encode: tuple[tuple[int, ...], ...] = ()
-    prefill: tuple[tuple[Chunk, ...], ...] = ()
+    prefill: tuple[tuple[PromptChunk, ...], ...] = ()
     decode: tuple[int, ...] = ()
 
 
-def overdue(items: Iterable[Schedulable], now: float) -> tuple[int, ...]:
-    """The sequences to end before a step: cancelled, or past their deadline (seconds)."""
+def sequences_to_end(items: Iterable[Schedulable], now: float) -> tuple[int, ...]:
+    """Ids of the sequences to end before a step: cancelled, or past their deadline.
+
+    ``now``: in the clock of the deadlines, in seconds.
+    """
     return tuple(
         item.id
         for item in items
@@ -91,18 +95,18 @@ def overdue(items: Iterable[Schedulable], now: float) -> tuple[int, ...]:
 
 
 def schedule(
-    waiting: Sequence[Schedulable], running: Sequence[Schedulable], limits: Limits
+    waiting: Sequence[Schedulable], running: Sequence[Schedulable], limits: StepLimits
 ) -> Plan:
     """Plans one step.
 
-    Nothing starves: every decodable sequence decodes in every step, prompts get ``min_chunk``
-    tokens of it whatever decodes, and sequences are admitted strictly in their order.
+    No sequence starves: every decodable sequence decodes in every step, prompts get at least
+    ``min_chunk`` tokens of every step, and sequences are admitted strictly in their order.
 
     Args:
-        waiting: in the order to serve. The prefix that will be copied from another slot counts
-            as cached.
+        waiting: in the order to serve. A prefix that will be copied from another slot counts as
+            cached.
         running: in slot order.
-        limits: of the model's slots and of a step.
+        limits: of a step.
     """
     decode = tuple(item.id for item in running if is_decodable(item))
     if not waiting and len(decode) == len(running):
@@ -145,31 +149,31 @@ def schedule(
 
 
 def is_decodable(item: Schedulable) -> bool:
-    """Whether one token is left to read: the sequence runs in the decode batch."""
-    return item.phase in _READING and item.num_remaining_tokens == 1
+    """Whether one token is left to process: the sequence runs in the decode batch."""
+    return item.phase in _DECODER_PHASES and item.num_remaining_tokens == 1
 
 
 def _chunk_size(item: Schedulable, budget: int) -> int:
     return min(item.num_remaining_tokens, max(budget, 1))
 
 
-def _encode_batches(items: list[Schedulable], limits: Limits) -> tuple[tuple[int, ...], ...]:
-    """Batches of similar length, to pad little."""
+def _encode_batches(items: list[Schedulable], limits: StepLimits) -> tuple[tuple[int, ...], ...]:
+    """Batches of sources of similar length, which need little padding."""
     ordered = sorted(items, key=lambda item: item.num_source_tokens)
     batches = _split([(item.id, item.num_source_tokens) for item in ordered], limits.max_padding)
     return tuple(tuple(id_ for id_, _ in batch) for batch in batches)
 
 
 def _prefill_batches(
-    chunks: list[tuple[Schedulable, int]], admit: list[int], limits: Limits
-) -> tuple[tuple[Chunk, ...], ...]:
-    """Whole fresh prompts share a run; a chunk over a cache, or one cut short, runs alone."""
-    batches: list[tuple[Chunk, ...]] = []
+    chunks: list[tuple[Schedulable, int]], admit: list[int], limits: StepLimits
+) -> tuple[tuple[PromptChunk, ...], ...]:
+    """Whole prompts with nothing cached share a run; all other chunks run alone."""
+    batches: list[tuple[PromptChunk, ...]] = []
     fresh: list[list[tuple[int, int]]] = [[]]
     sizes = {item.id: size for item, size in chunks}
     for item, size in chunks:
         if item.num_cached_tokens or size < item.num_remaining_tokens:
-            batches.append((Chunk(item.id, size),))
+            batches.append((PromptChunk(item.id, size),))
             del sizes[item.id]
     for id_ in admit:
         if id_ in sizes:
@@ -178,12 +182,12 @@ def _prefill_batches(
             fresh.append([])
     for neighbours in fresh:
         for batch in _split(neighbours, limits.max_padding):
-            batches.append(tuple(Chunk(id_, size) for id_, size in batch))
+            batches.append(tuple(PromptChunk(id_, size) for id_, size in batch))
     return tuple(batches)
 
 
 def _split(items: Iterable[tuple[int, int]], max_padding: float) -> list[list[tuple[int, int]]]:
-    """Batches of neighbours ``(id, length)`` whose padding stays within bounds."""
+    """Batches of adjacent ``(id, length)`` items, padded by at most ``max_padding``."""
     batches: list[list[tuple[int, int]]] = []
     for item in items:
         if batches:

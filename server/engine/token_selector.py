@@ -1,7 +1,7 @@
-"""The next token of each sequence, on the device where it can be chosen there, else on the host.
+"""Selects the next token of each sequence: on the device if a graph can, else on the host.
 
-It knows sequences and logits, but no jobs: what a new token means for a job is for
-:class:`server.engine.job_table.JobTable`.
+It knows sequences and logits, but no jobs: :class:`server.engine.job_table.JobTable` publishes new
+tokens and ends outputs.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from server.constraint import ConstraintError, Floats
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN, NOT_FINITE, failure_of
+from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import DecodingSequence
 
 
 class NextToken(NamedTuple):
-    """What a step adds to a sequence.
+    """The token that a step appends to a sequence.
 
-    ``token``: None if there is none, because the sequence ends without one. ``outcome``: how the
-    sequence ends, None if it goes on. ``failure`` says what went wrong.
+    ``token``: None if the sequence ends without one. ``outcome``: how the sequence ends; None if it
+    continues. ``failure``: an error message.
     """
 
     sequence: DecodingSequence
@@ -34,11 +34,11 @@ class NextToken(NamedTuple):
 
 
 class TokenSelector:
-    """Chooses tokens and appends them.
+    """Selects tokens and appends them.
 
     Args:
         max_length: tokens that a slot holds.
-        device_sampler: chooses next to the logits; None leaves every choice to the host.
+        device_sampler: selects tokens on the device; None selects all on the host.
     """
 
     def __init__(self, max_length: int, device_sampler: DeviceSampler | None = None) -> None:
@@ -48,7 +48,7 @@ class TokenSelector:
     def select(
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
-        """Gives each of ``sequences`` its next token, by the row of ``logits`` at its index."""
+        """Selects and appends each sequence's next token by the row of ``logits`` at its index."""
         uniforms = [
             0.0 if sequence.generator is None else sequence.generator.random()
             for sequence in sequences
@@ -62,10 +62,11 @@ class TokenSelector:
             for sequence, token in zip(sequences, tokens, strict=True)
             if token is not None
         ]
-        left = [i for i, token in enumerate(tokens) if token is None]
-        if left:
-            rows = logits.rows([indices[i] for i in left])
-            sequences, uniforms = [sequences[i] for i in left], [uniforms[i] for i in left]
+        undecided = [i for i, token in enumerate(tokens) if token is None]
+        if undecided:
+            rows = logits.rows([indices[i] for i in undecided])
+            sequences = [sequences[i] for i in undecided]
+            uniforms = [uniforms[i] for i in undecided]
             selected += self._select_on_host(sequences, uniforms, rows)
         return selected
 
@@ -78,19 +79,19 @@ class TokenSelector:
         """
         return self._append(sequence, token, logits, uniform=None)
 
-    def not_finite(self, indices: Sequence[int], logits: Logits) -> list[int]:
-        """Those of ``indices`` whose row of ``logits`` is not finite."""
+    def find_non_finite(self, indices: Sequence[int], logits: Logits) -> list[int]:
+        """The ``indices`` whose rows of ``logits`` are not finite."""
         if indices and self._device_sampler is not None:
-            are_sure = self._device_sampler.finite(logits, indices)
+            are_finite = self._device_sampler.are_finite(logits, indices)
             indices = [
-                index for index, is_sure in zip(indices, are_sure, strict=True) if not is_sure
+                index for index, finite in zip(indices, are_finite, strict=True) if not finite
             ]
         return [index for index in indices if not np.isfinite(logits.rows([index]).max())]
 
     def _select_on_host(
         self, sequences: Sequence[DecodingSequence], uniforms: Sequence[float], logits: Floats
     ) -> list[NextToken]:
-        """By ``logits [sequences, vocabulary]``."""
+        """Selects tokens from ``logits [sequences, vocabulary]``."""
         selected = []
         for index, best in enumerate(greedy(logits)):
             sequence = sequences[index]
@@ -124,7 +125,7 @@ class TokenSelector:
             logprob = sampling.token_logprob(logits, token, num_top)
             return NextToken(sequence, token, outcome, (logprob,))
         except Exception as error:
-            outcome, message = failure_of(error)
+            outcome, message = selection_failure(error)
             return NextToken(sequence, None, outcome, failure=message)
 
 
@@ -143,12 +144,12 @@ def greedy(logits: Floats) -> list[int | None]:
 
 
 def choose(sequence: DecodingSequence, logits: Floats, uniform: float) -> int:
-    """The next token by all options of a sequence.
+    """Selects the next token with all options of a sequence.
 
     Args:
-        sequence: whose options and tokens count.
+        sequence: has the options and the tokens so far.
         logits: ``[vocabulary]``, finite; left unchanged.
-        uniform: a random number from 0 to 1, without 1.
+        uniform: a random number in [0, 1).
 
     Raises:
         ConstraintError: no token is allowed.

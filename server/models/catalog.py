@@ -17,7 +17,7 @@ from server.engine.lane import Worker
 from server.engine.observer import Observer
 from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, StartupError
 from server.models.calls_in_flight import CallsInFlight
-from server.models.free_memory import release_free_memory
+from server.models.heap import trim_heap
 from server.models.registry import (
     Entry,
     Model,
@@ -29,7 +29,7 @@ from server.models.registry import (
     version_order,
 )
 from server.models.warm_up import warm_up
-from server.models.workers import capacity_of, make_workers
+from server.models.workers import admission_limits, make_workers
 from server.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
@@ -53,10 +53,10 @@ class Catalog:
     earlier calls have ended.
 
     Args:
-        config: of the server.
+        config: the server's.
         backends: run the graphs, one for each device.
         engine: runs the models.
-        observer: of the models' runs and steps.
+        observer: receives reports of runs and steps, and which models are gone.
         announce: called after each change of the registry.
     """
 
@@ -87,7 +87,7 @@ class Catalog:
             try:
                 await self.load_found(name, version)
             except LoadError:
-                continue  # load_found has logged it, and recorded it in the registry
+                continue  # load_found has logged it and recorded it in the registry
 
     async def load(self, name: str, version: str = "") -> Model:
         """Loads or reloads a bundle. Returns when new calls use it.
@@ -104,7 +104,7 @@ class Catalog:
         return await self.load_found(name, await asyncio.to_thread(self._find, name, version))
 
     async def load_found(self, name: str, version: str) -> Model:
-        """As :meth:`load`, for a bundle that :func:`find_bundles` has found."""
+        """Loads, as :meth:`load` does, a bundle that :func:`find_bundles` has found."""
         async with self._locks[name, version]:
             before = self.registry.entry(name, version)
             serving = None if before is None else before.model
@@ -123,7 +123,7 @@ class Catalog:
                 raise LoadError(reason) from error
             model = replace(model, serial=self._num_loads[name, version])
             self._num_loads[name, version] += 1
-            self._engine.add(model.key, workers, capacity_of(model, self._config))
+            self._engine.add(model.key, workers, admission_limits(model, self._config))
             await self._engine.prepared(model.key)
             await self._set(Entry(name, version, State.READY, model))
             log.info("loaded %s", model.key)
@@ -144,10 +144,10 @@ class Catalog:
         unloaded = []
         for entry in self.registry.entries:
             if entry.name == name and version in ("", entry.version):
-                unloaded += await self.withdraw(entry.name, entry.version)
+                unloaded += await self.unload_version(entry.name, entry.version)
         return tuple(unloaded)
 
-    async def withdraw(self, name: str, version: str) -> list[str]:
+    async def unload_version(self, name: str, version: str) -> list[str]:
         """Unloads one version if it is served; removes its entry if it was refused."""
         async with self._locks[name, version]:
             entry = self.registry.entry(name, version)
@@ -156,10 +156,10 @@ class Catalog:
             if entry.model is None:
                 await self._set(None, name, version)
                 return []
-            leaving = replace(entry, state=State.UNLOADING, model=None, failure="")
-            await self._set(leaving)
+            unloading = replace(entry, state=State.UNLOADING, model=None, failure="")
+            await self._set(unloading)
             log.info("unloaded %s", entry.model.key)
-            self._retire(entry.model, leaving)
+            self._retire(entry.model, unloading)
             return [version]
 
     async def settled(self) -> None:
@@ -167,30 +167,30 @@ class Catalog:
         await asyncio.gather(*self._retiring)
 
     def close(self) -> None:
-        """Starts no more loads, and does not wait for those that run."""
+        """Cancels queued loads; does not wait for the running one."""
         self._loading.shutdown(wait=False, cancel_futures=True)
         for task in self._retiring:
             task.cancel()
 
-    def _retire(self, model: Model, leaving: Entry | None = None) -> None:
-        task = asyncio.create_task(self._remove_and_free(model, leaving))
+    def _retire(self, model: Model, unloading: Entry | None = None) -> None:
+        task = asyncio.create_task(self._remove_and_free(model, unloading))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    async def _remove_and_free(self, model: Model, leaving: Entry | None) -> None:
+    async def _remove_and_free(self, model: Model, unloading: Entry | None) -> None:
         key = model.key
-        retired = self._remove(model, leaving)
+        retired = self._remove(model, unloading)
         del model  # the coroutine holds the last reference until it ends
         await retired
-        await asyncio.to_thread(release_free_memory)
+        await asyncio.to_thread(trim_heap)
         log.info("freed the memory of %s", key)
 
-    async def _remove(self, model: Model, leaving: Entry | None) -> None:
+    async def _remove(self, model: Model, unloading: Entry | None) -> None:
         """Removes a model from the engine after its calls in flight have ended."""
         name, version, key = model.manifest.name, model.manifest.version, model.key
         await self.calls.ended(name)
         await self._engine.remove(key)
-        if leaving is not None and self.registry.entry(name, version) is leaving:
+        if unloading is not None and self.registry.entry(name, version) is unloading:
             await self._set(None, name, version)
         if name not in self.registry.names:
             self._observer.forget(name)

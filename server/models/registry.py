@@ -1,4 +1,4 @@
-"""The registry of models, and how a bundle becomes a model: verified, then loaded."""
+"""The registry of models, and the functions that verify and load a bundle."""
 
 import re
 from collections.abc import Iterable
@@ -112,7 +112,7 @@ class Registry:
         return found[-1]
 
     def describe(self, name: str, version: str = "") -> Entry:
-        """As :meth:`get`, but if none is served, the newest version in any other state."""
+        """The entry of the model that :meth:`get` returns; if none is served, the newest entry."""
         found = self._entries(name, version)
         if not found:
             raise ModelNotFoundError(label_of(name, version), sorted(self.names))
@@ -124,7 +124,7 @@ class Registry:
 
     def replacing(self, name: str, version: str, entry: Entry | None) -> "Registry":
         """A registry with ``entry`` for this version; without the version if ``entry`` is None."""
-        others = (each for each in self.entries if (each.name, each.version) != (name, version))
+        others = (other for other in self.entries if (other.name, other.version) != (name, version))
         return Registry(others if entry is None else (*others, entry))
 
     def _entries(self, name: str, version: str) -> list[Entry]:
@@ -140,7 +140,7 @@ def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def label_of(name: str, version: str = "") -> str:
-    """The name of a model in messages: ``name/version``."""
+    """The name of a model in messages: ``name/version``, or ``name`` without a version."""
     return f"{name}/{version}" if version else name
 
 
@@ -150,7 +150,7 @@ def load_bundle(
     """Verifies and loads one bundle.
 
     Args:
-        directory: of the bundle.
+        directory: the bundle's.
         backend: runs the graphs; see :func:`replicated` for more devices.
         max_length: an upper bound on sequences, in tokens, even if the model could hold more.
         before: the model loaded from this folder earlier. Its tokenizer is reused if the file is

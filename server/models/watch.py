@@ -25,7 +25,7 @@ class Changes:
 
 
 def changes(loaded: Fingerprints, previous: Fingerprints, current: Fingerprints) -> Changes:
-    """The bundles that changed before the previous poll and not since. A pure function.
+    """The bundles that changed, but not since the previous poll. A pure function.
 
     A bundle that changed between the two polls may be incomplete, so it waits for the next poll.
     A refused bundle is loaded again only when its files change.
@@ -43,7 +43,7 @@ def changes(loaded: Fingerprints, previous: Fingerprints, current: Fingerprints)
 
 
 def poll(root: Path) -> dict[Key, Fingerprint]:
-    """The fingerprint of each bundle below ``root``, without bundles that vanish meanwhile.
+    """The fingerprint of each bundle below ``root``, except bundles removed during the poll.
 
     Raises:
         OSError: there is no folder ``root``. An empty folder is no error.
@@ -70,7 +70,7 @@ def _fingerprint(directory: Path) -> Fingerprint:
 class Watch:
     """Polls ``root`` every ``seconds`` and updates the catalog.
 
-    Create it before the bundles are first loaded, so that it sees changes made meanwhile.
+    Create it before the bundles are first loaded, so that it detects changes made during the load.
     """
 
     catalog: Catalog
@@ -99,10 +99,10 @@ class Watch:
         self._previous = current
         for key in wanted.unload:
             del self._loaded[key]
-            await self.catalog.withdraw(*key)
+            await self.catalog.unload_version(*key)
         for key in wanted.load:
             self._loaded[key] = current[key]
             try:
                 await self.catalog.load_found(*key)
             except LoadError:
-                continue  # the catalog has logged it, and recorded it in the registry
+                continue  # the catalog has logged it and recorded it in the registry

@@ -7,20 +7,20 @@ from typing import Any
 from model.bundle import ATTEND
 from model.config import Kind
 from server.config import ServerConfig
-from server.engine.cache.slot_cache import Capacity
+from server.engine.cache.slot_tensors import Capacity
 from server.engine.encoder_worker import BatchLimits, EncoderWorker
 from server.engine.engine import Engine
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import bind_row_gather
-from server.engine.gpu.device_sampler import DeviceSampler, shape_of
+from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.lane import Worker
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
 from server.engine.requests.admission import AdmissionLimits, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost
-from server.engine.scheduler import Limits
+from server.engine.scheduler import StepLimits
 from server.models.registry import Model, Replica
 
 # The clock of deadlines and timings, in seconds. All callers of the engine must use it.
@@ -65,7 +65,7 @@ def make_worker(
         return EncoderWorker(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
     capacity = Capacity(config.num_slots, model.max_length, model.max_length)
-    shape = shape_of(spec, manifest.special_tokens.suppressed)
+    logits = logits_spec(spec, manifest.special_tokens.suppressed)
     runner = ModelRunner(
         spec,
         graphs["decode"],
@@ -75,17 +75,17 @@ def make_worker(
         graphs.get(ATTEND),
         memory=replica.memory,
         buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        row_gather=bind_row_gather(replica.load_model, shape)
+        row_gather=bind_row_gather(replica.load_model, logits)
         if config.keeps_logits_on_device
         else None,
     )
-    step = Limits(config.num_slots, config.max_batched_tokens)
-    sampler = DeviceSampler(replica.load_model, shape) if config.samples_on_device else None
+    step = StepLimits(config.num_slots, config.max_batched_tokens)
+    sampler = DeviceSampler(replica.load_model, logits) if config.samples_on_device else None
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
 
 
-def capacity_of(model: Model, config: ServerConfig) -> AdmissionLimits:
-    """The most work that the engine accepts of a model: running jobs and a queue."""
+def admission_limits(model: Model, config: ServerConfig) -> AdmissionLimits:
+    """Limits of the work that the engine accepts for a model: running jobs and a queue."""
     if model.manifest.kind == Kind.ENCODER:
         num_tokens = config.max_padded_tokens * config.num_lanes_total
         max_accepted = Cost(config.max_queued_texts, config.max_queued_text_tokens)

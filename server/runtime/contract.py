@@ -1,4 +1,4 @@
-"""The runtime contract: all that the engine knows about the code that executes graphs.
+"""The runtime contract: the interface between the engine and the code that executes graphs.
 
 A :class:`Backend` loads a graph and allocates :class:`Memory`. ``Graph.bind`` attaches that memory
 to the graph's states (key/value caches, recurrent states), and ``BoundGraph.run`` executes it.
@@ -27,12 +27,12 @@ source can read its cross-attention keys and values from one place, although eac
 class Tensor:
     """A contiguous tensor in the memory of a device, described as by DLPack's ``DLTensor``.
 
-    ``device`` and ``index`` follow the command line: ``cuda:1`` is "cuda" and 1.
+    ``device_kind`` and ``device_number`` are those of :class:`server.runtime.devices.Device`.
     ``owner`` keeps the memory alive; for a tensor in host memory it is the NumPy array itself.
     """
 
-    device: str
-    index: int
+    device_kind: str
+    device_number: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     pointer: int
@@ -68,7 +68,7 @@ class BoundGraph(Protocol):
         ...
 
     def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
-        """As :meth:`run`, but leaves the outputs in device memory."""
+        """Runs the graph as :meth:`run` does, but leaves the outputs in device memory."""
         ...
 
     def run_into(
@@ -78,7 +78,7 @@ class BoundGraph(Protocol):
         *,
         repeats: bool = False,
     ) -> bool:
-        """As :meth:`run`, but writes the outputs to the given tensors.
+        """Runs the graph as :meth:`run` does, but writes the outputs to the given tensors.
 
         Args:
             outputs: have the shapes and types of the graph's outputs.
@@ -109,7 +109,10 @@ class Graph(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A tensor ``[num_rows, *shape]``. With tokens, ``shape`` is ``(heads, length, width)``."""
+    """Shape and type of a tensor ``[num_rows, *shape]``.
+
+    ``has_tokens``: ``shape`` is ``(heads, length, width)``, with one vector per head and token.
+    """
 
     num_rows: int
     shape: tuple[int, ...]
@@ -132,7 +135,7 @@ class Move(NamedTuple):
 
 
 class Memory(Protocol):
-    """Named tensors on one device: zero at first, bound by pointer, changed in place.
+    """Named tensors on one device: initially zero, bound by pointer, changed in place.
 
     For one thread at a time.
     """
@@ -162,7 +165,7 @@ class Memory(Protocol):
         ...
 
     def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
-        """As :meth:`move`, but copies from other tensors into those with these names.
+        """Copies as :meth:`move` does, but from other tensors into those with these names.
 
         Args:
             sources: ``[rows, heads, any length, width]`` for each tensor, which must have tokens.
@@ -195,10 +198,7 @@ class Backend(Protocol):
         ...
 
     def unshared_bytes(self, path: Path) -> int:
-        """Bytes of weights that each load of this file holds for itself.
-
-        Weights that several loads share do not count.
-        """
+        """Bytes of weights of which each load of this file has its own copy."""
         ...
 
     def load_model(self, model: onnx.ModelProto) -> Graph:

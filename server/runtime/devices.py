@@ -18,7 +18,7 @@ _SHAPE_OPERATORS = {
 
 
 class Device(NamedTuple):
-    """``cuda:1`` is the kind "cuda" and the number 1."""
+    """A device of the command line: ``cuda:1`` is ``Device("cuda", 1)``."""
 
     kind: str
     number: int
@@ -81,7 +81,7 @@ def provider_options(device: Device, *, records: bool) -> dict[str, str]:
     Options not listed here keep their defaults, such as NHWC layouts and operator tuning (off).
 
     Args:
-        device: of the session.
+        device: runs the session.
         records: whether the session may record CUDA graphs.
     """
     if device.kind == "cpu":

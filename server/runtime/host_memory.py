@@ -12,8 +12,8 @@ from server.runtime.kernels import copy_rows
 class HostMemory:
     """Implements :class:`server.runtime.contract.Memory`.
 
-    The operating system backs a page only once it is written, so the unused end of a row costs
-    no memory.
+    The operating system allocates a page when it is first written, so the unused end of a row
+    costs no memory.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:

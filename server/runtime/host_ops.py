@@ -1,4 +1,4 @@
-"""Reductions over rows of logits on the host, by native kernels or else by NumPy."""
+"""Reductions over rows of logits on the host: native kernels, or NumPy without them."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _BLOCK = 128
 
 
 class TopTokens(NamedTuple):
-    """The likeliest tokens of a row of logits, likeliest first; none that is impossible (-inf).
+    """The likeliest tokens of a row of logits, likeliest first, without impossible ones (-inf).
 
     ``logprobs``: their log-probabilities. ``total``: the log-sum-exp of the row.
     """
@@ -28,7 +28,7 @@ class TopTokens(NamedTuple):
 
 
 def log_sum_exp(logits: Floats) -> float:
-    """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow; NaN if one is."""
+    """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow; NaN if a logit is NaN."""
     total = logits_kernels.log_sum_exp(logits)
     if total is not None:
         return total
@@ -37,7 +37,7 @@ def log_sum_exp(logits: Floats) -> float:
 
 
 def top_indices(row: Floats, count: int) -> Indices:
-    """Indices of the ``count`` largest of ``row [n]``, largest first; all if there are fewer.
+    """Indices of the ``count`` largest of ``row [n]``, largest first; all of them if ``n`` is less.
 
     The NumPy version sorts only the values that reach the ``count``-th largest maximum of its
     blocks, which is no larger than the ``count``-th largest value: several times faster than a
@@ -54,9 +54,9 @@ def top_indices(row: Floats, count: int) -> Indices:
     maxima = row[: num_blocks * _BLOCK].reshape(_BLOCK, num_blocks).max(0)
     if len(tail):
         maxima = np.append(maxima, tail.max())
-    least = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
-    reach = np.flatnonzero(row >= least)
-    return reach[np.argsort(-row[reach], kind="stable")[:count]]
+    threshold = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
+    candidates = np.flatnonzero(row >= threshold)
+    return candidates[np.argsort(-row[candidates], kind="stable")[:count]]
 
 
 def top_tokens(row: Floats, count: int, total: float = 0.0) -> TopTokens:
@@ -72,7 +72,7 @@ def top_tokens(row: Floats, count: int, total: float = 0.0) -> TopTokens:
 
 
 def top_tokens_of(rows: Sequence[Floats], count: int) -> list[TopTokens]:
-    """:func:`top_tokens` of several rows of logits ``[vocabulary]``, at once where it can be."""
+    """:func:`top_tokens` for several rows ``[vocabulary]`` of logits, in one call if possible."""
     found = logits_kernels.top_tokens(rows, count)
     if found is None:
         return [top_tokens(row, count, log_sum_exp(row)) for row in rows]

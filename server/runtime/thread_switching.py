@@ -23,9 +23,9 @@ class ThreadSwitchingBackend:
     Args:
         per_lane: runs graphs with the threads of one lane.
         all_cores: runs graphs with all threads.
-        is_alone: whether only one lane is active. Called before each run, by the running thread.
-        max_bytes: weights of one graph that may be held twice. A graph with more is loaded only
-            for ``per_lane``.
+        is_alone: whether only one lane is active. Called before each run, on the lane's thread.
+        max_bytes: a graph with more bytes of weights that would be copied is loaded only for
+            ``per_lane``.
     """
 
     def __init__(

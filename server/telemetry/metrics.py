@@ -7,7 +7,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from server.engine.observer import Load, RunReport
+from server.engine.observer import RunReport, WorkerStats
 
 # Seconds: 0.5 ms to 60 s, about 2.2 times apart.
 SECONDS_BUCKETS = (
@@ -71,16 +71,16 @@ class Metrics:
         self._run_rows(model, report.phase).observe(report.num_sequences)
         self._run_seconds(model, report.phase).observe(report.seconds)
 
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
         labels = (model, str(lane))
         self._step_seconds(model).observe(seconds)
-        self._running.labels(*labels).set(load.num_running)
-        self._waiting.labels(*labels).set(load.num_waiting)
-        self._slots.labels(*labels).set(load.num_slots)
-        self._cached.labels(*labels).set(load.num_cached_tokens)
-        self._capacity.labels(*labels).set(load.cache_capacity_tokens)
-        self._cuda_graphs.labels(*labels).set(load.num_cuda_graphs)
-        self._cuda_graph_bytes.labels(*labels).set(load.cuda_graph_bytes)
+        self._running.labels(*labels).set(stats.num_running)
+        self._waiting.labels(*labels).set(stats.num_waiting)
+        self._slots.labels(*labels).set(stats.num_slots)
+        self._cached.labels(*labels).set(stats.num_cached_tokens)
+        self._capacity.labels(*labels).set(stats.cache_capacity_tokens)
+        self._cuda_graphs.labels(*labels).set(stats.num_cuda_graphs)
+        self._cuda_graph_bytes.labels(*labels).set(stats.cuda_graph_bytes)
 
     def forget(self, model: str) -> None:
         """Removes the gauges of an unloaded model. Its counters and histograms stay."""

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from model.bundle import TOKENIZER_FILE
-from server.engine.cache.slot_cache import Capacity
+from server.engine.cache.slot_tensors import Capacity
 from server.engine.generation_worker import GenerationWorker
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.scheduler import Limits
+from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
 from server.runtime.contract import Array, BoundGraph, Graph, Tensor
 from server.runtime.host_memory import HostMemory
@@ -104,7 +104,7 @@ class BareEngine:
         graph = TimedGraph(self.model.replicas[0].graphs["decode"], self.stopwatch)
         capacity = Capacity(num_slots, self.model.max_length, self.model.max_length)
         self._runner = ModelRunner(spec, graph, None, capacity, memory=HostMemory)
-        limits = Limits(num_slots, MAX_BATCHED_TOKENS)
+        limits = StepLimits(num_slots, MAX_BATCHED_TOKENS)
         self._generator = GenerationWorker(
             "bench", self._runner, capacity, limits, time.perf_counter, Unobserved()
         )
@@ -128,7 +128,7 @@ class BareEngine:
             updates = self._generator.step()
             if (
                 len(updates) == batch
-                and self._generator.load.num_cached_tokens > batch * num_cached
+                and self._generator.stats.num_cached_tokens > batch * num_cached
             ):
                 steps.append(time.perf_counter() - started)
                 runtime.append(self.stopwatch.seconds)

@@ -25,7 +25,7 @@ from server.engine.decoding import sampling
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.options import Sampling
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
-from server.engine.gpu.sampler_inputs import Shape
+from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.token_selector import greedy
@@ -50,7 +50,7 @@ def main(
 ) -> None:
     """Measures sampling on the host and by graphs."""
     table = Table("logits", "sampling", "rows", "host ms", "graph ms", "left to the host")
-    sampler = DeviceSampler(OrtBackend("cpu", threads).load_model, Shape(VOCABULARY))
+    sampler = DeviceSampler(OrtBackend("cpu", threads).load_model, LogitsSpec(VOCABULARY))
     results = []
     for steepness, scale in STEEPNESS.items():
         rng = np.random.default_rng(1)

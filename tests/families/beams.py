@@ -10,7 +10,7 @@ import torch
 
 from export.checkpoint import Checkpoint
 from model.bundle import GraphSpec
-from server.engine.cache.slot_cache import Capacity
+from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.options import Beams, EarlyStopping
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
@@ -18,7 +18,7 @@ from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.update import JobUpdate
-from server.engine.scheduler import Limits
+from server.engine.scheduler import StepLimits
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 
@@ -123,7 +123,7 @@ def _run(
     )
     clock = itertools.count().__next__
     generator = GenerationWorker(
-        "beams", runner, capacity, Limits(NUM_SLOTS, 256), lambda: float(clock()), Unobserved()
+        "beams", runner, capacity, StepLimits(NUM_SLOTS, 256), lambda: float(clock()), Unobserved()
     )
     for id_, job in enumerate(jobs):
         generator.submit(id_, job)

@@ -28,7 +28,7 @@ from export.bundle_writer import write_bundle
 from export.graphs import export_graphs
 from model.bundle import ATTEND, AttentionKind, GraphSpec, Precision
 from model.bundle_files import read_manifest
-from server.engine.cache.slot_cache import Capacity
+from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.options import AttentionSelection
 from server.engine.model_runner import ModelRunner
 from server.engine.requests.job import GenerationJob

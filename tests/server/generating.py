@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from server.engine.cache.slot_cache import Capacity, SlotCache
+from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import bind_row_gather
-from server.engine.gpu.sampler_inputs import Shape
+from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.model_runner import ModelRunner
-from server.engine.observer import Load, RunReport
+from server.engine.observer import RunReport, WorkerStats
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
-from server.engine.scheduler import Limits
+from server.engine.scheduler import StepLimits
 from server.runtime.contract import MakeMemory
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
@@ -44,7 +44,7 @@ class Recorder:
         assert model == "fake"
         self.runs.append(report)
 
-    def on_step(self, model: str, lane: int, load: Load, seconds: float) -> None:
+    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
         raise NotImplementedError
 
     def num_tokens(self, phase: str) -> int:
@@ -59,7 +59,7 @@ class Bench:
     graph: FakeDecode
     clock: Clock
     recorder: Recorder
-    cache: SlotCache
+    cache: SlotTensors
     updates: list[JobUpdate] = field(default_factory=list)
 
     def submit(self, id_: int, job: GenerationJob) -> None:
@@ -131,7 +131,7 @@ def bench(
     encode = FakeEncode() if has_source else None
     buckets = Buckets.of(num_slots, MAX_LENGTH) if has_buckets else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
-    shape = Shape(VOCABULARY)
+    logits = LogitsSpec(VOCABULARY)
     runner = ModelRunner(
         spec,
         decode,
@@ -139,10 +139,10 @@ def bench(
         capacity,
         memory=MEMORIES[memory],
         buckets=buckets,
-        row_gather=bind_row_gather(load_model, shape) if chooses and memory == "device" else None,
+        row_gather=bind_row_gather(load_model, logits) if chooses and memory == "device" else None,
     )
-    limits = Limits(num_slots, max_batched_tokens, min_chunk=4)
-    sampler = device_sampler(shape) if chooses else None
+    limits = StepLimits(num_slots, max_batched_tokens, min_chunk=4)
+    sampler = device_sampler(logits) if chooses else None
     worker = GenerationWorker("fake", runner, capacity, limits, clock, recorder, sampler)
     return Bench(worker, decode, clock, recorder, runner.cache)
 

@@ -10,7 +10,7 @@ import onnx
 from server.constraint import Floats
 from server.engine.decoding import sampling
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
-from server.engine.gpu.sampler_inputs import GATHERED, ROWS, Shape
+from server.engine.gpu.sampler_inputs import GATHERED, ROWS, LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.token_selector import greedy
@@ -22,8 +22,8 @@ load_model = OrtBackend("cpu", 1).load_model
 
 
 @cache
-def device_sampler(shape: Shape) -> DeviceSampler:
-    return DeviceSampler(load_model, shape)
+def device_sampler(spec: LogitsSpec) -> DeviceSampler:
+    return DeviceSampler(load_model, spec)
 
 
 def sample_request(

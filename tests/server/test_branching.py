@@ -100,7 +100,7 @@ def test_output_does_not_depend_on_the_batch(mixed_jobs, max_batched_tokens, is_
             mixed.step()
         mixed.submit(id_, wanted)
     mixed.run()
-    assert mixed.worker.load.num_running == 0
+    assert mixed.worker.stats.num_running == 0
     for id_, (wanted, _) in enumerate(mixed_jobs):
         same(mixed, id_, run_alone(wanted, is_recurrent=is_recurrent))
 
@@ -125,7 +125,7 @@ def test_cancelling_does_not_change_other_jobs(mixed_jobs, cancels, is_recurrent
             cancelled.add(id_)
         mixed.step()
     mixed.run()
-    assert mixed.worker.load.num_running == 0
+    assert mixed.worker.stats.num_running == 0
     for id_, wanted in enumerate(mixed_jobs):
         lasts = [update for update in mixed.updates if update.id == id_ and update.is_last]
         assert len(lasts) == 1

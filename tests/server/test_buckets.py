@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.config import ServerConfig
-from server.engine.cache.slot_cache import SlotCache
 from server.engine.cache.slot_store import SlotStore
+from server.engine.cache.slot_tensors import SlotTensors
 from server.engine.engine import Engine
 from server.engine.gpu.buckets import Buckets
 from server.engine.observer import Unobserved
@@ -47,7 +47,7 @@ def test_a_bucket_is_large_enough_and_little_larger(num_slots, max_length, data)
 def test_positions_that_padding_writes() -> None:
     """Just after the tokens of a row, or over the last token of a full row."""
     spec = decode_spec(has_source=False, is_recurrent=False)
-    cache = SlotCache(spec.states, 4, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    cache = SlotTensors(spec.states, 4, MAX_LENGTH, MAX_LENGTH, HostMemory)
     store = SlotStore(cache, 4, MAX_LENGTH)
 
     def held(id_: int, num_tokens: int) -> DecodingSequence:
@@ -69,7 +69,7 @@ def test_positions_that_padding_writes() -> None:
 
 def test_a_full_cached_prefix_loses_only_its_last_token() -> None:
     spec = decode_spec(has_source=False, is_recurrent=False)
-    cache = SlotCache(spec.states, 2, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    cache = SlotTensors(spec.states, 2, MAX_LENGTH, MAX_LENGTH, HostMemory)
     store = SlotStore(cache, 2, MAX_LENGTH)
     row = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
     store.admit(row)
@@ -164,8 +164,8 @@ def test_recorded_buckets_and_their_memory_are_reported(
     recorded = bench(num_slots=3, has_buckets=True, memory="shrinking")
     recorded.graph.is_recorded = True
     recorded.worker.prepare()
-    assert recorded.worker.load.num_cuda_graphs == 3
-    assert recorded.worker.load.cuda_graph_bytes == 5 << 20
+    assert recorded.worker.stats.num_cuda_graphs == 3
+    assert recorded.worker.stats.cuda_graph_bytes == 5 << 20
     assert "of 3 sizes of decode runs, 3 are recorded, in 5 MiB" in caplog.text
 
 
@@ -174,7 +174,7 @@ def test_if_recording_fails_steps_are_not_padded(
 ) -> None:
     broken = bench(has_buckets=True, fail=0)
     broken.worker.prepare()
-    assert "no run could be recorded" in caplog.text
+    assert "recording decode runs failed" in caplog.text
     broken.graph.fail = -1
     broken.submit(0, job([5, 6], 6))
     broken.run()
@@ -198,7 +198,7 @@ def test_real_graphs_give_the_same_tokens_when_padded(tiny_bundles: Path, name: 
     padded = Mixer(load_bundle(path, backend, 96), has_buckets=True)
     rng, generator = random.Random(11), padded.generator()
     generator.prepare()
-    assert generator.load.num_cuda_graphs == 0, "a CPU does not record"
+    assert generator.stats.num_cuda_graphs == 0, "a CPU does not record"
     for number in range(10):
         some = {10 * number + index: plain.job(rng) for index in range(rng.randrange(2, 7))}
         updates = []

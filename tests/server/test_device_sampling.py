@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from client.sync import Client
-from server.engine.cache.slot_cache import Capacity
+from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.options import LogitsOptions, LogprobOptions, Sampling
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.device_logits import bind_row_gather
-from server.engine.gpu.device_sampler import DeviceSampler, shape_of
+from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
-from server.engine.scheduler import Limits
+from server.engine.scheduler import StepLimits
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
 from tests.server.company import FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
@@ -106,17 +106,17 @@ class DeviceSamplingMixer(Mixer):
     def generator(self) -> GenerationWorker:
         manifest, (replica,) = self.model.manifest, self.model.replicas
         spec, graphs = manifest.graphs["decode"], replica.graphs
-        shape = shape_of(spec)
+        logits = logits_spec(spec)
         runner = ModelRunner(
             spec,
             graphs["decode"],
             graphs.get("encode"),
             CAPACITY,
             memory=replica.memory,
-            row_gather=bind_row_gather(self.copies.load, shape),
+            row_gather=bind_row_gather(self.copies.load, logits),
         )
-        limits = Limits(CAPACITY.num_slots, 64, min_chunk=8)
-        sampler = DeviceSampler(self.copies.load, shape)
+        limits = StepLimits(CAPACITY.num_slots, 64, min_chunk=8)
+        sampler = DeviceSampler(self.copies.load, logits)
         return GenerationWorker(
             "mixed", runner, CAPACITY, limits, lambda: 0.0, Unobserved(), sampler
         )

@@ -66,7 +66,7 @@ def test_cancelling_at_any_point_ends_one_and_frees_its_slot(jobs, cancels) -> N
     mixed.run()
     assert sorted(mixed.outcomes) == list(range(len(jobs)))
     assert all(len(outcomes) == 1 for outcomes in mixed.outcomes.values())
-    assert mixed.worker.load.num_running == 0
+    assert mixed.worker.stats.num_running == 0
     for id_, (prompt, budget) in enumerate(jobs):
         expected = reference(prompt, budget)
         if id_ in cancelled:
@@ -79,10 +79,10 @@ def test_a_cancelled_sequence_releases_its_slot_in_the_next_step() -> None:
     one = bench()
     one.worker.submit(1, job([5, 6, 7], 20))
     one.step()
-    assert one.worker.load.num_running == 1
+    assert one.worker.stats.num_running == 1
     one.worker.cancel(1)
     one.step()
-    assert one.worker.load.num_running == 0
+    assert one.worker.stats.num_running == 0
     assert one.outcomes[1] == [Outcome.CANCELLED]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
-from server.runtime.kernels.rewrite import rewrite, rewritten, shared
+from server.runtime.kernels.rewrite import load_rewritten, rewrite, shared
 from server.runtime.ort.backend import OrtBackend
 from tests.server.int8_graphs import NEEDS_KERNEL, append_epilogue, product, standard_session
 
@@ -139,7 +139,7 @@ def test_sessions_share_packed_weights_and_free_them(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
     file = product(tmp_path / "a" / "1", weight)
     graphs = [OrtBackend("cpu", n).load(file, ()) for n in (1, 2)]
-    assert rewritten(file) is rewritten(file)
+    assert load_rewritten(file) is load_rewritten(file)
     assert file in {key[0] for key in shared}
     del graphs
     gc.collect()

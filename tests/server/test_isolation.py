@@ -35,7 +35,7 @@ def test_a_failing_request_changes_no_other(
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
     mixed = bench(num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, **options, **FAULTS)
     wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    assert mixed.worker.load.num_running == 0
+    assert mixed.worker.stats.num_running == 0
     for tensor in mixed.cache.rows(0, NUM_SLOTS).values():
         assert np.isfinite(host_view(tensor)).all(), (
             "the slot of a failed sequence is zeroed before it is used again"
@@ -90,7 +90,7 @@ def test_an_error_while_a_token_is_chosen_ends_one_job(change, num_tokens, error
     mixed.run()
     assert outcome in mixed.outcomes[2]
     assert [update.is_last for update in mixed.updates if update.id == 2].count(True) == 1
-    assert mixed.worker.load.num_running == 0
+    assert mixed.worker.stats.num_running == 0
     assert mixed.tokens_of(1) == reference([7, 8], 12)
     assert mixed.tokens_of(3) == reference([9], 12)
 

@@ -61,7 +61,9 @@ class Named(OnHost):
 def test_a_lone_lane_uses_all_cores_and_several_share_them(tmp_path: Path) -> None:
     busy = BusyLanes()
     (tmp_path / "decode.onnx").write_bytes(b"12345678")
-    backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: busy.is_one, max_bytes=8)
+    backend = ThreadSwitchingBackend(
+        Named(1.0), Named(2.0), lambda: busy.has_at_most_one, max_bytes=8
+    )
     bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
 
     def which() -> float:
@@ -82,10 +84,10 @@ def test_a_lane_is_busy_as_soon_as_a_job_is_sent() -> None:
         Lane(index, lambda _: None, lambda _: None, Unobserved(), busy) for index in range(2)
     ]  # neither runs yet
     lanes[0].send(Cancel(0, 7))
-    assert busy.is_one
+    assert busy.has_at_most_one
     for lane in lanes:
         lane.send(Submit(0, 7, job([1], 1)))
-    assert not busy.is_one
+    assert not busy.has_at_most_one
 
 
 def test_large_weights_are_loaded_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from server.engine.requests.lifecycle import (
     Outcome,
     Phase,
     advance,
-    ending,
+    ending_event,
     has_ended,
 )
 
@@ -53,5 +53,5 @@ def test_phases_advance_in_order(events: list[Event]) -> None:
 
 
 def test_only_a_failure_ends_as_failed() -> None:
-    failed = {outcome for outcome in Outcome if ending(outcome) == Event.FAIL}
+    failed = {outcome for outcome in Outcome if ending_event(outcome) == Event.FAIL}
     assert failed == {Outcome.FAILED}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.cache.slot_cache import Capacity
+from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.options import Beams, LogitsOptions, Sampling
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
@@ -16,7 +16,7 @@ from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.update import JobUpdate
-from server.engine.scheduler import Limits
+from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
 from server.runtime.ort.backend import OrtBackend
 from tests import tiny
@@ -75,7 +75,7 @@ class Mixer:
             memory=memory,
             buckets=self._buckets,
         )
-        limits = Limits(NUM_SLOTS, 64, min_chunk=8)
+        limits = StepLimits(NUM_SLOTS, 64, min_chunk=8)
         clock = itertools.count().__next__
         return GenerationWorker(
             "mixed", runner, capacity, limits, lambda: float(clock()), Unobserved()

@@ -18,9 +18,9 @@ from server.engine.gpu.sampler_inputs import (
     NO_TOP_P,
     SUPPRESSED_LOGIT,
     UNDECIDED,
+    LogitsSpec,
+    SamplerVariant,
     SamplingMethod,
-    Shape,
-    Variant,
 )
 from server.engine.requests.job import GenerationJob
 from server.runtime.contract import Array, Tensor
@@ -37,8 +37,8 @@ SIZES = [(5_000, 32), (4_096, 32), (1_001, 128), (97, 256)]
 NUM_ROWS = 6
 
 
-def shapes() -> list[Shape]:
-    return [Shape(size, type_, count) for size, count in SIZES for type_ in TYPES]
+def specs() -> list[LogitsSpec]:
+    return [LogitsSpec(size, type_, count) for size, count in SIZES for type_ in TYPES]
 
 
 @st.composite
@@ -71,27 +71,27 @@ def logits_options(draw: st.DrawFn) -> LogitsOptions:
 
 
 @st.composite
-def logits_of(draw: st.DrawFn, shape: Shape) -> Array:
+def logits_of(draw: st.DrawFn, spec: LogitsSpec) -> Array:
     """``[NUM_ROWS, vocabulary]``: flat and steep rows, ties, -inf, NaN and infinity."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    table = np.zeros((NUM_ROWS, shape.vocabulary), np.float32)
+    table = np.zeros((NUM_ROWS, spec.vocabulary), np.float32)
     for row in table:
-        row[:] = rng.normal(0, draw(st.sampled_from([0.0, 0.5, 3.0, 12.0])), shape.vocabulary)
+        row[:] = rng.normal(0, draw(st.sampled_from([0.0, 0.5, 3.0, 12.0])), spec.vocabulary)
         step = draw(st.sampled_from([0.0, 0.0, 0.25, 4.0]))
         if step:
             row[:] = np.round(row / step) * step
-        row[rng.random(shape.vocabulary) < draw(st.sampled_from([0, 0, 0.4, 1.0]))] = -np.inf
+        row[rng.random(spec.vocabulary) < draw(st.sampled_from([0, 0, 0.4, 1.0]))] = -np.inf
         bad = draw(st.sampled_from([None, None, None, np.nan, np.inf]))
         if bad is not None:
-            row[rng.integers(shape.vocabulary)] = bad
-    return table.astype(TYPES[shape.element_type])
+            row[rng.integers(spec.vocabulary)] = bad
+    return table.astype(TYPES[spec.element_type])
 
 
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_the_graph_and_the_host_sample_the_same_token(data: st.DataObject) -> None:
-    shape = data.draw(st.sampled_from(shapes()))
-    table = data.draw(logits_of(shape))
+    spec = data.draw(st.sampled_from(specs()))
+    table = data.draw(logits_of(spec))
     indices = data.draw(st.lists(st.sampled_from(range(NUM_ROWS)), unique=True, min_size=1))
     requests = []
     for index in sorted(indices):
@@ -106,7 +106,7 @@ def test_the_graph_and_the_host_sample_the_same_token(data: st.DataObject) -> No
         requests.append(
             sample_request(index, job, tokens, data.draw(st.floats(0, 1, exclude_max=True)))
         )
-    found = device_sampler(shape).sample(HostLogits(table), requests)
+    found = device_sampler(spec).sample(HostLogits(table), requests)
     for request, token in zip(requests, found, strict=True):
         expected = host_token(table[request.index].astype(np.float32), request)
         assert token in (None, expected), request.sequence.job
@@ -128,18 +128,18 @@ DECIDED = [
 def test_few_rows_are_left_to_the_host(options: Sampling, type_: int) -> None:
     """1,000 draws each, half of them with penalties, from steep logits with ties in 16 bits."""
     rng = np.random.default_rng(3)
-    shape = Shape(5_000, type_, 32)
+    spec = LogitsSpec(5_000, type_, 32)
     adjusted = LogitsOptions(1.2, 0.5, 0.1, 2, logit_bias=((7, 3.0),))
     num_rows, num_undecided = 0, 0
     for _ in range(10):
-        table = (rng.gumbel(0, 2.5, (100, shape.vocabulary))).astype(TYPES[type_])
+        table = (rng.gumbel(0, 2.5, (100, spec.vocabulary))).astype(TYPES[type_])
         requests = []
         for index in range(100):
             some = adjusted if index % 2 else LogitsOptions()
             job = GenerationJob((1,), 1, sampling=options, logits_options=some)
             tokens = rng.integers(0, 5_000, 30).tolist()
             requests.append(sample_request(index, job, tokens, float(rng.random())))
-        found = device_sampler(shape).sample(HostLogits(table), requests)
+        found = device_sampler(spec).sample(HostLogits(table), requests)
         for request, token in zip(requests, found, strict=True):
             expected = host_token(table[request.index].astype(np.float32), request)
             assert token in (None, expected)
@@ -162,7 +162,7 @@ def test_few_rows_are_left_to_the_host(options: Sampling, type_: int) -> None:
 def test_sampling_beyond_the_candidates_is_left_to_the_host(options: Sampling) -> None:
     table = np.random.default_rng(1).normal(0, 1, (1, 5_000)).astype(np.float32)
     requests = [sample_request(0, GenerationJob((1,), 1, sampling=options), [], 0.5)]
-    sampler = device_sampler(Shape(5_000, max_candidates=32))
+    sampler = device_sampler(LogitsSpec(5_000, max_candidates=32))
     assert sampler.sample(HostLogits(table), requests) == [None]
 
 
@@ -186,7 +186,7 @@ def test_draws_that_rounding_could_decide_are_left_to_the_host(
     table = np.full((1, 5_000), -np.inf, np.float32)
     table[0, [4, 900, 901, 4_000]] = 2.0
     on_boundary = sample_request(0, GenerationJob((1,), 1, sampling=options), [], uniform)
-    sampler = device_sampler(Shape(5_000, max_candidates=32))
+    sampler = device_sampler(LogitsSpec(5_000, max_candidates=32))
     assert sampler.sample(HostLogits(table), [on_boundary]) == [None]
     beside = sample_request(0, GenerationJob((1,), 1, sampling=Sampling(1.0, top_k=4)), [], 0.3)
     assert sampler.sample(HostLogits(table), [beside]) == [900]
@@ -209,7 +209,9 @@ def test_a_row_that_is_not_finite_affects_no_other_row(method: SamplingMethod) -
     for adjusted in (LogitsOptions(), hidden):
         job = GenerationJob((1,), 1, sampling=options, logits_options=adjusted)
         requests = [sample_request(index, job, [], 0.3) for index in range(4)]
-        found = device_sampler(Shape(5_000, max_candidates=64)).sample(HostLogits(table), requests)
+        found = device_sampler(LogitsSpec(5_000, max_candidates=64)).sample(
+            HostLogits(table), requests
+        )
         assert found[1:3] == [None, None]
         assert found[0] == host_token(table[0], requests[0])
         assert found[3] == host_token(table[3], requests[3])
@@ -223,8 +225,8 @@ def test_a_row_that_is_not_finite_affects_no_other_row(method: SamplingMethod) -
 def test_draws_follow_the_distribution(options: Sampling) -> None:
     """A chi-square test of 20,000 draws in one run."""
     logits = np.random.default_rng(5).normal(0, 3, 500).astype(np.float32)
-    shape = Shape(500, max_candidates=400)
-    method = device_sampler(shape).method_of(
+    spec = LogitsSpec(500, max_candidates=400)
+    method = device_sampler(spec).method_of(
         sample_request(0, GenerationJob((1,), 1, sampling=options), [], 0.0).sequence
     )
     assert method is not None
@@ -237,7 +239,7 @@ def test_draws_follow_the_distribution(options: Sampling) -> None:
         "rows": np.zeros(20_000, np.int64),
         "parameters": parameters,
     }
-    graph = load_model(build(Variant(method, gathers_rows=True), shape))
+    graph = load_model(build(SamplerVariant(method, gathers_rows=True), spec))
     draws = graph.bind({}).run(inputs)["tokens"]
     assert (draws != UNDECIDED).all()
     kept, weights = sampling.probabilities(logits, options)
@@ -256,21 +258,21 @@ def test_draws_follow_the_distribution(options: Sampling) -> None:
 
 @pytest.mark.parametrize("type_", TYPES)
 def test_suppressed_tokens_are_never_sampled_and_gathered_rows_match_the_host(type_: int) -> None:
-    shape = Shape(300, type_, suppressed=(3, 250))
+    spec = LogitsSpec(300, type_, suppressed=(3, 250))
     table = np.random.default_rng(4).normal(0, 1, (3, 300)).astype(TYPES[type_])
     table[:, [3, 250]] = 9
     expected = table.astype(np.float32)
     expected[:, [3, 250]] = SUPPRESSED_LOGIT
-    taken = DeviceLogits(Tensor.of(table), bind_row_gather(load_model, shape)).rows([0, 2])
+    taken = DeviceLogits(Tensor.of(table), bind_row_gather(load_model, spec)).rows([0, 2])
     assert taken.dtype == np.float32
     np.testing.assert_array_equal(taken, expected[[0, 2]])
     requests = [sample_request(index, GenerationJob((1,), 1), [], 0.0) for index in range(3)]
-    found = device_sampler(shape).sample(HostLogits(table), requests)
+    found = device_sampler(spec).sample(HostLogits(table), requests)
     assert found == expected.argmax(1).tolist()
 
 
 def test_a_failing_graph_leaves_all_rows_to_the_host() -> None:
-    shape = Shape(50)
+    spec = LogitsSpec(50)
     requests = [sample_request(0, GenerationJob((1,), 1), [], 0.0)]
     logits = HostLogits(np.zeros((1, 50), np.float64))  # the graph expects float32
-    assert device_sampler(shape).sample(logits, requests) == [None]
+    assert device_sampler(spec).sample(logits, requests) == [None]

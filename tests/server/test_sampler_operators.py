@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto
 
 from server.engine.gpu.sampler_graph import build, build_row_gather
-from server.engine.gpu.sampler_inputs import SamplingMethod, Shape, Variant
+from server.engine.gpu.sampler_inputs import LogitsSpec, SamplerVariant, SamplingMethod
 
 # Operators with a CUDA kernel in ONNX Runtime: their version at opset 18, and the types that the
 # kernel takes as first input. Source: docs/OperatorKernels.md of microsoft/onnxruntime.
@@ -44,19 +44,21 @@ CUDA_KERNELS = {
     "Where": (16, {"BOOL"}),
 }
 
-SHAPES = [
-    Shape(5_000, TensorProto.FLOAT, 32, (3,)),
-    Shape(5_000, TensorProto.BFLOAT16, 32, (3,)),
-    Shape(4_096, TensorProto.FLOAT16, 32, (3,)),
-    Shape(97, TensorProto.BFLOAT16, 256, (3,)),
+SPECS = [
+    LogitsSpec(5_000, TensorProto.FLOAT, 32, (3,)),
+    LogitsSpec(5_000, TensorProto.BFLOAT16, 32, (3,)),
+    LogitsSpec(4_096, TensorProto.FLOAT16, 32, (3,)),
+    LogitsSpec(97, TensorProto.BFLOAT16, 256, (3,)),
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_operator_has_a_cuda_kernel(shape: Shape) -> None:
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_every_operator_has_a_cuda_kernel(spec: LogitsSpec) -> None:
     flags = [(edits, gathers) for edits in (False, True) for gathers in (False, True)]
-    models = [build(Variant(method, *flag), shape) for method in SamplingMethod for flag in flags]
-    for model in [*models, build_row_gather(shape)]:
+    models = [
+        build(SamplerVariant(method, *flag), spec) for method in SamplingMethod for flag in flags
+    ]
+    for model in [*models, build_row_gather(spec)]:
         onnx.checker.check_model(model, full_check=True)
         graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
         types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from server.engine.cache.slots import SlotTable
 from server.engine.requests.lifecycle import Phase
-from server.engine.scheduler import Limits, is_decodable, overdue, schedule
+from server.engine.scheduler import StepLimits, is_decodable, schedule, sequences_to_end
 
 NUM_SLOTS, MAX_LENGTH = 5, 9
 
@@ -33,7 +33,10 @@ items = st.builds(
     deadline=st.none() | st.floats(0, 10),
 )
 limits = st.builds(
-    Limits, num_slots=st.integers(1, 8), max_batched_tokens=st.integers(1, 64), min_chunk=st.just(4)
+    StepLimits,
+    num_slots=st.integers(1, 8),
+    max_batched_tokens=st.integers(1, 64),
+    min_chunk=st.just(4),
 )
 
 
@@ -80,7 +83,9 @@ def test_cancelled_and_late_sequences_are_overdue(listed) -> None:
     numbered = [replace(item, id=index) for index, item in enumerate(listed)]
     for item in numbered:
         is_late = item.deadline is not None and item.deadline <= 5.0
-        assert (item.id in overdue(numbered, 5.0)) == (item.phase == Phase.CANCELLING or is_late)
+        assert (item.id in sequences_to_end(numbered, 5.0)) == (
+            item.phase == Phase.CANCELLING or is_late
+        )
 
 
 @given(situations())
@@ -95,7 +100,7 @@ def test_a_step_with_work_does_something(situation) -> None:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
 def test_sources_of_similar_length_share_an_encoder_run(lengths) -> None:
     waiting = [Item(i, 1, 0, length) for i, length in enumerate(lengths)]
-    plan = schedule(waiting, (), Limits(num_slots=64, max_batched_tokens=10_000))
+    plan = schedule(waiting, (), StepLimits(num_slots=64, max_batched_tokens=10_000))
     assert sorted(id_ for batch in plan.encode for id_ in batch) == sorted(plan.admit)
     for batch in plan.encode:
         sizes = [lengths[id_] for id_ in batch]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS
-from server.engine.cache.slot_cache import SlotCache
 from server.engine.cache.slot_store import SlotStore
+from server.engine.cache.slot_tensors import SlotTensors
 from server.engine.requests.lifecycle import Event
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.host_memory import HostMemory
@@ -23,7 +23,7 @@ NUM_SLOTS, MAX_LENGTH = 4, 48
 
 def empty_store(*, is_recurrent: bool = False) -> SlotStore:
     spec = decode_spec(has_source=False, is_recurrent=is_recurrent)
-    cache = SlotCache(spec.states, NUM_SLOTS, MAX_LENGTH, MAX_LENGTH, HostMemory)
+    cache = SlotTensors(spec.states, NUM_SLOTS, MAX_LENGTH, MAX_LENGTH, HostMemory)
     return SlotStore(cache, NUM_SLOTS, MAX_LENGTH)
 
 

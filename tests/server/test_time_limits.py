@@ -33,7 +33,7 @@ def test_whatever_ends_at_any_time_frees_its_slots(mixed_jobs, has_source) -> No
     while mixed.worker.has_work:
         mixed.step()
         mixed.clock.now += 1.0
-    assert mixed.worker.load.num_running == mixed.worker.load.num_waiting == 0
+    assert mixed.worker.stats.num_running == mixed.worker.stats.num_waiting == 0
     for id_, (one, at, is_partial) in enumerate(mixed_jobs):
         assert [updates.is_last for updates in mixed.updates if updates.id == id_].count(True) == 1
         plain = replace(one, source=(7, 8) if has_source else ())

@@ -7,7 +7,8 @@ tokens of its last owner until it is given to another sequence.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# A chunk over a cache runs alone, while fresh prompts share a run: fewer tokens do not pay.
+# A prompt with cached tokens runs alone, while fresh prompts share a run. So reusing fewer tokens
+# than this does not pay off.
 MIN_REUSED_TOKENS = 32
 
 
@@ -30,20 +31,20 @@ class PrefixCache:
         return self.is_enabled and len(tokens) >= MIN_REUSED_TOKENS
 
     def add(self, slot: int, tokens: Sequence[int]) -> None:
-        """``slot`` keeps ``tokens``."""
+        """Records that ``slot`` holds ``tokens``."""
         self._tokens[slot] = tuple(tokens)
 
     def remove(self, slot: int) -> None:
-        """``slot`` keeps nothing."""
+        """Removes the prefix of ``slot``, if there is one."""
         self._tokens.pop(slot, None)
 
     def trim(self, slot: int, num_tokens: int) -> None:
-        """``slot`` keeps the first ``num_tokens`` tokens at most."""
+        """Shortens the prefix of ``slot``, if there is one, to at most ``num_tokens``."""
         if slot in self._tokens:
             self._tokens[slot] = self._tokens[slot][:num_tokens]
 
     def prefixes(self, first_slot: int = 0) -> list[tuple[int, Sequence[int]]]:
-        """The slots from ``first_slot`` on that keep tokens, with the tokens."""
+        """The slots from ``first_slot`` on that hold a prefix, with its tokens."""
         return [(slot, tokens) for slot, tokens in self._tokens.items() if slot >= first_slot]
 
 

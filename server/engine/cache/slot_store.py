@@ -1,17 +1,17 @@
-"""The cache room: running sequences in slots, cached prefixes behind them, and their tensors."""
+"""The cache of a worker: running sequences in the first slots, cached prefixes in later ones."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from server.engine.cache.prefix_cache import PrefixCache, PrefixMatch, best_match
-from server.engine.cache.slot_cache import SlotCache, Span
+from server.engine.cache.slot_tensors import SlotTensors, Span
 from server.engine.cache.slots import SlotTable
 from server.engine.requests.lifecycle import Phase
 from server.engine.requests.sequence import DecodingSequence
 
 
 class SlotCopy(NamedTuple):
-    """The tokens of ``source`` from ``first_token`` on go to the slot of ``target``.
+    """Copies the cached tokens of ``source``, from ``first_token`` on, to the slot of ``target``.
 
     Both sequences have the same encoder source.
     """
@@ -22,18 +22,18 @@ class SlotCopy(NamedTuple):
 
 
 class SlotStore:
-    """Keeps the accounting (:class:`SlotTable`), the tokens and the tensors of slots in step.
+    """Updates together: which slot holds what (:class:`SlotTable`), its tokens, and its tensors.
 
     Args:
         cache: the tensors.
-        num_slots: of ``cache``.
-        max_length: tokens that a slot of ``cache`` holds.
+        num_slots: slots of ``cache``.
+        max_length: tokens that a slot holds.
 
     Attributes:
         running: sequences in slot order.
     """
 
-    def __init__(self, cache: SlotCache, num_slots: int, max_length: int) -> None:
+    def __init__(self, cache: SlotTensors, num_slots: int, max_length: int) -> None:
         self.running: tuple[DecodingSequence, ...] = ()
         self._cache = cache
         self._max_length = max_length
@@ -57,10 +57,10 @@ class SlotStore:
     def match_prefixes(self, waiting: Sequence[DecodingSequence]) -> None:
         """Finds which first tokens of the next sequences to admit can be copied from another slot.
 
-        They count as cached from here on; :meth:`admit` makes the copy,
-        :meth:`discard_matches` takes the count back. The ``n``-th to be admitted gets the
-        ``n``-th available slot, so it can copy from running slots, from those admitted before it,
-        and from cached prefixes that are not overwritten by then.
+        They count as cached at once. :meth:`admit` makes the copy; :meth:`discard_matches` resets
+        the count of sequences that are not admitted. The ``n``-th to be admitted gets the ``n``-th
+        available slot, so it can copy from running slots, from those admitted before it, and from
+        cached prefixes that are not overwritten by then.
         """
         self._matches.clear()
         if not (self._prefixes.is_enabled and waiting and self._slots.num_available):
@@ -70,39 +70,39 @@ class SlotStore:
             for slot, sequence in enumerate(self.running)
         ]
         available = range(self._slots.num_running, self._slots.num_slots)
-        for own, sequence in zip(available, waiting, strict=False):
+        for slot, sequence in zip(available, waiting, strict=False):
             if sequence.job.logprob_options.prefills_alone:
                 continue
-            found = best_match(sequence.tokens, [*self._prefixes.prefixes(own), *filled])
+            found = best_match(sequence.tokens, [*self._prefixes.prefixes(slot), *filled])
             if found is not None:
                 self._matches[sequence.id] = found
                 sequence.num_cached_tokens = found.num_tokens
-                filled.append((own, sequence.tokens[: found.num_tokens]))
+                filled.append((slot, sequence.tokens[: found.num_tokens]))
 
     def discard_matches(self, waiting: Sequence[DecodingSequence]) -> None:
-        """Forgets all matches: sequences that still wait have nothing cached."""
+        """Drops all matches: sequences that still wait have nothing cached."""
         for sequence in waiting:
             if sequence.id in self._matches:
                 sequence.num_cached_tokens = 0
         self._matches.clear()
 
     def admit(self, sequence: DecodingSequence) -> None:
-        """Gives ``sequence`` the next slot, with the prefix that was matched for it."""
+        """Gives ``sequence`` the next slot, and copies its matched prefix into it."""
         self._slots.acquire(sequence.id)
-        own = self._slots.slot_of(sequence.id)
-        self._prefixes.remove(own)
+        slot = self._slots.slot_of(sequence.id)
+        self._prefixes.remove(slot)
         self._sequences[sequence.id] = sequence
         self._refresh()
         match = self._matches.get(sequence.id)
         if match is None:
-            self._cache.reset(own)
-        elif match.slot != own:
-            self._cache.copy(match.slot, own, Span(match.num_tokens))
+            self._cache.reset(slot)
+        elif match.slot != slot:
+            self._cache.copy(match.slot, slot, Span(match.num_tokens))
 
     def fork(self, parent: DecodingSequence, child: DecodingSequence) -> None:
-        """Gives ``child`` a slot with the content of ``parent``'s. Only between plans."""
+        """Gives ``child`` a slot with a copy of ``parent``'s. Call it after all runs of a step."""
         self._prefixes.remove(self._slots.num_running)
-        move = self._slots.acquire(child.id, before_last=self._has_prefilling_last())
+        move = self._slots.acquire(child.id, before_last=self._is_last_prefilling())
         self._sequences[child.id] = child
         self._refresh()
         if move is not None:
@@ -110,7 +110,7 @@ class SlotStore:
         self._cache.copy(self.slot_of(parent), self.slot_of(child), _span(parent))
 
     def copy(self, copies: Sequence[SlotCopy]) -> None:
-        """Makes all copies at once: all is read before it is written."""
+        """Makes all copies, as if every source were read before any write."""
         self._cache.move(
             [
                 (
@@ -123,9 +123,9 @@ class SlotStore:
         )
 
     def padding_positions(self, first_slot: int, count: int) -> list[int] | None:
-        """Where slots that only pad a run take a token without meaning.
+        """The positions to which padding slots write a dummy token.
 
-        It goes just behind what a slot holds, where its next token will overwrite it. A cached
+        Each is just after the slot's tokens, where the slot's next token overwrites it. A cached
         prefix that fills its slot loses its last token.
 
         Returns:
@@ -154,13 +154,13 @@ class SlotStore:
             self._cache.clear(self.slot_of(sequence))
 
     def release(self, sequence: DecodingSequence) -> None:
-        """Takes the slot back. Its tokens stay as a cached prefix, unless the sequence failed."""
+        """Releases the slot. Its tokens stay as a cached prefix, unless the sequence failed."""
         before = self.running
         tokens = sequence.tokens[: sequence.num_cached_tokens]
         keeps = sequence.phase != Phase.FAILED and self._prefixes.is_worth_keeping(tokens)
         cycle = self._slots.release(
             sequence.id,
-            keep_last=self._has_prefilling_last(),
+            keep_last=self._is_last_prefilling(),
             num_prefix_tokens=len(tokens) if keeps else 0,
         )
         if keeps:
@@ -170,17 +170,17 @@ class SlotStore:
         self._refresh()
 
     def check(self) -> None:
-        """Proves that slots and tokens are accounted for. For tests: it looks at every slot.
+        """Checks that every slot and token is accounted for. For tests: it visits every slot.
 
         Raises:
-            RuntimeError: see :meth:`SlotTable.check`; or a slot's tokens are not those that its
-                owner, or its cached prefix, has.
+            RuntimeError: see :meth:`SlotTable.check`; or a slot's tokens differ from those of its
+                owner or its cached prefix.
         """
         self._slots.check()
         if self._slots.ids != tuple(sequence.id for sequence in self.running):
             raise RuntimeError(f"{self._slots.ids} own slots, {self.running} run")
         if self._slot_of != {sequence.id: slot for slot, sequence in enumerate(self.running)}:
-            raise RuntimeError(f"{self._slot_of} against {self.running}")
+            raise RuntimeError(f"{self._slot_of} does not match {self.running}")
         for sequence in self.running:
             limit = min(len(sequence.tokens), self._max_length)
             if not 0 <= sequence.num_cached_tokens <= limit:
@@ -198,7 +198,7 @@ class SlotStore:
         self.running = tuple(self._sequences[id_] for id_ in self._slots.ids)
         self._slot_of = {sequence.id: slot for slot, sequence in enumerate(self.running)}
 
-    def _has_prefilling_last(self) -> bool:
+    def _is_last_prefilling(self) -> bool:
         return bool(self.running) and self.running[-1].num_remaining_tokens > 1
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SlotMove:
-    """The content of slot ``source`` goes to slot ``target``."""
+    """Copies the content of slot ``source`` to slot ``target``."""
 
     source: int
     target: int
@@ -15,11 +15,11 @@ class SlotMove:
 class SlotTable:
     """Every slot is in exactly one of three states: running, cached prefix or free.
 
-    Slots ``0 … num_running-1`` run, without holes: neighbours can share a model run. A slot behind
-    them holds a cached prefix of at least one token, or nothing.
+    Slots ``0 … num_running-1`` run, without holes, so that adjacent slots can share a model run. A
+    later slot holds a cached prefix of at least one token, or nothing.
 
     Args:
-        num_slots: of the cache.
+        num_slots: slots of the cache.
         max_length: tokens that a slot holds.
     """
 
@@ -52,7 +52,7 @@ class SlotTable:
 
     @property
     def num_available(self) -> int:
-        """Slots that a sequence can get: those that do not run."""
+        """Slots that a sequence can acquire: those that do not run."""
         return self.num_slots - len(self._ids)
 
     @property
@@ -77,11 +77,11 @@ class SlotTable:
 
         Args:
             id_: the new owner.
-            before_last: it takes the slot of the last owner, which is in the middle of its prompt
-                and moves one slot up.
+            before_last: gives ``id_`` the slot of the last owner, which is still prefilling and
+                moves up one slot.
 
         Returns:
-            The copy to make, if any. The table already shows its result.
+            The copy to make, if any. The table already reflects it.
 
         Raises:
             ValueError: no slot is available, or ``id_`` owns one.
@@ -107,16 +107,16 @@ class SlotTable:
     def release(
         self, id_: int, *, keep_last: bool = False, num_prefix_tokens: int = 0
     ) -> tuple[int, ...]:
-        """Takes the slot of ``id_`` back and closes the hole.
+        """Releases the slot of ``id_`` and closes the hole.
 
         Args:
             id_: the owner.
-            keep_last: the last owner, which is in the middle of its prompt, stays the last.
+            keep_last: the last owner, which is still prefilling, stays the last.
             num_prefix_tokens: tokens of ``id_`` that stay as a cached prefix.
 
         Returns:
-            Slots, from that of ``id_`` to the one that no longer runs: the content of each goes
-            to the slot before it in this list. The table already shows the result.
+            Slots, from that of ``id_`` to the one that no longer runs: move the content of each to
+            the slot before it in this list. The table already reflects the moves.
         """
         slot = self._slot_of.pop(id_)
         last = len(self._ids) - 1
@@ -141,7 +141,7 @@ class SlotTable:
             self._num_prefix_tokens[slot] = min(self._num_prefix_tokens[slot], num_tokens)
 
     def check(self) -> None:
-        """Proves free + running + cached prefix = all slots. For tests.
+        """Checks that free + running + cached prefix = all slots. For tests.
 
         Raises:
             RuntimeError: a slot is lost or counted twice, an owner does not find its slot, or a
@@ -152,6 +152,6 @@ class SlotTable:
         if sorted(states) != list(range(self.num_slots)):
             raise RuntimeError(f"slots lost or counted twice: {self!r}, {sorted(states)}")
         if self._slot_of != {id_: slot for slot, id_ in enumerate(self._ids)}:
-            raise RuntimeError(f"owners lost: {self._ids} against {self._slot_of}")
+            raise RuntimeError(f"owners lost: {self._ids} does not match {self._slot_of}")
         if not all(0 < count <= self._max_length for count in self._num_prefix_tokens.values()):
             raise RuntimeError(f"impossible prefixes: {self._num_prefix_tokens}")

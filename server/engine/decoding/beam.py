@@ -1,4 +1,4 @@
-"""Beam search over one source or prompt: a pure state machine over log-probabilities.
+"""Beam search over one source or prompt: a state machine over log-probabilities, without I/O.
 
 The rules are those of ``generate(num_beams=…)`` in ``transformers``: candidates that end a
 hypothesis count only among the best ``size``, scores are divided by ``length ** length_penalty``,
@@ -15,7 +15,7 @@ from server.runtime.host_ops import TopTokens
 
 
 class Branch(NamedTuple):
-    """A live hypothesis of the next step: the live hypothesis ``parent``, then ``token``."""
+    """A live hypothesis of the next step: the live hypothesis ``parent`` extended by ``token``."""
 
     parent: int
     token: int
@@ -61,7 +61,7 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Continuations to consider: ``size`` stay live even if all others end."""
+        """Continuations to consider: enough that ``size`` stay live even if all others end."""
         return max(2, 1 + len(self.eos)) * self.beams.size
 
     def advance(self, top_tokens: Sequence[TopTokens]) -> list[Branch]:
@@ -92,7 +92,7 @@ class BeamSearch:
         return branches
 
     def best(self, count: int) -> list[Hypothesis]:
-        """At most ``count`` hypotheses, best first; live ones only if too few are finished."""
+        """At most ``count`` hypotheses, best first; live ones only if too few have finished."""
         live = [hypothesis.penalized(self.beams) for hypothesis in self.live if hypothesis.tokens]
         return [*self.finished, *live][:count]
 

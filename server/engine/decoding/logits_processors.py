@@ -1,6 +1,6 @@
 """Logits processors: one for each option that changes logits before a token is chosen.
 
-A processor returns an edit instead of changing the logits, so that the host and a device can both
+A processor returns an edit instead of changing the logits, so that both the host and a device can
 apply it.
 """
 
@@ -29,11 +29,11 @@ class TokenHistory(NamedTuple):
 
 
 class EditKind(StrEnum):
-    """How a logit changes. Kinds apply in this order."""
+    """How an edit changes a logit. Edits are applied in the order of their kinds."""
 
     ADDED = "added"  # ``logit + value``
-    WEAKENED = "weakened"  # ``logit * value`` if it is negative, else ``logit / value``
-    LOWERED = "lowered"  # ``logit - value``
+    PENALIZED = "penalized"  # ``logit * value`` if it is negative, else ``logit / value``
+    SUBTRACTED = "subtracted"  # ``logit - value``
     FORBIDDEN = "forbidden"  # -inf
 
 
@@ -52,18 +52,18 @@ class LogitsEdit(NamedTuple):
         match self.kind:
             case EditKind.ADDED:
                 logits[self.ids] += self.values
-            case EditKind.WEAKENED:
+            case EditKind.PENALIZED:
                 values = logits[self.ids]
-                weaker = np.where(values < 0, values * self.values, values / self.values)
-                logits[self.ids] = weaker
-            case EditKind.LOWERED:
+                penalized = np.where(values < 0, values * self.values, values / self.values)
+                logits[self.ids] = penalized
+            case EditKind.SUBTRACTED:
                 logits[self.ids] -= self.values
             case EditKind.FORBIDDEN:
                 logits[self.ids] = -np.inf
 
 
 LogitsProcessor = Callable[[TokenHistory], LogitsEdit | None]
-"""The edit of one option after some tokens; None if it changes nothing."""
+"""Maps a sequence's tokens to the edit of one option; None if it changes nothing."""
 
 
 def logits_processors(options: LogitsOptions, eos: Iterable[int]) -> tuple[LogitsProcessor, ...]:
@@ -93,12 +93,12 @@ def _bias(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _repetition(options: LogitsOptions) -> LogitsProcessor:
-    """Keskar et al. 2019, section 4.1: a factor weakens the logits of tokens in the sequence."""
+    """Keskar et al. 2019, section 4.1: penalizes the logits of tokens in the sequence."""
     penalty = np.float32(options.repetition_penalty)
 
     def process(tokens: TokenHistory) -> LogitsEdit:
         seen = set(tokens.ids)
-        return LogitsEdit(EditKind.WEAKENED, np.fromiter(seen, np.int64, len(seen)), penalty)
+        return LogitsEdit(EditKind.PENALIZED, np.fromiter(seen, np.int64, len(seen)), penalty)
 
     return process
 
@@ -111,7 +111,7 @@ def _frequency(options: LogitsOptions) -> LogitsProcessor:
             return None
         ids, counts = np.unique(np.asarray(tokens.generated), return_counts=True)
         penalty = options.presence_penalty + options.frequency_penalty * counts
-        return LogitsEdit(EditKind.LOWERED, ids, penalty.astype(np.float32))
+        return LogitsEdit(EditKind.SUBTRACTED, ids, penalty.astype(np.float32))
 
     return process
 

@@ -9,10 +9,10 @@ from server.bounds import bounded
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Options of sampling.
+    """Sampling options.
 
     ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``typical_p`` 1 keep all
-    tokens. Each sequence has a random generator of its own, seeded with ``seed``.
+    tokens. Each sequence has its own random generator, seeded with ``seed``.
     """
 
     temperature: float = bounded(0.0, 0.0, 100.0)
@@ -45,7 +45,7 @@ class LogitsOptions:
 class EarlyStopping(StrEnum):
     """When a beam search stops, once it has as many finished hypotheses as beams."""
 
-    HEURISTIC = "heuristic"  # when no live beam beats the worst of them at its present length
+    HEURISTIC = "heuristic"  # when no live beam beats the worst of them at its current length
     FIRST = "first"  # immediately
     NEVER = "never"  # when no live beam can beat it at any length
 
@@ -89,7 +89,7 @@ class LogprobOptions:
 
     @property
     def prefills_alone(self) -> bool:
-        """Whether the prompt is prefilled in runs of its own, without a cached prefix."""
+        """Whether the prompt is prefilled in separate runs, without a cached prefix."""
         return self.prompt_logprobs is not None or self.attention is not None
 
 

@@ -1,4 +1,4 @@
-"""Sampling from one row of logits: it never depends on the other rows of a batch."""
+"""Sampling from one row of logits, independent of the other rows of a batch."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from server.constraint import Floats
 from server.engine.decoding.options import Sampling
 from server.runtime import host_ops
 
-# A token whose logit, divided by the temperature, is this far below the best one has at most
-# exp(-25) of its probability: it is considered only if a rule needs it.
-_NEAR = 25.0
+# A token whose scaled logit is this far below the best one has at most exp(-25) of its probability.
+# Such tokens are sorted only if a rule may keep them.
+_MAX_GAP = 25.0
 # Tokens to sort first: nearly always enough.
-_FEW = 256
+_FIRST_CANDIDATES = 256
 
 
 class TokenLogprob(NamedTuple):
@@ -30,7 +30,7 @@ class TokenLogprob(NamedTuple):
 def sample(logits: Floats, sampling: Sampling, uniform: float) -> int:
     """A token of ``logits [vocabulary]``, drawn from :func:`probabilities`.
 
-    ``uniform``: a random number from 0 to 1, without 1.
+    ``uniform``: a random number in [0, 1).
     """
     ids, weights = probabilities(logits, sampling)
     drawn = np.searchsorted(np.cumsum(weights), uniform, side="right")
@@ -48,7 +48,7 @@ def probabilities(
     2023: the tokens whose information is nearest to the entropy, until they hold ``typical_p``).
 
     Args:
-        logits: ``[vocabulary]``, some of them finite.
+        logits: ``[vocabulary]``, at least one of them finite.
         sampling: with a temperature above 0.
 
     Returns:
@@ -94,12 +94,12 @@ def _ranked(logits: Floats, sampling: Sampling) -> Iterator[npt.NDArray[np.intp]
         yield host_ops.top_indices(logits, sampling.top_k)
         return
     if not sampling.top_k and sampling.typical_p == 1.0:
-        yield host_ops.top_indices(logits, _FEW)
+        yield host_ops.top_indices(logits, _FIRST_CANDIDATES)
     yield _kept_by_rank(logits, sampling)
 
 
 def _is_enough(weights: npt.NDArray[np.float64], sampling: Sampling) -> bool:
-    """Whether no less likely token can be kept."""
+    """Whether the rules can keep no further, less likely token."""
     if sampling.top_p < 1.0:
         return bool(np.cumsum(weights)[-1] >= sampling.top_p)
     return bool(weights[-1] < sampling.min_p * weights[0])
@@ -108,9 +108,9 @@ def _is_enough(weights: npt.NDArray[np.float64], sampling: Sampling) -> bool:
 def _kept_by_rank(logits: Floats, sampling: Sampling) -> npt.NDArray[np.intp]:
     """The tokens that ``top_p`` or ``min_p`` can keep, or all; likeliest first."""
     if sampling.typical_p == 1.0:
-        near = np.flatnonzero(logits >= logits.max() - _NEAR * sampling.temperature)
-        lost = np.exp(-_NEAR) * len(logits)  # of the best token's weight, at most
-        if lost < min(1.0 - sampling.top_p, 1e-3) or sampling.min_p > np.exp(-_NEAR):
+        near = np.flatnonzero(logits >= logits.max() - _MAX_GAP * sampling.temperature)
+        lost = np.exp(-_MAX_GAP) * len(logits)  # of the best token's weight, at most
+        if lost < min(1.0 - sampling.top_p, 1e-3) or sampling.min_p > np.exp(-_MAX_GAP):
             return near[np.argsort(-logits[near], kind="stable")]
     return np.argsort(-logits, kind="stable")
 

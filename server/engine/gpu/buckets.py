@@ -4,13 +4,13 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Tokens. Attention over fewer costs next to nothing, so the smallest bucket has this many.
+# Attention over fewer tokens costs next to nothing, so the smallest bucket has this many.
 _MIN_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A decode step of ``num_rows`` rows, each with at most ``num_tokens`` tokens after it."""
+    """A decode step of ``num_rows`` sequences and at most ``num_tokens`` tokens each."""
 
     num_rows: int
     num_tokens: int

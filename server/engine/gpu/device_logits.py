@@ -7,13 +7,13 @@ import numpy as np
 
 from server.constraint import Floats
 from server.engine.gpu.sampler_graph import build_row_gather
-from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, Shape
+from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, LogitsSpec
 from server.runtime.contract import BoundGraph, LoadModel, Tensor
 
 
-def bind_row_gather(load: LoadModel, shape: Shape) -> BoundGraph:
+def bind_row_gather(load: LoadModel, spec: LogitsSpec) -> BoundGraph:
     """Loads the graph that copies rows of logits to the host."""
-    return load(build_row_gather(shape)).bind({})
+    return load(build_row_gather(spec)).bind({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from server.engine.gpu.sampler_inputs import (
     ROWS,
     TOKENS,
     UNDECIDED,
+    LogitsSpec,
+    SamplerVariant,
     SamplingMethod,
-    Shape,
-    Variant,
 )
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import Array, BoundGraph, LoadModel, Tensor
@@ -38,14 +38,19 @@ log = logging.getLogger(__name__)
 # inputs have few shapes and buffers are reused.
 _MIN_EDITS = 16
 # The row of ``edit_values`` that each kind of edit sets.
-_EDIT_ROWS = {EditKind.ADDED: 0, EditKind.WEAKENED: 1, EditKind.LOWERED: 2, EditKind.FORBIDDEN: 2}
+_EDIT_ROWS = {
+    EditKind.ADDED: 0,
+    EditKind.PENALIZED: 1,
+    EditKind.SUBTRACTED: 2,
+    EditKind.FORBIDDEN: 2,
+}
 # Edit values that leave a logit as it is: add 0, penalty 1, add 0.
 _NO_EDIT = np.array([0, 1, 0], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """Asks for the next token of ``sequence``, whose logits are row ``index``.
+    """Requests the next token of ``sequence``, whose logits are row ``index``.
 
     ``uniform`` is the random number in [0, 1) to draw with.
     """
@@ -55,14 +60,14 @@ class SampleRequest:
     uniform: float = 0.0
 
 
-def shape_of(spec: GraphSpec, suppressed: tuple[int, ...] = ()) -> Shape:
-    """The shape of the logits of a manifest's ``decode`` graph.
+def logits_spec(graph: GraphSpec, suppressed: tuple[int, ...] = ()) -> LogitsSpec:
+    """The logits of a manifest's ``decode`` graph.
 
     ``suppressed`` tokens are never generated.
     """
-    logits = spec.output(LOGITS)
+    logits = graph.output(LOGITS)
     element_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(logits.dtype.value))
-    return Shape(int(logits.shape[-1]), element_type, suppressed=suppressed)
+    return LogitsSpec(int(logits.shape[-1]), element_type, suppressed=suppressed)
 
 
 class DeviceSampler:
@@ -70,22 +75,22 @@ class DeviceSampler:
 
     Args:
         load: loads a graph on the device; each graph is loaded on first use.
-        shape: of the model's logits.
+        spec: of the model's logits.
     """
 
-    def __init__(self, load: LoadModel, shape: Shape) -> None:
+    def __init__(self, load: LoadModel, spec: LogitsSpec) -> None:
         self._load = load
-        self._shape = shape
-        self._bound: dict[Variant, BoundGraph] = {}
+        self._spec = spec
+        self._bound: dict[SamplerVariant, BoundGraph] = {}
 
     def method_of(self, sequence: DecodingSequence) -> SamplingMethod | None:
-        """The method that samples the next token; None if the host has to sample it."""
+        """The method for the next token; None if the host has to sample it."""
         options = sequence.job.sampling
         if sequence.constraint is not None or sequence.job.logprob_options.top_logprobs is not None:
             return None
         if options.is_greedy:
             return SamplingMethod.GREEDY
-        if options.typical_p < 1.0 or options.top_k >= self._shape.num_candidates:
+        if options.typical_p < 1.0 or options.top_k >= self._spec.num_candidates:
             return None
         if options.top_k:
             return SamplingMethod.TOP_K
@@ -98,7 +103,7 @@ class DeviceSampler:
         groups: dict[SamplingMethod, list[int]] = {}
         for number, request in enumerate(requests):
             method = self.method_of(request.sequence)
-            if method is not None and logits.tensor.shape[1] == self._shape.vocabulary:
+            if method is not None and logits.tensor.shape[1] == self._spec.vocabulary:
                 groups.setdefault(method, []).append(number)
         for method, numbers in groups.items():
             try:
@@ -110,11 +115,11 @@ class DeviceSampler:
                 tokens[number] = None if token == UNDECIDED else token
         return tokens
 
-    def finite(self, logits: Logits, indices: Sequence[int]) -> list[bool]:
-        """For each of the rows at ``indices``, whether its logits are certain to be finite."""
-        if logits.tensor.shape[1] != self._shape.vocabulary:
+    def are_finite(self, logits: Logits, indices: Sequence[int]) -> list[bool]:
+        """Whether the logits of each row at ``indices`` are certain to be finite."""
+        if logits.tensor.shape[1] != self._spec.vocabulary:
             return [False] * len(indices)
-        bound = self._bind(Variant(SamplingMethod.GREEDY, gathers_rows=True))
+        bound = self._bind(SamplerVariant(SamplingMethod.GREEDY, gathers_rows=True))
         inputs: dict[str, Array | Tensor] = {
             LOGITS: logits.tensor,
             ROWS: np.array(indices, np.int64),
@@ -127,7 +132,7 @@ class DeviceSampler:
     ) -> list[int]:
         inputs: dict[str, Array | Tensor] = {LOGITS: logits}
         edits = [request.sequence.edits for request in requests]
-        variant = Variant(
+        variant = SamplerVariant(
             method, has_edits=any(edits), gathers_rows=len(requests) < logits.shape[0]
         )
         if variant.gathers_rows:
@@ -139,9 +144,9 @@ class DeviceSampler:
         tokens: list[int] = self._bind(variant).run(inputs)[TOKENS].tolist()
         return tokens
 
-    def _bind(self, variant: Variant) -> BoundGraph:
+    def _bind(self, variant: SamplerVariant) -> BoundGraph:
         if variant not in self._bound:
-            self._bound[variant] = self._load(build(variant, self._shape)).bind({})
+            self._bound[variant] = self._load(build(variant, self._spec)).bind({})
         return self._bound[variant]
 
 
@@ -182,7 +187,7 @@ def _merged(edits: Sequence[LogitsEdit]) -> tuple[Array, Array]:
     for edit in edits:
         row = values[_EDIT_ROWS[edit.kind]]
         places = np.searchsorted(ids, edit.ids)
-        if edit.kind == EditKind.LOWERED:
+        if edit.kind == EditKind.SUBTRACTED:
             row[places] = -np.asarray(edit.values)
         else:
             row[places] = -np.inf if edit.kind == EditKind.FORBIDDEN else edit.values

@@ -6,7 +6,7 @@ import numpy as np
 
 from model.bundle import GraphSpec
 from server.constraint import Floats
-from server.engine.cache.slot_cache import Capacity, SlotCache
+from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.gpu.buckets import Bucket, Buckets
 from server.engine.gpu.sampler_inputs import LOGITS
 from server.engine.requests.sequence import DecodingSequence
@@ -31,10 +31,10 @@ class PaddedDecode:
 
     Args:
         spec: the manifest's ``decode`` graph.
-        graph: the same graph, loaded.
-        cache: of all slots.
-        capacity: of the cache.
-        buckets: for that number of slots and that length.
+        graph: the loaded ``decode`` graph.
+        cache: the tensors of all slots.
+        capacity: the capacity of ``cache``.
+        buckets: the buckets of ``capacity``.
         memory: allocates tensors on the device that runs the graph.
         has_source: whether the model is an encoder-decoder.
     """
@@ -43,7 +43,7 @@ class PaddedDecode:
         self,
         spec: GraphSpec,
         graph: Graph,
-        cache: SlotCache,
+        cache: SlotTensors,
         capacity: Capacity,
         buckets: Buckets,
         memory: MakeMemory,
@@ -67,7 +67,7 @@ class PaddedDecode:
         self._bound: dict[Bucket, BoundGraph] = {}
 
     def run(self, sequences: Sequence[DecodingSequence], padding: Sequence[int]) -> None:
-        """Decodes the next token of each sequence, and a meaningless one in each padding slot.
+        """Decodes the next token of each sequence, and a dummy token in each padding slot.
 
         Args:
             sequences: in slots ``0 … len(sequences)-1``.
@@ -84,7 +84,7 @@ class PaddedDecode:
         return self._logits.rows(LOGITS, 0, count)
 
     def read_logits(self, count: int) -> Floats:
-        """As :meth:`logits`, in host memory."""
+        """As :meth:`logits`, copied to host memory."""
         logits: Floats = self._logits.read(LOGITS, range(count))
         return logits
 

@@ -24,15 +24,15 @@ from server.engine.gpu.sampler_inputs import (
     SUPPRESSED_LOGIT,
     TOKENS,
     UNDECIDED,
+    LogitsSpec,
+    SamplerVariant,
     SamplingMethod,
-    Shape,
-    Variant,
 )
 from server.engine.gpu.sampler_methods import METHODS, is_finite
 from server.engine.gpu.sampler_nodes import Nodes
 
 
-def build(variant: Variant, shape: Shape) -> onnx.ModelProto:
+def build(variant: SamplerVariant, spec: LogitsSpec) -> onnx.ModelProto:
     """A graph that samples one token for each of ``n`` rows.
 
     Inputs:
@@ -46,30 +46,30 @@ def build(variant: Variant, shape: Shape) -> onnx.ModelProto:
     Output: ``tokens [n]`` int64, :data:`UNDECIDED` where the host has to sample.
     """
     nodes = Nodes()
-    logits = _logits(nodes, shape, gathers_rows=variant.gathers_rows)
+    logits = _logits(nodes, spec, gathers_rows=variant.gathers_rows)
     certain: list[str] = []
     if variant.has_edits:
         certain.append(is_finite(nodes, logits))  # an edit could hide a NaN
         logits = _edited(nodes, logits)
-    selection = METHODS[variant.method](nodes, logits, shape, not variant.has_edits)
+    selection = METHODS[variant.method](nodes, logits, spec, not variant.has_edits)
     undecided = nodes.constant(np.int64(UNDECIDED))
     is_certain = nodes.all_of([*certain, *selection.certain])
     token = nodes.add("Where", is_certain, selection.token, undecided)
     nodes.add("Reshape", token, nodes.constant(np.array([-1])), output=TOKENS)
-    return nodes.model(_inputs(variant, shape), TOKENS, TensorProto.INT64, ["n"])
+    return nodes.model(_inputs(variant, spec), TOKENS, TensorProto.INT64, ["n"])
 
 
-def build_row_gather(shape: Shape) -> onnx.ModelProto:
+def build_row_gather(spec: LogitsSpec) -> onnx.ModelProto:
     """A graph that copies the rows ``rows`` of ``logits``: ``gathered [n, vocabulary]`` float32."""
     nodes = Nodes()
-    nodes.add("Identity", _logits(nodes, shape, gathers_rows=True), output=GATHERED)
-    inputs = _inputs(Variant(SamplingMethod.GREEDY, gathers_rows=True), shape)
-    return nodes.model(inputs, GATHERED, TensorProto.FLOAT, ["n", shape.vocabulary])
+    nodes.add("Identity", _logits(nodes, spec, gathers_rows=True), output=GATHERED)
+    inputs = _inputs(SamplerVariant(SamplingMethod.GREEDY, gathers_rows=True), spec)
+    return nodes.model(inputs, GATHERED, TensorProto.FLOAT, ["n", spec.vocabulary])
 
 
-def _inputs(variant: Variant, shape: Shape) -> list[onnx.ValueInfoProto]:
+def _inputs(variant: SamplerVariant, spec: LogitsSpec) -> list[onnx.ValueInfoProto]:
     value = helper.make_tensor_value_info
-    inputs = [value(LOGITS, shape.element_type, ["batch", shape.vocabulary])]
+    inputs = [value(LOGITS, spec.element_type, ["batch", spec.vocabulary])]
     if variant.gathers_rows:
         inputs.append(value(ROWS, TensorProto.INT64, ["n"]))
     if variant.method != SamplingMethod.GREEDY:
@@ -80,16 +80,16 @@ def _inputs(variant: Variant, shape: Shape) -> list[onnx.ValueInfoProto]:
     return inputs
 
 
-def _logits(nodes: Nodes, shape: Shape, *, gathers_rows: bool) -> str:
+def _logits(nodes: Nodes, spec: LogitsSpec, *, gathers_rows: bool) -> str:
     """The logits of the sampled rows in float32, with suppressed tokens, as on the host."""
     logits = LOGITS
     if gathers_rows:
         logits = nodes.add("Gather", logits, ROWS, axis=0)
-    if shape.element_type != TensorProto.FLOAT:
+    if spec.element_type != TensorProto.FLOAT:
         logits = nodes.cast(logits, TensorProto.FLOAT)
-    if shape.suppressed:
-        mask = np.zeros((1, shape.vocabulary), bool)
-        mask[:, list(shape.suppressed)] = True
+    if spec.suppressed:
+        mask = np.zeros((1, spec.vocabulary), bool)
+        mask[:, list(spec.suppressed)] = True
         suppressed = nodes.constant(np.float32(SUPPRESSED_LOGIT))
         logits = nodes.add("Where", nodes.constant(mask), suppressed, logits)
     return logits

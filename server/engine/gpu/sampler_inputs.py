@@ -1,4 +1,4 @@
-"""What a sampling graph computes, and the names and shapes of its inputs and outputs."""
+"""The variants of the sampling graph, and the names and shapes of its inputs and outputs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +31,7 @@ SUPPRESSED_LOGIT = -1e9
 
 
 class SamplingMethod(StrEnum):
-    """How a row's token is selected. Each method has a graph of its own."""
+    """How a row's token is selected. Each method has its own graph."""
 
     GREEDY = "greedy"
     MULTINOMIAL = "multinomial"  # from the whole vocabulary
@@ -40,7 +40,7 @@ class SamplingMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class SamplerVariant:
     """One sampling graph.
 
     ``has_edits``: the graph edits the logits first. ``gathers_rows``: it samples some rows only.
@@ -52,11 +52,11 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Of the logits ``[batch, vocabulary]``.
+class LogitsSpec:
+    """The logits ``[batch, vocabulary]`` that a sampling graph takes.
 
-    ``element_type`` is ONNX's. ``max_candidates``: the most likely tokens that top-k and nucleus
-    sampling rank. ``suppressed``: tokens that are never generated; their logits become
+    ``element_type`` is ONNX's. ``max_candidates``: how many of the likeliest tokens top-k and
+    nucleus sampling rank. ``suppressed``: tokens that are never generated; their logits become
     :data:`SUPPRESSED_LOGIT`.
     """
 

@@ -18,8 +18,8 @@ from server.engine.gpu.sampler_inputs import (
     TOP_K,
     TOP_P,
     UNIFORM,
+    LogitsSpec,
     SamplingMethod,
-    Shape,
 )
 from server.engine.gpu.sampler_nodes import Nodes
 
@@ -43,21 +43,21 @@ class Selection(NamedTuple):
     certain: list[str]
 
 
-def _greedy(nodes: Nodes, logits: str, shape: Shape, _is_unedited: bool) -> Selection:
+def _greedy(nodes: Nodes, logits: str, spec: LogitsSpec, _is_unedited: bool) -> Selection:
     """The lowest id among the largest logits, as NumPy's ``argmax``."""
     best = nodes.reduce("ReduceMax", logits)
-    ids = nodes.constant(np.arange(shape.vocabulary, dtype=np.float32)[None])
-    none = nodes.constant(np.float32(shape.vocabulary))
+    ids = nodes.constant(np.arange(spec.vocabulary, dtype=np.float32)[None])
+    none = nodes.constant(np.float32(spec.vocabulary))
     found = nodes.add("Where", nodes.add("Equal", logits, best), ids, none)
     first = nodes.reduce("ReduceMin", found)
     certain = [is_finite(nodes, logits, best), nodes.add("Less", first, none)]
     return Selection(nodes.cast(first, TensorProto.INT64), certain)
 
 
-def _multinomial(nodes: Nodes, logits: str, shape: Shape, _is_unedited: bool) -> Selection:
+def _multinomial(nodes: Nodes, logits: str, spec: LogitsSpec, _is_unedited: bool) -> Selection:
     """Draws a block by the blocks' sums, then a token within that block."""
-    num_blocks = -(-shape.vocabulary // _DRAW_BLOCK)
-    logits = _padded(nodes, logits, shape, num_blocks * _DRAW_BLOCK)
+    num_blocks = -(-spec.vocabulary // _DRAW_BLOCK)
+    logits = _padded(nodes, logits, spec, num_blocks * _DRAW_BLOCK)
     best = nodes.reduce("ReduceMax", logits)
     weights = _weights(nodes, nodes.add("Sub", logits, best))
     blocks = nodes.reshape(weights, -1, num_blocks, _DRAW_BLOCK)
@@ -80,8 +80,8 @@ def _multinomial(nodes: Nodes, logits: str, shape: Shape, _is_unedited: bool) ->
     return Selection(nodes.add("Add", first, token), certain)
 
 
-def _top_k(nodes: Nodes, logits: str, shape: Shape, is_unedited: bool) -> Selection:
-    values, ids = _candidates(nodes, logits, shape)
+def _top_k(nodes: Nodes, logits: str, spec: LogitsSpec, is_unedited: bool) -> Selection:
+    values, ids = _candidates(nodes, logits, spec)
     weights = _weights(nodes, _below_best(nodes, values))
     sums = nodes.cumulative_sum(weights)
     count = nodes.cast(_parameter(nodes, TOP_K), TensorProto.INT64)
@@ -89,12 +89,12 @@ def _top_k(nodes: Nodes, logits: str, shape: Shape, is_unedited: bool) -> Select
     best = nodes.slice(values, 0, 1)
     certain = [is_finite(nodes, logits, best)] if is_unedited else []
     ranked = _Ranked(values, ids, weights, sums, total, _DOUBLE_ERROR)
-    token, more = _draw(nodes, ranked, shape, [count])
+    token, more = _draw(nodes, ranked, spec, [count])
     return Selection(token, certain + more)
 
 
-def _nucleus(nodes: Nodes, logits: str, shape: Shape, _is_unedited: bool) -> Selection:
-    values, ids = _candidates(nodes, logits, shape)
+def _nucleus(nodes: Nodes, logits: str, spec: LogitsSpec, _is_unedited: bool) -> Selection:
+    values, ids = _candidates(nodes, logits, spec)
     weights = _weights(nodes, _below_best(nodes, values))
     # The host divides in float32; dividing in float64 and rounding gives the same bits.
     difference = nodes.add("Sub", logits, nodes.slice(values, 0, 1))
@@ -104,7 +104,7 @@ def _nucleus(nodes: Nodes, logits: str, shape: Shape, _is_unedited: bool) -> Sel
     total = nodes.reduce("ReduceSum", nodes.add("Exp", nodes.cast(exponent, TensorProto.DOUBLE)))
     sums = nodes.cumulative_sum(weights)
     ranked = _Ranked(values, ids, weights, sums, total, _SINGLE_ERROR)
-    token, certain = _draw(nodes, ranked, shape, [])
+    token, certain = _draw(nodes, ranked, spec, [])
     return Selection(token, [nodes.add("Equal", total, total), *certain])
 
 
@@ -124,21 +124,21 @@ class _Ranked:
     total_error: float
 
 
-def _draw(nodes: Nodes, ranked: _Ranked, shape: Shape, limits: list[str]) -> Selection:
+def _draw(nodes: Nodes, ranked: _Ranked, spec: LogitsSpec, limits: list[str]) -> Selection:
     """Counts the candidates that ``top_p`` and ``min_p`` keep, and draws one of them."""
     top_p = nodes.interval(_parameter(nodes, TOP_P), ranked.total_error)
     bounds = nodes.add("Mul", top_p, ranked.total)
     before = nodes.count_where(ranked.sums, "Less", bounds)
     num_nucleus = nodes.add("Add", before, nodes.constant(np.int64(1)))
     factors = nodes.constant(np.array([[1 - _DOUBLE_ERROR, 1 + _DOUBLE_ERROR]]))
-    least = nodes.add("Mul", _parameter(nodes, MIN_P), factors)
-    num_likely = nodes.count_where(ranked.weights, "GreaterOrEqual", least)
+    min_weight = nodes.add("Mul", _parameter(nodes, MIN_P), factors)
+    num_likely = nodes.count_where(ranked.weights, "GreaterOrEqual", min_weight)
     num_kept, same_kept = nodes.agreement(nodes.add("Min", num_nucleus, num_likely, *limits))
     last = nodes.add("Sub", num_kept, nodes.constant(np.int64(1)))
     certain = [same_kept]
-    if shape.num_candidates < shape.vocabulary:
+    if spec.num_candidates < spec.vocabulary:
         # A token that is no candidate may be as likely as the last candidate.
-        lowest = nodes.slice(ranked.values, shape.num_candidates - 1, shape.num_candidates)
+        lowest = nodes.slice(ranked.values, spec.num_candidates - 1, spec.num_candidates)
         is_above = nodes.add("Greater", nodes.gather(ranked.values, last), lowest)
         zero = nodes.constant(np.float64(0))
         is_zero = nodes.add("Equal", nodes.gather(ranked.weights, last), zero)
@@ -150,18 +150,18 @@ def _draw(nodes: Nodes, ranked: _Ranked, shape: Shape, limits: list[str]) -> Sel
     return Selection(nodes.gather(ranked.ids, nodes.add("Min", drawn, last)), certain)
 
 
-def _candidates(nodes: Nodes, logits: str, shape: Shape) -> tuple[str, str]:
+def _candidates(nodes: Nodes, logits: str, spec: LogitsSpec) -> tuple[str, str]:
     """The largest logits and their ids, ``[n, candidates]``; of equal logits, lower ids first.
 
     The ``k`` largest values are in the ``k`` blocks with the largest maxima, so two searches of
     few values replace one search of a whole vocabulary. Block ``i`` holds every
     ``num_blocks``-th token from ``i`` on.
     """
-    count, width = shape.num_candidates, shape.vocabulary
+    count, width = spec.num_candidates, spec.vocabulary
     num_blocks = -(-width // _RANK_BLOCK)
     if num_blocks > 2 * count:
         width = num_blocks * _RANK_BLOCK
-        logits = _padded(nodes, logits, shape, width)
+        logits = _padded(nodes, logits, spec, width)
         blocks = nodes.reshape(logits, -1, _RANK_BLOCK, num_blocks)
         _, block = nodes.top_k(nodes.reduce("ReduceMax", blocks, 1, keep=False), count)
         offsets = num_blocks * np.arange(_RANK_BLOCK)[None, :, None]
@@ -195,7 +195,7 @@ def is_finite(nodes: Nodes, logits: str, best: str = "") -> str:
     ONNX does not define the maximum of a row with a NaN, but its sum is NaN.
 
     Args:
-        nodes: of the graph.
+        nodes: the graph under construction.
         logits: ``[n, vocabulary]``.
         best: their maximum ``[n, 1]``, if there is a node for it already.
     """
@@ -210,11 +210,11 @@ def is_finite(nodes: Nodes, logits: str, best: str = "") -> str:
     )
 
 
-def _padded(nodes: Nodes, logits: str, shape: Shape, width: int) -> str:
+def _padded(nodes: Nodes, logits: str, spec: LogitsSpec, width: int) -> str:
     """The logits with columns of -inf appended, up to ``width``."""
-    if width == shape.vocabulary:
+    if width == spec.vocabulary:
         return logits
-    pads = nodes.constant(np.array([0, 0, 0, width - shape.vocabulary]))
+    pads = nodes.constant(np.array([0, 0, 0, width - spec.vocabulary]))
     return nodes.add("Pad", logits, pads, nodes.constant(np.float32(-np.inf)))
 
 
@@ -234,10 +234,10 @@ def _parameter(nodes: Nodes, column: int) -> str:
     return nodes.slice(PARAMETERS, column, column + 1)
 
 
-METHODS: dict[SamplingMethod, Callable[[Nodes, str, Shape, bool], Selection]] = {
+METHODS: dict[SamplingMethod, Callable[[Nodes, str, LogitsSpec, bool], Selection]] = {
     SamplingMethod.GREEDY: _greedy,
     SamplingMethod.MULTINOMIAL: _multinomial,
     SamplingMethod.TOP_K: _top_k,
     SamplingMethod.NUCLEUS: _nucleus,
 }
-"""By (nodes, logits ``[n, vocabulary]``, shape, whether the logits are unedited)."""
+"""Arguments: nodes, logits ``[n, vocabulary]``, their spec, whether they are unedited."""

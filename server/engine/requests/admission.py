@@ -1,7 +1,7 @@
-"""Admission control: sequences and tokens that are accepted, per model and per client.
+"""Admission control: limits on accepted sequences and tokens, per model and per client.
 
-It reads no clock and knows no lanes: the engine reports what it accepted and what ended. Integers
-alone decide whether a request is accepted; times are estimates for callers.
+It reads no clock and knows no lanes: the engine reports accepted and ended jobs. The times are
+estimates: for retry delays, and to reject requests that would miss their deadline.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from server.errors import Limit, OverloadedError, RequestTooLargeError, Resource
 
 MIN_RETRY_SECONDS = 0.1
 MAX_RETRY_SECONDS = 30.0
-BULK_QUARTERS = 3  # of a model's limits, for bulk work
+BULK_QUARTERS = 3  # bulk work may use three quarters of a model's limits
 _SMOOTHING = 0.1  # weight of a new measurement in an exponential moving average
 _NANOSECONDS = 1_000_000_000
 
@@ -27,7 +27,7 @@ class AdmissionLimits:
 
 
 class Admission:
-    """The jobs that one model has accepted and that did not end yet.
+    """Counts the accepted jobs of one model that have not ended.
 
     Args:
         name: of the model, for error messages.
@@ -64,30 +64,31 @@ class Admission:
             RequestTooLargeError: it exceeds the limits even of an idle model.
             OverloadedError: the model is at its limits, or the queue is longer than the deadline.
         """
-        most, after = self._limits.max_accepted, self._accepted + cost
-        if cost.num_sequences > most.num_sequences:
+        max_accepted, total = self._limits.max_accepted, self._accepted + cost
+        if cost.num_sequences > max_accepted.num_sequences:
             raise RequestTooLargeError(
                 f"the request needs {cost.num_sequences} sequences, at most "
-                f"{most.num_sequences} are accepted",
-                limit=most.num_sequences,
+                f"{max_accepted.num_sequences} are accepted",
+                limit=max_accepted.num_sequences,
                 requested=cost.num_sequences,
                 resource=Resource.SEQUENCES,
             )
-        if cost.num_tokens > most.num_tokens:
+        if cost.num_tokens > max_accepted.num_tokens:
             raise _too_many_tokens(
                 cost,
-                most.num_tokens,
-                f"the request needs up to {cost.num_tokens} tokens, at most {most.num_tokens} "
-                "are accepted",
+                max_accepted.num_tokens,
+                f"the request needs up to {cost.num_tokens} tokens, at most "
+                f"{max_accepted.num_tokens} are accepted",
             )
         if is_bulk and self._accepted.num_sequences:
-            most = Cost(
-                most.num_sequences * BULK_QUARTERS // 4, most.num_tokens * BULK_QUARTERS // 4
+            max_accepted = Cost(
+                max_accepted.num_sequences * BULK_QUARTERS // 4,
+                max_accepted.num_tokens * BULK_QUARTERS // 4,
             )
-        if after.num_sequences > most.num_sequences:
-            raise self._full(Limit.QUEUE_ROWS, after, most)
-        if after.num_tokens > most.num_tokens:
-            raise self._full(Limit.QUEUE_TOKENS, after, most)
+        if total.num_sequences > max_accepted.num_sequences:
+            raise self._queue_full_error(Limit.QUEUE_ROWS, total, max_accepted)
+        if total.num_tokens > max_accepted.num_tokens:
+            raise self._queue_full_error(Limit.QUEUE_TOKENS, total, max_accepted)
         wait = self.wait_seconds(cost)
         if remaining_seconds is not None and wait > 0:
             needed = wait + self._first_token_seconds
@@ -95,7 +96,7 @@ class Admission:
                 raise OverloadedError(
                     f"the queue of model {self.name!r} is about {needed:.1f} s long, the deadline "
                     f"is in {max(remaining_seconds, 0.0):.1f} s",
-                    _retry(needed - remaining_seconds),
+                    _clamped_retry_seconds(needed - remaining_seconds),
                     Limit.DEADLINE,
                 )
 
@@ -113,26 +114,27 @@ class Admission:
             self._first_token_seconds = _smoothed(self._first_token_seconds, first_token)
 
     def wait_seconds(self, cost: Cost) -> float:
-        """An estimate of a request's queue time; 0 until a job ended."""
-        after, running = self._accepted + cost, self._limits.max_running
+        """An estimate of a request's time in the queue, in seconds; 0 until a job has ended."""
+        total, running = self._accepted + cost, self._limits.max_running
         if not self._accepted.num_sequences:
             return 0.0
+        # How many rounds of running jobs it takes to run everything accepted.
         waves = max(
-            after.num_sequences / running.num_sequences, after.num_tokens / running.num_tokens
+            total.num_sequences / running.num_sequences, total.num_tokens / running.num_tokens
         )
         return max(waves - 1.0, 0.0) * self._service_seconds
 
-    def _full(self, limit: Limit, after: Cost, most: Cost) -> OverloadedError:
-        """Tells the caller to retry when enough jobs are likely to have ended."""
+    def _queue_full_error(self, limit: Limit, total: Cost, max_accepted: Cost) -> OverloadedError:
+        """The error of a full queue, with an estimate of when enough jobs will have ended."""
         running = self._limits.max_running
         waves = max(
-            (after.num_sequences - most.num_sequences) / running.num_sequences,
-            (after.num_tokens - most.num_tokens) / running.num_tokens,
+            (total.num_sequences - max_accepted.num_sequences) / running.num_sequences,
+            (total.num_tokens - max_accepted.num_tokens) / running.num_tokens,
         )
         unit = "requests" if limit == Limit.QUEUE_ROWS else "tokens"
         return OverloadedError(
             f"the queue of model {self.name!r} is full: it holds no more {unit}",
-            _retry(waves * self._service_seconds),
+            _clamped_retry_seconds(waves * self._service_seconds),
             limit,
         )
 
@@ -177,7 +179,7 @@ class ClientBuckets:
                 f"the request needs up to {cost.num_tokens} tokens, one client may ask for "
                 f"{self._rate.burst} at once",
             )
-        wait = self._after(client, cost, now) - now - self._nanoseconds(self._rate.burst)
+        wait = self._full_at_after(client, cost, now) - now - self._nanoseconds(self._rate.burst)
         if wait > 0:
             raise OverloadedError(
                 f"a client may ask for {self._rate.per_second} tokens per second",
@@ -187,16 +189,17 @@ class ClientBuckets:
 
     def spend(self, client: str, cost: Cost, now: int) -> None:
         """Spends a cost that :meth:`check` accepted."""
-        self._full_at[client] = self._after(client, cost, now)
+        self._full_at[client] = self._full_at_after(client, cost, now)
         self._full_at.move_to_end(client)
         while len(self._full_at) > self._rate.max_clients:
             self._full_at.popitem(last=False)
 
-    def _after(self, client: str, cost: Cost, now: int) -> int:
+    def _full_at_after(self, client: str, cost: Cost, now: int) -> int:
+        """When the client's bucket will be full again if it spends ``cost`` at ``now``."""
         return max(self._full_at.get(client, now), now) + self._nanoseconds(cost.num_tokens)
 
     def _nanoseconds(self, num_tokens: int) -> int:
-        """The time in which ``num_tokens`` flow into a bucket."""
+        """The time in which ``num_tokens`` are added to a bucket."""
         return num_tokens * _NANOSECONDS // self._rate.per_second
 
 
@@ -210,7 +213,7 @@ def _too_many_tokens(cost: Cost, limit: int, description: str) -> RequestTooLarg
     )
 
 
-def _retry(seconds: float) -> float:
+def _clamped_retry_seconds(seconds: float) -> float:
     return min(max(seconds, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Which lanes have work: a lane that is alone may use all cores."""
+"""Records which lanes have work. The only busy lane may use all cores."""
 
 
 class BusyLanes:
@@ -9,14 +9,14 @@ class BusyLanes:
         self._lanes: set[int] = set()
 
     def enter(self, lane: int) -> None:
-        """``lane`` has work."""
+        """Marks ``lane`` as busy."""
         self._lanes.add(lane)
 
     def leave(self, lane: int) -> None:
-        """``lane`` is idle."""
+        """Marks ``lane`` as idle."""
         self._lanes.discard(lane)
 
     @property
-    def is_one(self) -> bool:
-        """Whether at most one lane has work: the one that asks."""
+    def has_at_most_one(self) -> bool:
+        """Whether at most one lane has work: True tells a busy lane that no other lane has any."""
         return len(self._lanes) <= 1

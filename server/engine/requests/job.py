@@ -1,4 +1,4 @@
-"""What callers ask of an engine: jobs, and what they cost at most."""
+"""Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from server.engine.decoding.options import (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The most that jobs take: sequences, and prompt and generated tokens."""
+    """Upper bounds on what jobs use: sequences, and tokens of prompts and outputs."""
 
     num_sequences: int
     num_tokens: int
@@ -43,20 +43,20 @@ class GenerationJob:
 
     Attributes:
         prompt: the decoder's first token ids, at least one.
-        max_new_tokens: for each output; 0 only reads the prompt.
+        max_new_tokens: for each output; 0 only prefills the prompt.
         source: the encoder's token ids; empty for a decoder-only model.
         eos: tokens that end an output.
         sampling: how the next token is drawn.
-        logits_options: what changes the logits before that.
+        logits_options: changes to the logits before sampling.
         beams: beam search; the outputs are its best hypotheses.
-        num_outputs: outputs after the one prompt. Without ``beams`` and ``alternatives`` they are
-            samples, each with a random generator of its own (``seed + output``).
+        num_outputs: outputs of the job. Without ``beams`` and ``alternatives`` they are
+            samples, each with its own random generator (``seed + output``).
         alternatives: the outputs begin with the likeliest first tokens, one each.
         constraint: a grammar that each output follows.
         logprob_options: which log-probabilities and attention to return.
-        priority: a higher one is served earlier.
+        priority: jobs of higher priority are served earlier.
         deadline: the client's timeout, in the engine's clock (seconds).
-        finish_by: when to stop and return the partial output, in the same clock.
+        finish_by: when to stop and return the partial output, in the same clock (seconds).
     """
 
     prompt: tuple[int, ...]
@@ -76,7 +76,7 @@ class GenerationJob:
 
     @property
     def num_sequences(self) -> int:
-        """Slots that it needs at most."""
+        """The most slots that the job needs."""
         return self.num_outputs if self.beams is None else self.beams.size
 
     @property
@@ -92,9 +92,9 @@ class EncodingJob:
     Attributes:
         token_ids: at least one.
         segment_ids: one for each token; empty means all 0.
-        logit_positions: of a masked language model, the tokens to predict.
-        wants_tokens: return each token's vector as well, of an embedding model.
-        is_bulk: background work that others may overtake.
+        logit_positions: indices of the tokens to predict, for a masked language model.
+        wants_tokens: also return each token's vector, from an embedding model.
+        is_bulk: background work, which other texts may overtake.
         deadline: the client's timeout, in the engine's clock (seconds).
     """
 

@@ -7,9 +7,9 @@ from server.engine.requests.job import Cost
 from server.engine.requests.update import JobUpdate
 from server.errors import RETRY_SECONDS, EngineStoppedError, Limit, OverloadedError
 
-# Unread values (tokens, log-probabilities) of a job, after which it is cancelled.
+# A job with more unread values (tokens, log-probabilities) is cancelled.
 MAX_UNREAD_VALUES = 1 << 16
-# Updates that are coalesced into one for each output.
+# At most this many updates are coalesced at a time.
 MAX_COALESCED_UPDATES = 64
 
 
@@ -18,18 +18,18 @@ class JobHandle:
     """One accepted job. Await :meth:`next` until an update ``is_last``.
 
     Attributes:
-        id: of the job.
-        lane: that runs it.
-        model: its number in the lanes.
-        cost: that was admitted.
-        coalesce_updates: the reader wants whole outputs, and is woken once for many tokens.
+        id: the job's.
+        lane: index of the lane that runs the job.
+        model_id: by which the lanes look up the worker.
+        cost: the admitted cost.
+        coalesce_updates: joins many updates into one, for a reader that wants whole outputs.
         is_done: the last update was pushed, or the engine stopped.
         is_overrun: the reader was too slow; the job is cancelled.
     """
 
     id: int
     lane: int
-    model: int
+    model_id: int
     cost: Cost
     coalesce_updates: bool = False
     is_done: bool = False
@@ -82,7 +82,7 @@ class JobHandle:
         self._updates.put_nowait(None)
 
     def _coalesce(self, update: JobUpdate) -> None:
-        """Holds updates until the last one, or until there are enough; one for each output."""
+        """Holds updates until the last, or enough of them; then queues one update per output."""
         self._held.append(update)
         if not update.is_last and len(self._held) < MAX_COALESCED_UPDATES:
             return
@@ -105,5 +105,5 @@ def _joined(parts: list[JobUpdate]) -> JobUpdate:
 
 
 def _num_values(update: JobUpdate) -> int:
-    """About how many values an update keeps in memory."""
+    """Approximate number of values that an update keeps in memory."""
     return 1 + len(update.tokens) + sum(1 + 2 * len(logprob.top) for logprob in update.logprobs)

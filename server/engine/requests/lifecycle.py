@@ -1,6 +1,6 @@
-"""The life of a sequence or of a text to encode, as one transition table.
+"""The lifecycle of a sequence, or of a text to encode, as one transition table.
 
-It is the only state machine of a request: whatever depends on how far a sequence is, asks for its
+It is the only state machine of a request: code that depends on a sequence's progress checks its
 phase. Every sequence ends in exactly one outcome.
 
 ::
@@ -15,11 +15,11 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """How far a sequence is."""
+    """The progress of a sequence."""
 
     WAITING = "waiting"  # in the queue, without a slot
-    ENCODING = "encoding"  # admitted; the encoder has not run over its source or text yet
-    PREFILLING = "prefilling"  # the decoder reads its prompt
+    ENCODING = "encoding"  # admitted; the encoder runs over its source or text next
+    PREFILLING = "prefilling"  # the decoder processes its prompt
     DECODING = "decoding"  # at least one token was generated
     CANCELLING = "cancelling"  # the next step ends it
     FINISHED = "finished"
@@ -27,10 +27,10 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to a sequence."""
+    """An event of a sequence's lifecycle."""
 
     ENCODE = "encode"  # it is admitted, and the encoder runs first
-    PREFILL = "prefill"  # it is admitted or encoded, and the decoder reads its prompt next
+    PREFILL = "prefill"  # it is admitted or encoded, and its prompt is prefilled next
     TOKEN = "token"  # its next token was chosen
     CANCEL = "cancel"
     FINISH = "finish"
@@ -73,10 +73,10 @@ def advance(phase: Phase, event: Event) -> Phase:
 
 
 def has_ended(phase: Phase) -> bool:
-    """Whether nothing can happen to the sequence any more."""
+    """Whether no event is possible any more."""
     return phase in {Phase.FINISHED, Phase.FAILED}
 
 
-def ending(outcome: Outcome) -> Event:
+def ending_event(outcome: Outcome) -> Event:
     """The event that ends a sequence with ``outcome``."""
     return Event.FAIL if outcome == Outcome.FAILED else Event.FINISH

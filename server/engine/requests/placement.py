@@ -1,4 +1,4 @@
-"""Which lane gets a new job: a pure function of the load of each lane."""
+"""Chooses the lane for a new job: a pure function of the load of each lane."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,9 @@ def choose_lane(
 ) -> int:
     """The lane for a job.
 
-    The least loaded device gets it. While one lane of that device has all of its work, and little
-    of it, that lane gets the job too, and can use the whole device; else the least loaded lane.
+    It is on the least loaded device. If one lane has all work of that device, and would have at
+    most ``single_lane_max_sequences`` sequences, it gets the job too, since a lane alone can use
+    the whole device. Otherwise the least loaded lane gets it.
 
     Args:
         loads: sequences of each lane. Lanes of a device are neighbours, and each device has the

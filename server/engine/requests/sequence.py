@@ -1,4 +1,4 @@
-"""A sequence that is generated: its tokens, how many of them are cached, and its phase."""
+"""A generated sequence: its tokens, how many of them are cached, and its phase."""
 
 from dataclasses import dataclass, field
 
@@ -21,16 +21,16 @@ class DecodingSequence:
 
     Attributes:
         id: unique among the sequences of a worker.
-        job: what it works on.
+        job: to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
-        takes_argmax: its next token is the likeliest one, whatever came before.
-        output: which one of the job's.
+        takes_argmax: its next token is the argmax of the unprocessed logits.
+        output: index of its output in the job.
         generator: random numbers for sampling.
         constraint: the state of its grammar.
-        logits_processors: what changes its logits.
+        logits_processors: change its logits before a token is selected.
         phase: see :mod:`server.engine.requests.lifecycle`.
-        tokens: the decoder's: the prompt, then the generated ones.
-        num_cached_tokens: the first of ``tokens``, which the model has read into the slot.
+        tokens: the prompt's, then the generated ones.
+        num_cached_tokens: the first of ``tokens``, whose keys and values are in the slot.
         num_reserved_slots: slots kept free for the sequences that will fork from it.
     """
 
@@ -49,9 +49,9 @@ class DecodingSequence:
 
     @classmethod
     def first_of(cls, id_: int, job: GenerationJob) -> "DecodingSequence":
-        """The sequence that reads the prompt; it reserves slots for those that fork from it."""
+        """The sequence that prefills the prompt; it reserves slots for those that fork from it."""
         processors = logits_processors(job.logits_options, job.eos)
-        limits = [at for at in (job.finish_by, job.deadline) if at is not None]
+        limits = [time for time in (job.finish_by, job.deadline) if time is not None]
         return cls(
             id_,
             job,
@@ -86,7 +86,7 @@ class DecodingSequence:
 
     @property
     def num_remaining_tokens(self) -> int:
-        """Known tokens that the model has not read yet: 1 while decoding."""
+        """Tokens that are not cached yet: 1 while decoding."""
         return len(self.tokens) - self.num_cached_tokens
 
     @property
@@ -103,7 +103,7 @@ class DecodingSequence:
 
     @property
     def edits(self) -> list[LogitsEdit]:
-        """What the options change in the next token's logits, in the order of application."""
+        """The processors' edits of the next token's logits, in the order of application."""
         history = TokenHistory(self.tokens, len(self.job.prompt))
         edits = (process(history) for process in self.logits_processors)
         return [edit for edit in edits if edit is not None]

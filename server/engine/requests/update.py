@@ -1,4 +1,4 @@
-"""What an engine reports of a job: updates of its outputs, and how each output ended."""
+"""The updates of a job's outputs, and how each output ended."""
 
 from dataclasses import dataclass
 
@@ -31,16 +31,17 @@ class JobUpdate:
     Attributes:
         id: of the job.
         tokens: new token ids.
-        vector: an encoder's result: ``[width]``, or ``[length, width]`` of a model with one vector
-            for each token, or ``[positions, vocabulary]`` of a masked language model.
+        vector: an encoder's result: ``[width]``; ``[length, width]`` from a model with one vector
+            per token; or ``[positions, vocabulary]`` from a masked language model.
         token_vectors: ``[length, width]``, if the job wants them.
         completion: how the output ended; None while it goes on.
-        output: which one of the job's.
-        logprobs: those of ``tokens``, if the job wants them.
-        prompt_logprobs: with the end, those of the prompt's tokens but the first.
-        score: with the end, that of a beam search's hypothesis.
-        attention: with the end, ``[tokens, layers, heads, source]``, if the job wants it.
-        token_times: when each token was known (``time.monotonic``, seconds); empty means now.
+        output: index of the output in the job.
+        logprobs: of ``tokens``, if the job wants them.
+        prompt_logprobs: in the last update, of the prompt's tokens except the first.
+        score: in the last update, the score of a beam search's hypothesis.
+        attention: in the last update, ``[tokens, layers, heads, source]``, if the job wants it.
+        token_times: when the loop received each token of a coalesced update (``time.monotonic``,
+            seconds); else empty.
         has_more: other outputs of the job continue after this one's end.
     """
 
@@ -65,7 +66,7 @@ class JobUpdate:
 
 @dataclass(slots=True)
 class JobTimes:
-    """When a job reached its stages: seconds in the engine's clock."""
+    """When a job was submitted, admitted and had its first token: seconds in the engine's clock."""
 
     submitted: float
     started: float | None = None

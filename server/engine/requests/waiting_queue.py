@@ -4,14 +4,14 @@ import bisect
 
 from server.engine.requests.sequence import DecodingSequence
 
-# One step of priority is worth this much waiting, so that nothing starves.
+# One step of priority counts as this much waiting time, so that low priorities do not starve.
 PRIORITY_SECONDS = 10.0
 
 
 class WaitingQueue:
     """Sequences by arrival; one step of priority counts as :data:`PRIORITY_SECONDS` earlier.
 
-    ``items`` are for reading only.
+    ``items`` is in the order to serve; callers must not change it.
     """
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ _COPY_TYPES = (
 )
 
 
-class Device(Protocol):
-    """What :class:`DeviceMemory` needs of a backend."""
+class DeviceBackend(Protocol):
+    """The methods of a backend that :class:`DeviceMemory` uses."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -38,7 +38,8 @@ class Device(Protocol):
 class _Geometry(NamedTuple):
     """A tensor as units of ``width`` bytes: one for each token of each head of each row.
 
-    Unit ``(row * heads + head) * length + token``; a tensor without tokens has one unit a row.
+    Their order is ``(row * heads + head) * length + token``. A tensor without tokens has one unit
+    per row.
     """
 
     heads: int
@@ -60,10 +61,10 @@ class DeviceMemory:
 
     Args:
         device: allocates the tensors and runs the graphs.
-        layouts: of the tensors, by name.
+        layouts: the tensors to allocate, by name.
     """
 
-    def __init__(self, device: Device, layouts: Mapping[str, Layout]) -> None:
+    def __init__(self, device: DeviceBackend, layouts: Mapping[str, Layout]) -> None:
         self._device = device
         self._layouts = dict(layouts)
         self._tensors = {
@@ -141,7 +142,7 @@ class DeviceMemory:
         bound.run(inputs)
 
     def _groups(self, names: tuple[str, ...]) -> dict[_Geometry, int]:
-        """The distinct geometries of these tensors, numbered; each shares its unit indices."""
+        """Numbers the distinct geometries of these tensors; equal ones share their index lists."""
         distinct = dict.fromkeys(_geometry(self._layouts[name]) for name in names)
         return {geometry: number for number, geometry in enumerate(distinct)}
 
@@ -151,7 +152,7 @@ class DeviceMemory:
         names: tuple[str, ...],
         build: Callable[[Sequence[int], Sequence[int]], onnx.ModelProto],
     ) -> BoundGraph:
-        """The graph for these tensors, bound to them; built and loaded once."""
+        """The graph that ``build`` makes for these tensors, bound to them; loaded once."""
         if names not in cache:
             layouts, groups = [self._layouts[name] for name in names], self._groups(names)
             types = [_copy_type(_unit_bytes(layout))[1] for layout in layouts]

@@ -1,8 +1,8 @@
 """Small ONNX graphs that copy and clear parts of tensors in place, on any device.
 
 A tensor is viewed as ``[units, width]``, where a unit holds the numbers of one head and one token.
-Two index lists say which units to copy where; the units never leave the device. Units are copied
-as bits, so any element type can be copied as another type of the same width.
+Two index lists give the source and target units of a copy, which never leaves the device. Units
+are copied bit by bit, so any element type can be copied as another type of the same width.
 
 ``ScatterND`` updates in place if its input and output share memory, and then writes only the
 indexed units: ONNX Runtime's CPU and CUDA kernels both compare the pointers
@@ -33,7 +33,7 @@ def move_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
 
 
 def write_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
-    """As :func:`move_graph`, but copies from other tensors, ``source.I [units, width]``."""
+    """Copies as :func:`move_graph` does, but from other tensors, ``source.I [units, width]``."""
     nodes = [_gather(f"source.{index}", group, index) for index, group in enumerate(groups)]
     sources = [
         helper.make_tensor_value_info(f"source.{index}", type_, [f"s{index}", f"w{index}"])
@@ -43,7 +43,7 @@ def write_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
 
 
 def zero_graph(groups: Sequence[int], types: Sequence[int]) -> onnx.ModelProto:
-    """As :func:`move_graph`, but zeroes the units ``to``; it has no input ``from``."""
+    """Zeroes the units ``to``; otherwise as :func:`move_graph`, without the inputs ``from``."""
     nodes, constants = [], []
     for index, (group, type_) in enumerate(zip(groups, types, strict=True)):
         constants.append(helper.make_tensor(f"zero.{index}", type_, [1], [0]))

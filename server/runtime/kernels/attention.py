@@ -1,6 +1,6 @@
 """Replaces ``com.microsoft.GroupQueryAttention`` in fp32: native/attention_operator.h.
 
-Results differ by rounding only. A node that needs what the native operator lacks stays as it is.
+Results differ by rounding only. Nodes with unsupported attributes or inputs are not replaced.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ _SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Of each ``GroupQueryAttention`` that the native operator can compute."""
+    """Replaces each ``GroupQueryAttention`` that the native operator supports."""
     for node in graph.nodes:
         if node.op_type != STANDARD_OPERATOR:
             continue
@@ -65,7 +65,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _settings(node: onnx.NodeProto) -> dict[str, Any] | None:
-    """The native node's attributes; None if ``node`` has others that matter."""
+    """The native node's attributes; None if ``node`` has an attribute that is not supported."""
     given = _attributes(node)
     given.pop("do_rotary", 0)
     settings = {name: given.pop(name, default) for name, default in ATTRIBUTES.items()}
@@ -90,7 +90,7 @@ def _has_supported_inputs(graph: GraphIndex, node: onnx.NodeProto) -> bool:
 
 
 def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
-    """In the order of native/attention_operator.h."""
+    """The inputs of the native node, in the order of native/attention_operator.h."""
     inputs = _padded_inputs(node)
     if not _attributes(node).get("do_rotary", 0):
         inputs[_COS] = inputs[_SIN] = ""

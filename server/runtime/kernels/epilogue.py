@@ -1,4 +1,4 @@
-"""Fuses what follows a matrix product into it: bias, activation, residual (native/epilogue.h)."""
+"""Fuses a matrix product with its epilogue: bias, activation, residual (native/epilogue.h)."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,7 +11,7 @@ from server.runtime.contract import Array
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
 
-PANEL_WIDTH = 16  # outputs side by side in a packed panel
+PANEL_WIDTH = 16  # outputs in a packed panel
 
 
 class Activation(IntEnum):

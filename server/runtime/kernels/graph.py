@@ -1,4 +1,4 @@
-"""An index of an ONNX graph for the patterns: producers, consumers, shapes and constants."""
+"""An index of an ONNX graph: producers, consumers, shapes and constants. For pattern matching."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class GraphIndex:
     def producer(
         self, consumer: onnx.NodeProto | None, index: int, operator: str
     ) -> onnx.NodeProto | None:
-        """The node that produces input ``index`` of ``consumer``, if it is such an operator."""
+        """The node that produces input ``index`` of ``consumer``, if it is an ``operator``."""
         node = None if consumer is None else self.producers.get(consumer.input[index])
         return node if node is not None and node.op_type == operator else None
 
@@ -69,7 +69,7 @@ class GraphIndex:
         return self._shapes.get(name, ())
 
     def have_same_shape(self, one: str, other: str) -> bool:
-        """Whether both values are known to have the same shape, whatever the inputs' sizes."""
+        """Whether both values have the same known shape for all sizes of the inputs."""
         shape = self.shape(one)
         return bool(shape) and all(shape) and shape == self.shape(other)
 

@@ -17,7 +17,7 @@ from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import load_function
 
 OPERATOR = "DynamicInt8MatMul"
-KR = 4  # inputs of an output that lie side by side: native/int8_matmul.h
+KR = 4  # adjacent inputs of an output in packed weights: native/int8_matmul.h
 MAX_INPUTS = 1 << 16
 _ZERO_POINT = 128  # of quantized rows
 
@@ -35,7 +35,7 @@ class _Product:
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Of each int8 product whose sums fit the kernel's lanes."""
+    """Replaces each int8 product whose sums fit the kernel's 16-bit lanes."""
     for node in graph.nodes:
         product = _match(graph, node)
         if product is None:
@@ -88,7 +88,7 @@ def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:
 
 
 def _input_factors(graph: GraphIndex, x: str, num_inputs: int) -> tuple[str, str]:
-    """Splits ``x`` into a value and its constant factors, if it is their product; else "".
+    """If ``x`` is a value times constant factors, returns both; else ``x`` and "".
 
     The native operator multiplies by the factors as it quantizes.
     """
@@ -146,7 +146,7 @@ def pair_groups(groups: Array) -> tuple[Array, Array]:
         first input of each group.
 
     Raises:
-        MemoryError
+        MemoryError: the native function has no memory.
     """
     num_panels, num_groups = groups.shape[:2]
     order = np.zeros((num_panels, 1 + num_groups), np.uint16)

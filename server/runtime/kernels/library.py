@@ -1,4 +1,4 @@
-"""The native library built from ``native/``, and which of its kernels to use on this CPU."""
+"""Loads the native library built from ``native/``, and asks it for the kernels of this CPU."""
 
 import ctypes
 from collections.abc import Callable
@@ -25,8 +25,8 @@ class Kernels(IntFlag):
 class NativeFunction(NamedTuple):
     """A function of the library, loaded twice.
 
-    ``holding_gil`` keeps the global interpreter lock: for calls of some microseconds, which is
-    less than it takes to get the lock back. ``releasing_gil`` lets other threads run.
+    ``holding_gil`` keeps the global interpreter lock: for calls of a few microseconds, which are
+    shorter than the time to reacquire the lock. ``releasing_gil`` lets other threads run.
     """
 
     holding_gil: Callable[..., Any]
@@ -62,7 +62,7 @@ def preferred_kernels() -> Kernels:
 
 
 def use_registers(bits: int) -> bool:
-    """Chooses the register width of everything packed and run from now on.
+    """Sets the register width for all later packing and runs.
 
     For tests and benchmarks.
 

@@ -25,7 +25,7 @@ _VALUES_PER_MILLISECOND = 2_000_000
 
 
 class TopTokenRows(NamedTuple):
-    """For rows of logits: log-sum-exp ``[rows]``; the top tokens ``[rows, count]``.
+    """Log-sum-exp ``[rows]`` and top tokens ``[rows, count]`` of rows of logits.
 
     A missing index is -1, with log-probability -inf.
     """
@@ -36,7 +36,7 @@ class TopTokenRows(NamedTuple):
 
 
 def log_sum_exp(row: Logits) -> float | None:
-    """``log(sum(exp(row)))`` of ``row [n]``; NaN if it has one."""
+    """``log(sum(exp(row)))`` of ``row [n]``; NaN if a value is NaN."""
     if _LOG_SUM_EXP is None or not _are_supported(row):
         return None
     return float(_LOG_SUM_EXP.holding_gil(row.ctypes.data, len(row)))

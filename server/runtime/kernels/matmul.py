@@ -14,7 +14,7 @@ OPERATOR = "PackedMatMul"
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Of each ``MatMul``, and each ``Gemm`` that only multiplies."""
+    """Replaces each product with a constant matrix: ``MatMul`` or plain ``Gemm``."""
     for node in graph.nodes:
         if (matrix := _constant_matrix(graph, node)) is None:
             continue
@@ -26,7 +26,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
 
 
 def pack(matrix: Array, epilogue: Epilogue) -> tuple[WeightFormat, Array]:
-    """Packs ``matrix [inputs, outputs]`` as native/matmul.h wants it: its format and bytes."""
+    """Packs ``matrix [inputs, outputs]`` as in native/matmul.h. Returns its format and bytes."""
     return compress(np.ascontiguousarray(epilogue.panels(matrix).swapaxes(0, 1)))
 
 

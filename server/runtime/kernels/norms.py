@@ -12,7 +12,7 @@ _FLOAT32 = 1  # value of the attribute stash_type
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Of each normalization over the last axis whose scale and bias are constant."""
+    """Replaces each normalization over the last axis whose scale and bias are constant."""
     for node in graph.nodes:
         if node.domain or node.op_type not in ("LayerNormalization", "RMSNormalization"):
             continue

@@ -1,7 +1,7 @@
 """Rewrites graphs to use the native operators that are faster than ONNX Runtime's.
 
-Bundles hold standard operators only. When the server loads a graph, each pattern that pays off on
-this CPU proposes replacements. Without the native library, graphs run as they are.
+Bundles hold standard operators only. When the server loads a graph, the patterns of the kernels
+that are faster on this CPU replace nodes. Without the native library, graphs run as they are.
 """
 
 import math
@@ -28,28 +28,29 @@ PATTERNS: dict[Kernels, Pattern] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Rewritten:
-    """A rewritten graph: a serialized model whose packed constants are in ``packed``, by name.
+class RewrittenGraph:
+    """A rewritten graph: a serialized model, and its packed constants by name.
 
-    ``rest_bytes`` is the size of its other constants.
+    ``unpacked_bytes``: the size of all other constants.
     """
 
     model: bytes
-    rest_bytes: int
+    unpacked_bytes: int
     packed: dict[str, Array] = field(repr=False)
 
 
-shared: "weakref.WeakValueDictionary[tuple[Path, int, int], Rewritten]" = (
+shared: "weakref.WeakValueDictionary[tuple[Path, int, int], RewrittenGraph]" = (
     weakref.WeakValueDictionary()
 )
 """The rewritten graphs in use, by path, modification time and size of the file."""
 _lock = threading.Lock()
 
 
-def rewritten(path: Path) -> Rewritten | None:
-    """The graph in ``path``, rewritten; sessions of one file share it.
+def load_rewritten(path: Path) -> RewrittenGraph | None:
+    """Rewrites the graph in ``path``; sessions of one file share the result.
 
-    Returns None if no pattern pays off. The file must have been verified against its bundle.
+    Returns None if no pattern matches, or no kernel is faster on this CPU. The file must have been
+    verified against its bundle.
     """
     with _lock:
         stat = path.stat()
@@ -60,7 +61,7 @@ def rewritten(path: Path) -> Rewritten | None:
         return graph
 
 
-def rewrite(path: Path, kernels: Kernels) -> Rewritten | None:
+def rewrite(path: Path, kernels: Kernels) -> RewrittenGraph | None:
     """Rewrites the graph in ``path`` with these kernels; None if nothing matches.
 
     Raises:
@@ -81,10 +82,10 @@ def rewrite(path: Path, kernels: Kernels) -> Rewritten | None:
     _replace_nodes(model.graph, found)
     packed = {name: array for r in found for name, array in r.initializers.items()}
     _drop_unused(model.graph)
-    rest_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
+    unpacked_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
     _declare_packed(model.graph, packed)
     model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    return Rewritten(model.SerializeToString(), rest_bytes, packed)
+    return RewrittenGraph(model.SerializeToString(), unpacked_bytes, packed)
 
 
 def _replace_nodes(graph: onnx.GraphProto, replacements: Iterable[Replacement]) -> None:

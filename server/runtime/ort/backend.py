@@ -20,7 +20,7 @@ from server.runtime.cuda.free_memory import free_bytes
 from server.runtime.devices import Device, NodePlacement
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import LIBRARY
-from server.runtime.kernels.rewrite import Rewritten, rewritten
+from server.runtime.kernels.rewrite import RewrittenGraph, load_rewritten
 from server.runtime.ort.dtypes import DTYPES
 from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, binding_arguments
 
@@ -79,7 +79,7 @@ class OrtBackend:
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
-            with_kernels = rewritten(path) if self._device.kind == "cpu" else None
+            with_kernels = load_rewritten(path) if self._device.kind == "cpu" else None
             if with_kernels is not None:
                 _use_kernels(options, with_kernels, path.parent)
             session, records = self._session(
@@ -102,9 +102,9 @@ class OrtBackend:
         return OrtGraph(session, device, records=records, keep_alive=with_kernels)
 
     def unshared_bytes(self, path: Path) -> int:
-        with_kernels = rewritten(path) if self._device.kind == "cpu" else None
+        with_kernels = load_rewritten(path) if self._device.kind == "cpu" else None
         if with_kernels is not None:
-            return with_kernels.rest_bytes
+            return with_kernels.unpacked_bytes
         return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
     def load_model(self, model: onnx.ModelProto) -> "OrtGraph":
@@ -121,7 +121,7 @@ class OrtBackend:
         return DeviceMemory(self, layouts) if self._has_device_memory else HostMemory(layouts)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """Implements :class:`server.runtime.cuda.device_memory.Device`."""
+        """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
         type_ = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         bound = self.load_model(memory_ops.zeros_graph(type_)).bind({})
         return bound.run_on_device({"shape": np.array(shape, np.int64)})["y"]
@@ -191,7 +191,7 @@ class OrtGraph:
     Several threads may run it at once, each with its own binding.
 
     Args:
-        session: of the graph.
+        session: runs the graph.
         device: whose memory holds inputs and outputs; None for host memory.
         records: whether repeated runs are recorded.
         keep_alive: memory that the session reads.
@@ -267,8 +267,10 @@ class OrtGraph:
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type([count], np.int64, *self._device)
 
 
-def _use_kernels(options: onnxruntime.SessionOptions, graph: Rewritten, directory: Path) -> None:
-    """Registers our operators, the weights packed for them, and the folder of the other weights."""
+def _use_kernels(
+    options: onnxruntime.SessionOptions, graph: RewrittenGraph, directory: Path
+) -> None:
+    """Registers the native operators, their packed weights, and the folder of the other weights."""
     options.register_custom_ops_library(str(LIBRARY))
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(directory)

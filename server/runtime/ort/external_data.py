@@ -10,7 +10,7 @@ from model.bundle import BundleError, Manifest
 
 # Operator domains that ONNX Runtime ships. No library is loaded for any other.
 _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
-# Operators in those domains that load files or code of their own.
+# Operators in those domains that load other files or code.
 _REFUSED_OPERATORS = {"EPContext", "PythonOp", "PythonOpGrad"}
 
 _Protobuf = Any  # any protobuf message: only the gRPC front end imports protobuf
@@ -20,8 +20,8 @@ def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
     """Checks that a graph reads only listed files and uses only ONNX Runtime's operators.
 
     Args:
-        directory: of the bundle.
-        manifest: of the bundle; its files are already verified.
+        directory: the bundle's.
+        manifest: the bundle's; its files are already verified.
         file: the graph, relative to ``directory``.
 
     Raises:

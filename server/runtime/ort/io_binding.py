@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions with memory bound to them: in host memory, and in device memory."""
+"""Graphs with memory bound to them by ONNX Runtime's ``IOBinding``: host or device memory."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
@@ -47,7 +47,7 @@ class HostBoundGraph:
     shapes stay the same: a run copies new values into the bound arrays.
 
     Args:
-        session: of the graph.
+        session: runs the graph.
         io_binding: an ``IOBinding`` of the session, with the states bound.
         outputs: the outputs to compute besides the states.
         keep_alive: the memory of the states.
@@ -92,7 +92,10 @@ class HostBoundGraph:
         return False
 
     def _output_values(self) -> dict[str, Any]:
-        """Outputs come in the order in which they were bound: the states first."""
+        """The outputs that are not states, by name.
+
+        ``IOBinding`` returns outputs in the order in which they were bound: the states first.
+        """
         values = self._io_binding.get_outputs()
         return dict(zip(self._outputs, values[len(values) - len(self._outputs) :], strict=True))
 
@@ -130,14 +133,14 @@ class HostBoundGraph:
 
 
 class DeviceBoundGraph(HostBoundGraph):
-    """As :class:`HostBoundGraph`, over device memory.
+    """Implements :class:`server.runtime.contract.BoundGraph` over device memory.
 
     All inputs go to the device in one copy, into a buffer that stays bound while their shapes
     stay the same. Inputs that the host reads stay in host memory, and are bound again when their
     values change.
 
     Args:
-        device: where the graph runs.
+        device: runs the graph.
         host_inputs: inputs that the host reads, besides all scalars.
     """
 
@@ -222,4 +225,10 @@ class DeviceBoundGraph(HostBoundGraph):
 
 def binding_arguments(tensor: Tensor) -> tuple[Any, ...]:
     """The arguments of ``IOBinding.bind_input`` and ``bind_output`` after the name."""
-    return tensor.device, tensor.index, element_type(tensor.dtype), tensor.shape, tensor.pointer
+    return (
+        tensor.device_kind,
+        tensor.device_number,
+        element_type(tensor.dtype),
+        tensor.shape,
+        tensor.pointer,
+    )

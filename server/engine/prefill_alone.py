@@ -13,11 +13,13 @@ from server.engine.requests.sequence import DecodingSequence
 def prefill_alone(
     runner: ModelRunner, group: SequenceGroup, sequence: DecodingSequence, slot: int, size: int
 ) -> HostLogits:
-    """Runs the decoder over a prompt's next ``size`` tokens and keeps in ``group`` what it wants.
+    """Runs the decoder over a prompt's next ``size`` tokens.
+
+    Stores the requested log-probabilities or attention weights in ``group``.
 
     Returns:
-        Logits ``[1, vocabulary]`` after the last of them; without meaning for a job that wants
-        attention, which generates nothing.
+        Logits ``[1, vocabulary]`` after the last of them; zeros for a job that wants attention,
+        which generates no tokens.
 
     Raises:
         ValueError: logits are not finite, or the model has no graph with attention weights.
@@ -32,7 +34,7 @@ def prefill_alone(
 def _score(
     runner: ModelRunner, group: SequenceGroup, sequence: DecodingSequence, slot: int, size: int
 ) -> HostLogits:
-    """Keeps the log-probability of each prompt token after those before it."""
+    """Stores the log-probability of each prompt token, given the tokens before it."""
     num_top = sequence.job.logprob_options.prompt_logprobs or 0
     index = sequence.num_cached_tokens
     for logits in runner.decode_all(sequence, slot, size):

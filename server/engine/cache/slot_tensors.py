@@ -27,18 +27,18 @@ class Span:
     first_token: int = 0
 
 
-class SlotCache:
+class SlotTensors:
     """One tensor ``[slots, *slot shape]`` for each state of a decode graph.
 
     Args:
         states: of the decode graph.
-        num_slots: sequences that it holds.
+        num_slots: the most sequences.
         max_length: tokens that a ``KV`` state holds per slot.
         max_source_length: tokens that a ``CROSS`` state holds per slot.
-        memory: makes the tensors.
+        memory: allocates the tensors.
 
     Attributes:
-        has_recurrent_states: a run overwrites states that a failed run has to restore.
+        has_recurrent_states: a run overwrites states, which must be restored if it fails.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SlotCache:
 
     @property
     def holds_prefixes(self) -> bool:
-        """Whether the first tokens of a slot can be reused by another sequence."""
+        """Whether another sequence can reuse the first tokens of a slot."""
         return all(state.role == StateRole.KV for state in self._states)
 
     def rows(self, first_slot: int, count: int) -> dict[tuple[str, str], Tensor]:
@@ -116,13 +116,13 @@ class SlotCache:
             self._memory.zero(names, slot)
 
     def save(self, first_slot: int, count: int) -> None:
-        """Saves the recurrent states of ``count`` slots from ``first_slot``, over the last save."""
+        """Saves the recurrent states of ``count`` slots from ``first_slot`` on."""
         if count and self.has_recurrent_states:
             saved = Move(first_slot, self._num_slots + first_slot, num_rows=count)
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
     def restore(self, first_slot: int, count: int) -> None:
-        """Puts back what :meth:`save` kept of these slots."""
+        """Restores the recurrent states that :meth:`save` saved of these slots."""
         if count and self.has_recurrent_states:
             saved = Move(self._num_slots + first_slot, first_slot, num_rows=count)
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
@@ -145,7 +145,7 @@ class SlotCache:
         self.move(moves)
 
     def move(self, moves: Sequence[tuple[int, int, Span]]) -> None:
-        """Copies ``(source slot, target slot, span)``: all is read before it is written."""
+        """Copies ``(source slot, target slot, span)``, as if every source were read first."""
         if not moves:
             return
         tokens = [Move(a, b, span.first_token, span.num_tokens) for a, b, span in moves]

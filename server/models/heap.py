@@ -1,10 +1,10 @@
-"""Returns free memory to the operating system."""
+"""Trims the C heap: returns its free memory to the operating system."""
 
 import ctypes
 from contextlib import suppress
 
 
-def release_free_memory() -> None:
+def trim_heap() -> None:
     """Calls glibc's ``malloc_trim(3)``; does nothing with other C libraries.
 
     A model's weights are many allocations, most of which the C library would otherwise keep.
