@@ -158,8 +158,8 @@ class Bench:
         return {"vectors": [result.vector for result in results]}
 
     async def tokens(self, message: Message) -> Message:
-        """Greedy tokens after each input; with ``is_told``, their log-probabilities too."""
-        logprob_options = WITH_LOGPROBS if message["is_told"] else NO_LOGPROBS
+        """Greedy tokens after each input; with ``with_logprobs``, their log-probabilities too."""
+        logprob_options = WITH_LOGPROBS if message["with_logprobs"] else NO_LOGPROBS
         results = await self._results(_inputs(message), message, logprob_options)
         return {
             "tokens": [result.tokens for result in results],

@@ -59,7 +59,7 @@ class ParityChecker:
         is_encoder = check.size.family == Family.ENCODER
         message = {
             "op": "vectors" if is_encoder else "tokens",
-            "is_told": check.with_logprobs,
+            "with_logprobs": check.with_logprobs,
             "inputs": _inputs(check.size),
             "max_new_tokens": 0 if is_encoder else NUM_NEW_TOKENS,
         }

@@ -28,7 +28,7 @@ def trie(first: int, value: int = 0, strings: bytes = b"a\0b\0") -> bytes:
 NODE = 1 << 10 | 1 << 8  # its children are at unit 1, where a value is
 
 
-def test_what_points_elsewhere_is_told() -> None:
+def test_what_points_elsewhere_with_logprobs() -> None:
     assert find_error(trie(NODE, 2)) == ""
     assert find_error(trie(NODE, 1)) == "a unit that points into a string"
     assert find_error(trie(NODE, 4)) == "a unit that points beyond the strings"
