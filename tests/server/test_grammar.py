@@ -203,7 +203,7 @@ def test_a_grammar_that_explodes_ends_at_the_librarys_bounds(
 def test_a_model_without_an_end_cannot_be_constrained(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     metaspace().save(str(path))
-    with pytest.raises(GrammarError, match="no token that ends"):
+    with pytest.raises(GrammarError, match="no end-of-sequence token"):
         GrammarCompiler(path, 2, ()).compile(Grammar(GrammarKind.REGEX, "a"))
 
 

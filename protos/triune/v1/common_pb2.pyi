@@ -95,7 +95,7 @@ class Timing(_message.Message):
     queue_seconds: _builtins.float
     """From admission to the request's first model run."""
     tokenize_seconds: _builtins.float
-    """Validation, chat template and tokenization."""
+    """Tokenization, including the chat template."""
     prefill_seconds: _builtins.float
     """Model runs over the prompt or the source until the first token; for
     encoders, the whole model run.
