@@ -52,7 +52,7 @@ check: setup
 # Every fault test, including those that `make test` leaves out because they load the machine or
 # take long: many connections, load beyond the server's capacity.
 faults: setup
-	$(VENV)/python -m pytest tests/faults tests/server/test_mixes.py tests/server/test_models.py \
+	$(VENV)/python -m pytest tests/faults tests/server/test_batch_invariance.py tests/server/test_models.py \
 		tests/server/test_startup.py tests/server/test_access.py tests/server/test_tls.py \
 		-m "heavy or not heavy"
 	$(VENV)/python -m scripts.faults

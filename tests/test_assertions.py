@@ -50,7 +50,7 @@ def called(name: str, path: Path, root: Path) -> tuple[Function, Path] | None:
     if first not in imports_of(path):
         return None
     module, original = imports_of(path)[first]
-    if rest:  # from tests.server import generating; generating.check(…)
+    if rest:  # from tests.server import worker_harness; worker_harness.check(…)
         module, original = f"{module}.{original}", rest
     file = file_of(module, root)
     if not file.exists() or original not in functions_of(file):

@@ -1,8 +1,8 @@
-"""Calls to encoders, to Tokenize and to ModelService, with every option at valid values."""
+"""Valid calls to encoders, Tokenize and ModelService that cover every option."""
 
 from collections.abc import Iterator
 
-from tests.compatibility.building import Fields, call
+from tests.compatibility.call_builder import Fields, call
 from tests.compatibility.wire import Call
 
 ANNA = "Anna lives in Paris, Peter works at the bank of London."
@@ -130,7 +130,7 @@ MODELS = (
 
 
 def calls() -> Iterator[Call]:
-    """All of them."""
+    """All calls of this module."""
     for name, fields in EMBED.items():
         yield call(f"Embed/{name}", "Embed", {"model": "embedder", "inputs": [ANNA], **fields})
     for name, (model, fields) in CLASSIFY.items():
@@ -157,20 +157,22 @@ def calls() -> Iterator[Call]:
 
 
 def _reranks() -> Iterator[Call]:
-    asked: Fields = {"query": "who works in london", "documents": DOCUMENTS}
-    given = {
+    base_fields: Fields = {"query": "who works in london", "documents": DOCUMENTS}
+    options = {
         "judge": {**RERANK, **RERANK_FUNCTIONS},
         "embedder": {**RERANK, **RERANK_PROMPTS},
     }
-    for model, named in given.items():
+    for model, named in options.items():
         for name, fields in named.items():
-            yield call(f"Rerank/{model}/{name}", "Rerank", {"model": model, **asked, **fields})
+            yield call(
+                f"Rerank/{model}/{name}", "Rerank", {"model": model, **base_fields, **fields}
+            )
 
 
 def _lengths() -> Iterator[Call]:
-    """Texts that are too long, of every call; some are refused."""
+    """Too long texts for every method; some are rejected."""
     both: Fields = {"query": "london", "documents": ["book", LONG]}
-    given: dict[str, tuple[str, Fields]] = {
+    cases: dict[str, tuple[str, Fields]] = {
         "Embed": ("embedder", {"inputs": ["book", LONG]}),
         "Classify": ("sorter", {"inputs": [LONG, "book"]}),
         "Tag": ("tagger", {"inputs": [LONG]}),
@@ -178,7 +180,7 @@ def _lengths() -> Iterator[Call]:
         "Answer": ("answerer", {"questions": [LONG_QUESTION]}),
         "Rerank": ("judge", both),
     }
-    for method, (model, fields) in given.items():
+    for method, (model, fields) in cases.items():
         for name, length in {**LENGTHS, **WINDOW_LENGTHS}.items():
             request = {"model": model, **fields, "length": length}
             yield call(f"{method}/length/{name}", method, request)
@@ -188,9 +190,9 @@ def _lengths() -> Iterator[Call]:
 
 
 def _streams() -> Iterator[Call]:
-    """EmbedStream: what a message does not say, an earlier one did."""
+    """EmbedStream: messages inherit unset fields from earlier ones."""
     first: Fields = {"id": 1, "model": "embedder", "inputs": [ANNA]}
-    given: dict[str, list[Fields]] = {
+    cases: dict[str, list[Fields]] = {
         "nothing": [],
         "one": [first],
         "several": [first, {"id": 2, "inputs": ["book", "film"]}, {"id": -3, "inputs": ["a"]}],
@@ -211,5 +213,5 @@ def _streams() -> Iterator[Call]:
         "bad-option": [{**first, "options": {"dimensions": 7}}],
         "bad-length": [{**first, "inputs": [LONG]}],
     }
-    for name, requests in given.items():
+    for name, requests in cases.items():
         yield call(f"EmbedStream/{name}", "EmbedStream", *requests)

@@ -1,6 +1,6 @@
 """Exports the bundles of the compatibility tests: ``python -m tests.compatibility.export_bundles``.
 
-Run it only to record anew: the archive is meant to stay as an earlier version wrote it.
+Run it only to record again: the archive should stay as an earlier version wrote it.
 """
 
 import json
@@ -47,7 +47,7 @@ CHAT_TEMPLATE = (
 
 
 def word_pieces() -> Tokenizer:
-    """WordPiece as BERT has it, with a few words, letters and digits."""
+    """A BERT-style WordPiece tokenizer with a few words, letters and digits."""
     letters = string.ascii_lowercase + string.digits
     pieces = [*SPECIAL_PIECES, *".,:;!?'-()", *letters, *(f"##{letter}" for letter in letters)]
     vocabulary = {
@@ -67,7 +67,7 @@ def word_pieces() -> Tokenizer:
 
 
 def encoders(vocabulary_size: int) -> dict[str, Any]:
-    """A random model of transformers for each call to an encoder."""
+    """A transformers model with random weights for each encoder task."""
 
     def config(labels: Sequence[str] = (), **changes: Any) -> BertConfig:
         changes["attn_implementation"] = "eager"
@@ -85,7 +85,7 @@ def encoders(vocabulary_size: int) -> dict[str, Any]:
 
     tags = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
     several = config("abc", problem_type="multi_label_classification")
-    made = {
+    models_by_name = {
         "tagger": BertForTokenClassification(config(tags)),
         "answerer": BertForQuestionAnswering(config()),
         "filler": BertForMaskedLM(config()),
@@ -93,7 +93,9 @@ def encoders(vocabulary_size: int) -> dict[str, Any]:
         "sorter": BertForSequenceClassification(several),
         "embedder": BertModel(config(matryoshka_dimensions=[8, 16])),
     }
-    return {name: randomise(model, seed) for seed, (name, model) in enumerate(made.items())}
+    return {
+        name: randomise(model, seed) for seed, (name, model) in enumerate(models_by_name.items())
+    }
 
 
 def write_encoders(root: Path) -> None:
@@ -112,7 +114,7 @@ def write_encoders(root: Path) -> None:
 
 
 def write_trained(root: Path) -> None:
-    """The models that the tests trained, and variants of them with the same weights."""
+    """Tiny trained models, and variants with the same weights."""
     dates, decoder, classifier = tiny.dates()[0], tiny.decoder()[0], tiny.classifier()[0]
     for checkpoint in (dates, decoder, classifier):
         write_bundle(checkpoint, root)
@@ -138,7 +140,7 @@ def _manifest(root: Path, name: str) -> Any:
 
 
 def write_edited(root: Path) -> None:
-    """Bundles that say other things of the same graphs: to be refused, or to have less."""
+    """Edited manifests for the same graphs: invalid, or with fewer features."""
     _copy(root, "tiny-classifier", "refused", format_version=99)
     embedder = _manifest(root, "embedder")
     normalized = {**embedder["embedding"], "is_normalized": True}
@@ -169,7 +171,7 @@ def main() -> None:
         write_trained(root)
         write_encoders(root)
         write_edited(root)
-        # The preset's dictionary (64 MiB) spans all files: weights in several bundles cost once.
+        # The preset's 64 MiB dictionary spans all files, so shared weights are stored once.
         with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
             for path in sorted(root.iterdir()):
                 archive.add(path, path.name, filter=_anonymous)

@@ -1,8 +1,8 @@
-"""Calls to Generate and Translate, their streams, and Score: every option with valid values."""
+"""Valid calls to Generate, Translate, their streams and Score that cover every option."""
 
 from collections.abc import Iterator
 
-from tests.compatibility.building import Fields, call
+from tests.compatibility.call_builder import Fields, call
 from tests.compatibility.wire import Call
 
 DECODER, TRANSLATOR = "tiny-decoder", "dates"
@@ -13,7 +13,7 @@ SEEDED: Fields = {"temperature": 1.5, "seed": 11}
 SCHEMA = '{"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}'
 LARK = 'start: NUMBER "-" NUMBER\nNUMBER: /[0-9]{2}/'
 
-# Of a request to generate or to translate.
+# Options of Generate and Translate.
 OPTIONS: dict[str, Fields] = {
     "greedy": {},
     "temperature-0": {"sampling": {"temperature": 0.0}},
@@ -143,7 +143,7 @@ OPTIONS: dict[str, Fields] = {
     "version": {"version": "1"},
 }
 
-# Of encoder-decoders.
+# Options of encoder-decoders only.
 TRANSLATIONS: dict[str, Fields] = {
     "self-attention": {
         "response": {"attention": {"kind": 2, "average": True}},
@@ -164,7 +164,7 @@ TRANSLATIONS: dict[str, Fields] = {
     },
 }
 
-# Of decoders.
+# Options of decoder-only models.
 CONTINUATIONS: dict[str, Fields] = {
     "echo": {"response": {"echo": True}},
     "echo-of-hypotheses": {
@@ -185,7 +185,7 @@ CONTINUATIONS: dict[str, Fields] = {
 
 
 def calls() -> Iterator[Call]:
-    """All of them."""
+    """All calls of this module."""
     for name, fields in {**OPTIONS, **CONTINUATIONS}.items():
         yield from _both("Generate", DECODER, ["7,", "98,", "113,"], name, fields)
     for name, fields in {**OPTIONS, **TRANSLATIONS}.items():
@@ -197,7 +197,7 @@ def calls() -> Iterator[Call]:
 
 
 def _both(method: str, model: str, texts: list[str], name: str, fields: Fields) -> Iterator[Call]:
-    """The call and its stream."""
+    """The unary call and its streaming variant."""
     num_inputs = fields.get("inputs", 1)
     request = {"model": model, **fields, "inputs": texts[:num_inputs]}
     for suffix in ("", "Stream"):
@@ -205,14 +205,14 @@ def _both(method: str, model: str, texts: list[str], name: str, fields: Fields) 
 
 
 def _prompts() -> Iterator[Call]:
-    """Other forms of prompts, and other models that generate."""
+    """Other forms of prompts, and other generation models."""
     ids = {"token_inputs": [{"ids": [3, 27, 16]}, {"ids": [3, 29, 28, 16]}]}
     turns = [{"role": "user", "content": "7"}, {"role": "assistant", "content": ","}]
     system = [{"role": "system", "content": "9"}, {"role": "user", "content": "7,"}]
     echo = {"response": {"echo": True, "token_ids": True}}
     long = {"inputs": ["1," * 60]}
     ended = {"stopping": {"max_seconds": 1e-9}}
-    given: dict[str, tuple[str, Fields]] = {
+    cases: dict[str, tuple[str, Fields]] = {
         "token-inputs": (DECODER, ids),
         "token-inputs-echoed": (DECODER, {**ids, **echo}),
         "token-inputs-to-an-encoder-decoder": ("rewriter", {"token_inputs": [{"ids": [54, 5]}]}),
@@ -231,19 +231,19 @@ def _prompts() -> Iterator[Call]:
         "unknown-characters": (DECODER, {"inputs": ["ü7,"], "response": {"echo": True}}),
         "time-is-over": (DECODER, {"inputs": ["7,"], **ended}),
     }
-    for name, (model, fields) in given.items():
+    for name, (model, fields) in cases.items():
         for suffix in ("", "Stream"):
             method = f"Generate{suffix}"
             yield call(f"{method}/{name}", method, {"model": model, **fields})
 
 
 def _languages() -> Iterator[Call]:
-    given: dict[str, Fields] = {
+    cases: dict[str, Fields] = {
         "target": {"target_language": "iso"},
         "other-target": {"target_language": "other", "response": {"token_ids": True}},
         "source-and-target": {"source_language": "written", "target_language": "iso"},
     }
-    for name, fields in given.items():
+    for name, fields in cases.items():
         for suffix in ("", "Stream"):
             method = f"Translate{suffix}"
             request = {"model": "polyglot", "inputs": [f"~{DATE}"], **fields}
@@ -261,7 +261,7 @@ def _languages() -> Iterator[Call]:
 
 def _scores() -> Iterator[Call]:
     counted = [{"context": "7,", "target": "8,9,10,11."}, {"context": "7,", "target": "9"}]
-    given: dict[str, tuple[str, Fields]] = {
+    cases: dict[str, tuple[str, Fields]] = {
         "decoder": (DECODER, {"inputs": counted}),
         "without-context": (DECODER, {"inputs": [{"target": "7,8,"}]}),
         "logprobs": (DECODER, {"inputs": counted, "response": {"logprobs": True}}),
@@ -280,5 +280,5 @@ def _scores() -> Iterator[Call]:
         ),
         "rewriter": ("rewriter", {"inputs": [{"context": DATE, "target": "2021"}]}),
     }
-    for name, (model, fields) in given.items():
+    for name, (model, fields) in cases.items():
         yield call(f"Score/{name}", "Score", {"model": model, **fields})

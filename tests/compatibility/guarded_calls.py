@@ -1,11 +1,11 @@
-"""Calls to a server with tokens, limits per client and an admin address, in this order.
+"""Calls to a server with access tokens, rate limits and an admin listener. Order matters.
 
-A client may ask for 64 tokens at once, and for one more each second.
+Rate limit per client: a burst of 64 tokens and 1 token/s.
 """
 
 from collections.abc import Iterator
 
-from tests.compatibility.building import Fields, call
+from tests.compatibility.call_builder import Fields, call
 from tests.compatibility.wire import Call
 
 ALICE, BOB, CAROL = "alice-token", "bob-token", "carol-token"
@@ -13,7 +13,7 @@ CLASSIFIER = "tiny-classifier"
 
 
 def calls() -> Iterator[Call]:
-    """All of them, in the order in which they are sent."""
+    """All calls, in the order in which they are sent."""
     ask: Fields = {"model": "tiny-decoder", "inputs": ["7,"], "stopping": {"max_new_tokens": 50}}
     text: Fields = {"model": CLASSIFIER, "inputs": ["1a2"]}
     yield _guarded("no-token", "Generate", ask, token="")

@@ -1,4 +1,4 @@
-"""The wire's shape in a form that can be compared: ``python -m tests.compatibility.protos``."""
+"""The protobuf schema as comparable JSON: ``python -m tests.compatibility.protos``."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def shape() -> dict[str, Json]:
-    """Messages, enums and services by their full names."""
+    """Messages, enums and services by full name."""
     files: list[FileDescriptor] = [module.DESCRIPTOR for module in FILES]
     shapes: dict[str, Json] = {"messages": {}, "enums": {}, "services": {}}
     for file in files:
@@ -70,7 +70,7 @@ def _field(field: FieldDescriptor) -> Json:
 
 
 def main() -> None:
-    """Stores the shape of this tree's protos."""
+    """Stores the schema of the current protos."""
     STORED.write_text(json.dumps(shape(), indent=1, sort_keys=True) + "\n")
 
 

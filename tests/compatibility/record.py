@@ -1,4 +1,4 @@
-"""Records what the server of this tree answers: ``python -m tests.compatibility.record``."""
+"""Records the current server's responses: ``python -m tests.compatibility.record``."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ NUM_LANES = 2
 
 
 def open_calls() -> list[Call]:
-    """Those to the server that anybody may call."""
+    """Calls to the server without access control."""
     modules = (generation_calls, encoder_calls, refused_generation, refused_encoders)
     return [call for module in modules for call in module.calls()]
 
@@ -30,9 +30,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bundles = unpack(Path(folder) / "archive")
         with open_server(bundles, NUM_LANES) as targets, Caller(targets) as caller:
-            recorded += [call.to_json() | caller.answer(call) for call in open_calls()]
+            recorded += [call.to_json() | caller.send(call) for call in open_calls()]
         with guarded_server(bundles, Path(folder)) as targets, Caller(targets) as caller:
-            recorded += [call.to_json() | caller.answer(call) for call in guarded_calls.calls()]
+            recorded += [call.to_json() | caller.send(call) for call in guarded_calls.calls()]
     names = Counter(line["name"] for line in recorded)
     twice = [name for name, count in names.items() if count > 1]
     assert not twice, f"names must be unique: {twice}"

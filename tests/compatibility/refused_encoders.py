@@ -1,18 +1,18 @@
-"""Calls to encoders, Tokenize and ModelService that are refused, and what is no call at all."""
+"""Rejected calls to encoders, Tokenize and ModelService, and malformed calls."""
 
 import math
 from collections.abc import Iterator
 
-from tests.compatibility.building import Fields, call
+from tests.compatibility.call_builder import Fields, call
 from tests.compatibility.encoder_calls import ANNA, LONG, MASKED, QUESTION, WINDOWS
 from tests.compatibility.refused_generation import MEBIBYTE
 from tests.compatibility.wire import Call
 
-NUM_TEXTS = 8193  # one more than wait
+NUM_TEXTS = 8193  # one more than the queue holds
 PAIR = {"text": ANNA, "text_pair": "book"}
 INFERENCE = "/triune.v1.InferenceService"
 
-# A model that answers the call, and fields that it accepts.
+# A matching model and valid fields for each method.
 GOOD: dict[str, tuple[str, Fields]] = {
     "Embed": ("embedder", {"inputs": [ANNA]}),
     "Classify": ("sorter", {"inputs": [ANNA]}),
@@ -22,7 +22,7 @@ GOOD: dict[str, tuple[str, Fields]] = {
     "Rerank": ("judge", {"query": "book", "documents": ["a film", "a book"]}),
     "Tokenize": ("embedder", {"inputs": [ANNA]}),
 }
-# Of each call: fields that replace good ones.
+# Invalid fields that replace the valid ones, by method.
 BAD: dict[str, dict[str, Fields]] = {
     "Embed": {
         "too-many": {"inputs": ["a"] * NUM_TEXTS},
@@ -113,7 +113,7 @@ LENGTHS: dict[str, Fields] = {
 
 
 def calls() -> Iterator[Call]:
-    """All of them."""
+    """All calls of this module."""
     for method, (model, fields) in GOOD.items():
         repeated = {"Answer": "questions", "Rerank": "documents"}.get(method, "inputs")
         large = "a" * (MEBIBYTE + 1)
@@ -133,7 +133,7 @@ def calls() -> Iterator[Call]:
             others["decoder"] = {"model": "tiny-decoder"}
             others["other-encoder"] = {"model": "tagger" if model == "sorter" else "sorter"}
             others |= {name: {"length": length} for name, length in LENGTHS.items()}
-        if method in ("Tag", "Answer"):  # they read in windows
+        if method in ("Tag", "Answer"):  # these split long texts into windows
             del others["too-short"]
         for name, bad in others.items():
             request = {"model": model, **fields, **bad}
@@ -148,13 +148,13 @@ def calls() -> Iterator[Call]:
 
 
 def _no_calls() -> Iterator[Call]:
-    """Bytes that are no message, and methods that nobody has."""
+    """Malformed messages and unknown methods."""
     for method in ("Generate", "GenerateStream", "Embed", "EmbedStream"):
         name = f"refused/{method}/not-a-message"
         yield Call(name, "open", f"{INFERENCE}/{method}", (b"\xff\xff\xff",))
     yield Call("refused/unknown-method", "open", f"{INFERENCE}/Nothing", (b"",))
     yield Call("refused/unknown-service", "open", "/triune.v1.Nobody/Generate", (b"",))
-    # A field that this version does not know is passed over.
+    # Unknown fields are ignored.
     known = call("", "Tokenize", {"model": "tiny-decoder", "inputs": ["7"]})
     unknown_field = b"\xca\x3e\x03new"
     data = known.requests[0] + unknown_field

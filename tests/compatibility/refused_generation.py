@@ -1,15 +1,15 @@
-"""Calls to Generate, Translate and Score that are refused, each for one reason."""
+"""Rejected calls to Generate, Translate and Score, each for one reason."""
 
 import math
 from collections.abc import Iterator
 
-from tests.compatibility.building import Fields, call
+from tests.compatibility.call_builder import Fields, call
 from tests.compatibility.generation_calls import DATE, DECODER, TRANSLATOR
 from tests.compatibility.wire import Call
 
 MEBIBYTE = 1 << 20
 VOCABULARY_SIZE = 99
-# Below, above and beside the bounds.
+# Values outside their limits, and non-finite values.
 NUMBERS: dict[str, tuple[float, ...]] = {
     "sampling.temperature": (-0.1, 100.5, math.nan, math.inf, -math.inf),
     "sampling.top_k": (-1,),
@@ -106,7 +106,7 @@ WHOLE: dict[str, Fields] = {
 
 
 def calls() -> Iterator[Call]:
-    """All of them."""
+    """All calls of this module."""
     options = [*_numbers(), *_named("sampling", SAMPLING), *_named("decoding", DECODING)]
     options += [*_named("stopping", STOPPING), *_named("response", RESPONSE), *WHOLE.items()]
     kinds = (("Generate", DECODER, "7,"), ("TranslateStream", TRANSLATOR, DATE))
@@ -142,7 +142,7 @@ def _of_one_call() -> Iterator[Call]:
     source, average = {"context": DATE, "target": "2021"}, {"average": True}
     cross = {"response": {"attention": {**average, "kind": 1}}}
     aligned = {"response": {"attention": {**average, "alignments": True}}}
-    given: list[tuple[str, str, str, Fields]] = [
+    cases: list[tuple[str, str, str, Fields]] = [
         ("nothing", "Generate", DECODER, {}),
         ("two-prompts", "Generate", DECODER, {**seven, "token_inputs": [{"ids": [5]}]}),
         ("all-prompts", "Generate", "chat", {**seven, "messages": [user]}),
@@ -229,5 +229,5 @@ def _of_one_call() -> Iterator[Call]:
         ("priority", "Score", DECODER, {"inputs": [pair], "priority": 200}),
         ("unknown-model", "Score", "nobody", {"inputs": [pair]}),
     ]
-    for name, method, model, fields in given:
+    for name, method, model, fields in cases:
         yield call(f"refused/{method}/{model}/{name}", method, {"model": model, **fields})

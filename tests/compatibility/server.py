@@ -1,4 +1,4 @@
-"""The servers that a recording is made with and replayed on, as processes."""
+"""Server processes for recording and replay."""
 
 import re
 import tarfile
@@ -14,7 +14,7 @@ ARCHIVE = FOLDER / "bundles.tar.xz"
 RECORDING = FOLDER / "recording.jsonl"
 TOKENS = "alice:alice-token\nbob:bob-token\ncarol:carol-token\n"
 
-# With any number of lanes the server accepts 48 sequences and 5120 of their tokens.
+# Both options accept 48 sequences with 5120 tokens in total.
 OPTIONS = {
     1: ("--lanes", "1", "--threads", "1", "--max-queue", "40", "--max-queue-tokens", "3072"),
     2: ("--lanes", "2", "--threads", "2", "--max-queue", "32", "--max-queue-tokens", "1024"),
@@ -27,14 +27,14 @@ _ADMIN = re.compile(r"admin on port (\d+)")
 
 @dataclass(frozen=True)
 class Targets:
-    """Addresses of one server; ``admin`` is empty if it has no such listener."""
+    """Addresses of one server. ``admin``: empty without an admin listener."""
 
     main: str
     admin: str = ""
 
 
 def unpack(folder: Path) -> Path:
-    """The bundles of an earlier version, in ``folder``."""
+    """Unpacks the bundles of an earlier version into ``folder``."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     return folder
@@ -42,14 +42,14 @@ def unpack(folder: Path) -> Path:
 
 @contextmanager
 def open_server(bundles: Path, num_lanes: int) -> Iterator[Targets]:
-    """A server that anybody may call."""
+    """A server without access control."""
     with server_process(bundles, *SIZES, *OPTIONS[num_lanes]) as server:
         yield Targets(server.target)
 
 
 @contextmanager
 def guarded_server(bundles: Path, folder: Path) -> Iterator[Targets]:
-    """A server with tokens, limits per client and an admin address."""
+    """A server with access tokens, rate limits per client and an admin listener."""
     tokens = folder / "tokens"
     tokens.write_text(TOKENS)
     options = ("--tokens", str(tokens), "--admin", "127.0.0.1:0", *LIMITS)

@@ -1,4 +1,4 @@
-"""The comparison finds what matters, and nothing else."""
+"""The comparison reports significant differences only."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.compatibility.compare import differences, report
 
 
 @pytest.mark.parametrize(
-    ("recorded", "found"),
+    ("recorded", "actual"),
     [
         ({"logprob": -1.0}, {"logprob": -1.00001}),
         ({"score": 0.0}, {"score": 1e-7}),
@@ -18,12 +18,14 @@ from tests.compatibility.compare import differences, report
         ({"message": "the model's own"}, {"message": "anything"}),
     ],
 )
-def test_what_may_differ(recorded: dict[str, Any], found: dict[str, Any]) -> None:
-    assert not list(differences(recorded, found))
+def test_accepts_insignificant_differences(
+    recorded: dict[str, Any], actual: dict[str, Any]
+) -> None:
+    assert not list(differences(recorded, actual))
 
 
 @pytest.mark.parametrize(
-    ("recorded", "found"),
+    ("recorded", "actual"),
     [
         ({"logprob": -1.0}, {"logprob": -1.001}),
         ({"text": "a"}, {"text": "b"}),
@@ -41,10 +43,10 @@ def test_what_may_differ(recorded: dict[str, Any], found: dict[str, Any]) -> Non
         ({"message": "is empty"}, {"message": ""}),
     ],
 )
-def test_what_may_not(recorded: dict[str, Any], found: dict[str, Any]) -> None:
-    assert len(list(differences(recorded, found))) == 1
+def test_reports_significant_differences(recorded: dict[str, Any], actual: dict[str, Any]) -> None:
+    assert len(list(differences(recorded, actual))) == 1
 
 
-def test_a_report_names_the_first_and_counts_the_rest() -> None:
-    lines = report(differences(dict.fromkeys("abcd", 1), dict.fromkeys("abcd", 2)), most=2)
+def test_report_shows_the_first_lines_and_counts_the_rest() -> None:
+    lines = report(differences(dict.fromkeys("abcd", 1), dict.fromkeys("abcd", 2)), max_lines=2)
     assert lines.splitlines() == [".a: 2, recorded: 1", ".b: 2, recorded: 1", "… and 2 more"]

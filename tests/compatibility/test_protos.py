@@ -1,6 +1,6 @@
-"""A client of before works: what its messages are made of is still there, under its numbers.
+"""Older clients keep working: all fields, enum values and methods keep name and number.
 
-New messages, fields, values and methods are fine.
+Additions are allowed.
 """
 
 import json
@@ -15,7 +15,7 @@ STORED_SHAPE = json.loads(STORED.read_text())
 
 
 def missing(stored: Any, current: Any, path: str) -> Iterator[str]:
-    """Whatever of ``stored`` is not in ``current``, or has changed."""
+    """Yields entries of ``stored`` that are missing or changed in ``current``."""
     if not isinstance(stored, dict) or not isinstance(current, dict):
         if stored != current:
             yield f"{path} is {current!r}, was {stored!r}"
@@ -29,12 +29,12 @@ def missing(stored: Any, current: Any, path: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("part", sorted(STORED_SHAPE))
-def test_everything_is_still_there_under_its_number(part: str) -> None:
+def test_protos_keep_all_fields_and_numbers(part: str) -> None:
     assert STORED_SHAPE[part]
     assert not list(missing(STORED_SHAPE[part], shape()[part], part))
 
 
-def test_what_changes_is_found() -> None:
+def test_detects_changed_protos() -> None:
     name = "triune.v1.GenerateRequest"
     stored = {name: STORED_SHAPE["messages"][name]}
     model = stored[name]["1"]

@@ -1,6 +1,6 @@
-"""A server of this tree answers as the one before it did, from the bundles of before.
+"""The current server gives the recorded responses for bundles of an earlier version.
 
-The recorded calls are sent as the bytes that they were. See README.md in this folder.
+Replays the recorded request bytes. See README.md in this folder.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from tests.compatibility.compare import differences, report
 from tests.compatibility.server import RECORDING, guarded_server, open_server, unpack
 from tests.compatibility.wire import Call, Caller, Json
 
-ANSWER = ("code", "message", "details", "responses")
+RESULT_KEYS = ("code", "message", "details", "responses")
 
 
 def recorded() -> list[Json]:
@@ -22,7 +22,7 @@ def recorded() -> list[Json]:
 
 
 def group_of(line: Json) -> str:
-    """The method, and whether the call is refused on purpose."""
+    """The method, with a suffix for calls that are rejected on purpose."""
     return str(line["name"].rpartition("/")[0] or line["name"])
 
 
@@ -42,40 +42,38 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     params=[(1, 1), (2, 4)],
     ids=lambda param: f"{param[0]} lanes, {param[1]} calls at a time",
 )
-def answers(request: pytest.FixtureRequest, bundles: Path) -> Iterator[dict[str, Json]]:
-    """What the server answers to all calls, by their names."""
+def responses(request: pytest.FixtureRequest, bundles: Path) -> Iterator[dict[str, Json]]:
+    """The server's responses by call name."""
     num_lanes, num_at_a_time = request.param
     with open_server(bundles, num_lanes) as targets, Caller(targets) as caller:
-        yield caller.answers([Call.from_json(line) for line in OPEN], num_at_a_time)
+        yield caller.send_all([Call.from_json(line) for line in OPEN], num_at_a_time)
 
 
-def explain(lines: list[Json], found: dict[str, Json]) -> str:
-    """Empty if all answers are those that were recorded."""
+def explain(lines: list[Json], actual: dict[str, Json]) -> str:
+    """A report of all differences; empty if there are none."""
     return report(
         itertools.chain.from_iterable(
-            differences({key: line[key] for key in ANSWER}, found[line["name"]], line["name"])
+            differences({key: line[key] for key in RESULT_KEYS}, actual[line["name"]], line["name"])
             for line in lines
         )
     )
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_answers_are_those_of_before(group: str, answers: dict[str, Json]) -> None:
-    explained = explain([line for line in OPEN if group_of(line) == group], answers)
+def test_responses_match_the_recording(group: str, responses: dict[str, Json]) -> None:
+    explained = explain([line for line in OPEN if group_of(line) == group], responses)
     assert not explained, f"\n{explained}"
 
 
-def test_tokens_limits_and_administration_are_those_of_before(
-    bundles: Path, tmp_path: Path
-) -> None:
+def test_guarded_server_responses_match_the_recording(bundles: Path, tmp_path: Path) -> None:
     with guarded_server(bundles, tmp_path) as targets, Caller(targets) as caller:
-        found = caller.answers([Call.from_json(line) for line in GUARDED])
-    explained = explain(GUARDED, found)
+        actual = caller.send_all([Call.from_json(line) for line in GUARDED])
+    explained = explain(GUARDED, actual)
     assert not explained, f"\n{explained}"
 
 
-def test_a_repeated_prompt_is_taken_from_the_cache(bundles: Path) -> None:
-    """What the recording leaves out, because it depends on the calls before."""
+def test_repeated_prompt_reuses_the_cache(bundles: Path) -> None:
+    """``reused_tokens`` depends on earlier calls, so the recording omits it."""
     line = next(line for line in OPEN if line["name"] == "Generate/long-prompt")
     call = Call.from_json(line)
     with open_server(bundles, 1) as targets, Caller(targets) as caller:

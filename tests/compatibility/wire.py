@@ -1,7 +1,7 @@
-"""Calls as raw bytes, and their answers in a form that can be compared.
+"""Sends calls as raw bytes and converts the responses to a comparable form.
 
-What depends on time is left out: durations, tokens that an earlier call left in the cache, and
-how a streamed text is cut into pieces.
+Omits what varies between runs: durations, ``reused_tokens``, and
+how a stream splits text into chunks.
 """
 
 import base64
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """One call as it goes over the wire.
+    """One recorded call.
 
     ``server``: "open", "guarded", or "admin" for the guarded one's admin address. ``path``:
     ``/package.Service/Method``. ``requests``: serialized messages; one, except of a stream.
@@ -55,7 +55,7 @@ class Call:
     has_deadline: bool = True
 
     def to_json(self) -> Json:
-        """Its line in the recording."""
+        """The call's line in the recording."""
         requests = [base64.b64encode(zlib.compress(one, 9)).decode() for one in self.requests]
         return {
             "name": self.name,
@@ -68,14 +68,14 @@ class Call:
 
     @classmethod
     def from_json(cls, line: Json) -> "Call":
-        """What :meth:`to_json` wrote."""
+        """The inverse of :meth:`to_json`."""
         requests = tuple(zlib.decompress(base64.b64decode(one)) for one in line["requests"])
         fields = {name: line[name] for name in ("name", "server", "path", "token", "has_deadline")}
         return cls(requests=requests, **fields)
 
 
 class Caller:
-    """Sends calls to a server, each message as the bytes that it is."""
+    """Sends calls to a server as raw bytes."""
 
     def __init__(self, targets: Targets) -> None:
         options = [("grpc.enable_retries", 0)]
@@ -95,10 +95,10 @@ class Caller:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def answer(self, call: Call) -> Json:
-        """The canonical answer: status, details of an error, responses."""
+    def send(self, call: Call) -> Json:
+        """The canonical result: status, error details, responses."""
         channel = self._channels["admin" if call.server == "admin" else "main"]
-        # Stream to stream on the wire is what every kind of method is.
+        # On the wire, every kind of method is a bidirectional stream.
         method = channel.stream_stream(
             call.path, request_serializer=bytes, response_deserializer=bytes
         )
@@ -106,7 +106,7 @@ class Caller:
         timeout = TIMEOUT_SECONDS if call.has_deadline else None
         sent = method(iter(call.requests), timeout=timeout, metadata=metadata)
         received: list[bytes] = []
-        with contextlib.suppress(grpc.RpcError):  # its status is part of the answer
+        with contextlib.suppress(grpc.RpcError):  # the status is part of the result
             received.extend(sent)
         trailing = dict(sent.trailing_metadata() or ())
         return {
@@ -117,7 +117,7 @@ class Caller:
         }
 
     def num_reused_tokens(self, call: Call) -> int:
-        """What ``Generate`` reports of the cache."""
+        """``usage.reused_tokens`` of a ``Generate`` call."""
         method = self._channels["main"].unary_unary(
             call.path,
             request_serializer=bytes,
@@ -126,30 +126,30 @@ class Caller:
         response = method(call.requests[0])
         return int(response.usage.reused_tokens)
 
-    def answers(self, calls: Sequence[Call], num_at_a_time: int = 1) -> dict[str, Json]:
-        """The answers by the calls' names."""
+    def send_all(self, calls: Sequence[Call], num_at_a_time: int = 1) -> dict[str, Json]:
+        """Results by call name."""
         with ThreadPoolExecutor(num_at_a_time) as pool:
             names = [call.name for call in calls]
-            return dict(zip(names, pool.map(self.answer, calls), strict=True))
+            return dict(zip(names, pool.map(self.send, calls), strict=True))
 
 
 def _details(trailing: dict[str, Any]) -> Json:
-    """Of the rich status, what programs rely on."""
+    """The machine-readable parts of the rich status."""
     if DETAILS_KEY not in trailing:
         return {}
     status = status_pb2.Status.FromString(trailing[DETAILS_KEY])
-    found: Json = {"code": status.code, "message": status.message}
+    details: Json = {"code": status.code, "message": status.message}
     for detail in status.details:
         info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
         if detail.Unpack(info):
-            found["reason"], found["domain"] = info.reason, info.domain
-            found["metadata"] = dict(info.metadata)
+            details["reason"], details["domain"] = info.reason, info.domain
+            details["metadata"] = dict(info.metadata)
         elif detail.Unpack(bad):
-            found["fields"] = [violation.field for violation in bad.field_violations]
+            details["fields"] = [violation.field for violation in bad.field_violations]
         else:
-            found.setdefault("others", []).append(detail.type_url)
-    found["pushback"] = PUSHBACK_KEY in trailing
-    return found
+            details.setdefault("others", []).append(detail.type_url)
+    details["pushback"] = PUSHBACK_KEY in trailing
+    return details
 
 
 def _responses(path: str, received: Sequence[bytes]) -> list[Json]:
@@ -163,7 +163,7 @@ def _responses(path: str, received: Sequence[bytes]) -> list[Json]:
 
 
 def _canonical(message: Message) -> Json:
-    """JSON without durations, and without what an earlier call left in the cache."""
+    """JSON without durations and ``reused_tokens``."""
     content: Json = MessageToDict(message, preserving_proto_field_name=True)
     _clean(content)
     return content
@@ -184,7 +184,7 @@ def _clean(value: Any) -> None:
 
 
 def _unpacked(vectors: Json) -> Json:
-    """The numbers of an ``Embedding`` or of ``TokenEmbeddings``, and how many bytes each takes."""
+    """Unpacks the numbers of an ``Embedding`` or ``TokenEmbeddings``."""
     data = base64.b64decode(vectors["packed"])
     if "size" in vectors:
         num_bytes = len(data) // (vectors["size"] * len(vectors["tokens"]))
@@ -195,7 +195,7 @@ def _unpacked(vectors: Json) -> Json:
 
 
 def _joined(pieces: Sequence[Json]) -> list[Json]:
-    """The pieces of each output as one, in the order of inputs and hypotheses."""
+    """Joins the chunks of each output, ordered by input and hypothesis."""
     outputs: dict[tuple[int, int], Json] = {}
     for piece in pieces:
         key = (piece.get("index", 0), piece.get("hypothesis", 0))

@@ -1,7 +1,7 @@
-"""``python -m server`` whose runtime goes wrong on certain tokens; for the tests alone.
+"""``python -m server`` with fault injection: certain tokens make the runtime fail. Tests only.
 
-The fault is where ONNX Runtime begins: the graphs are real, and around each run of a decoder
-stands a wrapper that looks for the letters below among the tokens of the run.
+Faults are injected at the ONNX Runtime boundary: the graphs are real, and a wrapper around each
+decoder run looks for the letters below in its input tokens.
 """
 
 import os
@@ -17,24 +17,25 @@ import typer
 from server import __main__ as command
 from server import app
 from server.runtime.contract import Array, Backend, BoundGraph, Graph, Layout, Memory, Tensor
-from tests.server.fake_backend import OnHost
+from tests.server.fake_backend import HostBoundGraph
 
-# Each makes the rows that read it go wrong, or the whole run, or the thread.
+# N: NaN outputs for the row. I: infinite outputs. R: the run raises. D: the engine thread dies.
 NAN, INFINITE, RAISES, DIES = "N", "I", "R", "D"
-# Seconds that every run takes at least: a slow model that costs no time of the processor.
+# Minimum duration of a run in seconds: simulates a slow model without using the CPU.
 RUN_SECONDS = "FAULTY_RUN_SECONDS"
 
 
 def token_of(letter: str) -> int:
-    """In the vocabulary of the tests' models, which a server must not import: it needs torch.
+    """The token id of ``letter`` in the tiny models' vocabulary.
 
-    Four special tokens, then the printable characters (``tests/tiny_training.py``).
+    Four special tokens, then the printable characters, as in ``tests/tiny_training.py``, which the
+    server cannot import because it needs torch.
     """
     return 4 + ord(letter) - ord(" ")
 
 
-class Died(BaseException):
-    """What no run may raise."""
+class EngineDeath(BaseException):
+    """Not an ``Exception``, so the engine does not handle it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class _FaultyGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class _FaultyBoundGraph(OnHost):
+class _FaultyBoundGraph(HostBoundGraph):
     real: BoundGraph
     run_seconds: float
 
@@ -84,19 +85,19 @@ class _FaultyBoundGraph(OnHost):
         ids, num_cached = inputs["token_ids"], inputs.get("num_cached_tokens")
         assert isinstance(ids, np.ndarray)
         if ids.shape[1] == 1 and isinstance(num_cached, np.ndarray):
-            # What the model itself wrote is no planted fault.
+            # Ignore tokens that the model itself generated.
             ids = np.where(num_cached[:, None] == 0, ids, -1)
         outputs = self.real.run(inputs)
         time.sleep(self.run_seconds)
         if (ids == token_of(DIES)).any():
-            raise Died
+            raise EngineDeath
         if (ids == token_of(RAISES)).any():
             raise RuntimeError("planted")
         for letter, value in ((NAN, np.nan), (INFINITE, np.inf)):
-            bad = (ids == token_of(letter)).any(axis=1)
+            failing = (ids == token_of(letter)).any(axis=1)
             for array in outputs.values():
-                if len(array) == len(bad):
-                    array[bad] = value
+                if len(array) == len(failing):
+                    array[failing] = value
         return outputs
 
 

@@ -1,4 +1,4 @@
-"""What the tests of faults leave behind: one row a fault, for ``python -m scripts.faults``."""
+"""Results of the fault tests: one row per fault, for ``python -m scripts.faults``."""
 
 import re
 
@@ -8,7 +8,7 @@ from scripts.faults import ROWS, Figure, Row
 
 
 def record(order: int, fault: str, must: str, **figures: Figure) -> None:
-    """Writes a row to ``build/faults``: what went wrong, what must happen, what was measured."""
+    """Writes a row to ``build/faults``: the fault, the required behaviour, the measurements."""
     ROWS.mkdir(parents=True, exist_ok=True)
     row = Row(order=order, fault=fault, must=must, figures=figures)
     slug = re.sub(r"[^a-z0-9]+", "-", fault.lower()).strip("-")
@@ -17,6 +17,6 @@ def record(order: int, fault: str, must: str, **figures: Figure) -> None:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that ``share`` of all do not exceed."""
+    """The ``share`` quantile (0 to 1) of ``values``."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

@@ -1,4 +1,4 @@
-"""A server that goes wrong where it is told to, and what is known of it from outside."""
+"""Starts a fault-injecting server and observes it through metrics and status codes."""
 
 import re
 import time
@@ -22,7 +22,7 @@ LONG: GenerationOptions = {"max_new_tokens": 240, "ignore_eos": True, "token_ids
 def faulty_server(
     bundles: Path, *options: str, run_seconds: float = 0.0
 ) -> AbstractContextManager[ServerProcess]:
-    """With one lane, whose runs take at least ``run_seconds``."""
+    """Starts a server with one lane whose runs take at least ``run_seconds``."""
     return server_process(
         bundles,
         "--threads",
@@ -34,26 +34,26 @@ def faulty_server(
 
 
 def metric(server: ServerProcess, name: str, **labels: str) -> float:
-    """The sum of a metric's values whose labels are these."""
+    """Sums a metric over all series with these labels."""
     with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
         text = answer.read().decode()
     total = 0.0
     for line in text.splitlines():
-        found = re.fullmatch(rf"{name}{{(.*)}} (\S+)", line)
-        if found and all(f'{key}="{value}"' in found[1] for key, value in labels.items()):
-            total += float(found[2])
+        match = re.fullmatch(rf"{name}{{(.*)}} (\S+)", line)
+        if match and all(f'{key}="{value}"' in match[1] for key, value in labels.items()):
+            total += float(match[2])
     return total
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Asks again and again until ``condition`` holds."""
-    limit = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Polls until ``condition`` holds; fails after ``seconds``."""
+    end_time = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < limit, "what was waited for did not happen"
+        assert time.monotonic() < end_time, "the condition did not become true in time"
 
 
-def code_of(call: Callable[[], object]) -> grpc.StatusCode:
-    """The status that ``call`` ends with."""
+def status_of(call: Callable[[], object]) -> grpc.StatusCode:
+    """The status code of ``call``."""
     try:
         call()
     except TriuneError as error:
@@ -62,8 +62,8 @@ def code_of(call: Callable[[], object]) -> grpc.StatusCode:
 
 
 @contextmanager
-def holding(client: Client, count: int) -> Iterator[None]:
-    """``count`` sequences run as long as the block."""
+def running_sequences(client: Client, count: int) -> Iterator[None]:
+    """Keeps ``count`` sequences running inside the block."""
     streams = [client.generate_stream(DECODER, f"{number},", **LONG) for number in range(count)]
     try:
         for stream in streams:

@@ -1,4 +1,4 @@
-"""Many connections, pings and calls from clients that mean no good; a good one is served."""
+"""Floods of connections, pings and calls: a well-behaved client is still served."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.sync import Client
-from tests.faults.raw import (
+from tests.faults.http2 import (
     ENHANCE_YOUR_CALM,
     GOAWAY,
     PING,
@@ -37,7 +37,7 @@ def server(tiny_bundles: Path) -> Iterator[ServerProcess]:
 
 
 def good_latencies(server: ServerProcess) -> list[float]:
-    """Of requests of a client that behaves, one after the other, on a connection of its own."""
+    """Request latencies of a well-behaved client on its own connection, in seconds."""
     latencies = []
     with Client(server.target, timeout_seconds=60) as client:
         expected = client.generate(DECODER, "7,", max_new_tokens=4).outputs[0].text
@@ -48,32 +48,34 @@ def good_latencies(server: ServerProcess) -> list[float]:
     return latencies
 
 
-def test_who_pings_too_often_is_sent_away(server: ServerProcess) -> None:
+def test_disconnects_clients_that_ping_too_often(server: ServerProcess) -> None:
     with connection(server.port) as flood:
         flood.sendall(frame(PING, b"12345678") * 100)
-        said = list(frames(flood))
-    goaways = [payload for kind, payload in said if kind == GOAWAY]
+        received = list(frames(flood))
+    goaways = [payload for kind, payload in received if kind == GOAWAY]
     assert goaways
     assert int.from_bytes(goaways[0][4:8], "big") == ENHANCE_YOUR_CALM
     good_latencies(server)
 
 
-def test_a_good_client_is_served_among_a_thousand_bad_ones(server: ServerProcess) -> None:
-    """A thousand connections, each with a call that never sends its request, and one with more
-    calls than a connection may have."""
-    quiet = good_latencies(server)
+def test_serves_a_good_client_among_a_thousand_bad_ones(server: ServerProcess) -> None:
+    """1,000 connections with a call that never sends its request, and one connection with more
+    calls than the limit per connection."""
+    latencies_before = good_latencies(server)
     with ExitStack() as stack:
         for _ in range(NUM_CONNECTIONS):
-            made = stack.enter_context(connection(server.port))
-            made.sendall(open_stream(1, GENERATE))
+            sock = stack.enter_context(connection(server.port))
+            sock.sendall(open_stream(1, GENERATE))
         flood = stack.enter_context(connection(server.port))
         streams = range(1, 2 * NUM_STREAMS, 2)
-        with suppress(ConnectionError):  # it may be sent away before it is done
+        with suppress(ConnectionError):  # the server may disconnect it early
             for stream in streams:
                 flood.sendall(open_stream(stream, GENERATE))
-        assert any(kind in {RST_STREAM, GOAWAY} for kind, _ in frames(flood)), "not refused"
-        loaded = good_latencies(server)
-    after = good_latencies(server)
+        assert any(kind in {RST_STREAM, GOAWAY} for kind, _ in frames(flood)), (
+            "the flood was not rejected"
+        )
+        latencies_during = good_latencies(server)
+    latencies_after = good_latencies(server)
     assert metric(server, "triune_sequences_running", model=DECODER) == 0
     record(
         14,
@@ -81,7 +83,7 @@ def test_a_good_client_is_served_among_a_thousand_bad_ones(server: ServerProcess
         "limits hold, and a well-behaved client is served",
         connections=NUM_CONNECTIONS,
         calls=NUM_STREAMS,
-        p99_before_milliseconds=1000 * percentile(quiet, 0.99),
-        p99_meanwhile_milliseconds=1000 * percentile(loaded, 0.99),
-        p99_after_milliseconds=1000 * percentile(after, 0.99),
+        p99_before_milliseconds=1000 * percentile(latencies_before, 0.99),
+        p99_meanwhile_milliseconds=1000 * percentile(latencies_during, 0.99),
+        p99_after_milliseconds=1000 * percentile(latencies_after, 0.99),
     )

@@ -1,4 +1,4 @@
-"""Offered load beyond what the server can do: what it does does not become less."""
+"""Goodput under offered load beyond the server's capacity."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.heavy
 SLOTS, RUN_SECONDS, NEW_TOKENS = 8, 0.02, 12
 LOADS = (0.5, 1.0, 2.0, 4.0)
 SECONDS = 10.0
-# With all slots busy; each step gives every slot a token, and takes at least its sleep.
+# Enough for a request when all slots are busy: each step takes at least ``RUN_SECONDS``.
 DEADLINE_SECONDS = 3.0
 
 
@@ -31,16 +31,18 @@ def server(tiny_bundles: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-async def offered(client: AsyncClient, per_second: float, seconds: float) -> dict[str, float]:
-    """Poisson arrivals for ``seconds``; what came of them."""
+async def run_offered_load(
+    client: AsyncClient, per_second: float, seconds: float
+) -> dict[str, float]:
+    """Sends Poisson arrivals for ``seconds``; returns goodput, p99 first token and rejections."""
     rng = random.Random(0)
     first_tokens: list[float] = []
     counts = {"good": 0, "refused": 0, "late": 0}
 
-    async def ask(number: int) -> None:
+    async def send_request(number: int) -> None:
         started = time.monotonic()
         try:
-            pieces = client.generate_stream(
+            chunks = client.generate_stream(
                 DECODER,
                 f"{number % 90},",
                 max_new_tokens=NEW_TOKENS,
@@ -48,51 +50,51 @@ async def offered(client: AsyncClient, per_second: float, seconds: float) -> dic
                 token_ids=True,
             )
             first = True
-            async for _ in pieces:
+            async for _ in chunks:
                 if first:
                     first_tokens.append(time.monotonic() - started)
                 first = False
             counts["good"] += 1
         except TriuneError as error:
-            is_refused = error.code == grpc.StatusCode.RESOURCE_EXHAUSTED
-            counts["refused" if is_refused else "late"] += 1
+            is_rejected = error.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+            counts["refused" if is_rejected else "late"] += 1
 
-    begun, number, due = time.monotonic(), 0, 0.0
+    start_time, number, next_arrival = time.monotonic(), 0, 0.0
     async with asyncio.TaskGroup() as tasks:
-        while due < seconds:
-            await asyncio.sleep(max(begun + due - time.monotonic(), 0.0))
-            tasks.create_task(ask(number))
-            number, due = number + 1, due + rng.expovariate(per_second)
+        while next_arrival < seconds:
+            await asyncio.sleep(max(start_time + next_arrival - time.monotonic(), 0.0))
+            tasks.create_task(send_request(number))
+            number, next_arrival = number + 1, next_arrival + rng.expovariate(per_second)
     return {
-        "goodput": counts["good"] / (time.monotonic() - begun),
+        "goodput": counts["good"] / (time.monotonic() - start_time),
         "first": percentile(first_tokens, 0.99),
         "refused": counts["refused"],
         "late": counts["late"],
     }
 
 
-async def capacity(client: AsyncClient) -> float:
-    """Requests per second of as many callers as slots, each asking again at once."""
-    begun, done = time.monotonic(), 0
+async def measure_capacity(client: AsyncClient) -> float:
+    """Requests per second with a closed loop of one client per slot."""
+    start_time, done = time.monotonic(), 0
 
-    async def ask() -> None:
+    async def send_request() -> None:
         nonlocal done
-        while time.monotonic() - begun < SECONDS / 2:
+        while time.monotonic() - start_time < SECONDS / 2:
             await client.generate(DECODER, "1,", max_new_tokens=NEW_TOKENS, ignore_eos=True)
             done += 1
 
-    await asyncio.gather(*(ask() for _ in range(SLOTS)))
-    return done / (time.monotonic() - begun)
+    await asyncio.gather(*(send_request() for _ in range(SLOTS)))
+    return done / (time.monotonic() - start_time)
 
 
-async def test_goodput_stays_on_a_plateau(server: ServerProcess) -> None:
+async def test_goodput_does_not_drop_under_overload(server: ServerProcess) -> None:
     figures: dict[str, float] = {}
     async with AsyncClient(server.target, timeout_seconds=DEADLINE_SECONDS) as client:
-        most = figures["capacity_per_second"] = await capacity(client)
+        max_rate = figures["capacity_per_second"] = await measure_capacity(client)
         for load in LOADS:
-            told = await offered(client, load * most, SECONDS)
-            figures[f"goodput_at_{load:g}x_per_second"] = told["goodput"]
-            figures[f"p99_of_first_token_at_{load:g}x_milliseconds"] = 1000 * told["first"]
+            results = await run_offered_load(client, load * max_rate, SECONDS)
+            figures[f"goodput_at_{load:g}x_per_second"] = results["goodput"]
+            figures[f"p99_of_first_token_at_{load:g}x_milliseconds"] = 1000 * results["first"]
     assert figures["goodput_at_4x_per_second"] > 0.7 * figures["goodput_at_1x_per_second"]
     record(
         2,

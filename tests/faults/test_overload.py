@@ -1,4 +1,4 @@
-"""More than there is room for: refused at once, and nothing that is refused costs a run."""
+"""Overload: requests over capacity are rejected immediately and cost no model run."""
 
 import random
 import time
@@ -17,7 +17,7 @@ from client.types import FinishReason
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
 from tests.faults.record import percentile, record
-from tests.faults.serving import DECODER, LONG, faulty_server, holding, metric, until
+from tests.faults.serving import DECODER, LONG, faulty_server, metric, running_sequences, wait_until
 from tests.serving import ServerProcess
 
 pytestmark = pytest.mark.heavy
@@ -40,17 +40,17 @@ def client(server: ServerProcess) -> Iterator[Client]:
 
 
 def until_idle(server: ServerProcess, client: Client) -> None:
-    """Returns when a request that needs all slots was served, and none is in use after it."""
+    """Waits until a request that needs all slots completes and all slots are free again."""
     client.generate(DECODER, "1,", num_hypotheses=SLOTS, temperature=1.0, max_new_tokens=2)
-    until(lambda: metric(server, "triune_sequences_running", model=DECODER) == 0)
+    wait_until(lambda: metric(server, "triune_sequences_running", model=DECODER) == 0)
 
 
-def test_a_full_queue_refuses_at_once(client: Client) -> None:
-    """Every request that there is no place for, and no other."""
+def test_full_queue_rejects_immediately(client: Client) -> None:
+    """Rejects exactly the requests that exceed the queue."""
     num_requests = 30
-    with holding(client, SLOTS), ThreadPoolExecutor(num_requests) as pool:
+    with running_sequences(client, SLOTS), ThreadPoolExecutor(num_requests) as pool:
 
-        def ask(number: int) -> tuple[TriuneError | None, float]:
+        def send_request(number: int) -> tuple[TriuneError | None, float]:
             started = time.monotonic()
             try:
                 client.generate(DECODER, f"{number},", max_new_tokens=2)
@@ -58,10 +58,10 @@ def test_a_full_queue_refuses_at_once(client: Client) -> None:
                 return error, time.monotonic() - started
             return None, 0.0
 
-        results = list(pool.map(ask, range(num_requests)))
-    refused = [(error, seconds) for error, seconds in results if error is not None]
-    assert len(refused) == num_requests - QUEUE
-    for error, _ in refused:
+        results = list(pool.map(send_request, range(num_requests)))
+    rejections = [(error, seconds) for error, seconds in results if error is not None]
+    assert len(rejections) == num_requests - QUEUE
+    for error, _ in rejections:
         assert error.code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "holds no more requests" in error.message
         assert error.retry_delay_seconds is not None
@@ -71,16 +71,14 @@ def test_a_full_queue_refuses_at_once(client: Client) -> None:
         "`RESOURCE_EXHAUSTED` at once, with `RetryInfo` and `grpc-retry-pushback-ms`",
         requests=num_requests,
         places=QUEUE,
-        refused=len(refused),
-        p99_to_refuse_milliseconds=1000 * percentile([seconds for _, seconds in refused], 0.99),
+        refused=len(rejections),
+        p99_to_refuse_milliseconds=1000 * percentile([seconds for _, seconds in rejections], 0.99),
     )
 
 
-def test_a_refusal_says_which_limit_and_when_to_come_back(
-    server: ServerProcess, client: Client
-) -> None:
+def test_rejection_names_the_limit_and_retry_delay(server: ServerProcess, client: Client) -> None:
     request = pb.GenerateRequest(model=DECODER, inputs=["1,"] * 2 * QUEUE)
-    with holding(client, SLOTS), grpc.insecure_channel(server.target) as channel:
+    with running_sequences(client, SLOTS), grpc.insecure_channel(server.target) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             stub.Generate(request, timeout=60)
@@ -90,7 +88,7 @@ def test_a_refusal_says_which_limit_and_when_to_come_back(
     assert b"queue_rows" in trailers["grpc-status-details-bin"]
 
 
-def test_what_can_never_fit_is_refused_by_its_field(client: Client) -> None:
+def test_too_large_request_error_names_the_field(client: Client) -> None:
     cases: list[tuple[str, dict]] = [
         ("inputs", {"inputs": ["1,"] * (SLOTS + QUEUE + 1)}),
         ("inputs[0]", {"inputs": "1" * 300}),
@@ -103,7 +101,7 @@ def test_what_can_never_fit_is_refused_by_its_field(client: Client) -> None:
         assert caught.value.violations[0].field == field
 
 
-def test_what_waits_for_a_slot_gives_the_same_output(client: Client) -> None:
+def test_queued_requests_return_the_same_output(client: Client) -> None:
     prompts = [f"{number}," for number in range(10, 10 + SLOTS + QUEUE)]
     alone = [client.generate(DECODER, prompt).outputs[0].text for prompt in prompts]
     with ThreadPoolExecutor(len(prompts)) as pool:
@@ -121,26 +119,28 @@ def test_what_waits_for_a_slot_gives_the_same_output(client: Client) -> None:
     )
 
 
-def test_what_expires_in_the_queue_is_never_run(server: ServerProcess, client: Client) -> None:
+def test_requests_that_expire_in_the_queue_are_never_run(
+    server: ServerProcess, client: Client
+) -> None:
     def runs() -> float:
         return metric(server, "triune_run_rows_sum", model=DECODER, phase="prefill")
 
     until_idle(server, client)
     before = runs()
     with (
-        holding(client, SLOTS),
-        Client(server.target, timeout_seconds=0.3) as hurried,
+        running_sequences(client, SLOTS),
+        Client(server.target, timeout_seconds=0.3) as impatient_client,
         ThreadPoolExecutor(QUEUE) as pool,
     ):
 
-        def ask(number: int) -> grpc.StatusCode:
+        def send_request(number: int) -> grpc.StatusCode:
             with pytest.raises(TriuneError) as caught:
-                hurried.generate(DECODER, f"{number},", max_new_tokens=2)
+                impatient_client.generate(DECODER, f"{number},", max_new_tokens=2)
             return caught.value.code
 
-        codes = set(pool.map(ask, range(QUEUE)))
-        until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
-    # A caller whose deadline is before the estimated wait is refused already when it comes.
+        codes = set(pool.map(send_request, range(QUEUE)))
+        wait_until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
+    # Admission may already reject a request whose deadline is before the estimated wait.
     assert codes <= {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
     num_runs = runs() - before - SLOTS
     assert num_runs == 0
@@ -153,9 +153,7 @@ def test_what_expires_in_the_queue_is_never_run(server: ServerProcess, client: C
     )
 
 
-def test_time_that_is_over_while_decoding_leaves_partial_text(
-    server: ServerProcess, client: Client
-) -> None:
+def test_timeout_while_decoding_returns_partial_text(server: ServerProcess, client: Client) -> None:
     num_texts = 6
     whole = client.generate(DECODER, "1,", max_new_tokens=200, ignore_eos=True).outputs[0].text
     for _ in range(num_texts):
@@ -175,13 +173,13 @@ def test_time_that_is_over_while_decoding_leaves_partial_text(
     )
 
 
-def test_a_text_ends_shortly_before_its_deadline(tiny_bundles: Path) -> None:
-    """240 tokens take 12 s at least; the deadline is after 6 s, and half of one is for the way."""
+def test_generation_stops_shortly_before_the_deadline(tiny_bundles: Path) -> None:
+    """240 tokens take at least 12 s. Deadline: 6 s, minus 0.5 s for the response."""
     with (
         faulty_server(tiny_bundles, run_seconds=0.05) as slow,
-        Client(slow.target, timeout_seconds=6.0) as hurried,
+        Client(slow.target, timeout_seconds=6.0) as impatient_client,
     ):
-        cut = hurried.generate(
+        cut = impatient_client.generate(
             DECODER,
             "1,",
             max_new_tokens=240,
@@ -193,14 +191,14 @@ def test_a_text_ends_shortly_before_its_deadline(tiny_bundles: Path) -> None:
     assert 0 < len(cut.token_ids) < 240
 
 
-def test_cancels_at_any_moment_leak_no_slot(server: ServerProcess, client: Client) -> None:
-    """While queued, while a prompt is read, while tokens come; streams and unary calls."""
+def test_cancelling_at_any_time_leaks_no_slot(server: ServerProcess, client: Client) -> None:
+    """Cancels streams while queued, during prefill and during decode."""
     rng = random.Random(0)
     expected = client.generate(DECODER, "1,", max_new_tokens=5).outputs[0].text
     with grpc.insecure_channel(server.target) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
 
-        def leave(number: int) -> None:
+        def cancel_stream(number: int) -> None:
             prompt = "1," * rng.randrange(1, 100)
             request = pb.GenerateStreamRequest(
                 model=DECODER,
@@ -218,8 +216,8 @@ def test_cancels_at_any_moment_leak_no_slot(server: ServerProcess, client: Clien
             del number
 
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(leave, range(NUM_CANCELS)))
-    until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
+            list(pool.map(cancel_stream, range(NUM_CANCELS)))
+    wait_until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
     until_idle(server, client)
     assert client.generate(DECODER, "1,", max_new_tokens=5).outputs[0].text == expected
     record(
@@ -241,17 +239,19 @@ def closing_call(call: grpc.Call) -> closing:
     return closing(_Closes())
 
 
-def test_a_client_has_no_more_than_its_share(tiny_bundles: Path) -> None:
+def test_rate_limits_each_client(tiny_bundles: Path) -> None:
     options = ("--client-tokens-per-second", "1", "--client-burst-tokens", "50")
     with (
         faulty_server(tiny_bundles, *options) as server,
         Client(server.target, timeout_seconds=60) as client,
     ):
         assert client.generate(DECODER, "1,", max_new_tokens=40).outputs
-        with pytest.raises(TriuneError, match="a client may ask for 1 tokens per second") as full:
+        with pytest.raises(
+            TriuneError, match="a client may ask for 1 tokens per second"
+        ) as overloaded:
             client.generate(DECODER, "1,", max_new_tokens=40)
-        assert full.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert full.value.retry_delay_seconds is not None
-        with pytest.raises(TriuneError) as never:
+        assert overloaded.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert overloaded.value.retry_delay_seconds is not None
+        with pytest.raises(TriuneError) as too_large:
             client.generate(DECODER, "1,", **LONG)
-        assert never.value.violations[0].field == "stopping.max_new_tokens"
+        assert too_large.value.violations[0].field == "stopping.max_new_tokens"

@@ -1,4 +1,4 @@
-"""Requests that make the model go wrong: they fail, and their neighbours do not notice."""
+"""Poisoned requests fail without affecting the others in their batch."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.heavy
 NUM_ROUNDS = 4
 
 
-def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
-    """Greedy ones, samples and beams, before, among and after those that go wrong."""
+def test_failing_requests_do_not_affect_others(tiny_bundles: Path) -> None:
+    """Greedy, sampled and beam search requests before, among and after failing requests."""
     good = [f"{number}," for number in range(20, 30)]
     bad = [f"{letter}1," for letter in (NAN, INFINITE, RAISES)]
     with (
@@ -27,7 +27,7 @@ def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
         Client(server.target, timeout_seconds=120) as client,
     ):
 
-        def ask(prompt: str) -> list[str]:
+        def send_request(prompt: str) -> list[str]:
             options: list[dict[str, Any]] = [
                 {},
                 {"temperature": 1.0, "top_k": 3, "seed": 1},
@@ -39,9 +39,9 @@ def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
             ).outputs[0]
             return [output.text, *(f"{row.logprob:.4f}" for row in output.logprobs)]
 
-        def fails(prompt: str) -> grpc.StatusCode:
+        def status_of(prompt: str) -> grpc.StatusCode:
             try:
-                ask(prompt)
+                send_request(prompt)
             except TriuneError as error:
                 return error.code
             return grpc.StatusCode.OK
@@ -49,19 +49,19 @@ def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
         for letter in (NAN, INFINITE, RAISES, DIES):
             (output,) = client.tokenize(DECODER, letter, without_special_tokens=True).outputs
             assert output.token_ids == (token_of(letter),)
-        alone = {prompt: ask(prompt) for prompt in good}
-        harmed, codes = 0, []
+        alone = {prompt: send_request(prompt) for prompt in good}
+        num_changed, codes = 0, []
         with ThreadPoolExecutor(len(good) + len(bad)) as pool:
             for _ in range(NUM_ROUNDS):
-                failing = [pool.submit(fails, prompt) for prompt in bad]
-                answers = list(pool.map(ask, good))
-                harmed += sum(
-                    answer != alone[prompt] for prompt, answer in zip(good, answers, strict=True)
+                failing = [pool.submit(status_of, prompt) for prompt in bad]
+                outputs = list(pool.map(send_request, good))
+                num_changed += sum(
+                    answer != alone[prompt] for prompt, answer in zip(good, outputs, strict=True)
                 )
                 codes += [future.result() for future in failing]
-        after = [ask(prompt) for prompt in good]
-    assert harmed == 0
-    assert after == list(alone.values()), "the slots of what failed are as new"
+        after = [send_request(prompt) for prompt in good]
+    assert num_changed == 0
+    assert after == list(alone.values()), "slots of failed sequences are clean"
     assert set(codes) == {grpc.StatusCode.INTERNAL}
     record(
         6,
@@ -69,5 +69,5 @@ def test_bad_requests_fail_alone(tiny_bundles: Path) -> None:
         "only that request fails, with `INTERNAL`; its slot is zeroed before reuse",
         poisoned=len(codes),
         mates=NUM_ROUNDS * len(good),
-        mates_harmed=harmed,
+        mates_harmed=num_changed,
     )

@@ -1,4 +1,4 @@
-"""Clients that ask for much and read nothing."""
+"""Clients that request large streams and do not read them."""
 
 import time
 from pathlib import Path
@@ -10,14 +10,14 @@ from client.sync import Client
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
 from tests.faults.record import percentile, record
-from tests.faults.serving import DECODER, faulty_server, metric, until
+from tests.faults.serving import DECODER, faulty_server, metric, wait_until
 
 pytestmark = pytest.mark.heavy
 
-# The client tells the server of no more room than HTTP/2's first window, 64 KiB.
+# Keeps the HTTP/2 flow-control window at its initial 64 KiB.
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.max_receive_message_length", -1))
 NUM_SLOW = 20
-# Each token comes with the log-probabilities of a hundred: about 1 MB for all of them.
+# 98 top logprobs per token: about 1 MB per stream.
 HEAVY = pb.GenerateStreamRequest(
     model=DECODER,
     inputs=["1,"],
@@ -32,7 +32,7 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-def test_a_stream_that_is_not_read_is_ended_and_harms_no_other(tiny_bundles: Path) -> None:
+def test_ends_unread_streams_without_affecting_others(tiny_bundles: Path) -> None:
     with (
         faulty_server(tiny_bundles, "--slots", "8", "--stall-seconds", "1") as server,
         Client(server.target, timeout_seconds=120) as good,
@@ -40,7 +40,7 @@ def test_a_stream_that_is_not_read_is_ended_and_harms_no_other(tiny_bundles: Pat
         alone = good.generate(DECODER, "7,", max_new_tokens=8).outputs[0].text
         latencies: list[float] = []
 
-        def ask() -> None:
+        def send_request() -> None:
             started = time.monotonic()
             assert good.generate(DECODER, "7,", max_new_tokens=8).outputs[0].text == alone
             latencies.append(time.monotonic() - started)
@@ -52,12 +52,12 @@ def test_a_stream_that_is_not_read_is_ended_and_harms_no_other(tiny_bundles: Pat
             for stream in streams:
                 next(stream)
             for _ in range(50):
-                ask()
+                send_request()
             after = resident_bytes(server.process.pid)
-            ended = {"method": "GenerateStream", "status": "RESOURCE_EXHAUSTED"}
-            until(lambda: metric(server, "triune_requests_total", **ended) == NUM_SLOW)
+            labels = {"method": "GenerateStream", "status": "RESOURCE_EXHAUSTED"}
+            wait_until(lambda: metric(server, "triune_requests_total", **labels) == NUM_SLOW)
             codes = []
-            for stream in streams:  # what the transport had taken still comes, then the status
+            for stream in streams:  # data already in the transport arrives before the status
                 with pytest.raises(grpc.RpcError) as caught:
                     list(stream)
                 codes.append(caught.value.code())

@@ -1,8 +1,8 @@
 """``python -m tests.fuzz TARGET… --runs N | --seconds S``: coverage-guided fuzzing.
 
 A finding is an input for which a target raises, takes too long or takes too much memory. It is
-saved under ``build/fuzz/TARGET/``; once what it showed is mended, it belongs into
-``tests/fuzz/corpus/TARGET/``, from where every test run replays it.
+saved under ``build/fuzz/TARGET/``. After the fix, move it to
+``tests/fuzz/corpus/TARGET/``, which every test run replays.
 """
 
 import json
@@ -18,7 +18,7 @@ import typer
 
 from tests.fuzz.registry import CORPUS, ROOT, TARGETS
 
-if TYPE_CHECKING:  # its module imports atheris, which some machines lack
+if TYPE_CHECKING:  # the driver imports atheris, which may be missing
     from tests.fuzz.driver import Job
 
 BUILD = ROOT / "build" / "fuzz"
@@ -32,7 +32,7 @@ _DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 
 @dataclass(frozen=True)
 class Outcome:
-    """``edges``: branches that inputs reached. ``finding``: the saved input, if there is one."""
+    """``edges``: covered branches. ``finding``: name of the saved input, or empty."""
 
     target: str
     inputs: int
@@ -44,37 +44,37 @@ class Outcome:
 
 
 def fuzz(targets: Sequence[str], folder: Path, runs: int, seconds: int, seed: int) -> list[Outcome]:
-    """Fuzzes targets, one after the other, each until a bound is reached or something is found.
+    """Fuzzes targets one after the other, each until a limit is reached or an input fails.
 
-    What they learn is kept in ``folder``, where the next run goes on from.
+    ``folder`` keeps each target's corpus for the next run.
     """
     names = [target.rpartition(".")[2] for target in targets]
     jobs = [
-        _job(target, name, folder, runs, seconds, seed)
+        _make_job(target, name, folder, runs, seconds, seed)
         for target, name in zip(targets, names, strict=True)
     ]
-    before = [_files(folder / name) for name in names]
-    ran = subprocess.run(
+    previous_findings = [_findings(folder / name) for name in names]
+    completed = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.driver", json.dumps(jobs)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    if ran.returncode:
-        raise RuntimeError(f"the fuzzer did not start:\n{ran.stderr[-2000:]}")
+    if completed.returncode:
+        raise RuntimeError(f"the fuzzer did not start:\n{completed.stderr[-2000:]}")
     outcomes = []
-    statuses = json.loads(ran.stdout.splitlines()[-1])
-    for name, job, status, files in zip(names, jobs, statuses, before, strict=True):
-        finding = ", ".join(sorted(_files(folder / name) - files))
+    statuses = json.loads(completed.stdout.splitlines()[-1])
+    for name, job, status, previous in zip(names, jobs, statuses, previous_findings, strict=True):
+        finding = ", ".join(sorted(_findings(folder / name) - previous))
         if status and not finding:
             finding = f"exit status {status}: see {job['log']}"
         log = Path(job["log"]).read_text("utf-8", errors="replace")
-        outcomes.append(_outcome(name, log, finding))
+        outcomes.append(_parse_outcome(name, log, finding))
     return outcomes
 
 
-def _job(target: str, name: str, folder: Path, runs: int, seconds: int, seed: int) -> "Job":
+def _make_job(target: str, name: str, folder: Path, runs: int, seconds: int, seed: int) -> "Job":
     corpus = folder / name / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     options = [
@@ -97,11 +97,11 @@ def _job(target: str, name: str, folder: Path, runs: int, seconds: int, seed: in
     }
 
 
-def _files(folder: Path) -> set[str]:
+def _findings(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"log"}
 
 
-def _outcome(name: str, log: str, finding: str) -> Outcome:
+def _parse_outcome(name: str, log: str, finding: str) -> Outcome:
     counters = _COUNTERS.findall(log) or [("0", "0")]
     done, inputs, peak = _DONE.search(log), _INPUTS.findall(log), _PEAK.search(log)
     return Outcome(
@@ -116,17 +116,21 @@ def _outcome(name: str, log: str, finding: str) -> Outcome:
 
 
 def main(
-    targets: Annotated[list[str] | None, typer.Argument(help=f"Of: {', '.join(TARGETS)}.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every target, one after the other.")] = False,
-    runs: Annotated[int, typer.Option(min=0, help="Inputs of a target; 0 is no bound.")] = 0,
-    seconds: Annotated[int, typer.Option(min=0, help="Of a target; 0 is no bound.")] = 0,
-    seed: Annotated[int, typer.Option(min=1, help="Of the mutations.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where inputs are kept, for the next run.")] = BUILD,
+    targets: Annotated[
+        list[str] | None, typer.Argument(help=f"One or more of: {', '.join(TARGETS)}.")
+    ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Fuzz every target, one after the other.")
+    ] = False,
+    runs: Annotated[int, typer.Option(min=0, help="Inputs per target; 0: unlimited.")] = 0,
+    seconds: Annotated[int, typer.Option(min=0, help="Seconds per target; 0: unlimited.")] = 0,
+    seed: Annotated[int, typer.Option(min=1, help="Seed of the mutations.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Keeps the corpora for the next run.")] = BUILD,
     json_: Annotated[
-        Path | None, typer.Option("--json", help="Figures are merged into this file.")
+        Path | None, typer.Option("--json", help="Merge results into this file.")
     ] = None,
 ) -> None:
-    """Fuzzes targets; exit status 1 if something was found."""
+    """Fuzzes targets. Exits with 1 if an input fails."""
     names = list(TARGETS) if all_ else targets or []
     if not names or not (runs or seconds):
         raise typer.BadParameter("give targets or --all, and --runs or --seconds")
@@ -137,9 +141,9 @@ def main(
             f"{outcome.edges:6} edges {outcome.peak_resident_mb:6} MB  {outcome.finding}"
         )
     if json_ is not None:
-        known = json.loads(json_.read_text("utf-8")) if json_.exists() else {}
-        known |= {outcome.target: asdict(outcome) for outcome in outcomes}
-        json_.write_text(json.dumps(known, indent=2) + "\n", "utf-8")
+        results = json.loads(json_.read_text("utf-8")) if json_.exists() else {}
+        results |= {outcome.target: asdict(outcome) for outcome in outcomes}
+        json_.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
     raise typer.Exit(any(outcome.finding for outcome in outcomes))
 
 

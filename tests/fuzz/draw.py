@@ -1,4 +1,4 @@
-"""Values drawn from bytes: the same bytes, the same values, whoever made them."""
+"""Draws structured values from bytes, deterministically."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Reads ``data`` from the front; where it ends, zeros follow."""
+    """Consumes ``data`` from the front; reads zeros past its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -15,9 +15,9 @@ class Draw:
 
     def take(self, count: int) -> bytes:
         """The next ``count`` bytes; fewer at the end."""
-        piece = self._data[self._offset : self._offset + count]
-        self._offset += len(piece)
-        return piece
+        data = self._data[self._offset : self._offset + count]
+        self._offset += len(data)
+        return data
 
     def rest(self) -> bytes:
         return self.take(len(self._data))
@@ -26,7 +26,7 @@ class Draw:
         return int.from_bytes(self.take(1))
 
     def below(self, count: int) -> int:
-        """From 0 to ``count`` - 1; two bytes decide."""
+        """An integer in [0, ``count``), from two bytes."""
         return int.from_bytes(self.take(2), "little") % count
 
     def flag(self) -> bool:
@@ -36,14 +36,14 @@ class Draw:
         return values[self.below(len(values))]
 
     def text(self, max_bytes: int = 64) -> str:
-        """Up to ``max_bytes`` bytes as UTF-8; what is none becomes U+FFFD."""
+        """Up to ``max_bytes`` bytes as UTF-8; invalid bytes become U+FFFD."""
         return self.take(self.below(max_bytes + 1)).decode(errors="replace")
 
     def rest_as_text(self) -> str:
         return self.rest().decode(errors="replace")
 
     def rest_as_texts(self, count: int) -> list[str]:
-        """``count`` texts, divided by NUL as long as there are enough."""
-        parts = self.rest().split(b"\0", count - 1)
-        parts += [b""] * (count - len(parts))
-        return [part.decode(errors="replace") for part in parts]
+        """``count`` NUL-separated texts; missing ones are empty."""
+        texts = self.rest().split(b"\0", count - 1)
+        texts += [b""] * (count - len(texts))
+        return [text.decode(errors="replace") for text in texts]

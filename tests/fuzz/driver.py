@@ -1,7 +1,7 @@
-"""Targets under atheris: ``python -m tests.fuzz.driver JOBS``, a list as JSON of :class:`Job`.
+"""Runs targets under atheris: ``python -m tests.fuzz.driver JOBS``, a JSON list of :class:`Job`.
 
-``tests.fuzz.__main__`` starts it. libFuzzer ends the process that it runs in, so each target has
-a fork; what all of them import is read once. Writes the exit statuses, as JSON.
+Started by ``tests.fuzz.__main__``. libFuzzer exits the process that it runs in, so each target gets
+a fork; shared imports are loaded once. Prints the exit statuses as JSON.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
-# More threads only make an input's coverage depend on luck.
+# More threads make an input's coverage nondeterministic.
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1")
 
 import atheris
 
 from tests.fuzz.registry import Target, load
 
-# What an input may take beyond what the target holds when it begins, in bytes of addresses.
+# Limit on address space growth per input, in bytes.
 MAX_ADDRESS_GROWTH = 4 << 30
-FOUND = 77  # the exit status of libFuzzer, too
+FINDING_STATUS = 77  # same exit status as libFuzzer
 INSTRUMENTED = (
     "tests.fuzz.planted",
     "server",
@@ -40,16 +40,16 @@ INSTRUMENTED = (
 
 
 def bound_memory() -> None:
-    """An allocation that no input can be worth ends in ``MemoryError``, which is a finding."""
+    """Limits address space, so that huge allocations raise ``MemoryError``: a finding."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     limit = pages * resource.getpagesize() + MAX_ADDRESS_GROWTH
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
 class Job(TypedDict):
-    """``corpus`` gets the seeds, ``options`` are libFuzzer's, ``log`` is what it says.
+    """``corpus``: folder for seeds. ``options``: libFuzzer's. ``log``: file for its output.
 
-    ``runs`` and ``seconds`` are bounds, 0 is none.
+    ``runs``, ``seconds``: limits; 0: unlimited.
     """
 
     target: str
@@ -60,12 +60,12 @@ class Job(TypedDict):
     seconds: int
 
 
-def bounded(job: Job, target: Target) -> Callable[[bytes], None]:
-    """``target.run`` until a bound is reached, or it raises: then the input is saved.
+def stop_at_limits(job: Job, target: Target) -> Callable[[bytes], None]:
+    """Wraps ``target.run``: exits when a limit is reached; saves the input and exits if it raises.
 
-    Either ends the process without its destructors.
+    Exits without running destructors.
 
-    libFuzzer's own bounds would run them, and those of a fork may wait for threads that it lacks.
+    libFuzzer's own limits would run them, and in a fork they may wait for threads that are gone.
     """
     started, numbers = time.monotonic(), itertools.count(1)
 
@@ -76,7 +76,7 @@ def bounded(job: Job, target: Target) -> Callable[[bytes], None]:
             name = f"crash-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}"
             (Path(job["log"]).parent / name).write_bytes(data)
             traceback.print_exc()
-            os._exit(FOUND)
+            os._exit(FINDING_STATUS)
         number, seconds = next(numbers), time.monotonic() - started
         if number == job["runs"] or (job["seconds"] and seconds >= job["seconds"]):
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -88,18 +88,18 @@ def bounded(job: Job, target: Target) -> Callable[[bytes], None]:
 
 
 def run(job: Job, target: Target) -> NoReturn:
-    """Until a bound is reached or something is found. Ends the process."""
+    """Fuzzes until a limit is reached or an input fails. Exits the process."""
     with Path(job["log"]).open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    logging.disable(logging.CRITICAL)  # the log is libFuzzer's
+    logging.disable(logging.CRITICAL)  # keep server logs out of libFuzzer's log
     try:
         for index, seed in enumerate(target.seeds()):
             (Path(job["corpus"]) / f"seed-{index:03}").write_bytes(seed)
             target.run(seed)
         bound_memory()
         options = [f"-max_len={target.SIZE}", *job["options"]]
-        atheris.Setup([sys.argv[0], *options], bounded(job, target))
+        atheris.Setup([sys.argv[0], *options], stop_at_limits(job, target))
         atheris.Fuzz()
     except BaseException:
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""A folder in memory for readers that want files."""
+"""In-memory files for readers that need a path."""
 
 import atexit
 import shutil
@@ -11,22 +11,22 @@ MEMORY = Path("/dev/shm")
 
 @cache
 def scratch(name: str) -> Path:
-    """A folder of this process's own, gone when it ends."""
-    where = MEMORY if MEMORY.is_dir() else None
-    path = Path(tempfile.mkdtemp(prefix=f"triune-fuzz-{name}-", dir=where))
+    """A temporary folder of this process, deleted at exit."""
+    parent = MEMORY if MEMORY.is_dir() else None
+    path = Path(tempfile.mkdtemp(prefix=f"triune-fuzz-{name}-", dir=parent))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 
 
 def rewrite(path: Path, data: bytes) -> Path:
-    """``path`` with ``data``, as a new file: an old mapping keeps what it mapped."""
+    """Replaces ``path`` by a new file with ``data``; existing mappings keep the old content."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)
     return path
 
 
-def made(name: str, make) -> bytes:
-    """What ``make(path)`` writes."""
+def content_of(name: str, make) -> bytes:
+    """The bytes that ``make(path)`` writes."""
     path = scratch("seeds") / name
     make(path)
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Requests with fields of the right types and of values that somebody may send."""
+"""Fills requests with well-typed fields and plausible or extreme values."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _NUMBERS: dict[int, tuple[float, ...]] = {
 
 
 def fill(message: Message, draw: Draw, *, chance: int = 64, depth: int = 0) -> None:
-    """Sets some fields of ``message``, ``chance`` of 256 each, from ``draw``."""
+    """Sets random fields of ``message``, each with probability ``chance`` / 256."""
     for field in message.DESCRIPTOR.fields:
         if draw.byte() >= chance or depth > MAX_DEPTH:
             continue

@@ -1,4 +1,4 @@
-"""A target with a defect, which fuzzing must find: three bytes in a row that no seed has."""
+"""A target with a planted defect: fails on three bytes that no seed contains."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The targets by name. Importing this imports none of them."""
+"""Fuzz targets by name. Importing this module imports no target."""
 
 import importlib
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Protocol, cast
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).with_name("corpus")
 
-# Each is a module of tests.fuzz.targets. The last ones load torch.
+# Modules in tests.fuzz.targets. The last ones import torch.
 TARGETS = (
     "requests",
     "options",
@@ -25,27 +25,27 @@ TARGETS = (
 
 
 class Target(Protocol):
-    """``SIZE``: bytes of the longest input that is worth a try."""
+    """``SIZE``: maximum input length in bytes."""
 
     SIZE: int
 
     def run(self, data: bytes) -> None:
-        """Returns for whatever ``data``, good or refused with a typed error.
+        """Processes ``data``. Returns if it is accepted or rejected with a typed error.
 
         Raises:
-            Exception: a defect of what is fuzzed.
+            Exception: a defect in the code under test.
         """
 
     def seeds(self) -> Iterable[bytes]:
-        """Inputs that are good, or nearly so, to begin from."""
+        """Valid or nearly valid inputs to start from."""
 
 
 def load(name: str) -> Target:
-    """The module of a target. ``name`` with a dot is any module."""
+    """Imports a target. A ``name`` with a dot is a full module name."""
     path = name if "." in name else f"tests.fuzz.targets.{name}"
     return cast(Target, importlib.import_module(path))
 
 
 def cases(name: str) -> list[Path]:
-    """What was found before, and is replayed."""
+    """The regression corpus of a target."""
     return sorted((CORPUS / name).glob("*"))

@@ -1,4 +1,4 @@
-"""The server behind its wire, in this process: real models that the tests trained."""
+"""The gRPC servicers in this process, without a transport, on tiny trained models."""
 
 import asyncio
 import shutil
@@ -26,12 +26,12 @@ from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
 from tests.fuzz.files import scratch
 
-MAX_LENGTH = 32  # tokens of a sequence: a run is short
+MAX_LENGTH = 32  # short sequences for short runs
 MAX_INPUT_BYTES = 256
-# What a caller may be told: all but a fault of ours.
+# Acceptable statuses: everything but internal errors.
 REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
 
-# Each call's request, and the models that answer it.
+# Request type and matching models of each method.
 CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("Generate", pb.GenerateRequest, ("tiny-decoder",)),
     ("GenerateStream", pb.GenerateStreamRequest, ("tiny-decoder",)),
@@ -50,11 +50,11 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
 
 
 class RefusedError(Exception):
-    """What ``abort`` does to a call in gRPC: it ends."""
+    """Raised by ``abort``, which ends a call in gRPC."""
 
 
 class Context:
-    """Of a call without a deadline."""
+    """A servicer context of a call without a deadline."""
 
     def time_remaining(self) -> None:
         return None
@@ -71,20 +71,20 @@ class Context:
     async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> NoReturn:
         del metadata
         if code.name in REFUSALS:
-            details.encode()  # a status is sent as UTF-8
+            details.encode()  # status messages must be valid UTF-8
             raise RefusedError
-        raise AssertionError(f"{code.name}: {details}")  # its context is what was raised
+        raise AssertionError(f"{code.name}: {details}")  # __context__ holds the original exception
 
 
 @dataclass(frozen=True)
 class Service:
-    """One loop for all calls, run by whoever calls."""
+    """Runs all calls on one event loop, in the caller's thread."""
 
     loop: asyncio.AbstractEventLoop
     servicer: InferenceServicer
 
     def call(self, method: str, request: Message) -> bool:
-        """Whether ``request`` was answered, not refused. Raises what is a fault of ours."""
+        """Returns whether ``request`` succeeded; False if rejected. Raises on internal errors."""
         try:
             self.loop.run_until_complete(self._call(method, request))
         except RefusedError:
@@ -92,10 +92,10 @@ class Service:
         return True
 
     async def _call(self, method: str, request: Message) -> None:
-        given: Any = _one(request) if method == "EmbedStream" else request
-        answer = await getattr(self.servicer, method)(given, Context())
-        if answer is not None:  # a stream's parts are written to the context
-            answer.SerializeToString()
+        message: Any = _one(request) if method == "EmbedStream" else request
+        response = await getattr(self.servicer, method)(message, Context())
+        if response is not None:  # stream responses are written to the context
+            response.SerializeToString()
 
 
 async def _one(request: Message) -> AsyncIterator[Message]:
@@ -104,7 +104,7 @@ async def _one(request: Message) -> AsyncIterator[Message]:
 
 @cache
 def service() -> Service:
-    """Starts it; it ends with the process."""
+    """Starts the service; it runs until the process exits."""
     return asyncio.new_event_loop().run_until_complete(_start())
 
 
@@ -134,7 +134,7 @@ async def _start() -> Service:
 
 
 async def _ignore(_: Registry) -> None:
-    """Nobody watches the health of this server."""
+    """Ignores health updates."""
 
 
 def _die(error: BaseException) -> NoReturn:

@@ -1,6 +1,6 @@
-"""Every target takes what was found before, and some thousand inputs of a fixed seed.
+"""Runs every target on its regression corpus and on mutated seeds with a fixed random seed.
 
-Long runs are made by hand: ``python -m tests.fuzz --all --seconds 1200``.
+Start long runs manually: ``python -m tests.fuzz --all --seconds 1200``.
 """
 
 import importlib.util
@@ -24,21 +24,23 @@ needs_atheris = pytest.mark.skipif(
 
 
 @st.composite
-def changed(draw: st.DrawFn, seeds: list[bytes], size: int) -> bytes:
-    """A seed with some bytes overwritten, put in, taken out or doubled; or any bytes."""
+def mutated_seeds(draw: st.DrawFn, seeds: list[bytes], size: int) -> bytes:
+    """A seed with bytes overwritten, inserted, deleted or duplicated; or random bytes."""
     data = bytearray(draw(st.sampled_from(seeds)))
     if draw(st.integers(0, 9)) == 0:
         data = bytearray(draw(st.binary(max_size=64)))
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     for _ in range(draw(st.integers(0, 6))):
-        at, count = rng.randrange(len(data) + 1), rng.choice((1, 2, 4, 8, 16))
-        part = rng.choice((rng.randbytes(count), b"", bytes(data[at : at + count]) * 2))
-        data[at : at + rng.choice((0, count))] = part
+        position, count = rng.randrange(len(data) + 1), rng.choice((1, 2, 4, 8, 16))
+        replacement = rng.choice(
+            (rng.randbytes(count), b"", bytes(data[position : position + count]) * 2)
+        )
+        data[position : position + rng.choice((0, count))] = replacement
     return bytes(data[:size])
 
 
 def failure(target: Target, data: bytes) -> str:
-    """How ``target`` fails on ``data``; empty if it does not."""
+    """The traceback if ``target`` fails on ``data``; else empty."""
     try:
         target.run(data)
     except Exception:
@@ -47,7 +49,7 @@ def failure(target: Target, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_changed_seeds(name: str) -> None:
+def test_targets_accept_mutated_seeds(name: str) -> None:
     target = load(name)
 
     @settings(
@@ -57,7 +59,7 @@ def test_changed_seeds(name: str) -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(changed(list(target.seeds()), target.SIZE))
+    @given(mutated_seeds(list(target.seeds()), target.SIZE))
     def check(data: bytes) -> None:
         assert not failure(target, data)
 
@@ -65,30 +67,30 @@ def test_changed_seeds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_was_found_before(name: str) -> None:
+def test_targets_accept_the_regression_corpus(name: str) -> None:
     target = load(name)
     failures = {case.name: failure(target, case.read_bytes()) for case in cases(name)}
     assert not any(failures.values()), "\n".join(filter(None, failures.values()))
 
 
-def test_every_case_is_of_a_target() -> None:
+def test_corpus_folders_match_targets() -> None:
     assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)
 
 
-def fuzz(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_fuzzer(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "tests.fuzz", "--folder", str(folder), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @needs_atheris
-def test_a_short_run_of_every_target_finds_nothing(tmp_path: Path) -> None:
-    ran = fuzz(tmp_path, "--all", "--runs", str(NUM_RUNS))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert [line.split()[0] for line in ran.stdout.splitlines()] == list(TARGETS)
+def test_short_fuzzing_run_finds_nothing(tmp_path: Path) -> None:
+    completed = run_fuzzer(tmp_path, "--all", "--runs", str(NUM_RUNS))
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert [line.split()[0] for line in completed.stdout.splitlines()] == list(TARGETS)
 
 
 @needs_atheris
-def test_a_planted_defect_is_found(tmp_path: Path) -> None:
-    ran = fuzz(tmp_path, "tests.fuzz.planted", "--runs", "100000")
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "crash-" in ran.stdout
+def test_fuzzing_finds_a_planted_defect(tmp_path: Path) -> None:
+    completed = run_fuzzer(tmp_path, "tests.fuzz.planted", "--runs", "100000")
+    assert completed.returncode == 1, completed.stdout + completed.stderr
+    assert "crash-" in completed.stdout

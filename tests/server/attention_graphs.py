@@ -1,4 +1,4 @@
-"""Graphs of one ``GroupQueryAttention``, their sessions, and calls with random inputs."""
+"""Builds and runs graphs of one ``GroupQueryAttention`` node with random inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ NEEDS_KERNEL = pytest.mark.skipif(
     reason="this CPU cannot run the kernel",
 )
 
-# The standard operator's inputs, with their ranks.
+# Inputs of the standard operator and their ranks.
 RANKS = {
     "query": 3,
     "key": 3,
@@ -47,14 +47,14 @@ def graph(
     outputs: tuple[str, ...] = OUTPUTS,
     has_source: bool = False,
 ) -> onnx.ModelProto:
-    """Makes a graph of one ``GroupQueryAttention`` with these inputs and ``outputs``.
+    """Makes a graph of one ``GroupQueryAttention`` node with these inputs and outputs.
 
-    ``has_source``: its cache is that of an encoder source, which rows may share.
+    ``has_source``: the cache holds an encoder source, which several rows may share.
     """
-    made = [*OUTPUTS, *outputs[len(OUTPUTS) :]]
+    node_outputs = [*OUTPUTS, *outputs[len(OUTPUTS) :]]
     inputs = [name if name in names else "" for name in RANKS]
     node = helper.make_node(
-        "GroupQueryAttention", inputs, made, domain="com.microsoft", **attributes
+        "GroupQueryAttention", inputs, node_outputs, domain="com.microsoft", **attributes
     )
     values = [
         helper.make_tensor_value_info(
@@ -66,10 +66,10 @@ def graph(
     for value in values if has_source else ():
         if value.name.startswith("past_"):
             value.type.tensor_type.shape.dim[2].dim_param = "source_length"
-    told = [helper.make_tensor_value_info(name, dtype, None) for name in outputs]
+    graph_outputs = [helper.make_tensor_value_info(name, dtype, None) for name in outputs]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(
-        helper.make_graph([node], "g", values, told), opset_imports=opsets, ir_version=10
+        helper.make_graph([node], "g", values, graph_outputs), opset_imports=opsets, ir_version=10
     )
 
 
@@ -82,33 +82,33 @@ def session(model: str | bytes, num_threads: int = 1) -> ort.InferenceSession:
 
 
 def native_session(file: Path, num_threads: int = 1) -> ort.InferenceSession:
-    made = rewrite(file, Kernels.ATTENTION)
-    assert made is not None
-    return session(made.model, num_threads)
+    rewritten = rewrite(file, Kernels.ATTENTION)
+    assert rewritten is not None
+    return session(rewritten.model, num_threads)
 
 
 def run(
-    made: ort.InferenceSession, inputs: Mapping[str, Array], *, in_place: bool = False
+    ort_session: ort.InferenceSession, inputs: Mapping[str, Array], *, in_place: bool = False
 ) -> list[Array]:
-    """Returns all outputs; ``in_place`` binds the present to the memory of the past."""
+    """Returns all outputs. ``in_place``: the present cache shares the past cache's buffers."""
     if not in_place:
-        return [np.asarray(output) for output in made.run(None, dict(inputs))]
-    binding = made.io_binding()
-    kept = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-    for name, array in kept.items():
-        where = ("cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        binding.bind_input(name, *where)
+        return [np.asarray(output) for output in ort_session.run(None, dict(inputs))]
+    binding = ort_session.io_binding()
+    buffers = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+    for name, array in buffers.items():
+        location = ("cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        binding.bind_input(name, *location)
         if name.startswith("past_"):
-            binding.bind_output(name.replace("past_", "present_"), *where)
+            binding.bind_output(name.replace("past_", "present_"), *location)
     binding.bind_output("y", "cpu")
-    made.run_with_iobinding(binding)
+    ort_session.run_with_iobinding(binding)
     y = binding.get_outputs()[-1].numpy()
-    return [y, kept["past_key"], kept["past_value"]]
+    return [y, buffers["past_key"], buffers["past_value"]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call of the operator. ``lengths``: of each row, with its new keys."""
+    """One call of the operator. ``lengths``: total length of each row, new keys included."""
 
     kind: str
     num_tokens: int
@@ -134,39 +134,39 @@ class Case:
         num_rows, num_tokens = len(self.lengths), self.num_tokens
         total = num_tokens if self.is_fresh else max(self.lengths)
 
-        def normal(*shape: int) -> Array:
+        def random_normal(*shape: int) -> Array:
             return rng.normal(size=shape).astype(np.float32)
 
-        made = {
+        arrays = {
             "last": np.array(self.lengths, np.int32) - 1,
             "total": np.array(total, np.int32),
         }
-        width = heads * size if not self.packed else (heads + 2 * kv_heads) * size
-        made["query"] = normal(num_rows, num_tokens, width)
+        query_size = heads * size if not self.packed else (heads + 2 * kv_heads) * size
+        arrays["query"] = random_normal(num_rows, num_tokens, query_size)
         if not self.packed:
             num_new = 0 if self.kind == "cross" else num_tokens
-            made["key"] = normal(num_rows, num_new, kv_heads * size)
-            made["value"] = normal(num_rows, num_new, kv_heads * size)
+            arrays["key"] = random_normal(num_rows, num_new, kv_heads * size)
+            arrays["value"] = random_normal(num_rows, num_new, kv_heads * size)
         if self.capacity:
-            made["past_key"] = normal(num_rows, kv_heads, self.capacity, size)
-            made["past_value"] = normal(num_rows, kv_heads, self.capacity, size)
+            arrays["past_key"] = random_normal(num_rows, kv_heads, self.capacity, size)
+            arrays["past_value"] = random_normal(num_rows, kv_heads, self.capacity, size)
         if self.angles:
             angles = rng.uniform(-4, 4, (total + 3, self.angles))
-            made["cos"] = np.cos(angles).astype(np.float32)
-            made["sin"] = np.sin(angles).astype(np.float32)
+            arrays["cos"] = np.cos(angles).astype(np.float32)
+            arrays["sin"] = np.sin(angles).astype(np.float32)
         if self.bias is not None:
             rows, by_head = self.bias
             shape = (num_rows if rows else 1, heads if by_head else 1, num_tokens, total)
-            made["bias"] = normal(*shape)
+            arrays["bias"] = random_normal(*shape)
         if self.has_sinks:
-            made["sink"] = normal(heads)
-        return made
+            arrays["sink"] = random_normal(heads)
+        return arrays
 
     def all_attributes(self) -> dict[str, int | float]:
-        given: dict[str, int | float] = {
+        attributes_of_kind: dict[str, int | float] = {
             "num_heads": self.heads[0],
             "kv_num_heads": self.heads[1],
             "causal": int(self.kind not in ("encoder", "cross")),
             "do_rotary": int(bool(self.angles)),
         }
-        return given | self.attributes
+        return attributes_of_kind | self.attributes

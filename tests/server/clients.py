@@ -1,4 +1,4 @@
-"""Clients of a real server."""
+"""Clients of a real server process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from tests.serving import server_process
 
 @contextmanager
 def connected(bundles: Path, *options: str) -> Iterator[Client]:
-    """Starts a server of ``bundles`` with these options, and ends it after the client."""
+    """Starts a server for ``bundles`` and yields a client; stops both afterwards."""
     with (
         server_process(bundles, *options) as running,
         Client(running.target, timeout_seconds=60) as client,

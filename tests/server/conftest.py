@@ -1,4 +1,4 @@
-"""Kernels of each width of registers that this processor has; a bundle and tokens to serve."""
+"""Fixtures: SIMD register widths of this CPU, a bundle and access tokens."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ TOKENS = "# who: what\n\nalice:first-token\nsecond.token==\n"
 
 @pytest.fixture(scope="module", params=WIDTHS, ids=lambda bits: f"{bits} bits")
 def register_bits(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The width that is used."""
+    """Limits the kernels to this register width."""
     assert use_registers(request.param)
     yield request.param
     use_registers(0)
@@ -24,7 +24,7 @@ def register_bits(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture
 def bundles(tiny_bundles: Path, tmp_path: Path) -> Path:
-    """A folder of its own with the tiny classifier."""
+    """A private bundle folder that holds the tiny classifier."""
     name = "tiny-classifier"
     shutil.copytree(tiny_bundles / name, tmp_path / "bundles" / name)
     return tmp_path / "bundles"
@@ -32,7 +32,7 @@ def bundles(tiny_bundles: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
-    """A file of two tokens."""
+    """A file with two access tokens."""
     path = tmp_path / "tokens"
     path.write_text(TOKENS)
     return path

@@ -1,6 +1,6 @@
 """A fake decode graph whose logits depend on every cached token.
 
-It stores token ids in its state and computes the next token from all that a row
+It stores token ids in its state and computes the next token from everything a row
 has stored, so a lost, swapped or stale row changes the output.
 """
 
@@ -18,7 +18,7 @@ EOS = 0
 
 
 def host_view(tensor: Tensor) -> Array:
-    """A view of a tensor in host memory."""
+    """Views a host tensor as a NumPy array."""
     data = (ctypes.c_uint8 * tensor.num_bytes).from_address(tensor.pointer)
     array: Array = np.ctypeslib.as_array(data).view(tensor.dtype).reshape(tensor.shape)
     return array
@@ -26,12 +26,12 @@ def host_view(tensor: Tensor) -> Array:
 
 @cache
 def noise() -> Array:
-    """Rows of logits; each text gets one of them."""
+    """Random logits rows; a hash of the tokens selects one."""
     return np.random.default_rng(0).normal(size=(1009, VOCABULARY)).astype(np.float32)
 
 
 def next_logits(tokens: Iterable[float], source: Iterable[float] = ()) -> Array:
-    """The reference: the logits ``[vocabulary]`` after ``tokens``."""
+    """Reference logits ``[vocabulary]`` after ``tokens``."""
     value = 7
     for token in (*source, *tokens):
         value = (value * 31 + int(token) + 1) % 65_521
@@ -41,7 +41,7 @@ def next_logits(tokens: Iterable[float], source: Iterable[float] = ()) -> Array:
 
 
 def next_token(tokens: Iterable[float], source: Iterable[float] = ()) -> int:
-    """The likeliest token after ``tokens``."""
+    """The greedy token after ``tokens``."""
     return int(next_logits(tokens, source).argmax())
 
 
@@ -88,13 +88,13 @@ def decode_spec(*, has_source: bool, is_recurrent: bool = True) -> GraphSpec:
     return GraphSpec(file="decode.onnx", inputs=(ids,), outputs=(logits,), states=states)
 
 
-def only_arrays(inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
-    """The inputs of a graph, without those that are tensors of a device."""
+def host_inputs(inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
+    """Drops inputs that are device tensors."""
     return {name: value for name, value in inputs.items() if not isinstance(value, Tensor)}
 
 
-class OnHost:
-    """A bound graph that only defines :meth:`run`, over arrays."""
+class HostBoundGraph:
+    """A bound graph that implements only :meth:`run`, on host arrays."""
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         raise NotImplementedError
@@ -113,16 +113,16 @@ class OnHost:
 
 
 class FakeDecode:
-    """``poison``: a token id after which a row's logits and its cached values are NaN.
+    """A decode graph. ``poison``: token id that makes a row's logits and cached values NaN.
 
-    ``fail``: one that makes the run raise, when it has already changed all states.
-    ``is_padded``: runs may have rows of padding, which read id 0.
+    ``fail``: token id that makes the run raise after it has changed all states.
+    ``is_padded``: runs may contain padding rows, whose token id is 0.
     """
 
     def __init__(self, poison: int = -1, fail: int = -1, *, is_padded: bool = False) -> None:
         self.is_padded = is_padded
         self.num_padded_runs = 0
-        self.is_recorded = False  # what a run that repeats says of itself
+        self.is_recorded = False  # returned by runs with ``repeats``
         self.poison = poison
         self.fail = fail
         self.num_runs = 0
@@ -135,7 +135,7 @@ class FakeDecode:
         return BoundFakeDecode(self, {name: tensor for (name, _), tensor in states.items()})
 
 
-class BoundFakeDecode(OnHost):
+class BoundFakeDecode(HostBoundGraph):
     def __init__(self, graph: FakeDecode, states: dict[str, Tensor]) -> None:
         self._graph = graph
         self._keep_alive = states
@@ -153,7 +153,7 @@ class BoundFakeDecode(OnHost):
         return repeats and self._graph.is_recorded
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
-        inputs = only_arrays(inputs)
+        inputs = host_inputs(inputs)
         ids = inputs["token_ids"]
         cached, new = inputs["num_cached_tokens"], inputs["num_new_tokens"]
         keys, count = self._states["past.key.0"], self._states.get("past.recurrent.0")
@@ -189,8 +189,8 @@ class BoundFakeDecode(OnHost):
         return {"logits": logits.reshape(-1, VOCABULARY)[inputs["logit_positions"]]}
 
 
-class FakeEncode(OnHost):
-    """The encoder of an encoder-decoder: its outputs are the source's token ids."""
+class FakeEncode(HostBoundGraph):
+    """An encoder whose output is the source token ids."""
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
@@ -200,5 +200,5 @@ class FakeEncode(OnHost):
         return self
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
-        inputs = only_arrays(inputs)
+        inputs = host_inputs(inputs)
         return {"cross_key.0": inputs["token_ids"].astype(np.float32)[:, None, :, None]}

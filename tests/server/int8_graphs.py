@@ -1,4 +1,4 @@
-"""Graphs of one int8 matrix product, as the export writes them."""
+"""Graphs of one int8 matmul, in the form that the export writes."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ NEEDS_KERNEL = pytest.mark.skipif(
 
 
 def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
-    """Saves a graph ``y = x weight`` in int8; a tied one also looks up rows of the same weights."""
+    """Saves an int8 graph ``y = x @ weight``. ``is_tied``: it also gathers rows of the weight."""
     x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
     ids = ir.val("token_ids", ir.DataType.INT64, ["tokens"])
     inputs, tape = [x], Tape()
@@ -53,7 +53,7 @@ def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
 
 
 def append_epilogue(file: Path, activation: str, bias: Array) -> Path:
-    """Appends an epilogue to ``file``: ``activation(y + bias) + rest``."""
+    """Appends the epilogue ``activation(y + bias) + rest`` to ``file``."""
     model = onnx.load(file)
     graph, size = model.graph, len(bias)
     nodes = [onnx.helper.make_node("Add", ["y", "bias"], ["biased"])]

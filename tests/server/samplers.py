@@ -1,4 +1,4 @@
-"""Device samplers that run on the CPU, and the rows of logits that they copy to the host."""
+"""Device samplers on the CPU, and a recorder of the logits rows they copy to the host."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from server.engine.token_selector import greedy
 from server.runtime.contract import Array, BoundGraph, Graph, Tensor
 from server.runtime.ort.backend import OrtBackend
 
-# The backend caches the graphs that it has loaded.
+# The backend caches loaded graphs.
 load_model = OrtBackend("cpu", 1).load_model
 
 
@@ -29,29 +29,29 @@ def device_sampler(spec: LogitsSpec) -> DeviceSampler:
 def sample_request(
     index: int, job: GenerationJob, tokens: Sequence[int], uniform: float
 ) -> SampleRequest:
-    """A request for a row that has generated ``tokens``."""
-    row = DecodingSequence.first_of(index, replace(job, max_new_tokens=len(tokens) + 1))
-    row.tokens += tokens
-    return SampleRequest(index, row, uniform)
+    """A sample request for a sequence that has generated ``tokens``."""
+    sequence = DecodingSequence.first_of(index, replace(job, max_new_tokens=len(tokens) + 1))
+    sequence.tokens += tokens
+    return SampleRequest(index, sequence, uniform)
 
 
 def host_token(logits: Floats, request: SampleRequest) -> int | None:
-    """The token that the host samples from ``logits [vocabulary]``; None if it samples none."""
+    """The token that the host samples from ``logits [vocabulary]``; None if all are invalid."""
     if greedy(logits[None]) == [None]:
         return None
-    adjusted = logits.copy()
-    request.sequence.process_logits(adjusted)
-    if adjusted.max() == -np.inf:
+    processed = logits.copy()
+    request.sequence.process_logits(processed)
+    if processed.max() == -np.inf:
         return None
     options = request.sequence.job.sampling
     if options.is_greedy:
-        return int(adjusted.argmax())
-    return sampling.sample(adjusted, options, request.uniform)
+        return int(processed.argmax())
+    return sampling.sample(processed, options, request.uniform)
 
 
 @dataclass
-class Copies:
-    """Loads graphs, and records which rows of logits they copy to the host."""
+class GraphRecorder:
+    """Loads graphs; records which logits rows they copy to the host and how often they run."""
 
     backend: OrtBackend
     rows: list[int] = field(default_factory=list)
@@ -60,26 +60,26 @@ class Copies:
     def load(self, model: onnx.ModelProto) -> Graph:
         graph = self.backend.load_model(model)
         is_gather = model.graph.output[0].name == GATHERED
-        return _CountedGraph(graph, self, is_gather)
+        return _RecordedGraph(graph, self, is_gather)
 
 
 @dataclass
-class _CountedGraph:
+class _RecordedGraph:
     real: Graph
-    copies: Copies
+    copies: GraphRecorder
     is_gather: bool
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
-    ) -> "_CountedBoundGraph":
+    ) -> "_RecordedBoundGraph":
         assert outputs is None
-        return _CountedBoundGraph(self.real.bind(states), self)
+        return _RecordedBoundGraph(self.real.bind(states), self)
 
 
 @dataclass
-class _CountedBoundGraph:
+class _RecordedBoundGraph:
     real: BoundGraph
-    graph: _CountedGraph
+    graph: _RecordedGraph
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         if self.graph.is_gather:

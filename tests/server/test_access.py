@@ -1,4 +1,4 @@
-"""Who may call: tokens, the admin listener; and what a connection may send."""
+"""Access control: tokens, the admin listener, and limits per connection."""
 
 import asyncio
 from pathlib import Path
@@ -20,14 +20,14 @@ from server.errors import StartupError
 from server.frontends.grpc.listeners import check_admin_access
 from server.service.access_tokens import AccessTokens
 from tests.faults.record import record
-from tests.server.running import CLASSIFIER, serving
+from tests.server.in_process_server import CLASSIFIER, serving
 
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 
 
 async def status(channel: grpc.aio.Channel, method: str, token: str | None) -> grpc.StatusCode:
-    """How a call begins, or ends, that sends an empty message."""
+    """The status of a call that sends an empty message; OK as soon as it responds."""
     metadata = [] if token is None else [("authorization", f"Bearer {token}")]
     kind: Any = channel.unary_stream(method)
     call = kind(b"", metadata=metadata, timeout=60)
@@ -42,70 +42,76 @@ async def status(channel: grpc.aio.Channel, method: str, token: str | None) -> g
 
 
 async def methods(channel: grpc.aio.Channel, token: str) -> list[str]:
-    """Every method of every service that a listener tells of itself."""
+    """All methods that a listener reports by reflection."""
     reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
     metadata = [("authorization", f"Bearer {token}")]
 
-    async def ask(**wanted: str) -> Any:
-        request = reflection_pb2.ServerReflectionRequest(**wanted)
+    async def send_reflection_request(**fields: str) -> Any:
+        request = reflection_pb2.ServerReflectionRequest(**fields)
         async for answer in reflect(iter([request]), metadata=metadata, timeout=60):
             return answer
         raise AssertionError("reflection has no answer")
 
-    found = []
-    listed = (await ask(list_services="")).list_services_response.service
-    for service in listed:
-        answer = await ask(file_containing_symbol=service.name)
+    method_names = []
+    services = (await send_reflection_request(list_services="")).list_services_response.service
+    for service in services:
+        answer = await send_reflection_request(file_containing_symbol=service.name)
         for serialized in answer.file_descriptor_response.file_descriptor_proto:
             file = FileDescriptorProto.FromString(serialized)
-            found += [
+            method_names += [
                 f"/{service.name}/{method.name}"
-                for described in file.service
-                if f"{file.package}.{described.name}" == service.name
-                for method in described.method
+                for service_proto in file.service
+                if f"{file.package}.{service_proto.name}" == service.name
+                for method in service_proto.method
             ]
-    return found
+    return method_names
 
 
-async def test_every_method_but_health_needs_a_token(bundles: Path, tokens: Path) -> None:
+async def test_all_methods_except_health_require_a_token(bundles: Path, tokens: Path) -> None:
     async with serving(bundles, tokens=tokens) as running:
-        named: set[str] = set()
-        let_in: list[str] = []
+        all_methods: set[str] = set()
+        wrongly_accepted: list[str] = []
         for port in (running.port, running.admin_port):
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                known = await methods(channel, "first-token")
-                for method in (*known, "/triune.v1.InferenceService/Nothing", "/no.Service/Call"):
-                    refused = [
+                listed_methods = await methods(channel, "first-token")
+                for method in (
+                    *listed_methods,
+                    "/triune.v1.InferenceService/Nothing",
+                    "/no.Service/Call",
+                ):
+                    rejections = [
                         await status(channel, method, token)
                         for token in (None, "", "third-token", "first-token2", "alice:first-token")
                     ]
-                    unknown = grpc.StatusCode.UNAUTHENTICATED
+                    unauthenticated = grpc.StatusCode.UNAUTHENTICATED
                     if method.startswith(f"/{HEALTH}/"):
-                        assert unknown not in refused
+                        assert unauthenticated not in rejections
                     else:
-                        let_in += [method for answer in refused if answer != unknown]
+                        wrongly_accepted += [
+                            method for answer in rejections if answer != unauthenticated
+                        ]
                     accepted = await status(channel, method, "first-token")
                     assert accepted != grpc.StatusCode.UNAUTHENTICATED, method
-                named |= {*known}
-        ours = {
+                all_methods |= {*listed_methods}
+        own_methods = {
             f"/{service.full_name}/{method.name}"
             for file in (inference_pb2, models_pb2, admin_pb2)
             for service in file.DESCRIPTOR.services_by_name.values()
             for method in service.methods
         }
-        others = {method.split("/")[1] for method in named - ours}
-        assert (ours <= named, others) == (True, {HEALTH, REFLECTION})
-        assert not let_in
+        other_services = {method.split("/")[1] for method in all_methods - own_methods}
+        assert (own_methods <= all_methods, other_services) == (True, {HEALTH, REFLECTION})
+        assert not wrongly_accepted
         record(
             18,
             "calls without a token or with a wrong one, to every method except health",
             "`UNAUTHENTICATED`, reflection and administration included",
-            methods=len([method for method in named if not method.startswith(f"/{HEALTH}/")]),
-            let_in=len(let_in),
+            methods=len([method for method in all_methods if not method.startswith(f"/{HEALTH}/")]),
+            let_in=len(wrongly_accepted),
         )
 
 
-async def test_two_tokens_in_one_call_are_none(bundles: Path, tokens: Path) -> None:
+async def test_rejects_calls_with_two_authorization_headers(bundles: Path, tokens: Path) -> None:
     async with (
         serving(bundles, tokens=tokens) as running,
         grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
@@ -121,7 +127,9 @@ async def test_two_tokens_in_one_call_are_none(bundles: Path, tokens: Path) -> N
             assert await kind(b"", metadata=metadata, timeout=60).code() == code
 
 
-async def test_admin_tokens_are_their_own(bundles: Path, tokens: Path, tmp_path: Path) -> None:
+async def test_admin_listener_accepts_only_admin_tokens(
+    bundles: Path, tokens: Path, tmp_path: Path
+) -> None:
     (tmp_path / "admins").write_text("root:admin-token")
     async with serving(bundles, tokens=tokens, admin_tokens=tmp_path / "admins") as running:
         target = f"127.0.0.1:{running.admin_port}"
@@ -136,45 +144,47 @@ async def test_admin_tokens_are_their_own(bundles: Path, tokens: Path, tmp_path:
             assert (await client.classify(CLASSIFIER, "12")).outputs
 
 
-def test_tokens_follow_their_file(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
-    known = AccessTokens(tokens)
-    assert known.name_of("Bearer first-token") == "alice"
-    unnamed = known.name_of("Bearer second.token==")
-    assert unnamed is not None
-    assert len(unnamed) == 8
-    assert known.name_of("Bearer ") is None
+def test_reloads_tokens_when_the_file_changes(
+    tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    access_tokens = AccessTokens(tokens)
+    assert access_tokens.name_of("Bearer first-token") == "alice"
+    generated_name = access_tokens.name_of("Bearer second.token==")
+    assert generated_name is not None
+    assert len(generated_name) == 8
+    assert access_tokens.name_of("Bearer ") is None
     tokens.write_text("bob:third-token")
-    assert known.name_of("Bearer first-token") is None
-    assert known.name_of("Bearer third-token") == "bob"
+    assert access_tokens.name_of("Bearer first-token") is None
+    assert access_tokens.name_of("Bearer third-token") == "bob"
     tokens.write_text("bob:third-token\nnot a token, se cret")
-    assert known.name_of("Bearer third-token") == "bob"
+    assert access_tokens.name_of("Bearer third-token") == "bob"
     assert "line 2 is neither TOKEN nor NAME:TOKEN" in caplog.text
     assert "se cret" not in caplog.text
     tokens.unlink()
-    assert known.name_of("Bearer third-token") == "bob"
+    assert access_tokens.name_of("Bearer third-token") == "bob"
     tokens.write_text("")
-    assert known.name_of("Bearer third-token") is None
+    assert access_tokens.name_of("Bearer third-token") is None
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.1.2.3:1", "example.org:1"])
-def test_admin_is_not_for_everybody(address: str, tmp_path: Path) -> None:
+def test_admin_on_a_public_address_requires_authentication(address: str, tmp_path: Path) -> None:
     tls = TlsFiles(certificate=tmp_path, key=tmp_path)
     mutual = TlsFiles(certificate=tmp_path, key=tmp_path, client_ca=tmp_path)
-    open_: list[dict[str, Any]] = [{}, {"tls": tls}]
-    closed: list[dict[str, Any]] = [
+    unauthenticated: list[dict[str, Any]] = [{}, {"tls": tls}]
+    authenticated: list[dict[str, Any]] = [
         {"tls": mutual},
         {"tokens": tmp_path},
         {"admin_tokens": tmp_path},
     ]
-    for options in open_:
+    for options in unauthenticated:
         with pytest.raises(StartupError, match="is not a loopback address"):
             check_admin_access(ServerConfig(bundles=tmp_path, admin=address, **options))
-    for options in closed:
+    for options in authenticated:
         assert not refusal(ServerConfig(bundles=tmp_path, admin=address, **options))
 
 
 def refusal(config: ServerConfig) -> str:
-    """Why ``check_admin_access`` refuses; empty if it does not."""
+    """The error message of ``check_admin_access``; empty if it accepts the configuration."""
     try:
         check_admin_access(config)
     except StartupError as error:
@@ -185,11 +195,11 @@ def refusal(config: ServerConfig) -> str:
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "unix:x"]
 )
-def test_admin_on_loopback_is_open(address: str, tmp_path: Path) -> None:
+def test_admin_on_loopback_needs_no_authentication(address: str, tmp_path: Path) -> None:
     assert not refusal(ServerConfig(bundles=tmp_path, admin=address))
 
 
-async def test_what_is_too_large_is_refused(bundles: Path) -> None:
+async def test_rejects_oversized_metadata_and_messages(bundles: Path) -> None:
     async with (
         serving(bundles) as running,
         grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
@@ -204,7 +214,7 @@ async def test_what_is_too_large_is_refused(bundles: Path) -> None:
             assert await kind(body, metadata=metadata, timeout=60).code() == code
 
 
-async def test_a_connection_has_so_many_calls(bundles: Path) -> None:
+async def test_limits_concurrent_streams_per_connection(bundles: Path) -> None:
     watch = "/grpc.health.v1.Health/Watch"
     async with (
         serving(bundles, max_streams=1) as running,
@@ -213,7 +223,7 @@ async def test_a_connection_has_so_many_calls(bundles: Path) -> None:
         streams: Any = channel.unary_stream(watch)
         first = streams(b"")
         await first.read()
-        second = streams(b"", timeout=1)  # waits in the client for the first to end
+        second = streams(b"", timeout=1)  # queued in the client until the first stream ends
         assert await second.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         first.cancel()
         assert await streams(b"", timeout=60).read() is not grpc.aio.EOF

@@ -32,7 +32,7 @@ from server.errors import (
 )
 from server.frontends.grpc.status import field_of
 from server.service.threads import BoundedExecutor
-from tests.server.generating import bench, job
+from tests.server.worker_harness import make_harness, make_job
 
 LIMITS = AdmissionLimits(max_accepted=Cost(6, 100), max_running=Cost(2, 80))
 SECOND = 1_000_000_000
@@ -71,7 +71,7 @@ def test_counts_stay_within_limits_and_return_to_zero(requests) -> None:
     assert admission.accepted == Cost(0, 0)
 
 
-def test_the_error_names_the_limit() -> None:
+def test_overload_error_names_the_limit() -> None:
     admission = Admission("m", LIMITS)
     admission.accept(Cost(5, 10))
     with pytest.raises(OverloadedError, match="no more requests") as rows:
@@ -90,32 +90,32 @@ def test_the_error_names_the_limit() -> None:
         (Cost(1, 101, 60), "max_new_tokens"),
     ],
 )
-def test_a_request_that_never_fits_names_its_field(cost: Cost, field: str) -> None:
+def test_too_large_request_error_names_the_field(cost: Cost, field: str) -> None:
     with pytest.raises(RequestTooLargeError) as caught:
         Admission("m", LIMITS).check(cost)
     assert field_of(caught.value) == field
 
 
-def test_a_request_that_would_time_out_in_the_queue_is_rejected() -> None:
-    """Two jobs run at a time, 4 s each, and two wait: a fifth one waits for about 6 s."""
+def test_rejects_requests_that_would_miss_their_deadline() -> None:
+    """Two jobs run, 4 s each, and two wait: a fifth job waits for about 6 s."""
     admission = Admission("m", LIMITS)
-    one = Cost(1, 1)
-    admission.check(one, 0.001)  # no job has ended yet
-    admission.accept(one)
-    admission.release(one, ended(4.0))
-    admission.check(one, 0.001)  # the queue is empty
+    cost = Cost(1, 1)
+    admission.check(cost, 0.001)  # no estimate before the first job ends
+    admission.accept(cost)
+    admission.release(cost, ended(4.0))
+    admission.check(cost, 0.001)  # the queue is empty
     for _ in range(4):
-        admission.accept(one)
-    assert admission.wait_seconds(one) == pytest.approx(6.0)
-    admission.check(one, 7.5)
-    admission.check(one)
+        admission.accept(cost)
+    assert admission.wait_seconds(cost) == pytest.approx(6.0)
+    admission.check(cost, 7.5)
+    admission.check(cost)
     with pytest.raises(OverloadedError) as caught:
-        admission.check(one, 6.5)
+        admission.check(cost, 6.5)
     assert caught.value.limit == Limit.DEADLINE
     assert "about 7.0 s long" in str(caught.value)
 
 
-def test_failed_jobs_do_not_enter_the_averages() -> None:
+def test_wait_estimate_ignores_failed_jobs() -> None:
     admission = Admission("m", LIMITS)
     for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.DEADLINE):
         admission.accept(Cost(1, 1))
@@ -126,8 +126,8 @@ def test_failed_jobs_do_not_enter_the_averages() -> None:
 
 
 @given(costs, costs)
-def test_bulk_work_leaves_others_a_quarter(before: Cost, cost: Cost) -> None:
-    """Of 6 sequences and 100 tokens it gets 4 and 75, unless the model is idle."""
+def test_bulk_work_uses_at_most_three_quarters_of_capacity(before: Cost, cost: Cost) -> None:
+    """Bulk work gets 4 of 6 sequences and 75 of 100 tokens, and all if the model is idle."""
     admission = Admission("m", LIMITS)
     admission.accept(before)
     after = before + cost
@@ -147,7 +147,7 @@ def test_bulk_work_leaves_others_a_quarter(before: Cost, cost: Cost) -> None:
     burst=st.integers(1, 200),
     requests=st.lists(st.tuples(st.integers(1, 250), st.integers(0, 3 * SECOND)), max_size=60),
 )
-def test_a_client_never_gets_more_than_its_burst_and_rate(per_second, burst, requests) -> None:
+def test_client_never_exceeds_its_burst_and_rate(per_second, burst, requests) -> None:
     buckets = ClientBuckets(ClientRate(per_second, burst))
     now, spent = 0, 0
     for num_tokens, pause in requests:
@@ -168,7 +168,7 @@ def test_a_client_never_gets_more_than_its_burst_and_rate(per_second, burst, req
         buckets.check("b", Cost(1, burst), now)  # another client has its own bucket
 
 
-def test_the_oldest_clients_are_forgotten() -> None:
+def test_evicts_the_oldest_client_buckets() -> None:
     buckets = ClientBuckets(ClientRate(1, 10, max_clients=3))
     for client in "abcde":
         buckets.spend(client, Cost(1, 10), 0)
@@ -179,15 +179,17 @@ def test_the_oldest_clients_are_forgotten() -> None:
     assert caught.value.retry_seconds == pytest.approx(10.0)
 
 
-async def test_a_full_engine_rejects_requests_before_any_work() -> None:
+async def test_full_engine_rejects_requests_before_any_work() -> None:
     loop = asyncio.get_running_loop()
     died: asyncio.Future[BaseException] = loop.create_future()
     engine = Engine(1, Unobserved(), BusyLanes(), 4, died.set_result)
-    engine.add("fake", [bench(num_slots=2).worker], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
+    engine.add(
+        "fake", [make_harness(num_slots=2).worker], AdmissionLimits(Cost(2, 1000), Cost(2, 1000))
+    )
     engine.check("fake", 2)
     with pytest.raises(RequestTooLargeError):
         engine.check("fake", 3)
-    handles = engine.submit("fake", [job([5], 9), job([6], 9)])
+    handles = engine.submit("fake", [make_job([5], 9), make_job([6], 9)])
     with pytest.raises(OverloadedError):
         engine.check("fake", 1)
     for handle in handles:
@@ -199,26 +201,26 @@ async def test_a_full_engine_rejects_requests_before_any_work() -> None:
         engine.check("fake", 1)
 
 
-async def test_cancelled_and_late_requests_are_not_tokenized() -> None:
-    begun: list[str] = []
-    free = threading.Event()
+async def test_does_not_tokenize_cancelled_or_expired_requests() -> None:
+    tokenized: list[str] = []
+    release = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         threads = BoundedExecutor(pool, max_waiting=3)
         loop = asyncio.get_running_loop()
-        holds = loop.create_task(threads.run_bounded(free.wait, None))
-        left = loop.create_task(threads.run_bounded(lambda: begun.append("left"), None))
-        late_at = time.monotonic() + 0.01
-        late = loop.create_task(threads.run_bounded(lambda: begun.append("late"), late_at))
+        blocker = loop.create_task(threads.run_bounded(release.wait, None))
+        abandoned = loop.create_task(threads.run_bounded(lambda: tokenized.append("left"), None))
+        deadline = time.monotonic() + 0.01
+        expired = loop.create_task(threads.run_bounded(lambda: tokenized.append("late"), deadline))
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError) as caught:
-            await threads.run_bounded(lambda: begun.append("too many"), None)
+            await threads.run_bounded(lambda: tokenized.append("too many"), None)
         assert caught.value.limit == Limit.THREADS
-        left.cancel()
-        while time.monotonic() <= late_at:
+        abandoned.cancel()
+        while time.monotonic() <= deadline:
             await asyncio.sleep(0)
-        free.set()
+        release.set()
         with pytest.raises(DeadlineError):
-            await late
-        await holds
-        await threads.run_bounded(lambda: begun.append("in time"), time.monotonic() + 60)
-    assert begun == ["in time"]
+            await expired
+        await blocker
+        await threads.run_bounded(lambda: tokenized.append("in time"), time.monotonic() + 60)
+    assert tokenized == ["in time"]

@@ -1,4 +1,4 @@
-"""The attention kernel equals ``GroupQueryAttention``; a token does not depend on its batch."""
+"""The attention kernel matches ``GroupQueryAttention`` and is batch-invariant."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=150, deadline=None)
 @given(case=cases(), num_threads=st.integers(1, 2))
-def test_equals_the_standard_operator(
+def test_matches_the_standard_operator(
     tmp_path_factory: pytest.TempPathFactory, case: Case, num_threads: int
 ) -> None:
     inputs = case.inputs()
@@ -84,18 +84,18 @@ def test_equals_the_standard_operator(
     params=[(32, {}), (64, {}), (64, {"local_window_size": 90}), (40, {"softcap": 5.0})]
 )
 def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
-    """A graph of 6 heads in 2 groups, and the head size; rotary if the size allows."""
+    """A graph with 6 query and 2 KV heads, and its head size. Uses RoPE if the size allows."""
     size, attributes = request.param
     names = ["query", "past_key", "past_value", "last", "total"]
     names += ["cos", "sin"] if size % 16 == 0 else []
-    given = {"num_heads": 6, "kv_num_heads": 2, "do_rotary": int(size % 16 == 0)}
+    base_attributes = {"num_heads": 6, "kv_num_heads": 2, "do_rotary": int(size % 16 == 0)}
     file = tmp_path / "graph.onnx"
-    onnx.save(graph(dict.fromkeys(names), given | attributes), file)
+    onnx.save(graph(dict.fromkeys(names), base_attributes | attributes), file)
     return file, size
 
 
 class Decoder:
-    """Rows with a cache each, whose tokens come in chunks of any size."""
+    """Runs the kernel on rows with a KV cache each, in chunks of any size."""
 
     def __init__(self, file: Path, size: int, num_rows: int, num_threads: int = 1) -> None:
         self._session, self._size = native_session(file, num_threads), size
@@ -104,8 +104,8 @@ class Decoder:
         angles = np.random.default_rng(9).uniform(-4, 4, (CAPACITY, size // 2))
         self._angles = {"cos": np.cos(angles), "sin": np.sin(angles)} if size % 16 == 0 else {}
 
-    def read(self, tokens: Array, lengths: list[int], total: int | None = None) -> Array:
-        """Runs ``tokens [rows, tokens, width]``; ``lengths`` are those of the rows afterwards."""
+    def run(self, tokens: Array, lengths: list[int], total: int | None = None) -> Array:
+        """Runs ``tokens [rows, tokens, width]``. ``lengths``: row lengths after this run."""
         inputs = {
             "query": tokens,
             "past_key": self.keys,
@@ -119,61 +119,61 @@ class Decoder:
 CAPACITY, LENGTH = 230, 201
 
 
-def test_a_token_depends_on_neither_chunks_nor_other_rows(
+def test_output_does_not_depend_on_chunking_or_other_rows(
     decoder: tuple[Path, int],
 ) -> None:
     file, size = decoder
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(3, LENGTH, 10 * size)).astype(np.float32)
-    whole = Decoder(file, size, 1).read(tokens[:1], [LENGTH])[0]
+    whole = Decoder(file, size, 1).run(tokens[:1], [LENGTH])[0]
 
     for num_threads, step in ((1, 1), (2, 7), (1, 64), (2, 130)):
         alone = Decoder(file, size, 1, num_threads)
         for start in range(0, LENGTH, step):
             stop = min(start + step, LENGTH)
-            part = alone.read(tokens[:1, start:stop], [stop])[0]
+            part = alone.run(tokens[:1, start:stop], [stop])[0]
             np.testing.assert_array_equal(part, whole[start:stop])
 
     for num_threads in (1, 2):
-        beside = Decoder(file, size, 3, num_threads)
+        batched = Decoder(file, size, 3, num_threads)
         lengths = [150, 3, 66]
-        first = beside.read(tokens[:, :150], lengths)
+        first = batched.run(tokens[:, :150], lengths)
         np.testing.assert_array_equal(first[0], whole[:150])
         for _ in range(20):
             new = np.stack([tokens[row, length] for row, length in enumerate(lengths)])[:, None]
             lengths = [length + 1 for length in lengths]
-            np.testing.assert_array_equal(beside.read(new, lengths)[0, 0], whole[lengths[0] - 1])
+            np.testing.assert_array_equal(batched.run(new, lengths)[0, 0], whole[lengths[0] - 1])
 
 
-def test_nothing_behind_a_row_s_length_is_read(decoder: tuple[Path, int]) -> None:
-    """The cache and the padding hold NaN."""
+def test_does_not_read_past_row_length(decoder: tuple[Path, int]) -> None:
+    """Unused cache positions and padding hold NaN."""
     file, size = decoder
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(2, 70, 10 * size)).astype(np.float32)
     tokens[1, 5:] = np.nan
-    made = Decoder(file, size, 2)
-    y = made.read(tokens, [70, 5])
+    batched = Decoder(file, size, 2)
+    y = batched.run(tokens, [70, 5])
     assert np.isfinite(y[0]).all()
     assert np.isfinite(y[1, :5]).all()
     assert not y[1, 5:].any()  # zeros
-    assert np.isnan(made.keys[1, :, 5:]).all()
-    assert np.isfinite(made.keys[0, :, :70]).all()
+    assert np.isnan(batched.keys[1, :, 5:]).all()
+    assert np.isfinite(batched.keys[0, :, :70]).all()
 
 
-def test_a_row_of_nan_does_not_affect_others(decoder: tuple[Path, int]) -> None:
+def test_nan_row_does_not_affect_other_rows(decoder: tuple[Path, int]) -> None:
     file, size = decoder
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(2, 40, 10 * size)).astype(np.float32)
-    expected = Decoder(file, size, 2).read(tokens, [40, 40])
+    expected = Decoder(file, size, 2).run(tokens, [40, 40])
     tokens[1, 39, 0] = np.nan
-    actual = Decoder(file, size, 2).read(tokens, [40, 40])
+    actual = Decoder(file, size, 2).run(tokens, [40, 40])
     np.testing.assert_array_equal(actual[0], expected[0])
     np.testing.assert_array_equal(actual[1, :39], expected[1, :39])
     assert np.isnan(actual[1, 39, :size]).all()
 
 
-def test_cross_attention_of_several_rows_and_tokens(tmp_path: Path) -> None:
-    """The standard operator supports one token or one row only."""
+def test_cross_attention_supports_several_rows_and_tokens(tmp_path: Path) -> None:
+    """The standard operator supports only one token or one row."""
     case = Case("cross", 7, (30, 8, 19), (8, 8), 32, capacity=33, packed=False)
     inputs = case.inputs()
     file = tmp_path / "graph.onnx"
@@ -203,14 +203,12 @@ def test_cross_attention_of_several_rows_and_tokens(tmp_path: Path) -> None:
         ({"sink": np.zeros(3, np.float32)}, "head_sink"),
     ],
 )
-def test_invalid_inputs_are_rejected(
-    tmp_path: Path, change: dict[str, Array], message: str
-) -> None:
+def test_rejects_invalid_inputs(tmp_path: Path, change: dict[str, Array], message: str) -> None:
     case = Case("decode", 1, (4, 9), capacity=20, angles=16, bias=(False, False), has_sinks=True)
     inputs = case.inputs()
     file = tmp_path / "graph.onnx"
     onnx.save(graph(inputs, case.all_attributes()), file)
-    ours = native_session(file)
-    run(ours, inputs)
+    native = native_session(file)
+    run(native, inputs)
     with pytest.raises(Exception, match=message):
-        run(ours, inputs | change)
+        run(native, inputs | change)

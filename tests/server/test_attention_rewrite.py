@@ -1,4 +1,4 @@
-"""Which graphs get the attention kernel."""
+"""Which graphs are rewritten to use the attention kernel."""
 
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from tests.server.attention_graphs import (
 pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
 
 
-def test_unused_outputs_are_dropped(tmp_path: Path) -> None:
+def test_drops_unused_outputs(tmp_path: Path) -> None:
     case = Case("encoder", 9, (9, 4))
     file = tmp_path / "graph.onnx"
     onnx.save(graph(case.inputs(), case.all_attributes(), outputs=("y",)), file)
-    made = rewrite(file, Kernels.ATTENTION)
-    assert made is not None
-    (node,) = onnx.load_from_string(made.model).graph.node
+    rewritten = rewrite(file, Kernels.ATTENTION)
+    assert rewritten is not None
+    (node,) = onnx.load_from_string(rewritten.model).graph.node
     assert (node.op_type, list(node.output)) == ("Attention", ["y"])
     expected = run(session(str(file)), case.inputs())[0]
     np.testing.assert_allclose(
@@ -39,10 +39,8 @@ def test_unused_outputs_are_dropped(tmp_path: Path) -> None:
     )
 
 
-def test_a_graph_with_attention_only_is_rewritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no packed weights."""
+def test_rewrites_a_graph_without_matmuls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a graph has no packed weights."""
     monkeypatch.setattr(rewriting, "preferred_kernels", lambda: Kernels.ATTENTION)
     case = Case("prompt", 20, (20, 3), capacity=30)
     file = tmp_path / "a" / "1" / "graph.onnx"
@@ -54,25 +52,25 @@ def test_a_graph_with_attention_only_is_rewritten(
     )
 
 
-@pytest.mark.parametrize("what", ["weights", "positions", "half", "window", "unknown", "output"])
-def test_unsupported_attention_is_not_replaced(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("feature", ["weights", "positions", "half", "window", "unknown", "output"])
+def test_does_not_replace_unsupported_attention(tmp_path: Path, feature: str) -> None:
     case = Case("decode", 1, (4, 9), capacity=20, angles=16)
     names: dict[str, Any] = dict.fromkeys(case.inputs())
     attributes, dtype = case.all_attributes(), TensorProto.FLOAT
     outputs: tuple[str, ...] = OUTPUTS
-    if what == "weights":
+    if feature == "weights":
         attributes["qk_output"], outputs = 2, (*OUTPUTS, "weights")
-    elif what == "positions":
+    elif feature == "positions":
         names["positions"] = None
-    elif what == "half":
+    elif feature == "half":
         dtype = TensorProto.FLOAT16
-    elif what == "window":
+    elif feature == "window":
         attributes |= {"sliding_window_cache": 1, "local_window_size": 5}
     else:
         attributes["kv_cache_bit_width"] = 8
     file = tmp_path / "graph.onnx"
     model = graph(names, attributes, dtype=dtype, outputs=outputs)
-    if what == "output":
+    if feature == "output":
         model.graph.node[0].output[2] = ""
         del model.graph.output[2]
     onnx.save(model, file)

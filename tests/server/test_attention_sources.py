@@ -1,4 +1,4 @@
-"""Rows that share the cache of an encoder source in the attention kernel."""
+"""Rows that share one encoder source's KV cache in the attention kernel."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_rows_of_one_source_share_its_cache(
     num_threads: int,
     biased: tuple[bool, bool] | None,
 ) -> None:
-    """Results equal those of separate caches, also for more rows than one block holds."""
+    """Equals separate caches, also for more rows than fit into one block."""
     case = replace(
         SOURCES, num_tokens=num_tokens, lengths=SOURCES.lengths + (8,) * num_more, bias=biased
     )
@@ -52,7 +52,7 @@ def test_rows_of_one_source_share_its_cache(
         ([0, 1, 0, 3, 4, 5], "rows of equal length"),
     ],
 )
-def test_invalid_cache_rows_are_rejected(tmp_path: Path, sources: list[int], message: str) -> None:
+def test_rejects_invalid_cache_rows(tmp_path: Path, sources: list[int], message: str) -> None:
     file = tmp_path / "graph.onnx"
     onnx.save(graph(SOURCES.inputs(), SOURCES.all_attributes(), has_source=True), file)
     inputs = SOURCES.inputs() | {SOURCE_ROWS: np.array(sources, np.int32)}

@@ -1,4 +1,4 @@
-"""Padded decode steps: the same tokens, and no cached prefix is damaged."""
+"""Decode steps padded to bucket sizes: tokens and cached prefixes stay the same."""
 
 import logging
 import random
@@ -23,15 +23,21 @@ from server.engine.requests.sequence import DecodingSequence
 from server.models.registry import load_bundle
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
-from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together
 from tests.server.fake_backend import decode_spec, reference
-from tests.server.generating import MAX_LENGTH, MEMORIES, bench, job
-from tests.server.test_branching import same
-from tests.server.test_mixes import Mixer, run, told
+from tests.server.mixed_batches import (
+    FAULTS,
+    NUM_SLOTS,
+    mixed_batches,
+    run_alone_with_faults,
+    run_batched,
+)
+from tests.server.test_batch_invariance import BatchRunner, run, tokens_by_output
+from tests.server.test_forking import assert_same_output
+from tests.server.worker_harness import MAX_LENGTH, MEMORIES, make_harness, make_job
 
 
 @given(num_slots=st.integers(1, 300), max_length=st.integers(2, 9000), data=st.data())
-def test_a_bucket_is_large_enough_and_little_larger(num_slots, max_length, data) -> None:
+def test_selects_the_smallest_sufficient_bucket(num_slots, max_length, data) -> None:
     buckets = Buckets.of(num_slots, max_length)
     assert buckets.rows[-1] == num_slots
     assert buckets.tokens[-1] == max_length
@@ -44,57 +50,59 @@ def test_a_bucket_is_large_enough_and_little_larger(num_slots, max_length, data)
     assert len(buckets) <= 20 * 8
 
 
-def test_positions_that_padding_writes() -> None:
-    """Just after the tokens of a row, or over the last token of a full row."""
+def test_padding_writes_only_to_unused_positions() -> None:
+    """Padding goes after a row's last token, or over the last token of a full row."""
     spec = decode_spec(has_source=False, is_recurrent=False)
     cache = SlotTensors(spec.states, 4, MAX_LENGTH, MAX_LENGTH, HostMemory)
     store = SlotStore(cache, 4, MAX_LENGTH)
 
-    def held(id_: int, num_tokens: int) -> DecodingSequence:
-        row = DecodingSequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
-        store.admit(row)
-        row.num_cached_tokens = num_tokens
-        return row
+    def admit(id_: int, num_tokens: int) -> DecodingSequence:
+        sequence = DecodingSequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
+        store.admit(sequence)
+        sequence.num_cached_tokens = num_tokens
+        return sequence
 
-    for row in (held(0, MAX_LENGTH), held(1, 40), held(2, 10)):
-        store.release(row)
-    one, two = held(3, 7), held(4, 9)
-    store.release(two)
-    # A running row, a prefix too short to keep, a full cached prefix, and an empty slot.
+    for sequence in (admit(0, MAX_LENGTH), admit(1, 40), admit(2, 10)):
+        store.release(sequence)
+    running, released = admit(3, 7), admit(4, 9)
+    store.release(released)
+    # A running sequence, a prefix too short to cache, a full cached prefix, a free slot.
     assert store.padding_positions(0, 4) == [7, 0, MAX_LENGTH - 1, 0]
-    one.num_cached_tokens = MAX_LENGTH
+    running.num_cached_tokens = MAX_LENGTH
     assert store.padding_positions(0, 4) is None
     assert store.padding_positions(1, 3) == [0, MAX_LENGTH - 1, 0]
 
 
-def test_a_full_cached_prefix_loses_only_its_last_token() -> None:
+def test_padding_trims_one_token_of_a_full_cached_prefix() -> None:
     spec = decode_spec(has_source=False, is_recurrent=False)
     cache = SlotTensors(spec.states, 2, MAX_LENGTH, MAX_LENGTH, HostMemory)
     store = SlotStore(cache, 2, MAX_LENGTH)
-    row = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
-    store.admit(row)
-    row.num_cached_tokens = MAX_LENGTH
-    store.release(row)
+    sequence = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
+    store.admit(sequence)
+    sequence.num_cached_tokens = MAX_LENGTH
+    store.release(sequence)
     assert store.padding_positions(0, 2) == [MAX_LENGTH - 1, 0]
-    again = DecodingSequence.first_of(1, replace(row.job, prompt=(*row.job.prompt, 7)))
-    store.match_prefixes([again])
-    assert again.num_cached_tokens == MAX_LENGTH - 1
+    next_sequence = DecodingSequence.first_of(
+        1, replace(sequence.job, prompt=(*sequence.job.prompt, 7))
+    )
+    store.match_prefixes([next_sequence])
+    assert next_sequence.num_cached_tokens == MAX_LENGTH - 1
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=companies(),
+    arrivals=mixed_batches(),
     max_batched_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
-def test_padding_changes_no_token(
-    memory, mixed_jobs, max_batched_tokens, is_recurrent, has_source
+def test_padding_does_not_change_tokens(
+    memory, arrivals, max_batched_tokens, is_recurrent, has_source
 ) -> None:
-    """With decoding during other prompts, cached prefixes, recurrent states and failing runs."""
+    """Covers prefill beside decode, cached prefixes, recurrent states and failing runs."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
-    mixed = bench(
+    batched = make_harness(
         num_slots=NUM_SLOTS,
         max_batched_tokens=max_batched_tokens,
         memory=memory,
@@ -102,9 +110,9 @@ def test_padding_changes_no_token(
         **options,
         **FAULTS,
     )
-    wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    for id_, one in enumerate(wanted):
-        same(mixed, id_, alone(one, **options))
+    jobs = run_batched(batched, arrivals, (3, 4) if has_source else ())
+    for id_, job in enumerate(jobs):
+        assert_same_output(batched, id_, run_alone_with_faults(job, **options))
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -117,39 +125,39 @@ def test_padding_changes_no_token(
     ),
     num_slots=st.integers(1, 5),
 )
-def test_padding_damages_no_cached_prefix(shared, tails, num_slots) -> None:
-    """Prompts with a common prefix follow one another, while short prompts decode beside them."""
-    mixed = bench(num_slots=num_slots, is_recurrent=False, has_buckets=True)
-    wanted = []
+def test_padding_preserves_cached_prefixes(shared, tails, num_slots) -> None:
+    """Prompts with a common prefix run in sequence while short prompts decode beside them."""
+    batched = make_harness(num_slots=num_slots, is_recurrent=False, has_buckets=True)
+    jobs = []
     for id_, (tail, budget) in enumerate(tails):
         prompt = [*shared, *tail][: MAX_LENGTH - 1] if id_ % 2 == 0 else [*tail, 1]
-        wanted.append(job(prompt, budget))
-        mixed.submit(id_, wanted[-1])
+        jobs.append(make_job(prompt, budget))
+        batched.submit(id_, jobs[-1])
         for _ in range(1 + budget // 3):
-            mixed.step()
-    mixed.run()
-    for id_, one in enumerate(wanted):
-        lone = bench(num_slots=1, is_recurrent=False)
-        lone.submit(0, one)
-        lone.run()
-        assert mixed.tokens_of(id_) == lone.tokens_of(0)
+            batched.step()
+    batched.run()
+    for id_, job in enumerate(jobs):
+        single = make_harness(num_slots=1, is_recurrent=False)
+        single.submit(0, job)
+        single.run()
+        assert batched.tokens_of(id_) == single.tokens_of(0)
 
 
-async def test_a_lane_records_all_buckets_before_a_worker_is_ready() -> None:
+async def test_records_all_buckets_before_the_worker_is_ready() -> None:
     engine = Engine(1, Unobserved(), BusyLanes(), 4, lambda _: None)
-    padded = bench(num_slots=2, has_buckets=True)
+    padded = make_harness(num_slots=2, has_buckets=True)
     engine.add("fake", [padded.worker], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
     await engine.prepared("fake")
     assert padded.graph.num_runs == 2 * 3, "two buckets, three runs each: enough to record them"
-    (ticket,) = engine.submit("fake", [job([5, 6], 6)])
+    (handle,) = engine.submit("fake", [make_job([5, 6], 6)])
     tokens: list[int] = []
-    while not (updates := await ticket.next()).is_last:
+    while not (updates := await handle.next()).is_last:
         tokens += updates.tokens
     engine.stop()
     assert [*tokens, *updates.tokens] == reference([5, 6], 6)
 
 
-def test_recorded_buckets_and_their_memory_are_reported(
+def test_logs_recorded_buckets_and_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     free = iter([9 << 20, 4 << 20])
@@ -161,7 +169,7 @@ def test_recorded_buckets_and_their_memory_are_reported(
 
     monkeypatch.setitem(MEMORIES, "shrinking", Shrinking)
     caplog.set_level(logging.INFO)
-    recorded = bench(num_slots=3, has_buckets=True, memory="shrinking")
+    recorded = make_harness(num_slots=3, has_buckets=True, memory="shrinking")
     recorded.graph.is_recorded = True
     recorded.worker.prepare()
     assert recorded.worker.stats.num_cuda_graphs == 3
@@ -169,48 +177,48 @@ def test_recorded_buckets_and_their_memory_are_reported(
     assert "of 3 sizes of decode runs, 3 are recorded, in 5 MiB" in caplog.text
 
 
-def test_if_recording_fails_steps_are_not_padded(
+def test_does_not_pad_if_recording_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broken = bench(has_buckets=True, fail=0)
+    broken = make_harness(has_buckets=True, fail=0)
     broken.worker.prepare()
     assert "recording decode runs failed" in caplog.text
     broken.graph.fail = -1
-    broken.submit(0, job([5, 6], 6))
+    broken.submit(0, make_job([5, 6], 6))
     broken.run()
     assert broken.tokens_of(0) == reference([5, 6], 6)
     assert broken.graph.num_padded_runs == 1, "only the failed recording"
 
 
-def test_steps_are_padded() -> None:
-    mixed = bench(num_slots=6, has_buckets=True)
+def test_pads_decode_steps() -> None:
+    batched = make_harness(num_slots=6, has_buckets=True)
     for id_ in range(5):
-        mixed.submit(id_, job([5 + id_, 7], 8))
-    mixed.run()
-    assert mixed.graph.num_padded_runs > 0
+        batched.submit(id_, make_job([5 + id_, 7], 8))
+    batched.run()
+    assert batched.graph.num_padded_runs > 0
 
 
 @pytest.mark.parametrize("name", ["tiny-decoder", "dates"])
-def test_real_graphs_give_the_same_tokens_when_padded(tiny_bundles: Path, name: str) -> None:
+def test_padding_does_not_change_tokens_of_real_graphs(tiny_bundles: Path, name: str) -> None:
     path = tiny_bundles / name / "1"
-    plain = Mixer(load_bundle(path, OrtBackend("cpu", 1), 96))
+    unpadded = BatchRunner(load_bundle(path, OrtBackend("cpu", 1), 96))
     backend = OrtBackend("cpu", 1, has_device_memory=True, records=True)
-    padded = Mixer(load_bundle(path, backend, 96), has_buckets=True)
-    rng, generator = random.Random(11), padded.generator()
-    generator.prepare()
-    assert generator.stats.num_cuda_graphs == 0, "a CPU does not record"
+    padded = BatchRunner(load_bundle(path, backend, 96), has_buckets=True)
+    rng, worker = random.Random(11), padded.make_worker()
+    worker.prepare()
+    assert worker.stats.num_cuda_graphs == 0, "a CPU does not record"
     for number in range(10):
-        some = {10 * number + index: plain.job(rng) for index in range(rng.randrange(2, 7))}
+        jobs = {10 * number + index: unpadded.job(rng) for index in range(rng.randrange(2, 7))}
         updates = []
-        for id_, wanted in some.items():
-            updates += generator.step()
-            generator.submit(id_, wanted)
-        updates += run(generator)
-        for id_, wanted in some.items():
-            assert told(updates, id_) == plain.alone(wanted)
+        for id_, job in jobs.items():
+            updates += worker.step()
+            worker.submit(id_, job)
+        updates += run(worker)
+        for id_, job in jobs.items():
+            assert tokens_by_output(updates, id_) == unpadded.tokens_alone(job)
 
 
-def test_configurations_with_buckets(tmp_path: Path) -> None:
+def test_enables_buckets_by_configuration(tmp_path: Path) -> None:
     assert not ServerConfig(bundles=tmp_path).has_buckets
     assert ServerConfig(bundles=tmp_path, devices=("cuda:1",)).has_buckets
     assert not ServerConfig(bundles=tmp_path, devices=("cuda",), cuda_graphs=False).has_buckets

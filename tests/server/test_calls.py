@@ -1,4 +1,4 @@
-"""The server as clients meet it: a process of its own, real models that the tests trained."""
+"""End-to-end calls to a server process with real, tiny trained models."""
 
 import signal
 import urllib.request
@@ -33,13 +33,13 @@ def client(server: ServerProcess) -> Iterator[Client]:
         yield client
 
 
-def refused(call, *args, **options) -> TriuneError:
+def error_of(call, *args, **options) -> TriuneError:
     with pytest.raises(TriuneError) as caught:
         call(*args, **options)
     return caught.value
 
 
-def test_all_kinds_answer(client: Client) -> None:
+def test_all_methods_respond(client: Client) -> None:
     translated = client.translate(DATES, [DATE, "March 3, 2021"])
     assert [output.text for output in translated.outputs] == ["2021-03-03"] * 2
     assert translated.outputs[0].finish_reason == FinishReason.STOP
@@ -49,7 +49,7 @@ def test_all_kinds_answer(client: Client) -> None:
     assert client.classify(CLASSIFIER, ["12"]).outputs[0].labels[0].score > 0.5
 
 
-def test_usage_and_timing_are_on_every_response(client: Client) -> None:
+def test_all_responses_report_usage_and_timing(client: Client) -> None:
     for result in (
         client.translate(DATES, DATE),
         client.generate(DECODER, "1", max_new_tokens=3),
@@ -61,30 +61,32 @@ def test_usage_and_timing_are_on_every_response(client: Client) -> None:
         assert 0 < phases <= timing.total_seconds
 
 
-def test_a_stream_joined_is_the_unary_text(client: Client) -> None:
-    pieces = list(client.translate_stream(DATES, [DATE, "1 May 1999"], token_ids=True))
+def test_joined_stream_equals_the_unary_text(client: Client) -> None:
+    chunks = list(client.translate_stream(DATES, [DATE, "1 May 1999"], token_ids=True))
     unary = client.translate(DATES, [DATE, "1 May 1999"], token_ids=True)
     for index, output in enumerate(unary.outputs):
-        mine = [piece for piece in pieces if piece.index == index]
-        assert "".join(piece.text for piece in mine) == output.text
-        assert tuple(id_ for piece in mine for id_ in piece.token_ids) == output.token_ids
-        assert [piece.finish_reason for piece in mine[:-1]] == [None] * (len(mine) - 1)
-        assert mine[-1].finish_reason == output.finish_reason
-        assert mine[-1].usage == output.usage
-        assert mine[-1].timing is not None
+        output_chunks = [chunk for chunk in chunks if chunk.index == index]
+        assert "".join(chunk.text for chunk in output_chunks) == output.text
+        assert tuple(id_ for chunk in output_chunks for id_ in chunk.token_ids) == output.token_ids
+        assert [chunk.finish_reason for chunk in output_chunks[:-1]] == [None] * (
+            len(output_chunks) - 1
+        )
+        assert output_chunks[-1].finish_reason == output.finish_reason
+        assert output_chunks[-1].usage == output.usage
+        assert output_chunks[-1].timing is not None
 
 
-def test_stopping(client: Client) -> None:
+def test_stops_at_strings_and_limits(client: Client) -> None:
     cut = client.translate(DATES, DATE, stop_strings=["-0"]).outputs[0]
     assert (cut.text, cut.finish_reason) == ("2021", FinishReason.STOP_STRING)
     cut = client.translate(DATES, DATE, max_new_tokens=4).outputs[0]
     assert (cut.text, cut.finish_reason) == ("2021", FinishReason.LENGTH)
-    on = client.translate(DATES, DATE, max_new_tokens=30, ignore_eos=True).outputs[0]
-    assert on.usage.output_tokens == 30
-    assert on.finish_reason == FinishReason.LENGTH
+    continued = client.translate(DATES, DATE, max_new_tokens=30, ignore_eos=True).outputs[0]
+    assert continued.usage.output_tokens == 30
+    assert continued.finish_reason == FinishReason.LENGTH
 
 
-def test_a_seed_reproduces_a_sample(client: Client) -> None:
+def test_seed_reproduces_a_sample(client: Client) -> None:
     def sample(seed: int) -> str:
         result = client.generate(
             DECODER, "1", temperature=2.0, max_new_tokens=20, ignore_eos=True, seed=seed
@@ -96,20 +98,20 @@ def test_a_seed_reproduces_a_sample(client: Client) -> None:
     assert sample(1) != sample(2)
 
 
-def test_token_inputs_are_the_same_as_text(client: Client) -> None:
+def test_token_ids_give_the_same_result_as_text(client: Client) -> None:
     tokens = client.tokenize(DECODER, "12").outputs[0].token_ids
     by_text = client.generate(DECODER, "12", max_new_tokens=6)
     by_tokens = client.generate(DECODER, token_inputs=[tokens], max_new_tokens=6)
     assert by_text.outputs[0].text == by_tokens.outputs[0].text
 
 
-def test_an_unknown_model_is_not_found(client: Client) -> None:
+def test_unknown_model_is_not_found(client: Client) -> None:
     for call in (client.generate, client.translate, client.embed, client.tokenize):
-        error = refused(call, "nobody", "x")
+        error = error_of(call, "nobody", "x")
         assert error.code == grpc.StatusCode.NOT_FOUND
         assert DECODER in error.message
-    assert refused(client.get_model, "nobody").code == grpc.StatusCode.NOT_FOUND
-    assert refused(client.translate, DATES, DATE, version="9").code == grpc.StatusCode.NOT_FOUND
+    assert error_of(client.get_model, "nobody").code == grpc.StatusCode.NOT_FOUND
+    assert error_of(client.translate, DATES, DATE, version="9").code == grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -138,17 +140,17 @@ def test_an_unknown_model_is_not_found(client: Client) -> None:
         ("translate", DATES, [DATE], {"stop_strings": ["x", ""]}, "stopping.stop_strings[1]"),
     ],
 )
-def test_bad_input_names_its_field(client, method, model, inputs, options, field) -> None:
-    error = refused(getattr(client, method), model, inputs, **options)
+def test_invalid_input_errors_name_the_field(client, method, model, inputs, options, field) -> None:
+    error = error_of(getattr(client, method), model, inputs, **options)
     assert error.code == grpc.StatusCode.INVALID_ARGUMENT
     assert [violation.field for violation in error.violations] == [field]
     assert error.reason == "INVALID_ARGUMENT"
 
 
-def test_bad_prompts_name_their_field(client: Client, server: ServerProcess) -> None:
-    error = refused(client.generate, DECODER, token_inputs=[[1, 10_000_000]])
+def test_invalid_prompt_errors_name_the_field(client: Client, server: ServerProcess) -> None:
+    error = error_of(client.generate, DECODER, token_inputs=[[1, 10_000_000]])
     assert error.violations[0].field == "token_inputs[0].ids[1]"
-    error = refused(client.generate, DECODER, token_inputs=[[]])
+    error = error_of(client.generate, DECODER, token_inputs=[[]])
     assert error.violations[0].field == "token_inputs[0]"
     with grpc.insecure_channel(server.target) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
@@ -164,37 +166,41 @@ def test_bad_prompts_name_their_field(client: Client, server: ServerProcess) -> 
         assert "messages: " in str(caught.value.details())
 
 
-def test_a_bad_request_harms_nobody(client: Client) -> None:
+def test_invalid_request_does_not_affect_others(client: Client) -> None:
     stream = client.translate_stream(DATES, DATE)
     first = next(stream)
-    refused(client.translate, DATES, "")
-    assert first.text + "".join(piece.text for piece in stream) == "2021-03-03"
+    error_of(client.translate, DATES, "")
+    assert first.text + "".join(chunk.text for chunk in stream) == "2021-03-03"
 
 
-def test_a_deadline_ends_a_call(server: ServerProcess) -> None:
-    with Client(server.target, timeout_seconds=0.002) as hurried:  # 400 steps take longer
-        error = refused(hurried.generate, DECODER, "1" * 20, max_new_tokens=400, ignore_eos=True)
+def test_deadline_ends_the_call(server: ServerProcess) -> None:
+    with Client(
+        server.target, timeout_seconds=0.002
+    ) as impatient_client:  # shorter than 400 steps take
+        error = error_of(
+            impatient_client.generate, DECODER, "1" * 20, max_new_tokens=400, ignore_eos=True
+        )
     assert error.code == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_health_and_reflection(server: ServerProcess) -> None:
+def test_serves_health_and_reflection(server: ServerProcess) -> None:
     with grpc.insecure_channel(server.target) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         for service in ("", "triune.v1.InferenceService", "triune.v1.ModelService"):
-            answer = check(health_pb2.HealthCheckRequest(service=service), timeout=60)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            response = check(health_pb2.HealthCheckRequest(service=service), timeout=60)
+            assert response.status == health_pb2.HealthCheckResponse.SERVING
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = reflect(iter([request]), timeout=60)
-        names = {service.name for service in answer.list_services_response.service}
+        (response,) = reflect(iter([request]), timeout=60)
+        names = {service.name for service in response.list_services_response.service}
         assert {"triune.v1.InferenceService", "triune.v1.ModelService"} <= names
 
 
-def test_metrics(client: Client, server: ServerProcess) -> None:
+def test_exports_metrics(client: Client, server: ServerProcess) -> None:
     client.translate(DATES, DATE)
-    refused(client.translate, DATES, "")
-    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
-        text = answer.read().decode()
+    error_of(client.translate, DATES, "")
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as response:
+        text = response.read().decode()
     assert f'triune_requests_total{{method="Translate",model="{DATES}",status="OK"}}' in text
     assert f'method="Translate",model="{DATES}",status="INVALID_ARGUMENT"' in text
     for name in ("queue", "prefill", "decode", "request", "first_token", "inter_token"):
@@ -206,7 +212,7 @@ def test_metrics(client: Client, server: ServerProcess) -> None:
     assert 'triune_run_rows_bucket{le="1.0",model="dates",phase="decode"}' in text
 
 
-def test_models_are_described(client: Client) -> None:
+def test_lists_model_metadata(client: Client) -> None:
     models = {model.name: model for model in client.list_models()}
     assert set(models) == {DECODER, DATES, CLASSIFIER}
     dates = client.get_model(DATES)
@@ -225,12 +231,12 @@ def one_slot(tiny_bundles: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-def test_a_full_queue_says_when_to_come_back(one_slot: ServerProcess) -> None:
+def test_full_queue_returns_a_retry_delay(one_slot: ServerProcess) -> None:
     with Client(one_slot.target, timeout_seconds=120) as client:
         long: GenerationOptions = {"max_new_tokens": 400, "ignore_eos": True, "token_ids": True}
         stream = client.generate_stream(DECODER, "1", **long)
         next(stream)
-        error = refused(client.generate, DECODER, ["1", "1"])
+        error = error_of(client.generate, DECODER, ["1", "1"])
         assert error.code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error.retry_delay_seconds is not None
         assert error.retry_delay_seconds > 0
@@ -238,8 +244,8 @@ def test_a_full_queue_says_when_to_come_back(one_slot: ServerProcess) -> None:
         assert client.generate(DECODER, "1", max_new_tokens=3).outputs
 
 
-def test_a_cancelled_stream_frees_its_slot(one_slot: ServerProcess) -> None:
-    """Twenty times as many streams as places, each left early, and none is lost."""
+def test_cancelling_a_stream_frees_its_slot(one_slot: ServerProcess) -> None:
+    """Cancels 40 streams early, one after the other, on a server with one slot."""
     with Client(one_slot.target, timeout_seconds=120) as client:
         expected = client.generate(DECODER, "1", max_new_tokens=5).outputs[0].text
         for _ in range(40):
@@ -248,20 +254,20 @@ def test_a_cancelled_stream_frees_its_slot(one_slot: ServerProcess) -> None:
             )
             next(stream)
             stream.close()
-            # Waits in the queue until the slot is free; then it must be the only one left.
+            # Queued until the slot is free.
             again = client.generate(DECODER, "1", max_new_tokens=5)
             assert again.outputs[0].text == expected
 
 
-def test_sigterm_finishes_what_was_accepted(tiny_bundles: Path) -> None:
+def test_sigterm_drains_accepted_requests(tiny_bundles: Path) -> None:
     with server_process(tiny_bundles, "--threads", "1") as running:
         with Client(running.target, timeout_seconds=120) as client:
             stream = client.generate_stream(
                 DECODER, "1", max_new_tokens=200, ignore_eos=True, token_ids=True
             )
-            pieces = [next(stream)]
+            chunks = [next(stream)]
             running.process.send_signal(signal.SIGTERM)
-            pieces += list(stream)
-        assert sum(len(piece.token_ids) for piece in pieces) == 200
-        assert pieces[-1].finish_reason == FinishReason.LENGTH
+            chunks += list(stream)
+        assert sum(len(chunk.token_ids) for chunk in chunks) == 200
+        assert chunks[-1].finish_reason == FinishReason.LENGTH
         assert running.process.wait(timeout=60) == 0

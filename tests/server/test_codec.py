@@ -1,4 +1,4 @@
-"""Requests to encoders: every field of the wire arrives, and errors name the wire's fields."""
+"""Decoding encoder requests from protobuf: all fields, defaults, and field paths of errors."""
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -101,27 +101,27 @@ REQUESTS: tuple[tuple[type[Message], Any], ...] = (
     ),
 )
 NAMES = [message.DESCRIPTOR.name for message, _ in REQUESTS]
-# Read by the codec for itself: how a response is encoded is no part of the service's request.
+# Used by the codec only: the service request does not contain the response encoding.
 CODEC_FIELDS = {"encoding_format"}
 
 
-def leaves(request: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of a request's fields, with those of its groups."""
+def flattened_fields(request: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of all fields, option groups flattened."""
     for field in fields(request):
         value = getattr(request, field.name)
         if is_dataclass(value):
-            yield from leaves(value)
+            yield from flattened_fields(value)
         else:
             yield field.name, value
 
 
 def is_group(field: Any) -> bool:
-    """Whether a field's descriptor is of a group of options."""
+    """Whether the field is an option group, i.e. a singular message."""
     return field.message_type is not None and not field.is_repeated
 
 
-def wire_names(descriptor: Any) -> set[str]:
-    """Names of a message's fields, with those of its groups instead of the groups."""
+def protobuf_names(descriptor: Any) -> set[str]:
+    """Protobuf field names, option groups flattened."""
     names = set()
     for field in descriptor.fields:
         if is_group(field):
@@ -131,8 +131,8 @@ def wire_names(descriptor: Any) -> set[str]:
     return names
 
 
-def holder_of(message: Message, name: str) -> Message:
-    """The message, or the group in it, that has the field."""
+def owner_of(message: Message, name: str) -> Message:
+    """The message or option group that contains the field."""
     if name in message.DESCRIPTOR.fields_by_name:
         return message
     descriptor: Any = message.DESCRIPTOR
@@ -141,69 +141,69 @@ def holder_of(message: Message, name: str) -> Message:
         for field in descriptor.fields
         if is_group(field) and name in field.message_type.fields_by_name
     ]
-    holder: Message = getattr(message, group)
-    return holder
+    owner: Message = getattr(message, group)
+    return owner
 
 
-def wire_value(holder: Message, name: str, value: Any) -> Any:
-    """``value`` as the protobuf field takes it."""
-    field = holder.DESCRIPTOR.fields_by_name[name]
+def protobuf_value(owner: Message, name: str, value: Any) -> Any:
+    """Converts ``value`` to the protobuf field's type."""
+    field = owner.DESCRIPTOR.fields_by_name[name]
     if isinstance(value, Enum) and field.enum_type is not None:
         (number,) = [x.number for x in field.enum_type.values if x.name.endswith(f"_{value.name}")]
         return number
     return value
 
 
-def to_wire(kind: type[Message], request: Any) -> Message:
-    """``request`` as a message, by walking the descriptors: the codec's inverse."""
+def encode_message(kind: type[Message], request: Any) -> Message:
+    """Encodes ``request`` by walking the descriptors: the inverse of ``decode``."""
     message = kind()
-    for name, value in leaves(request):
-        holder = holder_of(message, name)
+    for name, value in flattened_fields(request):
+        owner = owner_of(message, name)
         if not isinstance(value, tuple):
-            setattr(holder, name, wire_value(holder, name, value))
+            setattr(owner, name, protobuf_value(owner, name, value))
             continue
         for item in value:
             if is_dataclass(item):
-                getattr(holder, name).add(**dict(leaves(item)))
+                getattr(owner, name).add(**dict(flattened_fields(item)))
             else:
-                getattr(holder, name).append(item)
+                getattr(owner, name).append(item)
     return message
 
 
 @pytest.mark.parametrize(("kind", "request_"), REQUESTS, ids=NAMES)
-def test_every_field_of_a_request_arrives(kind: type[Message], request_: Any) -> None:
-    assert decode(to_wire(kind, request_), type(request_)) == request_
-    defaults = dict(leaves(type(request_)(model="")))
-    unchanged = {name for name, value in leaves(request_) if value == defaults[name]}
+def test_requests_decode_every_field(kind: type[Message], request_: Any) -> None:
+    assert decode(encode_message(kind, request_), type(request_)) == request_
+    defaults = dict(flattened_fields(type(request_)(model="")))
+    unchanged = {name for name, value in flattened_fields(request_) if value == defaults[name]}
     assert not unchanged, "each field of the example differs from its default"
 
 
 @pytest.mark.parametrize(("kind", "request_"), REQUESTS, ids=NAMES)
-def test_requests_have_the_fields_of_the_wire(kind: type[Message], request_: Any) -> None:
-    names = wire_names(kind.DESCRIPTOR)
-    assert {name for name, _ in leaves(request_)} == names - CODEC_FIELDS
+def test_request_fields_match_the_protobuf_fields(kind: type[Message], request_: Any) -> None:
+    names = protobuf_names(kind.DESCRIPTOR)
+    assert {name for name, _ in flattened_fields(request_)} == names - CODEC_FIELDS
 
 
 @pytest.mark.parametrize(("kind", "request_"), REQUESTS, ids=NAMES)
-def test_an_empty_message_is_a_request_of_defaults(kind: type[Message], request_: Any) -> None:
+def test_empty_message_decodes_to_defaults(kind: type[Message], request_: Any) -> None:
     assert decode(kind(), type(request_)) == type(request_)(model="")
 
 
 @pytest.mark.parametrize(("kind", "request_"), REQUESTS, ids=NAMES)
-def test_errors_name_the_field_on_the_wire(kind: type[Message], request_: Any) -> None:
+def test_errors_name_the_protobuf_field(kind: type[Message], request_: Any) -> None:
     message = kind()
-    for name, _ in leaves(request_):
-        holder = holder_of(message, name)
+    for name, _ in flattened_fields(request_):
+        owner = owner_of(message, name)
         group = next(
-            (x.name for x in kind.DESCRIPTOR.fields if x.message_type is holder.DESCRIPTOR), None
+            (x.name for x in kind.DESCRIPTOR.fields if x.message_type is owner.DESCRIPTOR), None
         )
-        expected = name if holder is message else f"{group}.{name}"
+        expected = name if owner is message else f"{group}.{name}"
         assert wire_path(message, f"{name}[1]") == f"{expected}[1]"
 
 
 def enum_fields() -> Iterator[tuple[type[Message], Any, str]]:
     for kind, request in REQUESTS:
-        for name, value in leaves(request):
+        for name, value in flattened_fields(request):
             if isinstance(value, Enum):
                 yield kind, type(request), name
 
@@ -213,19 +213,17 @@ def enum_fields() -> Iterator[tuple[type[Message], Any, str]]:
     list(enum_fields()),
     ids=[f"{kind.DESCRIPTOR.name}.{name}" for kind, _, name in enum_fields()],
 )
-def test_every_value_of_an_enumeration_is_known(
-    kind: type[Message], request_kind: Any, name: str
-) -> None:
+def test_decodes_every_enum_value(kind: type[Message], request_kind: Any, name: str) -> None:
     message = kind()
-    holder: Any = holder_of(message, name)
-    values = holder.DESCRIPTOR.fields_by_name[name].enum_type.values
+    owner: Any = owner_of(message, name)
+    values = owner.DESCRIPTOR.fields_by_name[name].enum_type.values
     for value in values[1:]:
-        setattr(holder, name, value.number)
-        member = dict(leaves(decode(message, request_kind)))[name]
+        setattr(owner, name, value.number)
+        member = dict(flattened_fields(decode(message, request_kind)))[name]
         assert value.name.endswith(f"_{member.name}")
     assert values[0].name.endswith("_UNSPECIFIED")
     assert len(values) - 1 == len(type(member).__members__)
-    setattr(holder, name, 99)
+    setattr(owner, name, 99)
     with pytest.raises(InvalidArgumentError) as caught:
         decode(message, request_kind)
     error = caught.value

@@ -1,4 +1,4 @@
-"""Decoding options over the wire: trained models, a real server, real clients."""
+"""Decoding options end to end: trained models, a real server, real clients."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ def client(tiny_bundles: Path) -> Iterator[Client]:
         yield client
 
 
-def test_beam_search_gives_its_best_hypotheses(client: Client) -> None:
+def test_beam_search_returns_its_best_hypotheses(client: Client) -> None:
     output = client.translate(DATES, DATE, beam_size=4, num_hypotheses=3, logprobs=True).outputs[0]
     assert output.text == "2021-03-03"
     assert output.hypotheses[0].text == output.text
@@ -39,39 +39,39 @@ def test_beam_search_gives_its_best_hypotheses(client: Client) -> None:
     assert output.score == pytest.approx(total / len(output.logprobs), abs=1e-4)
 
 
-def test_a_streamed_search_joined_is_the_unary_text(client: Client) -> None:
+def test_joined_beam_search_stream_equals_the_unary_text(client: Client) -> None:
     options = GenerationOptions(beam_size=3, num_hypotheses=2)
-    pieces = list(client.translate_stream(DATES, [DATE, "1 May 1999"], **options))
+    chunks = list(client.translate_stream(DATES, [DATE, "1 May 1999"], **options))
     unary = client.translate(DATES, [DATE, "1 May 1999"], **options)
     for index, output in enumerate(unary.outputs):
         for number, hypothesis in enumerate(output.hypotheses):
-            mine = [p for p in pieces if (p.index, p.hypothesis) == (index, number)]
-            assert "".join(piece.text for piece in mine) == hypothesis.text
-            assert mine[-1].score == pytest.approx(hypothesis.score, abs=1e-5)
-    first = [piece for piece in pieces if (piece.index, piece.hypothesis) == (0, 0)]
+            hypothesis_chunks = [p for p in chunks if (p.index, p.hypothesis) == (index, number)]
+            assert "".join(chunk.text for chunk in hypothesis_chunks) == hypothesis.text
+            assert hypothesis_chunks[-1].score == pytest.approx(hypothesis.score, abs=1e-5)
+    first = [chunk for chunk in chunks if (chunk.index, chunk.hypothesis) == (0, 0)]
     assert len(first) >= 2, "the agreed prefix is streamed"
 
 
-def test_different_widths_and_samples_at_once(client: Client) -> None:
-    def ask(width: int) -> str:
+def test_mixes_beam_widths_and_samples_in_one_batch(client: Client) -> None:
+    def send_request(width: int) -> str:
         if width == 0:
             return client.generate(DECODER, "7,", temperature=0.7, seed=3).outputs[0].text
         return client.translate(DATES, DATE, beam_size=width).outputs[0].text
 
-    alone = ask(0)
+    alone = send_request(0)
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(ask, [1, 2, 0, 3, 4, 0, 5, 8, 1, 2, 0, 6] * 3))
-    assert set(answers) == {"2021-03-03", alone}
+        texts = list(pool.map(send_request, [1, 2, 0, 3, 4, 0, 5, 8, 1, 2, 0, 6] * 3))
+    assert set(texts) == {"2021-03-03", alone}
 
 
-def test_samples_differ_and_repeat_with_their_seed(client: Client) -> None:
+def test_samples_differ_and_repeat_with_the_same_seed(client: Client) -> None:
     options = GenerationOptions(temperature=3.0, seed=5, num_hypotheses=4, max_new_tokens=8)
     first = client.generate(DECODER, "7,", **options).outputs[0]
     assert len({hypothesis.text for hypothesis in first.hypotheses}) > 1
     assert client.generate(DECODER, "7,", **options).outputs[0].hypotheses == first.hypotheses
 
 
-def test_alternatives_after_a_prefix(client: Client) -> None:
+def test_returns_alternatives_after_a_prefix(client: Client) -> None:
     output = client.translate(
         DATES, DATE, target_prefix="20", alternatives=True, num_hypotheses=3, max_new_tokens=12
     ).outputs[0]
@@ -81,7 +81,7 @@ def test_alternatives_after_a_prefix(client: Client) -> None:
     assert len({text[2] for text in texts}) == 3
 
 
-def test_a_prefix_begins_the_output_and_is_not_counted(client: Client) -> None:
+def test_prefix_starts_the_output_and_is_not_counted(client: Client) -> None:
     output = client.translate(DATES, DATE, target_prefix="2021-0", token_ids=True).outputs[0]
     assert output.text == "2021-03-03"
     assert output.usage.output_tokens == len("3-03") + 1
@@ -90,24 +90,24 @@ def test_a_prefix_begins_the_output_and_is_not_counted(client: Client) -> None:
     assert [row.text[:5] for row in outputs] == ["2021-", "1999-"]
 
 
-def test_echo(client: Client) -> None:
+def test_echo_returns_the_prompt(client: Client) -> None:
     plain = client.generate(DECODER, "7,").outputs[0].text
     assert client.generate(DECODER, "7,", echo=True).outputs[0].text == "7," + plain
 
 
-def test_min_new_tokens_and_stop_token_ids(client: Client) -> None:
-    free = client.generate(DECODER, "7,", token_ids=True).outputs[0]
+def test_applies_min_new_tokens_and_stop_token_ids(client: Client) -> None:
+    unrestricted = client.generate(DECODER, "7,", token_ids=True).outputs[0]
     longer = client.generate(
-        DECODER, "7,", min_new_tokens=len(free.token_ids) + 3, max_new_tokens=40
+        DECODER, "7,", min_new_tokens=len(unrestricted.token_ids) + 3, max_new_tokens=40
     )
-    assert longer.usage.output_tokens >= len(free.token_ids) + 3
-    stop = free.token_ids[1]
+    assert longer.usage.output_tokens >= len(unrestricted.token_ids) + 3
+    stop = unrestricted.token_ids[1]
     cut = client.generate(DECODER, "7,", stop_token_ids=[stop], token_ids=True).outputs[0]
-    assert cut.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+    assert cut.token_ids == unrestricted.token_ids[: unrestricted.token_ids.index(stop) + 1]
     assert cut.finish_reason == FinishReason.STOP
 
 
-def test_logprobs_and_scores_agree(client: Client) -> None:
+def test_logprobs_match_scores(client: Client) -> None:
     output = client.generate(DECODER, "7,", logprobs=True, top_logprobs=3, ignore_eos=True,
                              max_new_tokens=6, token_ids=True).outputs[0]  # fmt: skip
     assert [row.token_id for row in output.logprobs] == list(output.token_ids)
@@ -117,11 +117,11 @@ def test_logprobs_and_scores_agree(client: Client) -> None:
         assert row.logprob <= 0
     scored = client.score(DECODER, [("7,", output.text)], logprobs=True).outputs[0]
     assert [row.token for row in scored.logprobs] == [row.token for row in output.logprobs]
-    for told, again in zip(output.logprobs, scored.logprobs, strict=True):
-        assert told.logprob == pytest.approx(again.logprob, abs=1e-3)
+    for generated, rescored in zip(output.logprobs, scored.logprobs, strict=True):
+        assert generated.logprob == pytest.approx(rescored.logprob, abs=1e-3)
 
 
-def test_a_translation_scores_higher_than_a_wrong_one(client: Client) -> None:
+def test_correct_translation_scores_higher_than_a_wrong_one(client: Client) -> None:
     right, wrong = client.score(DATES, [(DATE, "2021-03-03"), (DATE, "2021-04-03")]).outputs
     assert right.num_tokens == wrong.num_tokens == len("2021-03-03") + 1
     assert right.score > -2
@@ -130,14 +130,14 @@ def test_a_translation_scores_higher_than_a_wrong_one(client: Client) -> None:
     assert right.score == pytest.approx(best.score, abs=1e-3)
 
 
-def test_prompt_logprobs(client: Client) -> None:
+def test_returns_prompt_logprobs(client: Client) -> None:
     output = client.generate(DECODER, "7,8,", prompt_logprobs=True, max_new_tokens=1).outputs[0]
     assert len(output.prompt_logprobs) == output.usage.input_tokens - 1
     whole = client.score(DECODER, [("", "7,8,")], logprobs=True).outputs[0]
     assert [row.token for row in whole.logprobs] == [row.token for row in output.prompt_logprobs]
 
 
-def test_a_second_prompt_reuses_the_first(client: Client) -> None:
+def test_second_prompt_reuses_the_cached_prefix(client: Client) -> None:
     beginning = ",".join(str(number) for number in range(30, 60))
     first = client.generate(DECODER, beginning, max_new_tokens=2)
     second = client.generate(DECODER, beginning + ",60,", max_new_tokens=2)
@@ -145,68 +145,72 @@ def test_a_second_prompt_reuses_the_first(client: Client) -> None:
     assert first.usage.reused_tokens <= first.usage.input_tokens
 
 
-def test_attention_and_alignments(client: Client) -> None:
-    """A date's year, month and day are copied: its digits attend to those of the source."""
-    asked = AttentionOptions(alignments=True)
-    output = client.translate(DATES, "2021-03-09", attention=asked, token_ids=True).outputs[0]
-    told = output.attention
-    assert told is not None
-    assert len(told.target_tokens) == len(output.token_ids)
-    assert len({(matrix.layer, matrix.head) for matrix in told.matrices}) == len(told.matrices)
-    for matrix in told.matrices:
-        assert len(matrix.weights) == len(told.target_tokens)
+def test_returns_attention_and_alignments(client: Client) -> None:
+    """The model copies digits, so target digits attend to source digits."""
+    options = AttentionOptions(alignments=True)
+    output = client.translate(DATES, "2021-03-09", attention=options, token_ids=True).outputs[0]
+    attention = output.attention
+    assert attention is not None
+    assert len(attention.target_tokens) == len(output.token_ids)
+    assert len({(matrix.layer, matrix.head) for matrix in attention.matrices}) == len(
+        attention.matrices
+    )
+    for matrix in attention.matrices:
+        assert len(matrix.weights) == len(attention.target_tokens)
         for weights in matrix.weights:
-            assert len(weights) == len(told.source_tokens)
+            assert len(weights) == len(attention.source_tokens)
             assert sum(weights) == pytest.approx(1, abs=1e-4)
-    spans = [(row.target_start, row.target_end) for row in told.alignments]
+    spans = [(row.target_start, row.target_end) for row in attention.alignments]
     assert spans == [(index, index + 1) for index in range(len(output.text))]
-    for row in told.alignments:
+    for row in attention.alignments:
         assert 0 <= row.source_start < row.source_end <= len("2021-03-09")
 
 
-def test_chosen_and_averaged_attention(client: Client) -> None:
+def test_selects_and_averages_attention_heads(client: Client) -> None:
     whole = client.translate(DATES, DATE, attention=AttentionOptions()).outputs[0].attention
-    asked = AttentionOptions(layers=(1,), heads=(0, 2), average=True)
-    pieces = list(client.translate_stream(DATES, DATE, beam_size=3, attention=asked))
-    told = pieces[-1].attention
+    options = AttentionOptions(layers=(1,), heads=(0, 2), average=True)
+    chunks = list(client.translate_stream(DATES, DATE, beam_size=3, attention=options))
+    attention = chunks[-1].attention
     assert whole is not None
-    assert told is not None
-    (mean,) = told.matrices
-    chosen = [m.weights for m in whole.matrices if m.layer == 1 and m.head in (0, 2)]
-    np.testing.assert_allclose(mean.weights, np.mean(chosen, axis=0), atol=1e-5)
+    assert attention is not None
+    (averaged,) = attention.matrices
+    selected = [m.weights for m in whole.matrices if m.layer == 1 and m.head in (0, 2)]
+    np.testing.assert_allclose(averaged.weights, np.mean(selected, axis=0), atol=1e-5)
 
 
-def test_self_attention_of_prompt_and_text(client: Client) -> None:
-    whole = AttentionOptions(kind=AttentionKind.SELF)
+def test_returns_self_attention_over_prompt_and_output(client: Client) -> None:
+    options = AttentionOptions(kind=AttentionKind.SELF)
     output = client.generate(
-        DECODER, "7,8,9,", max_new_tokens=4, ignore_eos=True, attention=whole, token_ids=True
+        DECODER, "7,8,9,", max_new_tokens=4, ignore_eos=True, attention=options, token_ids=True
     ).outputs[0]
-    told = output.attention
-    assert told is not None
-    assert len(told.target_tokens) == len(output.token_ids) == 4
-    assert told.source_tokens[-3:] == told.target_tokens[:3]
-    num_prompt_tokens = len(told.source_tokens) - 3
-    for matrix in told.matrices:
+    attention = output.attention
+    assert attention is not None
+    assert len(attention.target_tokens) == len(output.token_ids) == 4
+    assert attention.source_tokens[-3:] == attention.target_tokens[:3]
+    num_prompt_tokens = len(attention.source_tokens) - 3
+    for matrix in attention.matrices:
         for index, weights in enumerate(matrix.weights):
             num_seen = num_prompt_tokens + index
             assert sum(weights[:num_seen]) == pytest.approx(1, abs=1e-4)
             assert not any(weights[num_seen:])
-    read_again = client.generate(
-        DECODER, "7,8,9,", max_new_tokens=1, ignore_eos=True, attention=whole
+    single_step = client.generate(
+        DECODER, "7,8,9,", max_new_tokens=1, ignore_eos=True, attention=options
     ).outputs[0]
-    assert read_again.attention is not None
-    first = [matrix.weights[0] for matrix in read_again.attention.matrices]
+    assert single_step.attention is not None
+    first = [matrix.weights[0] for matrix in single_step.attention.matrices]
     np.testing.assert_allclose(
-        first, [matrix.weights[0][:num_prompt_tokens] for matrix in told.matrices], atol=1e-6
+        first, [matrix.weights[0][:num_prompt_tokens] for matrix in attention.matrices], atol=1e-6
     )
 
 
-def test_attention_larger_than_a_response_is_refused_before_anything_runs() -> None:
-    read = AttentionSelection(
+def test_rejects_attention_larger_than_a_response_before_running() -> None:
+    selection = AttentionSelection(
         bundle.AttentionKind.SELF, tuple(range(30)), tuple(range(9)), average=False
     )
     jobs = [GenerationJob(tuple(range(100)), max_new_tokens=28)]
-    check_attention_size(AttentionPlan(read, alignments=False), jobs)
-    check_attention_size(AttentionPlan(replace(read, average=True), alignments=False), jobs * 100)
+    check_attention_size(AttentionPlan(selection, alignments=False), jobs)
+    check_attention_size(
+        AttentionPlan(replace(selection, average=True), alignments=False), jobs * 100
+    )
     with pytest.raises(InvalidArgumentError, match=r"^attention: could be 8847360 weights"):
-        check_attention_size(AttentionPlan(read, alignments=False), jobs * 2)
+        check_attention_size(AttentionPlan(selection, alignments=False), jobs * 2)

@@ -1,4 +1,4 @@
-"""Bad decoding options over the wire: the error names the field."""
+"""Errors for invalid decoding options name the protobuf field."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +21,8 @@ def client(tiny_bundles: Path) -> Iterator[Client]:
         yield client
 
 
-def refused_field(call: Callable[..., object], *arguments: object, **options: object) -> str:
-    """The one field that the server finds bad."""
+def invalid_field(call: Callable[..., object], *arguments: object, **options: object) -> str:
+    """Expects INVALID_ARGUMENT; returns the one field that it names."""
     with pytest.raises(TriuneError) as caught:
         call(*arguments, **options)
     assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
@@ -31,7 +31,7 @@ def refused_field(call: Callable[..., object], *arguments: object, **options: ob
 
 
 @pytest.mark.parametrize(
-    ("model", "asked", "field"),
+    ("model", "options", "field"),
     [
         (DATES, AttentionOptions(layers=(0, 99)), "response.attention.layers[1]"),
         (DATES, AttentionOptions(heads=(-1,)), "response.attention.heads[0]"),
@@ -39,11 +39,11 @@ def refused_field(call: Callable[..., object], *arguments: object, **options: ob
         (DECODER, AttentionOptions(alignments=True), "response.attention.alignments"),
     ],
 )
-def test_bad_attention_options_are_named(
-    client: Client, model: str, asked: AttentionOptions, field: str
+def test_errors_name_invalid_attention_options(
+    client: Client, model: str, options: AttentionOptions, field: str
 ) -> None:
     call = client.translate if model == DATES else client.generate
-    assert refused_field(call, model, "7", attention=asked) == field
+    assert invalid_field(call, model, "7", attention=options) == field
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,21 @@ def test_bad_attention_options_are_named(
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
 )
-def test_a_bad_option_is_named(client: Client, options: dict[str, object], field: str) -> None:
+def test_errors_name_the_invalid_option(
+    client: Client, options: dict[str, object], field: str
+) -> None:
     for call, text in ((client.generate, (DECODER, "7,")), (client.translate, (DATES, DATE))):
-        assert refused_field(call, *text, **options) == field
+        assert invalid_field(call, *text, **options) == field
 
 
-def test_what_cannot_be_scored_is_named(client: Client) -> None:
+def test_score_errors_name_the_invalid_field(client: Client) -> None:
     for model, pair, field in (
         (DECODER, ("7,", ""), "inputs[0].target"),
         (DATES, ("", "2021"), "inputs[0].context"),
         ("tiny-classifier", ("a", "b"), "model"),
     ):
-        assert refused_field(client.score, model, [pair]) == field
+        assert invalid_field(client.score, model, [pair]) == field
 
 
-def test_echo_has_no_meaning_for_translations(client: Client) -> None:
-    assert refused_field(client.translate, DATES, DATE, echo=True) == "response.echo"
+def test_translate_has_no_echo_option(client: Client) -> None:
+    assert invalid_field(client.translate, DATES, DATE, echo=True) == "response.echo"

@@ -1,4 +1,4 @@
-"""Sampling on the device returns the host's tokens, and copies whole rows only if needed."""
+"""Device sampling matches host sampling and copies full logits rows only if needed."""
 
 import random
 from collections.abc import Iterator
@@ -23,15 +23,22 @@ from server.engine.requests.lifecycle import Outcome
 from server.engine.scheduler import StepLimits
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
-from tests.server.company import FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
-from tests.server.generating import bench, job
-from tests.server.samplers import Copies
-from tests.server.test_branching import jobs, same
-from tests.server.test_mixes import Mixer, run, told
+from tests.server.mixed_batches import (
+    FAULTS,
+    NUM_SLOTS,
+    POISON,
+    mixed_batches,
+    run_alone_with_faults,
+    run_batched,
+)
+from tests.server.samplers import GraphRecorder
+from tests.server.test_batch_invariance import BatchRunner, run, tokens_by_output
+from tests.server.test_forking import assert_same_output, generation_jobs
+from tests.server.worker_harness import make_harness, make_job
 from tests.serving import ServerProcess, server_process
 
 CAPACITY = Capacity(8, 96, 96)
-ADJUSTED = LogitsOptions(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), ((7,), (8, 9)))
+LOGITS_OPTIONS = LogitsOptions(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), ((7,), (8, 9)))
 SAMPLED = [
     Sampling(0.9, seed=1),
     Sampling(0.8, top_k=7, top_p=0.9, seed=2),
@@ -41,69 +48,69 @@ SAMPLED = [
 
 
 @st.composite
-def wanted_jobs(draw: st.DrawFn) -> GenerationJob:
-    """Jobs of every kind, with and without penalties and log-probabilities."""
-    wanted = draw(jobs())
-    if wanted.beams is None and not wanted.alternatives and draw(st.booleans()):
-        wanted = replace(wanted, sampling=draw(st.sampled_from(SAMPLED)))
+def sampled_jobs(draw: st.DrawFn) -> GenerationJob:
+    """Jobs of all decoding methods, with and without penalties and logprobs."""
+    job = draw(generation_jobs())
+    if job.beams is None and not job.alternatives and draw(st.booleans()):
+        job = replace(job, sampling=draw(st.sampled_from(SAMPLED)))
     if draw(st.booleans()):
-        wanted = replace(wanted, logits_options=ADJUSTED)
-    if wanted.beams is None and draw(st.booleans()) and draw(st.booleans()):
-        wanted = replace(wanted, logprob_options=LogprobOptions(top_logprobs=2))
-    return wanted
+        job = replace(job, logits_options=LOGITS_OPTIONS)
+    if job.beams is None and draw(st.booleans()) and draw(st.booleans()):
+        job = replace(job, logprob_options=LogprobOptions(top_logprobs=2))
+    return job
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=companies(wanted_jobs()),
+    arrivals=mixed_batches(sampled_jobs()),
     max_batched_tokens=st.integers(1, 64),
     memory=st.sampled_from(["host", "device"]),
     has_buckets=st.booleans(),
 )
-def test_batched_rows_get_the_same_tokens_as_alone_on_the_host(
-    mixed_jobs, max_batched_tokens, memory, has_buckets
+def test_device_sampling_in_batches_matches_host_sampling_alone(
+    arrivals, max_batched_tokens, memory, has_buckets
 ) -> None:
-    """With the fake runtime; some rows have a NaN or are in a run that fails."""
-    mixed = bench(
+    """On the fake runtime. Some rows are NaN or in a failing run."""
+    batched = make_harness(
         num_slots=NUM_SLOTS,
         max_batched_tokens=max_batched_tokens,
         memory=memory,
         has_buckets=has_buckets,
-        chooses=True,
+        samples_on_device=True,
         **FAULTS,
     )
-    wanted = run_together(mixed, mixed_jobs)
-    for id_, one in enumerate(wanted):
-        lone = alone(one)
-        same(mixed, id_, lone)
-        for output in lone.ends_of(0):
-            assert logprobs(mixed, id_, output) == logprobs(lone, 0, output)
+    jobs = run_batched(batched, arrivals)
+    for id_, job in enumerate(jobs):
+        single = run_alone_with_faults(job)
+        assert_same_output(batched, id_, single)
+        for output in single.completions_of(0):
+            assert logprobs(batched, id_, output) == logprobs(single, 0, output)
 
 
-def logprobs(of: Any, id_: int, output: int) -> list[Any]:
-    rows = (progress for progress in of.updates if (progress.id, progress.output) == (id_, output))
-    return [value for progress in rows for value in progress.logprobs]
+def logprobs(harness: Any, id_: int, output: int) -> list[Any]:
+    updates = (update for update in harness.updates if (update.id, update.output) == (id_, output))
+    return [value for update in updates for value in update.logprobs]
 
 
-def test_a_prompt_with_a_nan_fails_before_its_prefill_ends() -> None:
-    mixed = bench(chooses=True, memory="device", max_batched_tokens=8, **FAULTS)
-    mixed.submit(0, job([POISON, *range(1, 30)], 4))
-    mixed.submit(1, job([5], 4))
-    mixed.run()
-    assert mixed.outcomes[0] == [Outcome.FAILED]
-    assert mixed.recorder.num_tokens("prefill") < 30
-    assert mixed.tokens_of(1)
+def test_prompt_with_nan_fails_before_its_prefill_ends() -> None:
+    batched = make_harness(samples_on_device=True, memory="device", max_batched_tokens=8, **FAULTS)
+    batched.submit(0, make_job([POISON, *range(1, 30)], 4))
+    batched.submit(1, make_job([5], 4))
+    batched.run()
+    assert batched.outcomes[0] == [Outcome.FAILED]
+    assert batched.recorder.num_tokens("prefill") < 30
+    assert batched.tokens_of(1)
 
 
-class DeviceSamplingMixer(Mixer):
-    """Built as the server does for a device, and records the rows that are copied."""
+class DeviceSamplingRunner(BatchRunner):
+    """Samples on the device, set up like the server, and records copied logits rows."""
 
     def __init__(self, path: Path) -> None:
         backend = OrtBackend("cpu", 1, has_device_memory=True)
         super().__init__(load_bundle(path, backend, 96))
-        self.copies = Copies(backend)
+        self.copies = GraphRecorder(backend)
 
-    def generator(self) -> GenerationWorker:
+    def make_worker(self) -> GenerationWorker:
         manifest, (replica,) = self.model.manifest, self.model.replicas
         spec, graphs = manifest.graphs["decode"], replica.graphs
         logits = logits_spec(spec)
@@ -123,77 +130,83 @@ class DeviceSamplingMixer(Mixer):
 
 
 @pytest.fixture(scope="module", params=["tiny-decoder", "dates"])
-def mixers(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[Mixer, DeviceSamplingMixer]:
-    """Both run the same real graphs."""
+def runners(
+    request: pytest.FixtureRequest, tiny_bundles: Path
+) -> tuple[BatchRunner, DeviceSamplingRunner]:
+    """Host and device sampling on the same real graphs."""
     path = tiny_bundles / request.param / "1"
-    return Mixer(load_bundle(path, OrtBackend("cpu", 1), 96)), DeviceSamplingMixer(path)
+    return BatchRunner(load_bundle(path, OrtBackend("cpu", 1), 96)), DeviceSamplingRunner(path)
 
 
-def test_served_tokens_match_the_host(mixers: tuple[Mixer, DeviceSamplingMixer]) -> None:
-    on_host, on_device = mixers
-    rng, generator = random.Random(11), on_device.generator()
-    for number in range(20):
-        some = {}
-        for index in range(rng.randrange(2, 7)):
-            wanted = on_host.job(rng)
-            if wanted.beams is None and rng.random() < 0.5:
-                options = replace(rng.choice(SAMPLED), seed=rng.randrange(5))
-                wanted = replace(wanted, sampling=options, num_outputs=rng.randrange(1, 3))
-            if rng.random() < 0.3:
-                wanted = replace(wanted, logits_options=ADJUSTED)
-            some[10 * number + index] = wanted
-        updates = []
-        for id_, wanted in some.items():
-            updates += generator.step()
-            generator.submit(id_, wanted)
-        updates += run(generator)
-        for id_, wanted in some.items():
-            assert told(updates, id_) == on_host.alone(wanted)
-
-
-def test_only_rows_that_need_whole_logits_are_copied(
-    mixers: tuple[Mixer, DeviceSamplingMixer],
+def test_real_graphs_sample_the_same_tokens_as_the_host(
+    runners: tuple[BatchRunner, DeviceSamplingRunner],
 ) -> None:
-    on_host, on_device = mixers
-    copies, plain = on_device.copies, on_host.job(random.Random(3))
-    plain = replace(plain, beams=None, num_outputs=1, sampling=Sampling(), eos=frozenset())
-    jobs_ = [
-        plain,
-        replace(plain, logits_options=ADJUSTED),
-        *(replace(plain, sampling=options) for options in SAMPLED),
+    on_host, on_device = runners
+    rng, worker = random.Random(11), on_device.make_worker()
+    for number in range(20):
+        jobs = {}
+        for index in range(rng.randrange(2, 7)):
+            job = on_host.job(rng)
+            if job.beams is None and rng.random() < 0.5:
+                options = replace(rng.choice(SAMPLED), seed=rng.randrange(5))
+                job = replace(job, sampling=options, num_outputs=rng.randrange(1, 3))
+            if rng.random() < 0.3:
+                job = replace(job, logits_options=LOGITS_OPTIONS)
+            jobs[10 * number + index] = job
+        updates = []
+        for id_, job in jobs.items():
+            updates += worker.step()
+            worker.submit(id_, job)
+        updates += run(worker)
+        for id_, job in jobs.items():
+            assert tokens_by_output(updates, id_) == on_host.tokens_alone(job)
+
+
+def test_copies_only_rows_that_need_full_logits(
+    runners: tuple[BatchRunner, DeviceSamplingRunner],
+) -> None:
+    on_host, on_device = runners
+    graphs, greedy = on_device.copies, on_host.job(random.Random(3))
+    greedy = replace(greedy, beams=None, num_outputs=1, sampling=Sampling(), eos=frozenset())
+    jobs = [
+        greedy,
+        replace(greedy, logits_options=LOGITS_OPTIONS),
+        *(replace(greedy, sampling=options) for options in SAMPLED),
     ]
-    for last in ([], [replace(plain, logprob_options=LogprobOptions(top_logprobs=1))]):
-        copies.rows.clear()
-        generator, before = on_device.generator(), copies.num_runs
-        for id_, wanted in enumerate([*jobs_, *last]):
-            generator.submit(id_, wanted)
-        updates = run(generator)
-        for id_, wanted in enumerate([*jobs_, *last]):
-            assert told(updates, id_) == on_host.alone(wanted)
-        assert copies.num_runs > before
-        assert len(copies.rows) == len(last) * plain.max_new_tokens
+    for last in ([], [replace(greedy, logprob_options=LogprobOptions(top_logprobs=1))]):
+        graphs.rows.clear()
+        worker, before = on_device.make_worker(), graphs.num_runs
+        for id_, job in enumerate([*jobs, *last]):
+            worker.submit(id_, job)
+        updates = run(worker)
+        for id_, job in enumerate([*jobs, *last]):
+            assert tokens_by_output(updates, id_) == on_host.tokens_alone(job)
+        assert graphs.num_runs > before
+        assert len(graphs.rows) == len(last) * greedy.max_new_tokens
 
 
 @pytest.fixture(scope="module", params=["host", "device"])
 def server(request: pytest.FixtureRequest, tiny_bundles: Path) -> Iterator[ServerProcess]:
-    """Whose lanes run with graphs of one thread or of both, or over a device's memory."""
+    """A server with device sampling: two lanes on the host, or one lane in device memory."""
     memory = ["--device-memory", "--lanes", "1"] if request.param == "device" else ["--lanes", "2"]
     options = ["--threads", "2", "--slots", "8", "--sampling", "device", *memory]
     with server_process(tiny_bundles, *options) as running:
         yield running
 
 
-def test_a_server_answers_as_its_host_would(server: ServerProcess, tiny_bundles: Path) -> None:
-    """Unary and streamed, with seeds and penalties, in one batch."""
+def test_server_returns_the_same_text_as_host_sampling(
+    server: ServerProcess, tiny_bundles: Path
+) -> None:
+    """Unary and streaming requests, with seeds and penalties, in one batch."""
     name, text = "tiny-decoder", "37,38,39,"
-    on_host = Mixer(load_bundle(tiny_bundles / name / "1", OrtBackend("cpu", 1), 96))
+    on_host = BatchRunner(load_bundle(tiny_bundles / name / "1", OrtBackend("cpu", 1), 96))
     (ids,) = on_host.model.tokenizer.encode([text])
-    plain = GenerationJob(ids, 12, eos=frozenset())
-    asked: list[tuple[GenerationJob, dict[str, Any]]] = [
-        (plain, {}),
-        (replace(plain, sampling=SAMPLED[0]), {"temperature": 0.9, "seed": 1}),
+    greedy = GenerationJob(ids, 12, eos=frozenset())
+    requests: list[tuple[GenerationJob, dict[str, Any]]] = [
+        (greedy, {}),
+        (replace(greedy, sampling=SAMPLED[0]), {"temperature": 0.9, "seed": 1}),
         (
-            replace(plain, sampling=SAMPLED[2], logits_options=LogitsOptions(1.5, 0.5)),
+            replace(greedy, sampling=SAMPLED[2], logits_options=LogitsOptions(1.5, 0.5)),
             {
                 "temperature": 1.1,
                 "top_p": 0.8,
@@ -204,10 +217,10 @@ def test_a_server_answers_as_its_host_would(server: ServerProcess, tiny_bundles:
         ),
     ]
     with Client(server.target, timeout_seconds=60) as client:
-        for wanted, options in asked:
+        for job, options in requests:
             options |= {"max_new_tokens": 12, "ignore_eos": True, "token_ids": True}
-            expected = on_host.alone(wanted)[0]
+            expected = on_host.tokens_alone(job)[0]
             streams = [client.generate_stream(name, [text], **options) for _ in range(3)]
             assert list(client.generate(name, [text], **options).outputs[0].token_ids) == expected
             for stream in streams:
-                assert [id_ for piece in stream for id_ in piece.token_ids] == expected
+                assert [id_ for chunk in stream for id_ in chunk.token_ids] == expected

@@ -1,4 +1,4 @@
-"""Slots in device memory: the same tokens as with slots in host memory, in any batch."""
+"""Slots in device memory give the same tokens as slots in host memory, in any batch."""
 
 import random
 from pathlib import Path
@@ -13,74 +13,82 @@ from server.engine.decoding.options import Beams
 from server.engine.requests.job import GenerationJob
 from server.models.registry import load_bundle
 from server.runtime.ort.backend import OrtBackend
-from tests.server.company import FAULTS, NUM_SLOTS, alone, companies, run_together
 from tests.server.fake_backend import host_view
-from tests.server.generating import bench, job
-from tests.server.test_branching import same
-from tests.server.test_mixes import Mixer, run, told
+from tests.server.mixed_batches import (
+    FAULTS,
+    NUM_SLOTS,
+    mixed_batches,
+    run_alone_with_faults,
+    run_batched,
+)
+from tests.server.test_batch_invariance import BatchRunner, run, tokens_by_output
+from tests.server.test_forking import assert_same_output
+from tests.server.worker_harness import make_harness, make_job
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=companies(),
+    arrivals=mixed_batches(),
     max_batched_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
-def test_rows_in_device_memory_get_the_same_tokens_as_on_the_host(
-    mixed_jobs, max_batched_tokens, is_recurrent, has_source
+def test_device_slots_give_the_same_tokens_as_host_slots(
+    arrivals, max_batched_tokens, is_recurrent, has_source
 ) -> None:
-    """Sampling, beams, greedy, failing runs: batched on the device, and each alone on the host."""
+    """Compares batches on the device with each job alone on the host. Some runs fail."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
-    mixed = bench(
+    batched = make_harness(
         num_slots=NUM_SLOTS,
         max_batched_tokens=max_batched_tokens,
         memory="device",
         **options,
         **FAULTS,
     )
-    wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    for tensor in mixed.cache.rows(0, NUM_SLOTS).values():
+    jobs = run_batched(batched, arrivals, (3, 4) if has_source else ())
+    for tensor in batched.cache.rows(0, NUM_SLOTS).values():
         assert np.isfinite(host_view(tensor)).all()
-    for id_, one in enumerate(wanted):
-        same(mixed, id_, alone(one, **options))
+    for id_, job in enumerate(jobs):
+        assert_same_output(batched, id_, run_alone_with_faults(job, **options))
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])
-def test_a_cached_prefix_is_copied_within_the_device(memory: str) -> None:
-    mixed = bench(num_slots=3, is_recurrent=False, memory=memory, max_batched_tokens=64)
+def test_copies_cached_prefixes_within_the_device(memory: str) -> None:
+    batched = make_harness(num_slots=3, is_recurrent=False, memory=memory, max_batched_tokens=64)
     prompt = [*range(1, 41)]
-    mixed.submit(0, job(prompt, 4))
-    mixed.submit(1, job([7], 12))
-    mixed.run()
-    before = mixed.recorder.num_tokens("prefill")
-    mixed.submit(2, job([*prompt, 50], 4))
-    mixed.submit(3, GenerationJob((*prompt, 51), 4, beams=Beams(2)))
-    mixed.run()
-    assert mixed.recorder.num_tokens("prefill") < before + 40, "the cached prefix was reused"
-    lone = bench(num_slots=3, is_recurrent=False)
-    lone.submit(2, job([*prompt, 50], 4))
-    lone.run()
-    assert mixed.tokens_of(2) == lone.tokens_of(2)
+    batched.submit(0, make_job(prompt, 4))
+    batched.submit(1, make_job([7], 12))
+    batched.run()
+    before = batched.recorder.num_tokens("prefill")
+    batched.submit(2, make_job([*prompt, 50], 4))
+    batched.submit(3, GenerationJob((*prompt, 51), 4, beams=Beams(2)))
+    batched.run()
+    assert batched.recorder.num_tokens("prefill") < before + 40, "the cached prefix was reused"
+    single = make_harness(num_slots=3, is_recurrent=False)
+    single.submit(2, make_job([*prompt, 50], 4))
+    single.run()
+    assert batched.tokens_of(2) == single.tokens_of(2)
 
 
 @pytest.fixture(scope="module", params=["tiny-decoder", "dates"])
-def mixers(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[Mixer, Mixer]:
-    """The same real graphs over host memory and over device memory."""
+def runners(request: pytest.FixtureRequest, tiny_bundles: Path) -> tuple[BatchRunner, BatchRunner]:
+    """The same real graphs in host memory and in device memory."""
     path = tiny_bundles / request.param / "1"
     host, device = OrtBackend("cpu", 1), OrtBackend("cpu", 1, has_device_memory=True)
-    return Mixer(load_bundle(path, host, 96)), Mixer(load_bundle(path, device, 96))
+    return BatchRunner(load_bundle(path, host, 96)), BatchRunner(load_bundle(path, device, 96))
 
 
-def test_real_graphs_give_the_same_tokens_in_both_memories(mixers: tuple[Mixer, Mixer]) -> None:
-    on_host, on_device = mixers
-    rng, generator = random.Random(7), on_device.generator()
+def test_real_graphs_give_the_same_tokens_in_host_and_device_memory(
+    runners: tuple[BatchRunner, BatchRunner],
+) -> None:
+    on_host, on_device = runners
+    rng, worker = random.Random(7), on_device.make_worker()
     for number in range(12):
-        some = {10 * number + index: on_host.job(rng) for index in range(rng.randrange(2, 7))}
+        jobs = {10 * number + index: on_host.job(rng) for index in range(rng.randrange(2, 7))}
         updates = []
-        for id_, wanted in some.items():
-            updates += generator.step()
-            generator.submit(id_, wanted)
-        updates += run(generator)
-        for id_, wanted in some.items():
-            assert told(updates, id_) == on_host.alone(wanted)
+        for id_, job in jobs.items():
+            updates += worker.step()
+            worker.submit(id_, job)
+        updates += run(worker)
+        for id_, job in jobs.items():
+            assert tokens_by_output(updates, id_) == on_host.tokens_alone(job)

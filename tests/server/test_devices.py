@@ -1,4 +1,4 @@
-"""Device names, replicas on several devices, and operators that run on the wrong device."""
+"""Device names, replicas on several devices, and operators placed on the wrong device."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.serving import server_process
     ("text", "names"),
     [("cpu", ("cpu",)), ("cuda", ("cuda",)), ("cuda:0, cuda:3", ("cuda:0", "cuda:3"))],
 )
-def test_device_names_are_separated_by_commas(text: str, names: tuple[str, ...]) -> None:
+def test_parses_comma_separated_device_names(text: str, names: tuple[str, ...]) -> None:
     assert devices.parse_devices(text) == names
 
 
@@ -37,7 +37,7 @@ def test_device_names_are_separated_by_commas(text: str, names: tuple[str, ...])
         ("cuda,cuda:0", "a GPU twice"),
     ],
 )
-def test_invalid_device_names(text: str, message: str) -> None:
+def test_rejects_invalid_device_names(text: str, message: str) -> None:
     with pytest.raises(StartupError, match=message):
         devices.parse_devices(text)
 
@@ -51,60 +51,64 @@ def test_invalid_device_names(text: str, message: str) -> None:
     num_rows=st.integers(1, 5),
     single_lane_max_sequences=st.integers(0, 8),
 )
-def test_a_job_goes_to_the_least_loaded_device(loads, num_rows, single_lane_max_sequences) -> None:
-    flat = [load for device in loads for load in device]
-    lane = choose_lane(flat, len(loads), num_rows, single_lane_max_sequences)
+def test_schedules_jobs_on_the_least_loaded_device(
+    loads, num_rows, single_lane_max_sequences
+) -> None:
+    all_loads = [load for device in loads for load in device]
+    lane = choose_lane(all_loads, len(loads), num_rows, single_lane_max_sequences)
     device, index = divmod(lane, len(loads[0]))
-    mine = loads[device]
-    assert sum(mine) == min(map(sum, loads))
-    if mine[index] != min(mine):
-        assert mine[index] == sum(mine), "only a lane that has all of a device's work gets more"
-        assert mine[index] + num_rows <= single_lane_max_sequences
+    device_lanes = loads[device]
+    assert sum(device_lanes) == min(map(sum, loads))
+    if device_lanes[index] != min(device_lanes):
+        assert device_lanes[index] == sum(device_lanes), (
+            "only a lane that has all of a device's work gets more"
+        )
+        assert device_lanes[index] + num_rows <= single_lane_max_sequences
 
 
-def test_one_lane_takes_little_work_alone_and_shares_more() -> None:
+def test_small_jobs_use_one_lane_and_large_jobs_several() -> None:
     assert choose_lane([3, 0], 1, 1, single_lane_max_sequences=4) == 0
     assert choose_lane([4, 0], 1, 1, single_lane_max_sequences=4) == 1
     assert choose_lane([0, 0, 3, 0], 2, 1, single_lane_max_sequences=4) == 0
 
 
-def test_shape_operators_may_run_on_the_host_and_products_may_not() -> None:
+def test_allows_shape_operators_but_not_matmuls_on_the_host() -> None:
     gpu = Device("cuda", 0)
     shapes = [NodePlacement("CPUExecutionProvider", name) for name in ("Shape", "Concat", "Range")]
     on_gpu = [NodePlacement("CUDAExecutionProvider", "MatMul")]
     assert devices.misplaced_operators(gpu, [*shapes, *on_gpu]) == []
-    stray = [
+    misplaced = [
         NodePlacement("CPUExecutionProvider", name) for name in ("MatMulInteger", "Gather", "Erf")
     ]
-    assert devices.misplaced_operators(gpu, [*stray, *on_gpu]) == ["Erf", "MatMulInteger"]
+    assert devices.misplaced_operators(gpu, [*misplaced, *on_gpu]) == ["Erf", "MatMulInteger"]
 
 
-def test_node_placements_come_from_the_runtime(tiny_bundles: Path) -> None:
-    """The check for a GPU, on a session whose nodes all fell back to the CPU."""
+def test_reads_node_placements_from_the_runtime(tiny_bundles: Path) -> None:
+    """Runs the GPU check on a session whose nodes all fell back to the CPU."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     path = tiny_bundles / "tiny-decoder" / "1" / "decode.onnx"
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    placed = [
+    placements = [
         NodePlacement(part.ep_name, node.op_type)
         for part in session.get_provider_graph_assignment_info()
         for node in part.get_nodes()
     ]
-    assert "GroupQueryAttention" in devices.misplaced_operators(Device("cuda", 0), placed)
-    assert devices.misplaced_operators(Device("cpu", 0), placed) == []
+    assert "GroupQueryAttention" in devices.misplaced_operators(Device("cuda", 0), placements)
+    assert devices.misplaced_operators(Device("cpu", 0), placements) == []
 
 
-def test_replicas_give_the_same_answers_and_share_the_work(tiny_bundles: Path) -> None:
+def test_replicas_return_the_same_outputs_and_share_the_load(tiny_bundles: Path) -> None:
     options = ("--device", "cpu,cpu", "--slots", "3", "--device-memory")
     with server_process(tiny_bundles, *options) as server:
         with Client(server.target, timeout_seconds=60) as client:
 
-            def ask(number: int) -> str:
+            def send_request(number: int) -> str:
                 return client.generate("tiny-decoder", f"{number},").outputs[0].text
 
-            alone = [ask(number) for number in range(8)]
+            alone = [send_request(number) for number in range(8)]
             with ThreadPoolExecutor(16) as pool:
-                together = list(pool.map(ask, list(range(8)) * 4))
+                together = list(pool.map(send_request, list(range(8)) * 4))
         assert together == alone * 4
         metrics = urlopen(server.metrics_url).read().decode()
     assert 'lane="1"' in metrics, "both devices had work"

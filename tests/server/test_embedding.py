@@ -1,4 +1,4 @@
-"""Embed: formats, prompts, dimensions, tokens, and bulk work over a stream."""
+"""Embed: encodings, prompts, dimensions, token vectors and streaming."""
 
 import json
 import os
@@ -46,19 +46,19 @@ def token_vectors(text: str) -> Any:
         return heads.model("embedder")(**encoded).last_hidden_state[0].numpy()
 
 
-def field(client: Client, **options: Any) -> str:
+def invalid_field(client: Client, **options: Any) -> str:
     with pytest.raises(TriuneError) as caught:
         client.embed("embedder", "x", **options)
     assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
     return caught.value.violations[0].field
 
 
-def test_every_format_gives_the_same_vector(server: ServerProcess, client: Client) -> None:
+def test_all_encodings_return_the_same_vector(server: ServerProcess, client: Client) -> None:
     expected = token_vectors(TEXT).mean(0)
-    for form, tolerance in zip(EncodingFormat, (1e-5, 1e-5, 2e-3), strict=True):
-        (output,) = client.embed("embedder", TEXT, encoding_format=form).outputs
+    for encoding, tolerance in zip(EncodingFormat, (1e-5, 1e-5, 2e-3), strict=True):
+        (output,) = client.embed("embedder", TEXT, encoding_format=encoding).outputs
         np.testing.assert_allclose(output.values, expected, rtol=0, atol=tolerance)
-    # On the wire: floats unless bytes are asked for, and then only bytes.
+    # The response holds either floats (default) or packed bytes.
     with grpc.insecure_channel(server.target) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         plain = stub.Embed(pb.EmbedRequest(model="embedder", inputs=[TEXT])).outputs[0]
@@ -69,27 +69,27 @@ def test_every_format_gives_the_same_vector(server: ServerProcess, client: Clien
         assert (len(packed.values), len(packed.packed)) == (0, 2 * heads.SIZE)
 
 
-def test_vectors_are_cut_and_normalized(client: Client) -> None:
+def test_truncates_and_normalizes_vectors(client: Client) -> None:
     whole = np.array(client.embed("embedder", TEXT).outputs[0].values)
     cut = np.array(client.embed("embedder", TEXT, dimensions=8).outputs[0].values)
     np.testing.assert_array_equal(cut, whole[:8])
     unit = np.array(client.embed("embedder", TEXT, dimensions=8, normalize=True).outputs[0].values)
     np.testing.assert_allclose(unit, cut / np.linalg.norm(cut), atol=1e-6)
-    assert field(client, dimensions=9) == "options.dimensions"
-    assert field(client, dimensions=0) == "options.dimensions"
+    assert invalid_field(client, dimensions=9) == "options.dimensions"
+    assert invalid_field(client, dimensions=0) == "options.dimensions"
 
 
-def test_a_prompt_stands_before_the_text(client: Client) -> None:
+def test_prepends_the_prompt_to_the_text(client: Client) -> None:
     by_name = client.embed("embedder", TEXT, prompt_name="query").outputs[0]
-    by_hand = client.embed("embedder", TEXT, prompt="query: ").outputs[0]
+    by_text = client.embed("embedder", TEXT, prompt="query: ").outputs[0]
     joined = client.embed("embedder", "query: " + TEXT).outputs[0]
-    assert by_name.values == by_hand.values == joined.values
+    assert by_name.values == by_text.values == joined.values
     assert by_name.values != client.embed("embedder", TEXT).outputs[0].values
-    assert field(client, prompt_name="other") == "options.prompt_name"
-    assert field(client, prompt_name="query", prompt="x") == "options.prompt_name"
+    assert invalid_field(client, prompt_name="other") == "options.prompt_name"
+    assert invalid_field(client, prompt_name="query", prompt="x") == "options.prompt_name"
 
 
-def test_the_vectors_of_tokens(client: Client) -> None:
+def test_returns_token_vectors(client: Client) -> None:
     mixed = client.embed("embedder", [TEXT, "x"], token_embeddings=True)
     tokens = mixed.outputs[0].tokens
     encoded = heads.tokenizer()(TEXT, return_offsets_mapping=True)
@@ -100,27 +100,27 @@ def test_the_vectors_of_tokens(client: Client) -> None:
     np.testing.assert_allclose([t.values for t in tokens], token_vectors(TEXT), atol=1e-4)
     assert len(mixed.outputs[1].tokens) == 3
     assert client.embed("embedder", TEXT).outputs[0].tokens == ()
-    windows = field(client, token_embeddings=True, long_input=LongInput.WINDOWS)
+    windows = invalid_field(client, token_embeddings=True, long_input=LongInput.WINDOWS)
     assert windows == "length.long_input"
 
 
-def test_a_stream_gives_what_single_calls_give_in_order(client: Client) -> None:
+def test_stream_returns_unary_results_in_order(client: Client) -> None:
     batches = [[f"text {i}", f"é {i}"] for i in range(24)]
     streamed = list(client.embed_stream("embedder", batches, dimensions=16))
     assert [batch.id for batch in streamed] == list(range(24))
     for batch, texts in zip(streamed, batches, strict=True):
         alone = client.embed("embedder", texts, dimensions=16).outputs
-        for ours, theirs in zip(batch.outputs, alone, strict=True):
-            np.testing.assert_allclose(ours.values, theirs.values, atol=1e-5)
+        for actual, expected in zip(batch.outputs, alone, strict=True):
+            np.testing.assert_allclose(actual.values, expected.values, atol=1e-5)
 
 
-def test_a_stream_waits_for_room_in_the_queue(client: Client) -> None:
-    """Three batches in work at once are more than the queue of 8,192 holds."""
+def test_stream_waits_while_the_queue_is_full(client: Client) -> None:
+    """Three batches together exceed the queue limit of 8,192."""
     streamed = list(client.embed_stream("embedder", [["x"] * 3000] * 3, dimensions=8))
     assert [len(batch.outputs) for batch in streamed] == [3000] * 3
 
 
-def test_a_client_may_wait_for_each_answer(client: Client) -> None:
+def test_client_may_wait_for_each_response_of_a_stream(client: Client) -> None:
     answered = threading.Event()
     answered.set()
 
@@ -137,8 +137,8 @@ def test_a_client_may_wait_for_each_answer(client: Client) -> None:
     assert ids == [0, 1, 2]
 
 
-async def test_the_server_reads_no_further_than_it_can_work(server: ServerProcess) -> None:
-    """Of 640 MB that could be sent, few are, as long as few answers are taken."""
+async def test_stream_applies_backpressure_to_a_fast_sender(server: ServerProcess) -> None:
+    """The client offers 640 MB but reads few responses, so the server accepts little."""
     num_taken = 0
     batch_bytes, longest = 1 << 16, 10_000
     text = "word " * (batch_bytes // 5)
@@ -155,14 +155,14 @@ async def test_the_server_reads_no_further_than_it_can_work(server: ServerProces
         assert first.id == 0
         rest = [await anext(stream) for _ in range(20)]
         assert [batch.id for batch in rest] == list(range(1, 21))
-        # The server holds a few requests, the transport's windows at most 32 MiB.
+        # The server buffers a few requests, the transport at most 32 MiB.
         in_transport = (32 << 20) // batch_bytes
         assert num_taken < 21 + MAX_STREAM_REQUESTS + in_transport < longest // 10
         await stream.aclose()
         assert len((await client.embed("embedder", "still there")).outputs[0].values) == heads.SIZE
 
 
-def test_a_bad_part_ends_the_stream_with_its_status(client: Client) -> None:
+def test_invalid_message_ends_the_stream_with_its_status(client: Client) -> None:
     stream = client.embed_stream("embedder", ["good", " "])
     assert next(stream).id == 0
     with pytest.raises(TriuneError) as caught:
@@ -170,7 +170,7 @@ def test_a_bad_part_ends_the_stream_with_its_status(client: Client) -> None:
     assert caught.value.violations[0].field == "inputs[0]"
 
 
-def test_calls_are_counted(server: ServerProcess, client: Client) -> None:
+def test_metrics_count_calls(server: ServerProcess, client: Client) -> None:
     client.tag("tagger", TEXT)
     list(client.embed_stream("embedder", [TEXT]))
     metrics = urllib.request.urlopen(server.metrics_url).read().decode()
@@ -191,7 +191,7 @@ def test_calls_are_counted(server: ServerProcess, client: Client) -> None:
         ("embed", "--model", "embedder", TEXT),
     ],
 )
-def test_the_command_line(server: ServerProcess, arguments: tuple[str, ...]) -> None:
+def test_command_line_prints_embeddings(server: ServerProcess, arguments: tuple[str, ...]) -> None:
     def run(*more: str) -> str:
         return subprocess.run(
             [sys.executable, "-m", "client", *arguments, *more],
@@ -202,10 +202,10 @@ def test_the_command_line(server: ServerProcess, arguments: tuple[str, ...]) -> 
             timeout=60,
         ).stdout
 
-    printed = json.loads(run("--json"))
-    assert list(printed) == ["model", "outputs", "usage", "timing"]
-    assert printed["usage"]["input_tokens"] > 0
-    kind = float if arguments[0] == "embed" else dict
-    first = printed["outputs"][0][0] if kind is float else printed["outputs"][0]
-    assert isinstance(first, kind)
+    response = json.loads(run("--json"))
+    assert list(response) == ["model", "outputs", "usage", "timing"]
+    assert response["usage"]["input_tokens"] > 0
+    element_type = float if arguments[0] == "embed" else dict
+    first = response["outputs"][0][0] if element_type is float else response["outputs"][0]
+    assert isinstance(first, element_type)
     assert run().strip()

@@ -1,35 +1,35 @@
-"""Encoder batches: which texts run together, and which may overtake others."""
+"""Encoder batching: which texts run together and which may overtake others."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.encoder_worker import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
 from server.engine.requests.job import EncodingJob
-from tests.server.halves import Halves, encoder_of
+from tests.server.fake_encoder import FakeEncoder, make_encoder_worker
 
 LIMITS = BatchLimits(max_padded_tokens=64)
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.data())
-def test_a_batch_contains_its_first_text_and_stays_within_limits(lengths: list[int], data) -> None:
+def test_batch_includes_the_first_text_and_respects_limits(lengths: list[int], data) -> None:
     first = data.draw(st.integers(0, len(lengths) - 1))
     batch = form_batch(lengths, LIMITS, first)
     assert batch[0] == first
     assert len(set(batch)) == len(batch)
-    chosen = [lengths[index] for index in batch]
-    padded = max(chosen) * len(chosen)
+    batch_lengths = [lengths[index] for index in batch]
+    padded = max(batch_lengths) * len(batch_lengths)
     assert len(batch) == 1 or padded <= LIMITS.max_padded_tokens
-    assert padded <= LIMITS.max_padding * sum(chosen)
+    assert padded <= LIMITS.max_padding * sum(batch_lengths)
 
 
-def test_half_of_a_short_queue_runs() -> None:
-    """Of 64 tokens: at least half a batch, and a full one if twice as much waits."""
+def test_takes_half_of_a_short_queue() -> None:
+    """A batch holds 64 tokens. A full batch needs twice as much in the queue."""
     sizes = [len(form_batch([8] * waiting, LIMITS)) for waiting in (1, 3, 4, 8, 10, 12, 16, 40)]
     assert sizes == [1, 3, 4, 4, 5, 6, 8, 8]
 
 
 @given(st.lists(st.booleans(), min_size=1), st.integers(0, MAX_OVERTAKEN))
-def test_only_bulk_work_is_overtaken(are_bulk: list[bool], num_overtaken: int) -> None:
+def test_overtakes_only_bulk_work(are_bulk: list[bool], num_overtaken: int) -> None:
     first = choose_first(are_bulk, num_overtaken)
     assert all(are_bulk[:first])
     if num_overtaken < MAX_OVERTAKEN:
@@ -38,9 +38,9 @@ def test_only_bulk_work_is_overtaken(are_bulk: list[bool], num_overtaken: int) -
         assert first == 0
 
 
-def test_neither_bulk_work_nor_other_texts_starve() -> None:
-    """Texts of different lengths, so that each runs alone; new ones keep arriving."""
-    encoder = encoder_of(Halves(), LIMITS)
+def test_starves_neither_bulk_nor_interactive_texts() -> None:
+    """Bulk texts differ in length, so each runs alone, while new texts keep arriving."""
+    encoder = make_encoder_worker(FakeEncoder(), LIMITS)
     num_bulk, length = 5, 20
     for id_ in range(num_bulk):
         encoder.submit(id_, EncodingJob((2,) * (length + 40 * id_), is_bulk=True))

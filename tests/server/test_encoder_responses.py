@@ -1,4 +1,4 @@
-"""Results of encoders as protobuf responses, and the messages of EmbedStream."""
+"""Encoding encoder results as protobuf, and decoding EmbedStream messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -34,7 +34,7 @@ from server.service.rerank import RankedDocument, RerankResult
 from server.service.tag import Tagging, TagResult, TextEntity
 from server.service.usage import Timing, Usage
 
-UNKNOWN: Any = 9  # a number that no enumeration has
+UNKNOWN: Any = 9  # a number that no enum has
 USAGE = Usage(input_tokens=3, output_tokens=2, reused_tokens=1)
 TIMING = Timing(0.5, 0.25, 0.125, 0.0625, 1.0)
 TRUNCATION = Truncation(truncated_tokens=5, windows=2)
@@ -47,7 +47,7 @@ def embed_result(*, tokens: TokenEmbeddings | None = None) -> EmbedResult:
 
 
 def assert_shared_fields(response: Any, outputs: Iterable[Any]) -> None:
-    """Model, usage, timing and truncation are as in the constants above."""
+    """Checks model, usage, timing and truncation against the constants above."""
     assert response.model == "m"
     assert (response.usage.input_tokens, response.usage.output_tokens) == (3, 2)
     assert response.usage.reused_tokens == 1
@@ -61,7 +61,7 @@ def assert_shared_fields(response: Any, outputs: Iterable[Any]) -> None:
             assert output.usage == response.usage
 
 
-def test_vectors_are_floats_or_bytes() -> None:
+def test_encodes_vectors_as_floats_or_bytes() -> None:
     response = embed_response(embed_result(), EncodingFormat.FLOAT)
     (output,) = response.outputs
     assert_shared_fields(response, response.outputs)
@@ -78,7 +78,7 @@ def test_vectors_are_floats_or_bytes() -> None:
 
 
 @pytest.mark.parametrize("encoding", EncodingFormat)
-def test_vectors_of_tokens_are_packed_in_every_format(encoding: EncodingFormat) -> None:
+def test_packs_token_vectors_in_every_encoding(encoding: EncodingFormat) -> None:
     (output,) = embed_response(embed_result(tokens=TOKENS), encoding).outputs
     tokens = output.tokens
     assert (list(tokens.tokens), tokens.size) == (["[CLS]", "a"], 3)
@@ -87,7 +87,7 @@ def test_vectors_of_tokens_are_packed_in_every_format(encoding: EncodingFormat) 
     assert tokens.packed == TOKENS.vectors.astype(dtype).tobytes()
 
 
-def test_an_unknown_encoding_is_refused() -> None:
+def test_rejects_unknown_encodings() -> None:
     assert decode_encoding(pb.EmbedRequest()) == EncodingFormat.FLOAT
     for value in EncodingFormat:
         options = pb.EmbedOptions(encoding_format=value.value)
@@ -98,7 +98,7 @@ def test_an_unknown_encoding_is_refused() -> None:
     assert wire_path(message, caught.value.field) == "options.encoding_format"
 
 
-def test_results_of_classify_and_tag() -> None:
+def test_encodes_classify_and_tag_results() -> None:
     classification = Classification(
         (LabelScore("x", 0.75), LabelScore("y", 0.25)), USAGE, TRUNCATION
     )
@@ -113,7 +113,7 @@ def test_results_of_classify_and_tag() -> None:
     assert list(tagged.outputs[0].entities) == [expected]
 
 
-def test_results_of_fill_mask_and_answer() -> None:
+def test_encodes_fill_mask_and_answer_results() -> None:
     mask = FilledMask(2, 8, (MaskCandidate("word", 7, 0.5),))
     filling = MaskFilling((mask,), USAGE, TRUNCATION)
     filled = fill_mask_response(FillMaskResult("m", (filling,), USAGE, TIMING))
@@ -128,7 +128,7 @@ def test_results_of_fill_mask_and_answer() -> None:
     assert list(answered.outputs[0].spans) == [span]
 
 
-def test_results_of_rerank() -> None:
+def test_encodes_rerank_results() -> None:
     document = RankedDocument(4, -0.5, "text", TRUNCATION)
     ranked = rerank_response(RerankResult("m", (document,), USAGE, TIMING))
     assert_shared_fields(ranked, ranked.outputs)
@@ -148,7 +148,7 @@ def decode(*messages: pb.EmbedStreamRequest) -> tuple[EmbedStreamCodec, list[Bul
     return codec, asyncio.run(items(codec))
 
 
-def test_a_stream_keeps_what_earlier_messages_said() -> None:
+def test_stream_messages_inherit_earlier_fields() -> None:
     packed = pb.EmbedOptions(dimensions=8, encoding_format=pb.ENCODING_FORMAT_FLOAT16_BYTES)
     length = pb.LengthOptions(max_tokens=9)
     codec, items = decode(
@@ -156,14 +156,16 @@ def test_a_stream_keeps_what_earlier_messages_said() -> None:
         pb.EmbedStreamRequest(id=5, inputs=["b", "c"], length=length),
         pb.EmbedStreamRequest(id=6, model="n", options=pb.EmbedOptions(normalize=True)),
     )
-    nine = LengthOptions(max_tokens=9)
+    length_options = LengthOptions(max_tokens=9)
     assert items == [
         BulkItem(5, EmbedRequest(model="m", version="2", inputs=("a",), dimensions=8)),
         BulkItem(
             5,
-            EmbedRequest(model="m", version="2", inputs=("b", "c"), dimensions=8, length=nine),
+            EmbedRequest(
+                model="m", version="2", inputs=("b", "c"), dimensions=8, length=length_options
+            ),
         ),
-        BulkItem(6, EmbedRequest(model="n", normalize=True, length=nine)),
+        BulkItem(6, EmbedRequest(model="n", normalize=True, length=length_options)),
     ]
     responses = [codec.response(item.id, embed_result()) for item in items]
     assert [response.id for response in responses] == [5, 5, 6]
@@ -180,7 +182,7 @@ def test_a_stream_keeps_what_earlier_messages_said() -> None:
         ({"length": pb.LengthOptions(long_input=UNKNOWN)}, "length.long_input"),
     ],
 )
-def test_a_bad_message_of_a_stream_is_an_item(bad_field: dict[str, Any], path: str) -> None:
+def test_invalid_stream_message_becomes_an_error_item(bad_field: dict[str, Any], path: str) -> None:
     bad = pb.EmbedStreamRequest(id=2, **bad_field)
     _, items = decode(pb.EmbedStreamRequest(id=1, model="m", inputs=["a"]), bad)
     assert items[0] == BulkItem(1, EmbedRequest(model="m", inputs=("a",)))

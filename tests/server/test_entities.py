@@ -1,4 +1,4 @@
-"""Entities of labelled tokens, and texts in windows: the pure parts."""
+"""Unit tests of entity grouping and of splitting texts into windows."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from tests.heads import tokenizer_folder
 BIOES = ("O", "B-X", "I-X", "E-X", "S-X", "S-Y")
 
 
-def piece(
+def labelled_token(
     label: int, position: int, labels: tuple[str, ...], *, begins: bool = True
 ) -> LabelledToken:
     scores = np.full(len(labels), 0.1 / len(labels), np.float32)
@@ -28,8 +28,8 @@ def piece(
     return LabelledToken(scores, 2 * position, 2 * position + 1, begins)
 
 
-def found(names: str, labels: tuple[str, ...]) -> list[tuple[str, int, int]]:
-    tokens = [piece(labels.index(name), i, labels) for i, name in enumerate(names.split())]
+def entities_of(names: str, labels: tuple[str, ...]) -> list[tuple[str, int, int]]:
+    tokens = [labelled_token(labels.index(name), i, labels) for i, name in enumerate(names.split())]
     entities = find_entities(tokens, labels, Aggregation.SIMPLE)
     return [(entity.label, entity.start, entity.end) for entity in entities]
 
@@ -44,20 +44,20 @@ def found(names: str, labels: tuple[str, ...]) -> list[tuple[str, int, int]]:
         ("I-X O I-X I-X", [("X", 0, 1), ("X", 4, 7)]),
     ],
 )
-def test_a_scheme_that_marks_ends(names: str, expected: list[tuple[str, int, int]]) -> None:
-    assert found(names, BIOES) == expected
+def test_decodes_bioes_labels(names: str, expected: list[tuple[str, int, int]]) -> None:
+    assert entities_of(names, BIOES) == expected
 
 
-def test_a_label_without_a_prefix_is_whole() -> None:
+def test_label_without_prefix_is_a_whole_entity() -> None:
     labels = ("O", "S-Bahn", "U-Bahn", "bus")
-    assert found("S-Bahn S-Bahn U-Bahn bus", labels) == [
+    assert entities_of("S-Bahn S-Bahn U-Bahn bus", labels) == [
         ("S-Bahn", 0, 3),
         ("U-Bahn", 4, 5),
         ("bus", 6, 7),
     ]
 
 
-def test_a_word_has_one_label() -> None:
+def test_assigns_one_label_per_word() -> None:
     labels = ("O", "B-X", "B-Y")
     scores = [[0.1, 0.6, 0.3], [0.05, 0.05, 0.9], [0.2, 0.5, 0.3]]
     tokens = [
@@ -94,14 +94,16 @@ def tokenized(text: str, pair: str | None, limit: LengthLimit) -> TokenizedText:
     st.integers(0, 10),
     st.sampled_from(LongInput),
 )
-def test_every_token_is_read_once_or_counted(
+def test_windows_cover_every_token_or_count_it_as_truncated(
     num_tokens: int, num_first: int, room: int, stride: int, long_input: LongInput
 ) -> None:
     text = " ".join(["a", "b", "c", "d", "e", "f", "g"][i % 7] for i in range(num_tokens))
     first = " ".join(["x"] * num_first) or None
     limit = LengthLimit(long_input, room, room, stride)
     try:
-        read = tokenized(text, None, limit) if first is None else tokenized(first, text, limit)
+        text_windows = (
+            tokenized(text, None, limit) if first is None else tokenized(first, text, limit)
+        )
     except TooLongError:
         special = 2 if first is None else 3 + num_first
         fits = num_tokens + special <= room
@@ -110,18 +112,18 @@ def test_every_token_is_read_once_or_counted(
         if long_input == LongInput.WINDOWS:
             assert room - special <= stride
         return
-    assert all(len(window.token_ids) <= room for window in read.windows)
-    places = best_windows(read)
-    begin = read.windows[0].first_token
+    assert all(len(window.token_ids) <= room for window in text_windows.windows)
+    positions = best_windows(text_windows)
+    begin = text_windows.windows[0].first_token
     ids = LIBRARY.encode(text, add_special_tokens=False).ids
-    for token, (number, index) in enumerate(places, begin):
-        assert read.windows[number].token_ids[index] == ids[token]
-        start, end = read.offsets[token]
+    for token, (number, index) in enumerate(positions, begin):
+        assert text_windows.windows[number].token_ids[index] == ids[token]
+        start, end = text_windows.offsets[token]
         assert text[start:end] == LIBRARY.id_to_token(ids[token])
-    cut_first = max(0, num_first - (len(read.windows[0].token_ids) - len(places) - 3))
+    cut_first = max(0, num_first - (len(text_windows.windows[0].token_ids) - len(positions) - 3))
     if first is None or long_input == LongInput.WINDOWS:
-        assert len(places) + read.num_truncated_tokens == num_tokens
-    elif len(read.windows) == 1:
-        assert len(places) + read.num_truncated_tokens == num_tokens + cut_first
+        assert len(positions) + text_windows.num_truncated_tokens == num_tokens
+    elif len(text_windows.windows) == 1:
+        assert len(positions) + text_windows.num_truncated_tokens == num_tokens + cut_first
     if long_input == LongInput.WINDOWS:
-        assert read.num_truncated_tokens == 0
+        assert text_windows.num_truncated_tokens == 0

@@ -1,4 +1,4 @@
-"""Generation requests on the wire and in the service: every option arrives, by its name."""
+"""Decoding generation requests from protobuf: every option, defaults and error fields."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from server.service.score import ScoreInput, ScoreRequest
 from server.service.tokenize import TokenizeRequest
 from server.text.chat import Message as ChatMessage
 
-assert generation_codec, "importing it registers how grammars are read"
+assert generation_codec, "importing it registers the grammar decoder"
 
 OPTIONS: dict[str, Any] = {
     "model": "m",
@@ -128,7 +128,7 @@ EXPECTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", [pb.GenerateRequest, pb.GenerateStreamRequest])
-def test_every_field_of_generate_arrives(kind: Any) -> None:
+def test_generate_requests_decode_every_field(kind: Any) -> None:
     message = kind(
         **OPTIONS,
         token_inputs=[pb.TokenIds(ids=[1, 2]), pb.TokenIds()],
@@ -140,14 +140,14 @@ def test_every_field_of_generate_arrives(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.TranslateRequest, pb.TranslateStreamRequest])
-def test_every_field_of_translate_arrives(kind: Any) -> None:
+def test_translate_requests_decode_every_field(kind: Any) -> None:
     message = kind(**OPTIONS, source_language="en", target_language="pt")
     assert decode(message, TranslateRequest) == TranslateRequest(
         **EXPECTED, source_language="en", target_language="pt"
     )
 
 
-def test_score_and_tokenize_arrive() -> None:
+def test_score_and_tokenize_requests_decode_every_field() -> None:
     message = pb.ScoreRequest(
         model="m",
         version="2",
@@ -172,22 +172,22 @@ def test_score_and_tokenize_arrive() -> None:
     )
 
 
-def _leaves(message: Message) -> set[str]:
-    """Names of all fields of a request and of its groups of options."""
+def _protobuf_names(message: Message) -> set[str]:
+    """Protobuf field names of a request, option groups flattened."""
     names: set[str] = set()
     for field in message.DESCRIPTOR.fields:
         if field.message_type is not None and field.name in {*OPTIONS}:
-            names |= {inner.name for inner in field.message_type.fields}
+            names |= {option.name for option in field.message_type.fields}
         else:
             names.add(field.name)
     return names
 
 
-def _names(kind: Any) -> set[str]:
+def _dataclass_names(kind: Any) -> set[str]:
     names: set[str] = set()
     for field in fields(kind):
         default = field.default_factory() if callable(field.default_factory) else field.default
-        names |= _names(type(default)) if is_dataclass(default) else {field.name}
+        names |= _dataclass_names(type(default)) if is_dataclass(default) else {field.name}
     return names
 
 
@@ -201,17 +201,17 @@ def _names(kind: Any) -> set[str]:
         (pb.TokenizeRequest, TokenizeRequest),
     ],
 )
-def test_no_field_of_the_wire_is_forgotten(message: Any, kind: Any) -> None:
-    assert _leaves(message()) <= _names(kind) | {"bad_words"}
+def test_tests_cover_every_protobuf_field(message: Any, kind: Any) -> None:
+    assert _protobuf_names(message()) <= _dataclass_names(kind) | {"bad_words"}
 
 
-def test_what_is_not_set_keeps_its_default() -> None:
+def test_unset_fields_use_defaults() -> None:
     assert decode(pb.GenerateRequest(model="m"), GenerateRequest) == GenerateRequest(model="m")
     empty = pb.GenerateRequest(model="m", decoding=pb.DecodingOptions(grammar=pb.Grammar()))
     assert decode(empty, GenerateRequest).decoding.grammar is None
 
 
-def test_a_number_that_an_enumeration_lacks_is_named() -> None:
+def test_rejects_unknown_enum_values_by_field() -> None:
     message = pb.GenerateRequest(decoding=pb.DecodingOptions(early_stopping=99))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError) as caught:
         decode(message, GenerateRequest)
@@ -237,14 +237,14 @@ def test_a_number_that_an_enumeration_lacks_is_named() -> None:
         ("decoding", "decoding"),
     ],
 )
-def test_errors_name_the_field_on_the_wire(neutral: str, on_the_wire: str) -> None:
+def test_errors_name_the_protobuf_field(neutral: str, on_the_wire: str) -> None:
     request = pb.GenerateRequest()
     assert wire_path(request, neutral) == on_the_wire
     error = InvalidArgumentError(neutral, "is wrong")
     assert message_of(error, request) == f"{on_the_wire}: is wrong"
 
 
-def test_engine_limits_blame_a_field_of_the_call() -> None:
+def test_engine_limit_errors_name_a_request_field() -> None:
     error = RequestTooLargeError(
         "too much", limit=1, requested=2, resource=Resource.TOKENS, counts_new_tokens=True
     )

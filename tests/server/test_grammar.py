@@ -1,4 +1,4 @@
-"""Grammars: what they allow, token by token, and what is refused."""
+"""Grammar constraints: allowed tokens, step by step, and rejected grammars."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ WORDS = ("true", "false", '{"', '":', "red", "re", "green", "12", "é", "0.5", '
 
 
 def byte_level() -> Tokenizer:
-    """Every byte, and some longer tokens, as byte-level BPE has them."""
+    """A byte-level BPE vocabulary: all bytes and a few longer tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<end>": EOS} | {letter: 1 + index for index, letter in enumerate(alphabet)}
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -38,13 +38,13 @@ def byte_level() -> Tokenizer:
 
 
 def _pieces() -> list[str]:
-    """SentencePiece's: with and without the space before."""
+    """SentencePiece tokens, with and without the leading space."""
     plain = [*map(chr, range(33, 127)), *WORDS]
     return list(dict.fromkeys([*plain, "▁", *(f"▁{word}" for word in plain)]))
 
 
 def metaspace() -> Tokenizer:
-    """As a unigram vocabulary of T5 or Marian."""
+    """A unigram vocabulary like T5 or Marian."""
     scored = [("<end>", 0.0), ("<unk>", -20.0), *((piece, -5.0) for piece in _pieces())]
     tokenizer = Tokenizer(models.Unigram(scored, unk_id=1))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -54,7 +54,7 @@ def metaspace() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """As a vocabulary of Llama 2, whose decoder the library knows."""
+    """A BPE vocabulary with byte fallback, like Llama 2."""
     tokens = ["<end>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *_pieces()]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     model = models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
@@ -70,8 +70,8 @@ def byte_fallback() -> Tokenizer:
 
 @pytest.fixture(scope="module", params=[byte_level, metaspace, byte_fallback])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    made: Tokenizer = request.param()
-    return made
+    built: Tokenizer = request.param()
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -87,24 +87,24 @@ def id_of(tokenizer: Tokenizer, token: str) -> int:
     return id_
 
 
-def allowed(constraint: GrammarConstraint, size: int) -> set[int]:
+def allowed_tokens(constraint: GrammarConstraint, size: int) -> set[int]:
     logits = np.zeros(size, np.float32)
     constraint.mask(logits)
     return {int(id_) for id_ in np.flatnonzero(logits == 0)}
 
 
-def written(
+def generate_text(
     constraint: GrammarConstraint, tokenizer: Tokenizer, seed: int, limit: int = 400
 ) -> str:
-    """Random tokens that the grammar allows, up to its end."""
+    """Generates random allowed tokens until the grammar ends."""
     ids: list[int] = []
     rng = np.random.default_rng(seed)
     for step in range(limit):
-        choices = allowed(constraint, tokenizer.get_vocab_size())
+        choices = allowed_tokens(constraint, tokenizer.get_vocab_size())
         if EOS in choices and (len(choices) == 1 or step > 40 or rng.random() < 0.3):
             text: str = tokenizer.decode(ids)
             return text
-        if step > 40:  # towards an end: what closes strings and objects
+        if step > 40:  # prefer tokens that close strings and objects
             closing = [id_of(tokenizer, x) for x in '"}]' if id_of(tokenizer, x) in choices]
             choices = set(closing) or choices
         ids.append(int(rng.choice(sorted(choices - {EOS}))))
@@ -112,16 +112,16 @@ def written(
     raise AssertionError("the grammar does not end")
 
 
-def test_choices(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+def test_follows_a_choice_list(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     values = ("red", "green (1+1)", "é|[x]", "r.")
     grammar = Grammar(GrammarKind.CHOICES, choices=values)
-    seen = {written(compiler.compile(grammar), tokenizer, seed) for seed in range(60)}
+    seen = {generate_text(compiler.compile(grammar), tokenizer, seed) for seed in range(60)}
     assert seen == set(values)
 
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10_000))
-def test_a_schema_is_followed(compiler: GrammarCompiler, tokenizer: Tokenizer, seed: int) -> None:
+def test_follows_a_json_schema(compiler: GrammarCompiler, tokenizer: Tokenizer, seed: int) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -133,37 +133,37 @@ def test_a_schema_is_followed(compiler: GrammarCompiler, tokenizer: Tokenizer, s
         "additionalProperties": False,
     }
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
-    value = json.loads(written(compiler.compile(grammar), tokenizer, seed))
+    value = json.loads(generate_text(compiler.compile(grammar), tokenizer, seed))
     assert list(value) == ["a", "b", "c"]
     assert isinstance(value["a"], bool)
     assert set(value["b"]) <= {"red", "é"}
     assert 3 <= value["c"] <= 40
 
 
-def test_regular_expressions_and_context_free_grammars(
+def test_follows_regexes_and_context_free_grammars(
     compiler: GrammarCompiler, tokenizer: Tokenizer
 ) -> None:
     regex = Grammar(GrammarKind.REGEX, "[0-9]{2}-(red|green)")
-    text = written(compiler.compile(regex), tokenizer, 1)
+    text = generate_text(compiler.compile(regex), tokenizer, 1)
     assert text[:2].isdigit()
     assert text[3:] in ("red", "green")
     lark = Grammar(GrammarKind.LARK, 'start: "(" start ")" | "12"')
-    text = written(compiler.compile(lark), tokenizer, 3)
+    text = generate_text(compiler.compile(lark), tokenizer, 3)
     assert text.count("(") == text.count(")")
     assert text.strip("()") == "12"
 
 
-def test_a_fork_goes_its_own_way(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+def test_forked_constraints_are_independent(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
     first = compiler.compile(Grammar(GrammarKind.CHOICES, choices=("red", "green")))
     second = first.fork()
     first.advance(id_of(tokenizer, "re"))
-    assert allowed(first, tokenizer.get_vocab_size()) == {tokenizer.token_to_id("d")}
-    assert tokenizer.token_to_id("green") in allowed(second, tokenizer.get_vocab_size())
+    assert allowed_tokens(first, tokenizer.get_vocab_size()) == {tokenizer.token_to_id("d")}
+    assert tokenizer.token_to_id("green") in allowed_tokens(second, tokenizer.get_vocab_size())
 
 
-def test_a_token_that_is_not_allowed_is_an_error(
-    compiler: GrammarCompiler, tokenizer: Tokenizer
-) -> None:
+def test_rejects_a_disallowed_token(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     constraint = compiler.compile(Grammar(GrammarKind.CHOICES, choices=("red",)))
     with pytest.raises(ConstraintError):
         constraint.advance(id_of(tokenizer, "green"))
@@ -181,41 +181,41 @@ def test_a_token_that_is_not_allowed_is_an_error(
     ],
     ids=["regex", "lark", "json", "number", "type", "remote"],
 )
-def test_bad_grammars_are_refused(
+def test_rejects_invalid_grammars(
     compiler: GrammarCompiler, grammar: Grammar, message: str
 ) -> None:
     with pytest.raises(GrammarError, match=message):
         compiler.compile(grammar)
 
 
-def test_a_grammar_that_explodes_ends_at_the_librarys_bounds(
+def test_exploding_grammar_stops_at_the_library_limits(
     compiler: GrammarCompiler, tokenizer: Tokenizer
 ) -> None:
-    """When compiled or at one of the first tokens: counted in states, not by a clock."""
-    a = id_of(tokenizer, "a")
+    """Fails at compilation or within the first tokens: the library limits states, not time."""
+    token = id_of(tokenizer, "a")
     with pytest.raises((GrammarError, ConstraintError), match="too many"):  # noqa: PT012
         constraint = compiler.compile(Grammar(GrammarKind.REGEX, "a{1000000}"))
         for _ in range(200):
-            assert a in allowed(constraint, tokenizer.get_vocab_size())
-            constraint.advance(a)
+            assert token in allowed_tokens(constraint, tokenizer.get_vocab_size())
+            constraint.advance(token)
 
 
-def test_a_model_without_an_end_cannot_be_constrained(tmp_path: Path) -> None:
+def test_constraints_require_an_eos_token(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     metaspace().save(str(path))
     with pytest.raises(GrammarError, match="no end-of-sequence token"):
         GrammarCompiler(path, 2, ()).compile(Grammar(GrammarKind.REGEX, "a"))
 
 
-def test_the_first_word_may_be_spelled_with_its_space(tmp_path: Path) -> None:
+def test_first_word_may_include_the_leading_space(tmp_path: Path) -> None:
     tokenizer, path = metaspace(), tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
-    size = tokenizer.get_vocab_size() + 3  # the model has rows that no token has
+    size = tokenizer.get_vocab_size() + 3  # the model's vocabulary is padded
     constraint = GrammarCompiler(path, size, (EOS,)).compile(
         Grammar(GrammarKind.CHOICES, choices=("red green",))
     )
-    first = {tokenizer.id_to_token(id_) for id_ in allowed(constraint, size)}
+    first = {tokenizer.id_to_token(id_) for id_ in allowed_tokens(constraint, size)}
     assert first == {"▁red", "▁re", "▁r", "▁", "red", "re", "r"}
     constraint.advance(id_of(tokenizer, "▁red"))
-    second = {tokenizer.id_to_token(id_) for id_ in allowed(constraint, size)}
-    assert second == {"▁green"}, "what must follow is spelled as the tokenizer would"
+    second = {tokenizer.id_to_token(id_) for id_ in allowed_tokens(constraint, size)}
+    assert second == {"▁green"}, "later words use the tokenizer's spelling"

@@ -1,4 +1,4 @@
-"""Who a caller is said to be, by a real call's context."""
+"""The caller's identity as derived from a real call's context."""
 
 from pathlib import Path
 
@@ -15,22 +15,22 @@ from server.frontends.grpc.listeners import make_server, open_port
 _METHOD = "/tests.Identity/Who"
 
 
-async def _who(
+async def _identity(
     address: str = "127.0.0.1:0",
     *,
     tokens: Path | None = None,
     tls: TlsFiles | None = None,
     security: Security = OPEN,
 ) -> str:
-    """What a server on ``address`` makes of a caller."""
+    """The identity that a server on ``address`` assigns to a caller."""
 
-    async def who(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    async def report_identity(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         del request
         return identity_of(context).encode()
 
     server = make_server(ServerConfig(bundles=Path()), tokens)
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-        "Who": grpc.unary_unary_rpc_method_handler(who)
+        "Who": grpc.unary_unary_rpc_method_handler(report_identity)
     }
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("tests.Identity", handlers),)
@@ -46,18 +46,18 @@ async def _who(
         await server.stop(None)
 
 
-async def test_a_caller_is_known_by_the_address(tmp_path: Path) -> None:
-    assert await _who() == "peer:127.0.0.1"
-    assert await _who(f"unix:{tmp_path}/socket") == "peer:unix"
+async def test_identifies_the_caller_by_address(tmp_path: Path) -> None:
+    assert await _identity() == "peer:127.0.0.1"
+    assert await _identity(f"unix:{tmp_path}/socket") == "peer:unix"
 
 
-async def test_a_caller_is_known_by_the_token(tmp_path: Path) -> None:
+async def test_identifies_the_caller_by_token(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("alice:a-token\nbob:another")
     security = Security(token="another")
-    assert await _who(tokens=tmp_path / "tokens", security=security) == "token:bob"
+    assert await _identity(tokens=tmp_path / "tokens", security=security) == "token:bob"
 
 
-async def test_a_caller_is_known_by_the_certificate(tmp_path: Path) -> None:
+async def test_identifies_the_caller_by_certificate(tmp_path: Path) -> None:
     ca, cert, key = trustme.CA(), tmp_path / "cert", tmp_path / "key"
     ca.cert_pem.write_to_path(tmp_path / "ca")
     issued = ca.issue_cert("127.0.0.1", common_name="carol")
@@ -65,12 +65,12 @@ async def test_a_caller_is_known_by_the_certificate(tmp_path: Path) -> None:
     issued.cert_chain_pems[0].write_to_path(cert)
     tls = TlsFiles(certificate=cert, key=key, client_ca=tmp_path / "ca")
     security = Security(ca_file=tmp_path / "ca", certificate_file=cert, key_file=key)
-    assert await _who(tls=tls, security=security) == "certificate:carol"
+    assert await _identity(tls=tls, security=security) == "certificate:carol"
 
 
 @pytest.mark.parametrize(
     ("peer", "address"),
     [("ipv4:10.0.0.7:51000", "10.0.0.7"), ("ipv6:%5B2001:db8::1%5D:51000", "2001:db8::1")],
 )
-def test_an_address_is_without_its_port(peer, address) -> None:
+def test_strips_the_port_from_the_address(peer, address) -> None:
     assert address_of(peer) == address

@@ -1,4 +1,4 @@
-"""Error messages where ONNX Runtime, or the right package of it, is not installed."""
+"""Error messages when ONNX Runtime, or the right package of it, is missing."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from server.installation import CPU, DRIVER, GPU, installation_problem
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Runs the server as if onnxruntime were not installed.
+# Runs the server with onnxruntime hidden.
 SERVER_WITHOUT_RUNTIME = """
 import importlib.util
 
@@ -23,7 +23,7 @@ typer.run(server.__main__.main)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
-def test_without_a_package_the_message_names_both_extras(device: str) -> None:
+def test_missing_runtime_error_names_both_extras(device: str) -> None:
     reason = installation_problem(device, set())
     assert reason is not None
     assert ".[cpu]" in reason
@@ -31,12 +31,12 @@ def test_without_a_package_the_message_names_both_extras(device: str) -> None:
 
 
 @pytest.mark.parametrize("installed", [{CPU}, {GPU}, {CPU, GPU}])
-def test_any_package_runs_on_a_cpu(installed: set[str]) -> None:
+def test_cpu_accepts_any_runtime_package(installed: set[str]) -> None:
     assert installation_problem("cpu", installed) is None
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0,cuda:1"])
-def test_cuda_needs_the_gpu_package_alone(device: str) -> None:
+def test_cuda_requires_only_the_gpu_package(device: str) -> None:
     assert installation_problem(device, {GPU}) is None
     assert "for CPUs only" in (installation_problem(device, {CPU}) or "")
     both = installation_problem(device, {CPU, GPU}) or ""
@@ -44,8 +44,8 @@ def test_cuda_needs_the_gpu_package_alone(device: str) -> None:
     assert f"pip uninstall {CPU} {GPU}" in both
 
 
-def test_the_server_reports_it_in_one_line(tmp_path: Path) -> None:
-    done = subprocess.run(
+def test_server_reports_a_missing_runtime_in_one_line(tmp_path: Path) -> None:
+    completed = subprocess.run(
         [sys.executable, "-c", SERVER_WITHOUT_RUNTIME, "--bundles", str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -54,16 +54,16 @@ def test_the_server_reports_it_in_one_line(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 1
-    assert "no ONNX Runtime is installed" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert completed.returncode == 1
+    assert "no ONNX Runtime is installed" in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def _install_fake(folder: Path, package: str) -> None:
-    """Installs a fake of ``package``: its metadata and its module."""
-    about = folder / f"{package.replace('-', '_')}-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    """Installs a fake ``package``: metadata and an empty module."""
+    metadata = folder / f"{package.replace('-', '_')}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     (folder / "onnxruntime").mkdir(exist_ok=True)
     (folder / "onnxruntime" / "__init__.py").touch()
 
@@ -76,7 +76,7 @@ def _install_fake(folder: Path, package: str) -> None:
         ((CPU, GPU), (), "both installed"),
     ],
 )
-def test_the_package_that_provides_the_module_counts(
+def test_checks_the_package_that_provides_the_module(
     tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], message: str
 ) -> None:
     for folder, packages in (("first", first), ("second", second)):
@@ -88,7 +88,7 @@ import server.installation
 server.installation.DRIVER = "libcuda.so.1 of a machine without one"
 server.installation.check_installation("cuda")
 """
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         capture_output=True,
@@ -96,6 +96,6 @@ server.installation.check_installation("cuda")
         timeout=120,
         check=False,
     )
-    assert done.returncode == 1
-    assert "StartupError" in done.stderr
-    assert message in done.stderr
+    assert completed.returncode == 1
+    assert "StartupError" in completed.stderr
+    assert message in completed.stderr

@@ -1,4 +1,4 @@
-"""The int8 operator computes what nine standard operators compute, bit for bit."""
+"""The fused int8 operator equals nine standard operators, bit for bit."""
 
 import gc
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
 
 @pytest.fixture(autouse=True)
 def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a CPU where ONNX Runtime's own operators are faster."""
+    """Uses our kernels even on CPUs where ONNX Runtime's are faster."""
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
@@ -28,21 +28,21 @@ def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("num_inputs", "num_outputs"), [(1, 1), (7, 5), (8, 16), (33, 40), (130, 523), (576, 1024)]
 )
-def test_equals_the_standard_operators(
+def test_matches_the_standard_operators(
     tmp_path: Path, num_inputs: int, num_outputs: int, num_threads: int
 ) -> None:
     rng = np.random.default_rng(num_inputs)
     weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
     weight[:, -1] = 0
     file = product(tmp_path / "a" / "1", weight)
-    ours = OrtBackend("cpu", num_threads).load(file, ()).bind({})
+    native = OrtBackend("cpu", num_threads).load(file, ()).bind({})
     standard = standard_session(file)
     for num_rows in (1, 2, 3, 4, 5, 63, 64, 65, 130):
         x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32) * 10
         x[::3] *= 1e-20
         x[1::5] = 0
         (expected,) = standard.run(None, {"x": x})
-        np.testing.assert_array_equal(ours.run({"x": x})["y"], expected)
+        np.testing.assert_array_equal(native.run({"x": x})["y"], expected)
 
 
 @settings(max_examples=60)
@@ -52,7 +52,7 @@ def test_equals_the_standard_operators(
     ),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_equals_the_standard_operators_for_any_rows(
+def test_matches_the_standard_operators_for_any_rows(
     tmp_path_factory: pytest.TempPathFactory, x: list[list[float]], seed: int
 ) -> None:
     weight = np.random.default_rng(seed).standard_cauchy((9, 19)).astype(np.float32)
@@ -73,9 +73,9 @@ def test_fuses_input_factors(tmp_path: Path) -> None:
     factors = rng.uniform(0.1, 9, 37).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(factors, "factors"))
     onnx.save(model, file)
-    found = rewrite(file, Kernels.INT8_MATMUL)
-    assert found is not None
-    (node,) = onnx.ModelProto.FromString(found.model).graph.node
+    rewritten = rewrite(file, Kernels.INT8_MATMUL)
+    assert rewritten is not None
+    (node,) = onnx.ModelProto.FromString(rewritten.model).graph.node
     assert node.input[0] == "x"
     x = rng.normal(size=(9, 37)).astype(np.float32)
     (expected,) = standard_session(file).run(None, {"x": x})
@@ -89,25 +89,25 @@ def test_fuses_the_epilogue(tmp_path: Path, activation: str) -> None:
     weight = rng.normal(size=(70, 44)).astype(np.float32)
     bias = rng.normal(size=44).astype(np.float32)
     file = append_epilogue(product(tmp_path / "a" / "1", weight), activation, bias)
-    found = rewrite(file, Kernels.INT8_MATMUL)
-    assert found is not None
-    nodes = onnx.ModelProto.FromString(found.model).graph.node
+    rewritten = rewrite(file, Kernels.INT8_MATMUL)
+    assert rewritten is not None
+    nodes = onnx.ModelProto.FromString(rewritten.model).graph.node
     assert sorted(node.op_type for node in nodes) == ["DynamicInt8MatMul", "Identity", "Identity"]
     for num_rows in (1, 6, 70):
-        fed = {
+        inputs = {
             "x": rng.normal(size=(num_rows, 70)).astype(np.float32),
             "rest": rng.normal(size=(num_rows, 22 if activation == "SiluGate" else 44)).astype(
                 np.float32
             ),
         }
-        (expected,) = standard_session(file).run(None, fed)
-        actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run(fed)["z"]
+        (expected,) = standard_session(file).run(None, inputs)
+        actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run(inputs)["z"]
         if activation == "Relu":
             np.testing.assert_array_equal(actual, expected)
         np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-5)
 
 
-def test_a_tied_matrix_can_still_be_looked_up(tmp_path: Path) -> None:
+def test_tied_matrix_still_supports_lookup(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(48, 100)).astype(np.float32)
     file = product(tmp_path / "a" / "1", weight, is_tied=True)
     inputs = {
@@ -121,15 +121,15 @@ def test_a_tied_matrix_can_still_be_looked_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [3, 39])
-def test_a_non_finite_row_does_not_affect_others(tmp_path: Path, bad: float, place: int) -> None:
+@pytest.mark.parametrize("column", [3, 39])
+def test_non_finite_row_does_not_affect_other_rows(tmp_path: Path, bad: float, column: int) -> None:
     rng = np.random.default_rng(0)
     file = product(tmp_path / "a" / "1", rng.normal(size=(40, 32)).astype(np.float32))
-    ours = OrtBackend("cpu", 1).load(file, ()).bind({})
+    native = OrtBackend("cpu", 1).load(file, ()).bind({})
     x = rng.normal(size=(6, 40)).astype(np.float32)
-    expected = ours.run({"x": x})["y"].copy()
-    x[2, place] = bad
-    actual = ours.run({"x": x})["y"]
+    expected = native.run({"x": x})["y"].copy()
+    x[2, column] = bad
+    actual = native.run({"x": x})["y"]
     assert not np.isfinite(actual[2]).any()
     others = [0, 1, 3, 4, 5]
     np.testing.assert_array_equal(actual[others], expected[others])
@@ -146,8 +146,8 @@ def test_sessions_share_packed_weights_and_free_them(tmp_path: Path) -> None:
     assert file not in {key[0] for key in shared}
 
 
-def test_similar_graphs_are_not_replaced(tmp_path: Path) -> None:
-    """Another zero point; a second consumer of an intermediate value."""
+def test_does_not_replace_similar_graphs(tmp_path: Path) -> None:
+    """Cases: another zero point; a second consumer of an intermediate value."""
     weight = np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32)
     file = product(tmp_path / "a" / "1", weight)
     for change in ("zero", "reader"):

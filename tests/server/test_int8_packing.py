@@ -1,4 +1,4 @@
-"""Packed int8 weights: the sums of their products fit into the lanes of the registers."""
+"""Packed int8 weights: sums of products fit into the SIMD accumulator lanes."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
 
 
 def lane_bounds(groups: Array) -> Array:
-    """The most that each 16-bit lane of ``[groups, 16, 4]`` can rise and fall, over 255."""
+    """Largest increase and decrease of each 16-bit lane of ``[groups, 16, 4]``, over 255."""
     lanes = groups.astype(np.int64).reshape(-1, 16, 2, 2)
     return np.stack([np.maximum(lanes, 0).sum(3), np.maximum(-lanes, 0).sum(3)], 1)
 
@@ -29,7 +29,7 @@ def lane_bounds(groups: Array) -> Array:
     width=st.sampled_from([1, 6, 20, 40, 64]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_paired_groups_fit_16_bits(
+def test_paired_groups_fit_in_16_bits(
     num_groups: int, width: int, seed: int, register_bits: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -39,7 +39,7 @@ def test_paired_groups_fit_16_bits(
         groups = np.array(inputs) // 4
         assert sorted(inputs) == [4 * group for group in range(num_groups)]
         np.testing.assert_array_equal(packed, panel[groups])
-        if register_bits == 512:  # lanes have 32 bits
+        if register_bits == 512:  # accumulators have 32 bits
             assert num_paired == 0
             continue
         assert num_paired % 2 == 0
@@ -47,19 +47,19 @@ def test_paired_groups_fit_16_bits(
         together = bounds[0:num_paired:2] + bounds[1:num_paired:2]
         assert together.max(initial=0) <= 128
         alone = bounds[num_paired:]
-        for index in range(1, len(alone)):  # no two groups left would fit
+        for index in range(1, len(alone)):  # no remaining pair fits
             assert (alone[index] + alone[index - 1]).max() > 128
 
 
-def test_groups_with_the_largest_weights_are_not_paired(register_bits: int) -> None:
+def test_does_not_pair_groups_with_the_largest_weights(register_bits: int) -> None:
     order = pair_groups(np.full((1, 9, 16, 4), 64, np.int8))[1]
     assert order[0, 0] == 0
     order = pair_groups(np.full((1, 9, 16, 4), 32, np.int8))[1]
     assert order[0, 0] == (8 if register_bits == 256 else 0)
 
 
-def test_weights_that_overflow_16_bits_are_not_replaced(tmp_path: Path) -> None:
-    """Old bundles have such weights: sums of two products would saturate."""
+def test_does_not_replace_weights_that_overflow_16_bits(tmp_path: Path) -> None:
+    """Older bundles have such weights; the sum of two products would saturate."""
     integers = np.zeros((8, 4), np.int8)
     assert fit_16_bits(integers)
     integers[2:4, 1] = 64

@@ -1,4 +1,4 @@
-"""Serving with an int8 key/value cache: the same text in a quarter of the memory."""
+"""Serving with an int8 KV cache: same accuracy in a quarter of the memory."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,16 +24,16 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
-def test_the_server_reports_cache_bytes_per_token(client: Client) -> None:
-    of_floats, of_bytes = (client.get_model(kv_cache) for kv_cache in KvCache)
-    assert (of_floats.kv_cache, of_bytes.kv_cache) == ("float", "int8")
-    assert of_floats.cache_bytes_per_token == 4 * of_bytes.cache_bytes_per_token > 0
-    assert of_bytes.parity is not None
-    assert of_bytes.parity.float_cache_perplexity > 0
+def test_reports_cache_bytes_per_token(client: Client) -> None:
+    float_model, int8_model = (client.get_model(kv_cache) for kv_cache in KvCache)
+    assert (float_model.kv_cache, int8_model.kv_cache) == ("float", "int8")
+    assert float_model.cache_bytes_per_token == 4 * int8_model.cache_bytes_per_token > 0
+    assert int8_model.parity is not None
+    assert int8_model.parity.float_cache_perplexity > 0
 
 
 @pytest.mark.parametrize("model", list(KvCache))
-def test_the_trained_model_still_answers(client: Client, model: str) -> None:
+def test_int8_cache_keeps_trained_model_accuracy(client: Client, model: str) -> None:
     """Concurrent prompts share slots and reuse each other's prefixes."""
     _, examples = tiny.decoder()
     with ThreadPoolExecutor(NUM_CLIENTS) as pool:
@@ -42,15 +42,15 @@ def test_the_trained_model_still_answers(client: Client, model: str) -> None:
     assert exact / len(examples) >= 0.95
 
 
-def test_an_encoder_decoder_translates_with_an_int8_cache(client: Client) -> None:
-    """Its cross-attention cache stays in float."""
+def test_encoder_decoder_translates_with_int8_cache(client: Client) -> None:
+    """The cross-attention cache stays in float."""
     _, held_out = tiny.dates()
     outputs = client.translate("dates", [text for text, _ in held_out[:100]]).outputs
     exact = sum(o.text == iso for o, (_, iso) in zip(outputs, held_out[:100], strict=True))
     assert exact >= 98
 
 
-def test_beam_search_with_an_int8_cache(client: Client) -> None:
+def test_beam_search_works_with_int8_cache(client: Client) -> None:
     _, held_out = tiny.dates()
     outputs = client.translate("dates", [text for text, _ in held_out[:50]], beam_size=3).outputs
     exact = sum(o.text == iso for o, (_, iso) in zip(outputs, held_out[:50], strict=True))

@@ -1,4 +1,4 @@
-"""Lanes: one uses all cores while it is alone, several share them under load."""
+"""Lanes: a single active lane uses all cores; several lanes share them."""
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +17,13 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.runtime.contract import Array, BoundGraph, Graph, Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.thread_switching import ThreadSwitchingBackend
-from tests.server.fake_backend import VOCABULARY, OnHost
-from tests.server.generating import job
+from tests.server.fake_backend import VOCABULARY, HostBoundGraph
+from tests.server.worker_harness import make_job
 from tests.serving import ServerProcess, server_process
 
 
-class Named(OnHost):
-    """A backend whose graphs return its own number."""
+class NumberedBackend(HostBoundGraph):
+    """A backend whose graphs return the backend's number."""
 
     version = "0"
 
@@ -58,41 +58,43 @@ class Named(OnHost):
         return HostMemory(layouts)
 
 
-def test_a_lone_lane_uses_all_cores_and_several_share_them(tmp_path: Path) -> None:
+def test_single_active_lane_uses_all_cores(tmp_path: Path) -> None:
     busy = BusyLanes()
     (tmp_path / "decode.onnx").write_bytes(b"12345678")
     backend = ThreadSwitchingBackend(
-        Named(1.0), Named(2.0), lambda: busy.has_at_most_one, max_bytes=8
+        NumberedBackend(1.0), NumberedBackend(2.0), lambda: busy.has_at_most_one, max_bytes=8
     )
     bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
 
-    def which() -> float:
+    def selected_backend() -> float:
         return float(bound.run({})["logits"][0, 0])
 
     busy.enter(0)
-    assert which() == 2.0
+    assert selected_backend() == 2.0
     busy.enter(1)
-    assert which() == 1.0
+    assert selected_backend() == 1.0
     busy.leave(0)
-    assert which() == 2.0
+    assert selected_backend() == 2.0
 
 
-def test_a_lane_is_busy_as_soon_as_a_job_is_sent() -> None:
-    """Of two lanes that start at the same moment, neither takes all cores."""
+def test_lane_is_busy_once_a_job_is_submitted() -> None:
+    """If two lanes start at the same time, neither uses all cores."""
     busy = BusyLanes()
     lanes = [
         Lane(index, lambda _: None, lambda _: None, Unobserved(), busy) for index in range(2)
-    ]  # neither runs yet
+    ]  # neither thread is started
     lanes[0].send(Cancel(0, 7))
     assert busy.has_at_most_one
     for lane in lanes:
-        lane.send(Submit(0, 7, job([1], 1)))
+        lane.send(Submit(0, 7, make_job([1], 1)))
     assert not busy.has_at_most_one
 
 
-def test_large_weights_are_loaded_once(tmp_path: Path) -> None:
+def test_lanes_share_large_weights(tmp_path: Path) -> None:
     (tmp_path / "decode.onnx").write_bytes(b"123456789")
-    backend = ThreadSwitchingBackend(Named(1.0), Named(2.0), lambda: True, max_bytes=8)
+    backend = ThreadSwitchingBackend(
+        NumberedBackend(1.0), NumberedBackend(2.0), lambda: True, max_bytes=8
+    )
     bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
     assert bound.run({})["logits"][0, 0] == 1.0
 
@@ -103,15 +105,15 @@ def server(tiny_bundles: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-def test_answers_do_not_depend_on_lanes(server: ServerProcess) -> None:
+def test_outputs_do_not_depend_on_the_lane(server: ServerProcess) -> None:
     with Client(server.target, timeout_seconds=60) as client:
 
-        def ask(number: int) -> str:
+        def send_request(number: int) -> str:
             return client.generate("tiny-decoder", f"{number},").outputs[0].text
 
-        alone = [ask(number) for number in range(12)]
+        alone = [send_request(number) for number in range(12)]
         with ThreadPoolExecutor(24) as pool:
-            together = list(pool.map(ask, list(range(12)) * 6))
+            together = list(pool.map(send_request, list(range(12)) * 6))
     assert together == alone * 6
     metrics = urlopen(server.metrics_url).read().decode()
     assert 'lane="2"' in metrics, "all lanes had work"

@@ -1,4 +1,4 @@
-"""The transition table of sequences: every way through it ends, and ends once."""
+"""The sequence state machine: every path ends, exactly once."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ ENDED = {Phase.FINISHED, Phase.FAILED}
 LIVE = set(Phase) - ENDED
 
 
-def test_every_live_phase_can_be_cancelled_and_ended() -> None:
+def test_all_live_phases_can_be_cancelled_and_ended() -> None:
     for phase in LIVE:
         assert advance(phase, Event.CANCEL) == Phase.CANCELLING
         assert advance(phase, Event.FINISH) == Phase.FINISHED
@@ -28,13 +28,13 @@ def test_every_live_phase_can_be_cancelled_and_ended() -> None:
 
 @pytest.mark.parametrize("phase", sorted(ENDED))
 @pytest.mark.parametrize("event", Event)
-def test_nothing_happens_after_the_end(phase: Phase, event: Event) -> None:
+def test_no_transition_leaves_the_final_phase(phase: Phase, event: Event) -> None:
     assert has_ended(phase)
     with pytest.raises(ValueError, match=f"a {phase} sequence cannot {event}"):
         advance(phase, event)
 
 
-def test_every_phase_is_reached() -> None:
+def test_all_phases_are_reachable() -> None:
     assert {phase for phase, _ in TRANSITIONS} == LIVE
     assert set(TRANSITIONS.values()) == set(Phase) - {Phase.WAITING}
 

@@ -1,4 +1,4 @@
-"""Log-sum-exp and top tokens of rows of logits, against NumPy."""
+"""Log-sum-exp and top-k kernels against NumPy."""
 
 import numpy as np
 import pytest
@@ -24,20 +24,20 @@ pytestmark = [
     scale=st.sampled_from([0.0, 1e-3, 1.0, 50.0]),
     forbidden=st.floats(0, 0.99),
 )
-def test_equals_numpy(size: int, count: int, seed: int, scale: float, forbidden: float) -> None:
+def test_matches_numpy(size: int, count: int, seed: int, scale: float, forbidden: float) -> None:
     rng = np.random.default_rng(seed)
     row = (rng.normal(size=size) * scale).astype(np.float32)
     row[rng.random(size) < forbidden] = -np.inf
     row[rng.integers(size)] = 7.0
-    found = logits_kernels.top_indices(row, count)
+    top_indices = logits_kernels.top_indices(row, count)
     total = logits_kernels.log_sum_exp(row)
     assert total is not None
     assert total == pytest.approx(np.logaddexp.reduce(row.astype(np.float64)), abs=2e-6)
     if count > 256:
-        assert found is None
+        assert top_indices is None
     else:
-        assert found is not None
-        np.testing.assert_array_equal(found, np.argsort(-row, kind="stable")[:count])
+        assert top_indices is not None
+        np.testing.assert_array_equal(top_indices, np.argsort(-row, kind="stable")[:count])
 
 
 @given(
@@ -47,20 +47,20 @@ def test_equals_numpy(size: int, count: int, seed: int, scale: float, forbidden:
     seed=st.integers(0, 2**32 - 1),
     forbidden=st.sampled_from([0.0, 0.5, 0.99]),
 )
-def test_many_rows_equal_one_row_at_a_time(
+def test_batched_rows_match_single_rows(
     size: int, num_rows: int, count: int, seed: int, forbidden: float
 ) -> None:
     rng = np.random.default_rng(seed)
     table = rng.normal(size=(num_rows, size)).astype(np.float32)
     table[rng.random(table.shape) < forbidden] = -np.inf
     table[:, rng.integers(size)] = 1.0
-    found = host_ops.top_tokens_of(list(table), count)
-    for row, top in zip(table, found, strict=True):
+    results = host_ops.top_tokens_of(list(table), count)
+    for row, top in zip(table, results, strict=True):
         assert top.total == host_ops.log_sum_exp(row)
         assert top == host_ops.top_tokens(row, count, top.total)
 
 
-def test_rows_with_nan_have_a_nan_total() -> None:
+def test_rows_with_nan_have_nan_log_sum_exp() -> None:
     table = np.zeros((3, 100), np.float32)
     table[1, 7], table[2] = np.nan, -np.inf
     totals = [top.total for top in host_ops.top_tokens_of(list(table), 4)]
@@ -68,14 +68,14 @@ def test_rows_with_nan_have_a_nan_total() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 64, 1000])
-def test_nan_is_in_the_sum_and_never_in_the_top(size: int) -> None:
+def test_nan_never_appears_in_the_top_tokens(size: int) -> None:
     row = np.arange(size, dtype=np.float32)
     row[3] = np.nan
-    total, found = logits_kernels.log_sum_exp(row), logits_kernels.top_indices(row, 5)
+    total, top_indices = logits_kernels.log_sum_exp(row), logits_kernels.top_indices(row, 5)
     assert total is not None
     assert np.isnan(total)
-    assert found is not None
-    assert found.tolist() == [i for i in range(size - 1, -1, -1) if i != 3][:5]
+    assert top_indices is not None
+    assert top_indices.tolist() == [i for i in range(size - 1, -1, -1) if i != 3][:5]
 
 
 def test_unsupported_rows_fall_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def test_unsupported_rows_fall_back_to_numpy(monkeypatch: pytest.MonkeyPatch) ->
     assert logits_kernels.log_sum_exp(row) is None
     assert logits_kernels.top_indices(row.astype(np.float64), 3) is None
     copy = row.copy()
-    with_it = host_ops.log_sum_exp(copy), host_ops.top_indices(copy, 4).tolist()
+    with_kernel = host_ops.log_sum_exp(copy), host_ops.top_indices(copy, 4).tolist()
     monkeypatch.setattr(logits_kernels, "_LOG_SUM_EXP", None)
     monkeypatch.setattr(logits_kernels, "_TOP_INDICES", None)
-    without = host_ops.log_sum_exp(copy), host_ops.top_indices(copy, 4).tolist()
-    assert with_it[0] == pytest.approx(without[0])
-    assert with_it[1] == without[1]
+    without_kernel = host_ops.log_sum_exp(copy), host_ops.top_indices(copy, 4).tolist()
+    assert with_kernel[0] == pytest.approx(without_kernel[0])
+    assert with_kernel[1] == without_kernel[1]

@@ -1,4 +1,4 @@
-"""Logits processors against those of ``transformers``, and against written-out formulas."""
+"""Logits processors against ``transformers`` and against explicit formulas."""
 
 from typing import Any
 
@@ -38,14 +38,14 @@ def processed(processor: LogitsProcessor, tokens: list[int], before: Any) -> Any
 
 
 @given(tokens=ids, penalty=st.sampled_from([0.5, 1.3, 2.0]))
-def test_repetition_penalty(tokens: list[int], penalty: float) -> None:
+def test_repetition_penalty_matches_transformers(tokens: list[int], penalty: float) -> None:
     before, after = before_and_after(LogitsOptions(repetition_penalty=penalty), tokens, 1)
     expected = processed(RepetitionPenaltyLogitsProcessor(penalty), tokens, before)
     np.testing.assert_allclose(after, expected, rtol=1e-6)
 
 
 @given(tokens=ids, size=st.integers(1, 4))
-def test_no_repeat_ngram(tokens: list[int], size: int) -> None:
+def test_no_repeat_ngram_matches_transformers(tokens: list[int], size: int) -> None:
     before, after = before_and_after(LogitsOptions(no_repeat_ngram_size=size), tokens, 1)
     expected = processed(NoRepeatNGramLogitsProcessor(size), tokens, before)
     np.testing.assert_array_equal(after, expected)
@@ -60,17 +60,19 @@ def test_no_repeat_ngram(tokens: list[int], size: int) -> None:
         unique=True,
     ),
 )
-def test_bad_words(tokens: list[int], words: list[tuple[int, ...]]) -> None:
+def test_bad_words_match_transformers(tokens: list[int], words: list[tuple[int, ...]]) -> None:
     before, after = before_and_after(LogitsOptions(bad_word_ids=tuple(words)), tokens, 0)
     processor = NoBadWordsLogitsProcessor([list(word) for word in words], eos_token_id=EOS)
     np.testing.assert_array_equal(after, processed(processor, tokens, before))
 
 
-@given(tokens=ids, least=st.integers(1, 9), num_prompt=st.integers(0, 14))
-def test_min_new_tokens(tokens: list[int], least: int, num_prompt: int) -> None:
+@given(tokens=ids, min_tokens=st.integers(1, 9), num_prompt=st.integers(0, 14))
+def test_min_new_tokens_matches_transformers(
+    tokens: list[int], min_tokens: int, num_prompt: int
+) -> None:
     num_prompt = min(num_prompt, len(tokens))
-    before, after = before_and_after(LogitsOptions(min_new_tokens=least), tokens, num_prompt)
-    processor = MinNewTokensLengthLogitsProcessor(num_prompt, least, EOS, device="cpu")
+    before, after = before_and_after(LogitsOptions(min_new_tokens=min_tokens), tokens, num_prompt)
+    processor = MinNewTokensLengthLogitsProcessor(num_prompt, min_tokens, EOS, device="cpu")
     np.testing.assert_array_equal(after, processed(processor, tokens, before))
 
 
@@ -80,10 +82,10 @@ def test_min_new_tokens(tokens: list[int], least: int, num_prompt: int) -> None:
     presence=st.sampled_from([-1.0, 0.0, 0.7]),
     frequency=st.sampled_from([-0.5, 0.0, 1.5]),
 )
-def test_presence_and_frequency_penalties(
+def test_presence_and_frequency_penalties_match_openai(
     tokens: list[int], num_prompt: int, presence: float, frequency: float
 ) -> None:
-    """As OpenAI's documentation writes them: ``c * frequency + (c > 0) * presence``."""
+    """Formula of the OpenAI API: subtract ``c * frequency + (c > 0) * presence``."""
     options = LogitsOptions(presence_penalty=presence, frequency_penalty=frequency)
     before, after = before_and_after(options, tokens, num_prompt)
     for id_ in range(SIZE):
@@ -92,7 +94,7 @@ def test_presence_and_frequency_penalties(
         assert after[id_] == pytest.approx(expected, abs=1e-5)
 
 
-def test_bias_is_added() -> None:
+def test_adds_logit_bias() -> None:
     before, after = before_and_after(LogitsOptions(logit_bias=((3, 5.0), (7, -100.0))), [1], 1)
     assert after[3] == before[3] + 5
     assert after[7] == pytest.approx(before[7] - 100, rel=1e-6)

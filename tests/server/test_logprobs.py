@@ -1,4 +1,4 @@
-"""Log-probabilities of the model, and logits options that change the next token."""
+"""Logprobs come from the model's logits, before logits processors."""
 
 from dataclasses import replace
 
@@ -11,54 +11,56 @@ from server.engine.decoding.options import (
 from server.engine.decoding.sampling import log_probabilities
 from server.engine.requests.lifecycle import Outcome
 from tests.server.fake_backend import next_logits, reference
-from tests.server.generating import bench, job
-from tests.server.test_branching import run_alone
+from tests.server.test_forking import run_alone
+from tests.server.worker_harness import make_harness, make_job
 
 
-def test_logits_options_change_the_next_token() -> None:
-    free = run_alone(replace(job([8, 9], 12), eos=frozenset())).tokens_of(0)
-    first = free[0]
+def test_logits_options_change_the_selected_token() -> None:
+    unrestricted = run_alone(replace(make_job([8, 9], 12), eos=frozenset())).tokens_of(0)
+    first = unrestricted[0]
     banned = replace(
-        job([8, 9], 12),
+        make_job([8, 9], 12),
         logits_options=LogitsOptions(logit_bias=((first, -100.0),)),
         eos=frozenset(),
     )
     assert first not in run_alone(banned).tokens_of(0)
-    word = tuple(free[2:4])
-    no_word = replace(
-        job([8, 9], 12), logits_options=LogitsOptions(bad_word_ids=(word,)), eos=frozenset()
+    word = tuple(unrestricted[2:4])
+    without_bad_word = replace(
+        make_job([8, 9], 12), logits_options=LogitsOptions(bad_word_ids=(word,)), eos=frozenset()
     )
-    tokens = run_alone(no_word).tokens_of(0)
-    assert tokens[:3] == free[:3]
-    assert tokens[3] != free[3]
+    tokens = run_alone(without_bad_word).tokens_of(0)
+    assert tokens[:3] == unrestricted[:3]
+    assert tokens[3] != unrestricted[3]
 
 
-def test_prompt_logprobs_cover_every_position() -> None:
+def test_prompt_logprobs_cover_all_positions() -> None:
     prompt = [(7 * k) % 96 + 1 for k in range(30)]
     for budget in (64, 5):
-        one = bench(max_batched_tokens=budget)
-        one.submit(0, replace(job(prompt, 0), logprob_options=LogprobOptions(prompt_logprobs=3)))
-        one.submit(1, job([3, 4], 5))
-        one.run()
-        published = one.last_of(0).prompt_logprobs
+        harness = make_harness(max_batched_tokens=budget)
+        harness.submit(
+            0, replace(make_job(prompt, 0), logprob_options=LogprobOptions(prompt_logprobs=3))
+        )
+        harness.submit(1, make_job([3, 4], 5))
+        harness.run()
+        published = harness.last_update_of(0).prompt_logprobs
         assert len(published) == 29
         for index, row in enumerate(published, 1):
             expected = log_probabilities(next_logits(prompt[:index]))
             assert row.logprob == pytest.approx(expected[prompt[index]], abs=1e-5)
             assert row.top[0][0] == int(expected.argmax())
-        assert one.ends_of(0)[0].outcome == Outcome.LENGTH
-        assert one.tokens_of(0) == []
-        assert one.tokens_of(1) == reference([3, 4], 5)
+        assert harness.completions_of(0)[0].outcome == Outcome.LENGTH
+        assert harness.tokens_of(0) == []
+        assert harness.tokens_of(1) == reference([3, 4], 5)
 
 
-def test_logprobs_ignore_logits_options() -> None:
-    wanted = replace(
-        job([8, 9], 5),
+def test_logprobs_ignore_logits_processors() -> None:
+    job = replace(
+        make_job([8, 9], 5),
         logits_options=LogitsOptions(logit_bias=((11, 50.0),)),
         logprob_options=LogprobOptions(top_logprobs=2),
         eos=frozenset(),
     )
-    alone = run_alone(wanted)
+    alone = run_alone(job)
     rows = [row for update in alone.updates for row in update.logprobs]
     assert alone.tokens_of(0) == [11] * 5
     expected = log_probabilities(next_logits([8, 9]))

@@ -1,4 +1,4 @@
-"""What encoders answer to texts that are too long: errors, cut texts, windows."""
+"""Texts beyond an encoder's maximum length: errors, truncation, windows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from client.encoder_types import Aggregation, LongInput, Question
 from client.sync import Client
 from tests import heads
 from tests.server.clients import connected
-from tests.server.encoder_calls import LONG, reference_answers, refused
+from tests.server.encoder_calls import LONG, error_of, reference_answers
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def client(head_bundles: Path) -> Iterator[Client]:
         yield client
 
 
-def test_what_is_too_long_is_an_error_cut_or_read_in_windows(client: Client) -> None:
-    error = refused(client.embed, "embedder", ["short", LONG])
+def test_long_inputs_fail_or_are_truncated_or_windowed(client: Client) -> None:
+    error = error_of(client.embed, "embedder", ["short", LONG])
     assert error.violations[0].field == "inputs[1]"
     cut = {
         side: client.embed("embedder", LONG, long_input=side).outputs[0]
@@ -30,17 +30,17 @@ def test_what_is_too_long_is_an_error_cut_or_read_in_windows(client: Client) -> 
     }
     ids = heads.tokenizer()(LONG, add_special_tokens=False)["input_ids"]
     for side, output in cut.items():
-        room = heads.MAX_LENGTH - 2
-        kept = ids[:room] if side == LongInput.TRUNCATE_RIGHT else ids[-room:]
-        assert output.reading.truncated_tokens == len(ids) - room
-        assert output.values == pytest.approx(mean_vector([101, *kept, 102]), abs=1e-4)
+        capacity = heads.MAX_LENGTH - 2
+        kept_ids = ids[:capacity] if side == LongInput.TRUNCATE_RIGHT else ids[-capacity:]
+        assert output.reading.truncated_tokens == len(ids) - capacity
+        assert output.values == pytest.approx(mean_vector([101, *kept_ids, 102]), abs=1e-4)
     windows = client.embed(
         "embedder", LONG, long_input=LongInput.WINDOWS, max_tokens=22, stride=5
     ).outputs[0]
     assert windows.reading.truncated_tokens == 0
     parts = [ids[i : i + 20] for i in range(0, len(ids), 15)]
     while len(parts) > 1 and len(ids) <= 15 * (len(parts) - 2) + 20:
-        parts.pop()  # it holds nothing new
+        parts.pop()  # adds no new tokens
     assert windows.reading.windows == len(parts)
     vectors = np.array([mean_vector([101, *part, 102]) for part in parts])
     weights = np.array([len(part) for part in parts])[:, None]
@@ -55,61 +55,61 @@ def mean_vector(ids: list[int]) -> list[float]:
     return vector
 
 
-def test_entities_of_a_long_text_have_no_duplicates(client: Client) -> None:
+def test_windows_return_no_duplicate_entities(client: Client) -> None:
     (output,) = client.tag("tagger", LONG, stride=10, aggregation=Aggregation.NONE).outputs
     assert output.reading.windows > 1
     assert output.reading.truncated_tokens == 0
     starts = [entity.start for entity in output.entities]
     assert starts == sorted(set(starts))
-    (all_,) = client.tag(
+    (unfiltered,) = client.tag(
         "tagger", LONG, aggregation=Aggregation.NONE, ignored_labels=["nothing"]
     ).outputs
     offsets = heads.tokenizer()(LONG, add_special_tokens=False, return_offsets_mapping=True)
-    assert [(x.start, x.end) for x in all_.entities] == offsets["offset_mapping"]
+    assert [(x.start, x.end) for x in unfiltered.entities] == offsets["offset_mapping"]
 
 
-def test_the_answer_in_a_long_context_is_the_best_of_all_windows(client: Client) -> None:
+def test_answer_is_the_best_over_all_windows(client: Client) -> None:
     question = "Which word?"
     options: Any = {"top_k": 3, "max_answer_tokens": 4}
     (output,) = client.answer("answerer", [Question(question, LONG)], stride=8, **options).outputs
     assert output.reading.windows > 1
-    # The same windows by hand, each as a context of its own.
-    room = heads.MAX_LENGTH - 3 - len(heads.tokenizer()(question)["input_ids"]) + 2
+    # Reference: each window as a separate context.
+    capacity = heads.MAX_LENGTH - 3 - len(heads.tokenizer()(question)["input_ids"]) + 2
     offsets = heads.tokenizer()(LONG, add_special_tokens=False, return_offsets_mapping=True)[
         "offset_mapping"
     ]
-    firsts = range(0, len(offsets), room - 8)
+    window_starts = range(0, len(offsets), capacity - 8)
     best: dict[tuple[int, int], float] = {}
-    for first in firsts:
-        part = offsets[first : first + room]
+    for first in window_starts:
+        part = offsets[first : first + capacity]
         text = LONG[part[0][0] : part[-1][1]]
         for score, start, end in reference_answers(question, text, 4)[:12]:
             key = (start + part[0][0], end + part[0][0])
             if end:
                 best[key] = max(score, best.get(key, 0.0))
-        if first + room >= len(offsets):
+        if first + capacity >= len(offsets):
             break
     top = max(best, key=lambda key: best[key])
     assert (output.spans[0].start, output.spans[0].end) == top
     assert output.spans[0].score == pytest.approx(best[top], abs=1e-4)
 
 
-def test_a_document_has_the_score_of_its_best_window(client: Client) -> None:
+def test_rerank_scores_a_document_by_its_best_window(client: Client) -> None:
     query = "What is it?"
     result = client.rerank("judge", query, [LONG, "short"], long_input=LongInput.WINDOWS)
     row = next(x for x in result.outputs if x.index == 0)
     assert row.reading.windows > 1
     cut = client.rerank("judge", query, [LONG], long_input=LongInput.TRUNCATE_RIGHT).outputs[0]
     assert cut.reading.truncated_tokens > 0
-    assert row.score >= cut.score - 1e-6  # the first window is what is left of a cut text
+    assert row.score >= cut.score - 1e-6  # the first window equals the truncated text
 
 
-def test_a_pair_is_cut_where_it_is_longer(client: Client) -> None:
+def test_truncation_cuts_the_longer_text_of_a_pair(client: Client) -> None:
     (output,) = client.classify(
         "judge", pairs=[("short one", LONG)], long_input=LongInput.TRUNCATE_RIGHT
     ).outputs
-    theirs = heads.tokenizer()("short one", LONG, truncation=True, return_tensors="pt")
+    encoded = heads.tokenizer()("short one", LONG, truncation=True, return_tensors="pt")
     with torch.no_grad():
-        logits = heads.model("judge")(**theirs).logits[0]
+        logits = heads.model("judge")(**encoded).logits[0]
     assert output.usage.input_tokens == heads.MAX_LENGTH
     assert output.labels[0].score == pytest.approx(float(logits.sigmoid()), abs=1e-4)

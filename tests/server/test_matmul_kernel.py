@@ -1,4 +1,4 @@
-"""The fp32 product with its epilogue, against the standard operators."""
+"""The fp32 matmul kernel with its epilogue, against the standard operators."""
 
 from pathlib import Path
 
@@ -27,14 +27,19 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a CPU where ONNX Runtime's own operators are faster."""
+    """Uses our kernels even on CPUs where ONNX Runtime's are faster."""
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 def graph(
-    path: Path, weight: Array, bias: Array | None, activation: str = "", *, has_rest: bool = False
+    path: Path,
+    weight: Array,
+    bias: Array | None,
+    activation: str = "",
+    *,
+    has_residual: bool = False,
 ) -> Path:
-    """Saves ``y = activation(x weight + bias) + rest`` in standard operators."""
+    """Saves ``y = activation(x @ weight + bias) + rest`` as standard operators."""
     rows, (num_inputs, num_outputs) = ["batch", "length"], weight.shape
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*rows, num_inputs])]
     nodes, last = [helper.make_node("MatMul", ["x", "w"], ["product"])], "product"
@@ -55,7 +60,7 @@ def graph(
     elif activation:
         nodes.append(helper.make_node(activation, [last], ["active"]))
         last = "active"
-    if has_rest:
+    if has_residual:
         inputs.append(
             helper.make_tensor_value_info("rest", TensorProto.FLOAT, [*rows, num_outputs])
         )
@@ -64,25 +69,25 @@ def graph(
         last = "whole"
     nodes.append(helper.make_node("Identity", [last], ["y"]))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [*rows, num_outputs])
-    made = helper.make_graph(nodes, "g", inputs, [y], initializers)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx_graph = helper.make_graph(nodes, "g", inputs, [y], initializers)
+    model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(onnx.shape_inference.infer_shapes(model), path)
     return path
 
 
-def native(file: Path, num_threads: int = 1) -> BoundGraph:
-    found = rewrite(file, Kernels.MATMUL)
-    assert found is not None
-    nodes = onnx.ModelProto.FromString(found.model).graph.node
+def load_native(file: Path, num_threads: int = 1) -> BoundGraph:
+    rewritten = rewrite(file, Kernels.MATMUL)
+    assert rewritten is not None
+    nodes = onnx.ModelProto.FromString(rewritten.model).graph.node
     assert [node.op_type for node in nodes if node.op_type != "Identity"] == [matmul.OPERATOR]
     return OrtBackend("cpu", num_threads).load(file, ()).bind({})
 
 
-def exact(
-    x: Array, weight: Array, bias: Array | None, activation: str, rest: Array | None
+def reference(
+    x: Array, weight: Array, bias: Array | None, activation: str, residual: Array | None
 ) -> Array:
-    """The same by ONNX Runtime, with the product in double precision."""
+    """Reference: the product in float64, the activation by ONNX Runtime."""
     y = x.astype(np.float64) @ weight.astype(np.float64)
     y = y if bias is None else y + bias
     if activation == "SiluGate":
@@ -91,13 +96,15 @@ def exact(
     elif activation:
         node = helper.make_node(activation, ["x"], ["y"])
         one = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
-        made = helper.make_graph([node], "g", one[:1], one[1:])
-        model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        onnx_graph = helper.make_graph([node], "g", one[:1], one[1:])
+        model = helper.make_model(
+            onnx_graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9
+        )
         session = ort.InferenceSession(
             model.SerializeToString(), providers=["CPUExecutionProvider"]
         )
         y = session.run(None, {"x": y.astype(np.float32)})[0]
-    return y if rest is None else y + rest
+    return y if residual is None else y + residual
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -105,25 +112,31 @@ def exact(
 @pytest.mark.parametrize(
     ("num_inputs", "num_outputs"), [(1, 2), (7, 6), (384, 16), (385, 40), (800, 522)]
 )
-def test_equals_the_standard_operators(
+def test_matches_the_standard_operators(
     tmp_path: Path, num_inputs: int, num_outputs: int, activation: str, num_threads: int
 ) -> None:
     rng = np.random.default_rng(num_inputs)
     weight = rng.normal(size=(num_inputs, num_outputs), scale=num_inputs**-0.5).astype(np.float32)
     for bias in (None, rng.normal(size=num_outputs).astype(np.float32)):
-        for has_rest in (False, True):
-            name = f"{bias is None}-{has_rest}"
+        for has_residual in (False, True):
+            name = f"{bias is None}-{has_residual}"
             file = graph(
-                tmp_path / name / "1" / "g.onnx", weight, bias, activation, has_rest=has_rest
+                tmp_path / name / "1" / "g.onnx",
+                weight,
+                bias,
+                activation,
+                has_residual=has_residual,
             )
-            bound = native(file, num_threads)
+            bound = load_native(file, num_threads)
             for num_rows in (1, 2, 3, 7, 8, 97, 200):
                 x = rng.normal(size=(1, num_rows, num_inputs)).astype(np.float32)
                 width = num_outputs // 2 if activation == "SiluGate" else num_outputs
-                rest = rng.normal(size=(1, num_rows, width)).astype(np.float32)
-                fed = {"x": x, "rest": rest} if has_rest else {"x": x}
-                actual = bound.run(fed)["y"]
-                expected = exact(x, weight, bias, activation, rest if has_rest else None)
+                residual = rng.normal(size=(1, num_rows, width)).astype(np.float32)
+                inputs = {"x": x, "rest": residual} if has_residual else {"x": x}
+                actual = bound.run(inputs)["y"]
+                expected = reference(
+                    x, weight, bias, activation, residual if has_residual else None
+                )
                 np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-5)
 
 
@@ -132,13 +145,13 @@ def test_equals_the_standard_operators(
     seed=st.integers(0, 2**32 - 1),
     counts=st.lists(st.integers(1, 20), min_size=1, max_size=6),
 )
-def test_a_row_does_not_depend_on_other_rows(
+def test_rows_are_independent(
     tmp_path_factory: pytest.TempPathFactory, seed: int, counts: list[int]
 ) -> None:
     rng = np.random.default_rng(seed)
     weight = rng.normal(size=(401, 37)).astype(np.float32)
     folder = tmp_path_factory.mktemp("rows") / "1"
-    bound = native(graph(folder / "g.onnx", weight, None, "Gelu"))
+    bound = load_native(graph(folder / "g.onnx", weight, None, "Gelu"))
     x = rng.normal(size=(1, sum(counts), 401)).astype(np.float32)
     together = bound.run({"x": x})["y"].copy()
     start = 0
@@ -150,12 +163,12 @@ def test_a_row_does_not_depend_on_other_rows(
 
 @pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_non_finite_row_does_not_affect_others(
+def test_non_finite_row_does_not_affect_other_rows(
     tmp_path: Path, bad: float, activation: str
 ) -> None:
     rng = np.random.default_rng(0)
     weight = np.abs(rng.normal(size=(40, 32))).astype(np.float32)
-    bound = native(graph(tmp_path / "a" / "1" / "g.onnx", weight, None, activation))
+    bound = load_native(graph(tmp_path / "a" / "1" / "g.onnx", weight, None, activation))
     x = rng.normal(size=(1, 6, 40)).astype(np.float32)
     expected = bound.run({"x": x})["y"].copy()
     x[0, 2, 3] = bad
@@ -165,27 +178,27 @@ def test_a_non_finite_row_does_not_affect_others(
     np.testing.assert_array_equal(actual[0, others], expected[0, others])
 
 
-def test_gelu_over_its_range(tmp_path: Path) -> None:
-    """By the identity matrix; also far from zero, where it is 0 or its input."""
-    bound = native(
+def test_gelu_is_accurate_over_its_range(tmp_path: Path) -> None:
+    """Multiplies by the identity. Includes the tails, where GELU is 0 or its input."""
+    bound = load_native(
         graph(tmp_path / "a" / "1" / "g.onnx", np.eye(16, dtype=np.float32), None, "Gelu")
     )
     x = np.linspace(-12, 12, 16 * 4096, dtype=np.float32).reshape(1, -1, 16)
-    expected = exact(x, np.eye(16, dtype=np.float32), None, "Gelu", None)
+    expected = reference(x, np.eye(16, dtype=np.float32), None, "Gelu", None)
     np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=5e-7, atol=3e-6)
 
 
-def test_silu_over_its_range(tmp_path: Path) -> None:
-    """By a gate whose second half is 1."""
+def test_silu_is_accurate_over_its_range(tmp_path: Path) -> None:
+    """Sets the value half of the gate to 1."""
     weight, bias = np.eye(8, 16, dtype=np.float32), np.repeat([0, 1], 8).astype(np.float32)
-    bound = native(graph(tmp_path / "a" / "1" / "g.onnx", weight, bias, "SiluGate"))
+    bound = load_native(graph(tmp_path / "a" / "1" / "g.onnx", weight, bias, "SiluGate"))
     x = np.linspace(-100, 100, 8 * 4096, dtype=np.float32).reshape(1, -1, 8)
-    expected = exact(x, weight, bias, "SiluGate", None)
+    expected = reference(x, weight, bias, "SiluGate", None)
     np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=1e-6, atol=1e-35)
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
-def test_gemm(tmp_path: Path, is_transposed: bool) -> None:
+def test_replaces_gemm(tmp_path: Path, is_transposed: bool) -> None:
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(33, 70)).astype(np.float32)
     stored = np.ascontiguousarray(weight.T) if is_transposed else weight
@@ -194,19 +207,21 @@ def test_gemm(tmp_path: Path, is_transposed: bool) -> None:
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", size])
         for name, size in (("x", 33), ("y", 70))
     )
-    made = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(stored, "w")])
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx_graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(stored, "w")])
+    model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     file = tmp_path / "a" / "1" / "g.onnx"
     file.parent.mkdir(parents=True)
     onnx.save(model, file)
     rows = rng.normal(size=(5, 33)).astype(np.float32)
-    np.testing.assert_allclose(native(file).run({"x": rows})["y"], rows @ weight, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        load_native(file).run({"x": rows})["y"], rows @ weight, rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("lengths", [[5, 0, 130, 1], [130, 130, 130, 130], [0, 0, 0, 0], [7] * 4])
-def test_padding_is_not_computed(tmp_path: Path, lengths: list[int], num_threads: int) -> None:
-    """Rows of ``[batch, length, size]`` behind a length are zeros, even if x is NaN there."""
+def test_skips_padding_rows(tmp_path: Path, lengths: list[int], num_threads: int) -> None:
+    """Rows past their length in ``[batch, length, size]`` become 0, even where x is NaN."""
     rng = np.random.default_rng(0)
     table = rng.normal(size=(50, 33)).astype(np.float32)
     table[7] = np.nan
@@ -223,8 +238,8 @@ def test_padding_is_not_computed(tmp_path: Path, lengths: list[int], num_threads
     ]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [*of_tokens, 21])
     initializers = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(weight, "w")]
-    made = helper.make_graph(nodes, "g", inputs, [y], initializers)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx_graph = helper.make_graph(nodes, "g", inputs, [y], initializers)
+    model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     file = tmp_path / "a" / "1" / "g.onnx"
     file.parent.mkdir(parents=True)
     onnx.save(onnx.shape_inference.infer_shapes(model), file)
@@ -237,23 +252,23 @@ def test_padding_is_not_computed(tmp_path: Path, lengths: list[int], num_threads
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
-def test_values_used_elsewhere_are_not_fused(tmp_path: Path) -> None:
-    """A sum that is an output too; a residual that may have another shape."""
+def test_does_not_fuse_values_with_other_consumers(tmp_path: Path) -> None:
+    """Cases: a product that is also an output; a residual of unknown shape."""
     file = graph(tmp_path / "1" / "g.onnx", np.ones((4, 8), np.float32), np.ones(8, np.float32))
     model = onnx.load(file)
     model.graph.output.append(
         helper.make_tensor_value_info("product", TensorProto.FLOAT, ["batch", "length", 8])
     )
     onnx.save(model, file)
-    found = rewrite(file, Kernels.MATMUL)
-    assert found is not None
-    operators = [n.op_type for n in onnx.ModelProto.FromString(found.model).graph.node]
+    rewritten = rewrite(file, Kernels.MATMUL)
+    assert rewritten is not None
+    operators = [n.op_type for n in onnx.ModelProto.FromString(rewritten.model).graph.node]
     assert operators == [matmul.OPERATOR, "Add", "Identity"]
-    file = graph(tmp_path / "1" / "h.onnx", np.ones((4, 8), np.float32), None, has_rest=True)
+    file = graph(tmp_path / "1" / "h.onnx", np.ones((4, 8), np.float32), None, has_residual=True)
     model = onnx.load(file)
     del model.graph.value_info[:]
     onnx.save(model, file)
-    found = rewrite(file, Kernels.MATMUL)
-    assert found is not None
-    operators = [n.op_type for n in onnx.ModelProto.FromString(found.model).graph.node]
+    rewritten = rewrite(file, Kernels.MATMUL)
+    assert rewritten is not None
+    operators = [n.op_type for n in onnx.ModelProto.FromString(rewritten.model).graph.node]
     assert "Add" in operators

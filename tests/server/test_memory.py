@@ -1,4 +1,4 @@
-"""Slot tensors in host and device memory: moves, zeros and writes of encoder outputs."""
+"""Slot tensors in host and device memory: move, zero, and write encoder outputs."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from server.runtime.contract import Array, Layout, Memory, Move, Tensor
 from tests.server.fake_backend import host_view
-from tests.server.generating import MEMORIES
+from tests.server.worker_harness import MEMORIES
 
 NUM_ROWS, LENGTH = 5, 6
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.int8]
 
 
 def layouts(dtype: type) -> dict[str, Layout]:
-    """Two geometries with tokens, and small tensors without, one with an odd number of bytes."""
+    """Tensors with and without a token axis; one has an odd number of bytes per row."""
     kind = np.dtype(dtype)
     return {
         "key": Layout(NUM_ROWS, (2, LENGTH, 4), kind, has_tokens=True),
@@ -28,10 +28,10 @@ def layouts(dtype: type) -> dict[str, Layout]:
     }
 
 
-def filled(memory: Memory, wanted: Mapping[str, Layout]) -> dict[str, Array]:
-    """Fills each tensor with 0 … 112, again and again, and returns copies."""
+def fill(memory: Memory, tensor_layouts: Mapping[str, Layout]) -> dict[str, Array]:
+    """Fills each tensor with 0 … 112, repeated, and returns copies."""
     expected = {}
-    for name, layout in wanted.items():
+    for name, layout in tensor_layouts.items():
         array = host_view(memory.rows(name, 0, NUM_ROWS))
         assert not array.any(), "memory is zero at first"
         array[...] = np.arange(array.size).reshape(array.shape) % 113
@@ -46,8 +46,8 @@ def assert_contents(memory: Memory, expected: Mapping[str, Array]) -> None:
 
 
 @st.composite
-def some_moves(draw: st.DrawFn) -> list[Move]:
-    """Moves that write each row at most once, and may read it several times."""
+def move_lists(draw: st.DrawFn) -> list[Move]:
+    """Lists of moves that write each row at most once and may read it several times."""
     targets = draw(st.lists(st.integers(0, NUM_ROWS - 1), unique=True, max_size=NUM_ROWS))
     moves = []
     for target in targets:
@@ -57,57 +57,57 @@ def some_moves(draw: st.DrawFn) -> list[Move]:
     return moves
 
 
-@pytest.mark.parametrize("where", MEMORIES)
+@pytest.mark.parametrize("memory_kind", MEMORIES)
 @settings(deadline=None, max_examples=60)
-@given(moves=some_moves(), dtype=st.sampled_from(DTYPES))
-def test_moves_read_all_sources_before_they_write(
-    where: str, moves: list[Move], dtype: type
+@given(moves=move_lists(), dtype=st.sampled_from(DTYPES))
+def test_moves_read_all_sources_before_writing(
+    memory_kind: str, moves: list[Move], dtype: type
 ) -> None:
-    wanted = layouts(dtype)
-    memory = MEMORIES[where](wanted)
-    expected = filled(memory, wanted)
+    tensor_layouts = layouts(dtype)
+    memory = MEMORIES[memory_kind](tensor_layouts)
+    expected = fill(memory, tensor_layouts)
     before = {name: array.copy() for name, array in expected.items()}
-    memory.move(list(wanted), moves)
-    for name, layout in wanted.items():
+    memory.move(list(tensor_layouts), moves)
+    for name, layout in tensor_layouts.items():
         for source, target, start, stop, _ in moves:
             part = (slice(None), slice(start, stop)) if layout.has_tokens else ()
             expected[name][(target, *part)] = before[name][(source, *part)]
     assert_contents(memory, expected)
 
 
-@pytest.mark.parametrize("where", MEMORIES)
+@pytest.mark.parametrize("memory_kind", MEMORIES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_several_rows_move_at_once(where: str, dtype: type) -> None:
-    wanted = layouts(dtype)
-    memory = MEMORIES[where](wanted)
-    expected = filled(memory, wanted)
+def test_moves_several_rows_in_one_call(memory_kind: str, dtype: type) -> None:
+    tensor_layouts = layouts(dtype)
+    memory = MEMORIES[memory_kind](tensor_layouts)
+    expected = fill(memory, tensor_layouts)
     memory.move(["state", "matrix"], [Move(0, 3, num_rows=2)])
     for name in ("state", "matrix"):
         expected[name][3:5] = expected[name][0:2]
     assert_contents(memory, expected)
 
 
-@pytest.mark.parametrize("where", MEMORIES)
+@pytest.mark.parametrize("memory_kind", MEMORIES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_that_is_not_finite_becomes_zero(where: str, dtype: type) -> None:
-    wanted = layouts(dtype)
-    memory = MEMORIES[where](wanted)
-    expected = filled(memory, wanted)
+def test_zeroing_a_row_clears_nan_and_infinity(memory_kind: str, dtype: type) -> None:
+    tensor_layouts = layouts(dtype)
+    memory = MEMORIES[memory_kind](tensor_layouts)
+    expected = fill(memory, tensor_layouts)
     if np.dtype(dtype) != np.int8:
-        for name in wanted:
+        for name in tensor_layouts:
             host_view(memory.rows(name, 2, 1))[...] = np.nan
-    memory.zero(list(wanted), 2)
+    memory.zero(list(tensor_layouts), 2)
     for array in expected.values():
         array[2] = 0
     assert_contents(memory, expected)
 
 
-@pytest.mark.parametrize("where", MEMORIES)
+@pytest.mark.parametrize("memory_kind", MEMORIES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_encoder_outputs_are_written_to_rows(where: str, dtype: type) -> None:
-    wanted = layouts(dtype)
-    memory = MEMORIES[where](wanted)
-    expected = filled(memory, wanted)
+def test_writes_encoder_outputs_to_rows(memory_kind: str, dtype: type) -> None:
+    tensor_layouts = layouts(dtype)
+    memory = MEMORIES[memory_kind](tensor_layouts)
+    expected = fill(memory, tensor_layouts)
     encoded: dict[str, Array] = {
         name: np.random.default_rng(7).integers(0, 99, (2, 2, 4, 4)).astype(dtype)
         for name in ("key", "value")
@@ -120,11 +120,11 @@ def test_encoder_outputs_are_written_to_rows(where: str, dtype: type) -> None:
     assert_contents(memory, expected)
 
 
-@pytest.mark.parametrize("where", MEMORIES)
-def test_a_copy_keeps_the_bits_of_a_nan(where: str) -> None:
-    """A copy goes through another element type, which must not change a NaN's bits."""
+@pytest.mark.parametrize("memory_kind", MEMORIES)
+def test_copies_preserve_nan_bits(memory_kind: str) -> None:
+    """Copies use another element type, which must preserve NaN bits."""
     layout = {"key": Layout(2, (1, 2, 4), np.dtype(np.float16), has_tokens=True)}
-    memory = MEMORIES[where](layout)
+    memory = MEMORIES[memory_kind](layout)
     bits = np.arange(0x7C01, 0x7C09, dtype=np.uint16).reshape(1, 2, 4)
     host_view(memory.rows("key", 0, 1))[0] = bits.view(np.float16)
     memory.move(["key"], [Move(0, 1, 0, 2)])

@@ -1,4 +1,4 @@
-"""Models are loaded, reloaded and unloaded while others are served."""
+"""Load, reload and unload models while serving."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @pytest.fixture
 def root(tiny_bundles: Path, tmp_path: Path) -> Path:
-    """A bundles folder that the test may change."""
+    """A bundle folder that the test may modify."""
     path = tmp_path / "bundles"
     for name in (DATES, DECODER):
         shutil.copytree(tiny_bundles / name, path / name)
@@ -69,7 +69,7 @@ async def unload(running: RunningServer, model: str, version: str = "") -> tuple
 
 
 def add_version(root: Path, name: str, version: str) -> Path:
-    """Copies the bundle's version 1 as another version."""
+    """Copies version 1 of the bundle to another version."""
     copy = root / name / version
     shutil.copytree(root / name / "1", copy)
     edit(copy, version=version)
@@ -82,7 +82,7 @@ def edit(bundle: Path, **fields: Any) -> None:
 
 
 def sessions(running: RunningServer, name: str) -> list[Any]:
-    """Weak references to the model's ONNX Runtime sessions: two for each graph."""
+    """Weak references to the model's ONNX Runtime sessions, two per graph."""
     graphs = running.registry.get(name).replicas[0].graphs
     copies: list[Any] = [
         copy for key, graph in graphs.items() if key != "attend" for copy in copies_of(graph)
@@ -91,39 +91,42 @@ def sessions(running: RunningServer, name: str) -> list[Any]:
     return [weakref.ref(copy.session) for copy in copies]
 
 
-async def failure(call: Any) -> TriuneError:
+async def error_of(call: Any) -> TriuneError:
     with pytest.raises(TriuneError) as caught:
         await call
     return caught.value
 
 
-async def test_twenty_reloads_under_load_drop_no_request(root: Path) -> None:
+async def test_reloads_under_load_drop_no_requests(root: Path) -> None:
     async with serving(root) as (running, client):
-        first = sessions(running, DATES)
-        stopped, num_asked, num_answers = asyncio.Event(), 0, 0
+        old_sessions = sessions(running, DATES)
+        stopped, num_sent, num_answers = asyncio.Event(), 0, 0
 
-        async def ask() -> None:
-            nonlocal num_asked, num_answers
+        async def send_requests() -> None:
+            nonlocal num_sent, num_answers
             while not stopped.is_set():
-                num_asked += 1
+                num_sent += 1
                 result = await client.translate(DATES, [DATE])
                 assert result.outputs[0].text == ISO
                 num_answers += 1
 
         async def stream() -> None:
             while not stopped.is_set():
-                pieces = [piece async for piece in client.translate_stream(DATES, DATE)]
-                assert "".join(piece.text for piece in pieces) == ISO
+                chunks = [chunk async for chunk in client.translate_stream(DATES, DATE)]
+                assert "".join(chunk.text for chunk in chunks) == ISO
 
-        askers = [asyncio.create_task(work()) for work in (ask, ask, ask, stream)]
-        answered = []
+        request_tasks = [
+            asyncio.create_task(work())
+            for work in (send_requests, send_requests, send_requests, stream)
+        ]
+        answer_counts = []
         for _ in range(20):
             await load(running, DATES)
-            answered.append(num_answers)
+            answer_counts.append(num_answers)
         stopped.set()
-        ends = await asyncio.gather(*askers, return_exceptions=True)
-        assert answered[0] > 0
-        assert answered[-1] > answered[0]
+        results = await asyncio.gather(*request_tasks, return_exceptions=True)
+        assert answer_counts[0] > 0
+        assert answer_counts[-1] > answer_counts[0]
         assert running.registry.get(DATES).serial == 20
         record(
             11,
@@ -131,19 +134,19 @@ async def test_twenty_reloads_under_load_drop_no_request(root: Path) -> None:
             "the old version serves until the new one is ready; a failed load keeps the old one",
             reloads=20,
             answers_meanwhile=num_answers,
-            dropped=num_asked - num_answers,
+            dropped=num_sent - num_answers,
         )
-        assert ends == [None] * len(askers)  # or the exception of a request
+        assert results == [None] * len(request_tasks)  # gather returns exceptions
         await running.catalog.settled()
         gc.collect()
-        assert [session() for session in first] == [None] * len(first)
+        assert [session() for session in old_sessions] == [None] * len(old_sessions)
 
 
-async def test_after_a_failed_load_the_old_model_serves(root: Path) -> None:
+async def test_failed_load_keeps_the_old_model_serving(root: Path) -> None:
     async with serving(root) as (running, client):
         weights = next((root / DATES / "1").glob("*.data"))
         weights.rename(root / "elsewhere")
-        error = await failure(load(running, DATES))
+        error = await error_of(load(running, DATES))
         assert error.code == grpc.StatusCode.FAILED_PRECONDITION
         assert error.message == f"dates/1: file {weights.name!r} is missing"
         assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
@@ -154,37 +157,37 @@ async def test_after_a_failed_load_the_old_model_serves(root: Path) -> None:
         assert (await client.get_model(DATES)).failure == ""
 
 
-async def test_an_unloaded_model_finishes_its_calls_and_is_freed(root: Path) -> None:
+async def test_unload_finishes_active_calls_and_frees_sessions(root: Path) -> None:
     async with serving(root) as (running, client):
-        gone = sessions(running, DECODER)
+        old_sessions = sessions(running, DECODER)
         stream = client.generate_stream(DECODER, "1", max_new_tokens=150, ignore_eos=True)
-        pieces = [await anext(stream)]
+        chunks = [await anext(stream)]
         assert await unload(running, DECODER) == ("1",)
-        error = await failure(client.generate(DECODER, "1"))
+        error = await error_of(client.generate(DECODER, "1"))
         assert error.code == grpc.StatusCode.NOT_FOUND
-        assert (await failure(unload(running, DECODER))).code == grpc.StatusCode.NOT_FOUND
-        pieces += [piece async for piece in stream]
-        assert pieces[-1].usage is not None
-        assert pieces[-1].usage.output_tokens == 150
+        assert (await error_of(unload(running, DECODER))).code == grpc.StatusCode.NOT_FOUND
+        chunks += [chunk async for chunk in stream]
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.output_tokens == 150
         await running.catalog.settled()
         gc.collect()
-        assert [session() for session in gone] == [None] * len(gone)
+        assert [session() for session in old_sessions] == [None] * len(old_sessions)
         assert [model.name for model in await client.list_models()] == [DATES]
         await load(running, DECODER)
         assert (await client.generate(DECODER, "1", max_new_tokens=2)).outputs
 
 
-async def test_an_unloading_model_is_listed_until_its_calls_end(root: Path) -> None:
+async def test_unloading_model_is_listed_until_its_calls_end(root: Path) -> None:
     async with serving(root) as (running, client):
         with running.catalog.calls.of(DATES):
             await unload(running, DATES)
             model = await client.get_model(DATES)
             assert model.state == ModelState.UNLOADING
         await running.catalog.settled()
-        assert (await failure(client.get_model(DATES))).code == grpc.StatusCode.NOT_FOUND
+        assert (await error_of(client.get_model(DATES))).code == grpc.StatusCode.NOT_FOUND
 
 
-async def test_several_versions_are_served_at_once(root: Path) -> None:
+async def test_serves_several_versions(root: Path) -> None:
     async with serving(root) as (running, client):
         for version in ("2", "10"):
             add_version(root, DATES, version)
@@ -195,7 +198,7 @@ async def test_several_versions_are_served_at_once(root: Path) -> None:
             assert result.outputs[0].text == ISO
         await unload(running, DATES, "10")
         assert (await client.get_model(DATES)).version == "2"
-        error = await failure(client.translate(DATES, DATE, version="10"))
+        error = await error_of(client.translate(DATES, DATE, version="10"))
         assert error.code == grpc.StatusCode.NOT_FOUND
         await load(running, DATES)
         assert (await client.get_model(DATES)).version == "10"
@@ -214,16 +217,16 @@ async def test_several_versions_are_served_at_once(root: Path) -> None:
         ("linked", "1", grpc.StatusCode.FAILED_PRECONDITION, "a link out of the bundles"),
     ],
 )
-async def test_loads_that_are_refused(root, tmp_path, model, version, code, message) -> None:
+async def test_rejects_invalid_loads(root, tmp_path, model, version, code, message) -> None:
     shutil.move(root / DECODER, tmp_path / "outside")
     (root / "linked").symlink_to(tmp_path / "outside")
     async with serving(root) as (running, _):
-        error = await failure(load(running, model, version))
+        error = await error_of(load(running, model, version))
         assert error.code == code
         assert message in error.message
 
 
-async def test_health_follows_each_model(root: Path) -> None:
+async def test_health_reports_each_model(root: Path) -> None:
     async with serving(root) as (running, client):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
             request = health_pb2.HealthCheckRequest(service=f"triune.v1.InferenceService/{DATES}")
@@ -236,8 +239,8 @@ async def test_health_follows_each_model(root: Path) -> None:
         assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
 
 
-async def test_a_watched_folder_is_followed(root: Path) -> None:
-    """A bundle is loaded only after two polls find it unchanged; an incomplete one is refused."""
+async def test_watcher_loads_and_unloads_changed_bundles(root: Path) -> None:
+    """Loads a bundle after two unchanged polls; rejects an incomplete bundle."""
     async with serving(root) as (running, client):
         watch = Watch(running.catalog, root, seconds=60)
         bundle = add_version(root, DATES, "2")
@@ -263,7 +266,7 @@ async def test_a_watched_folder_is_followed(root: Path) -> None:
         assert running.registry.get(DATES).serial == serial
 
 
-async def test_a_server_that_watches_finds_its_first_model(root: Path, tmp_path: Path) -> None:
+async def test_watcher_loads_the_first_model(root: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     async with serving(empty, watch_seconds=0.1) as (running, client):
@@ -277,7 +280,7 @@ async def test_a_server_that_watches_finds_its_first_model(root: Path, tmp_path:
         assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
 
 
-def test_a_bundle_is_loaded_only_when_two_polls_find_it_unchanged() -> None:
+def test_watcher_waits_for_two_unchanged_polls() -> None:
     old, new = frozenset({("a", 1, 1, 1)}), frozenset({("a", 2, 1, 1)})
     key = (DATES, "1")
     assert changes({key: old}, {key: old}, {key: old}) == Changes()

@@ -1,4 +1,4 @@
-"""The normalization kernel against the definition of the standard operators."""
+"""The normalization kernel against the definitions of the standard operators."""
 
 from pathlib import Path
 from typing import Any
@@ -42,32 +42,34 @@ def graph(
         initializers.append(numpy_helper.from_array(scale, "scale"))
     else:
         inputs.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, [len(scale)]))
-    read = ["x", "scale"]
+    node_inputs = ["x", "scale"]
     if bias is not None:
         initializers.append(numpy_helper.from_array(bias, "bias"))
-        read.append("bias")
+        node_inputs.append("bias")
     nodes = [
-        helper.make_node(operator, read, ["normal"], epsilon=EPSILON, **attributes),
+        helper.make_node(operator, node_inputs, ["normal"], epsilon=EPSILON, **attributes),
         helper.make_node("Identity", ["normal"], ["y"]),
     ]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "n", len(scale)])
-    made = helper.make_graph(nodes, "g", inputs, [y], initializers)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    onnx_graph = helper.make_graph(nodes, "g", inputs, [y], initializers)
+    model = helper.make_model(
+        onnx_graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, path)
     return path
 
 
-def native(file: Path, num_threads: int = 1) -> BoundGraph:
-    found = rewrite(file, Kernels.NORM)
-    assert found is not None
-    nodes = onnx.ModelProto.FromString(found.model).graph.node
+def load_native(file: Path, num_threads: int = 1) -> BoundGraph:
+    rewritten = rewrite(file, Kernels.NORM)
+    assert rewritten is not None
+    nodes = onnx.ModelProto.FromString(rewritten.model).graph.node
     assert [node.op_type for node in nodes] == [norms.OPERATOR, "Identity"]
     return OrtBackend("cpu", num_threads).load(file, ()).bind({})
 
 
-def exact(x: Array, scale: Array, bias: Array | None, *, is_centered: bool) -> Array:
-    """As the operators' documentation defines it, in double precision."""
+def reference(x: Array, scale: Array, bias: Array | None, *, is_centered: bool) -> Array:
+    """Reference from the operators' documentation, in float64."""
     x = x.astype(np.float64)
     if is_centered:
         x = x - x.mean(-1, keepdims=True)
@@ -81,28 +83,28 @@ def exact(x: Array, scale: Array, bias: Array | None, *, is_centered: bool) -> A
     ("operator", "has_bias"),
     [("LayerNormalization", True), ("LayerNormalization", False), ("RMSNormalization", False)],
 )
-def test_equals_the_definition(
+def test_matches_the_operator_definition(
     tmp_path: Path, operator: str, has_bias: bool, size: int, num_threads: int
 ) -> None:
     rng = np.random.default_rng(size)
     scale, bias = rng.normal(size=(2, size)).astype(np.float32)
     given_bias = bias if has_bias else None
-    bound = native(graph(tmp_path / "1" / "g.onnx", operator, scale, given_bias), num_threads)
+    bound = load_native(graph(tmp_path / "1" / "g.onnx", operator, scale, given_bias), num_threads)
     for num_rows in (1, 3, 200):
         x = rng.normal(2.0, 3.0, size=(1, num_rows, size)).astype(np.float32)
-        expected = exact(x, scale, given_bias, is_centered=operator == "LayerNormalization")
+        expected = reference(x, scale, given_bias, is_centered=operator == "LayerNormalization")
         np.testing.assert_allclose(bound.run({"x": x})["y"], expected, rtol=2e-5, atol=2e-5)
 
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 400), size=st.integers(1, 200))
-def test_a_row_does_not_depend_on_other_rows(
+def test_rows_are_independent(
     tmp_path_factory: pytest.TempPathFactory, seed: int, num_rows: int, size: int
 ) -> None:
     rng = np.random.default_rng(seed)
     scale, bias = rng.normal(size=(2, size)).astype(np.float32)
     folder = tmp_path_factory.mktemp("rows") / "1"
-    bound = native(graph(folder / "g.onnx", "LayerNormalization", scale, bias), num_threads=2)
+    bound = load_native(graph(folder / "g.onnx", "LayerNormalization", scale, bias), num_threads=2)
     x = rng.normal(size=(1, num_rows, size)).astype(np.float32)
     together = bound.run({"x": x})["y"][0]
     for row in {0, num_rows // 2, num_rows - 1}:
@@ -110,17 +112,17 @@ def test_a_row_does_not_depend_on_other_rows(
         np.testing.assert_array_equal(alone, together[row])
 
 
-def test_no_rows(tmp_path: Path) -> None:
-    bound = native(
+def test_accepts_zero_rows(tmp_path: Path) -> None:
+    bound = load_native(
         graph(tmp_path / "1" / "g.onnx", "RMSNormalization", np.ones(8, np.float32), None)
     )
     assert bound.run({"x": np.zeros((0, 3, 8), np.float32)})["y"].shape == (0, 3, 8)
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf, 1.0]])
-def test_nan_and_infinity_give_nan(tmp_path: Path, values: list[float]) -> None:
+def test_nan_or_infinity_makes_the_row_nan(tmp_path: Path, values: list[float]) -> None:
     scale = np.ones(20, np.float32)
-    bound = native(graph(tmp_path / "1" / "g.onnx", "LayerNormalization", scale, None))
+    bound = load_native(graph(tmp_path / "1" / "g.onnx", "LayerNormalization", scale, None))
     x = np.ones((1, 2, 20), np.float32)
     x[0, 0, :2] = values
     y = bound.run({"x": x})["y"][0]
@@ -133,6 +135,6 @@ def test_nan_and_infinity_give_nan(tmp_path: Path, values: list[float]) -> None:
     [{"axis": 1}, {"stash_type": 10}, {"is_scale_given": False}],
     ids=["another axis", "another precision", "a scale that changes"],
 )
-def test_unsupported_norms_are_not_replaced(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_does_not_replace_unsupported_norms(tmp_path: Path, other: dict[str, Any]) -> None:
     file = graph(tmp_path / "g.onnx", "LayerNormalization", np.ones(8, np.float32), None, **other)
     assert rewrite(file, Kernels.NORM) is None

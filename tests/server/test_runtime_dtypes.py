@@ -1,4 +1,4 @@
-"""16-bit states in the ONNX Runtime backend: updated in place, and returned as arrays."""
+"""16-bit states in the ONNX Runtime backend: in-place updates and array outputs."""
 
 from pathlib import Path
 
@@ -14,25 +14,25 @@ from server.runtime.ort.backend import OrtBackend
 TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 
-def accumulator(path: Path, type_: int) -> Path:
-    """``present = past + x`` in fp32, rounded to ``type_``; and ``double``, of dynamic length."""
+def accumulator(path: Path, element_type: int) -> Path:
+    """A graph with ``present = past + x`` (fp32, then rounded) and ``double = 2x``."""
     nodes = [
         helper.make_node("Cast", ["past"], ["wide"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["wide", "x"], ["sum"]),
-        helper.make_node("Cast", ["sum"], ["present"], to=type_),
+        helper.make_node("Cast", ["sum"], ["present"], to=element_type),
         helper.make_node("Add", ["x", "x"], ["two"]),
-        helper.make_node("Cast", ["two"], ["double"], to=type_),
+        helper.make_node("Cast", ["two"], ["double"], to=element_type),
     ]
     graph = helper.make_graph(
         nodes,
         "accumulator",
         [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 1, 3]),
-            helper.make_tensor_value_info("past", type_, ["batch", 1, 3]),
+            helper.make_tensor_value_info("past", element_type, ["batch", 1, 3]),
         ],
         [
-            helper.make_tensor_value_info("present", type_, ["batch", 1, 3]),
-            helper.make_tensor_value_info("double", type_, ["batch", "length", 3]),
+            helper.make_tensor_value_info("present", element_type, ["batch", 1, 3]),
+            helper.make_tensor_value_info("double", element_type, ["batch", "length", 3]),
         ],
     )
     opsets = [helper.make_opsetid("", 23)]
@@ -42,9 +42,7 @@ def accumulator(path: Path, type_: int) -> Path:
 
 @pytest.mark.parametrize("has_device_memory", [False, True])
 @pytest.mark.parametrize("name", TYPES)
-def test_sixteen_bit_states_are_updated_in_place(
-    tmp_path: Path, name: str, has_device_memory: bool
-) -> None:
+def test_updates_16_bit_states_in_place(tmp_path: Path, name: str, has_device_memory: bool) -> None:
     backend = OrtBackend("cpu", 1, has_device_memory=has_device_memory)
     graph = backend.load(accumulator(tmp_path / "graph.onnx", TYPES[name]), ())
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else np.float16)

@@ -1,4 +1,4 @@
-"""Sampling graphs return the host's token for the same uniform number, or leave it undecided."""
+"""Sampling graphs return the host's token for the same uniform number, or "undecided"."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ TYPES: dict[int, Any] = {
     TensorProto.FLOAT16: np.float16,
     TensorProto.BFLOAT16: ml_dtypes.bfloat16,
 }
-# Top-k in two steps with and without padding, in one step, and with every token a candidate.
+# Top-k in two passes with and without padding, in one pass, and over the whole vocabulary.
 SIZES = [(5_000, 32), (4_096, 32), (1_001, 128), (97, 256)]
 NUM_ROWS = 6
 
@@ -72,7 +72,7 @@ def logits_options(draw: st.DrawFn) -> LogitsOptions:
 
 @st.composite
 def logits_of(draw: st.DrawFn, spec: LogitsSpec) -> Array:
-    """``[NUM_ROWS, vocabulary]``: flat and steep rows, ties, -inf, NaN and infinity."""
+    """Logits ``[NUM_ROWS, vocabulary]``: flat and steep rows, ties, -inf, NaN, infinity."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     table = np.zeros((NUM_ROWS, spec.vocabulary), np.float32)
     for row in table:
@@ -89,7 +89,7 @@ def logits_of(draw: st.DrawFn, spec: LogitsSpec) -> Array:
 
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
-def test_the_graph_and_the_host_sample_the_same_token(data: st.DataObject) -> None:
+def test_graph_samples_the_same_token_as_the_host(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from(specs()))
     table = data.draw(logits_of(spec))
     indices = data.draw(st.lists(st.sampled_from(range(NUM_ROWS)), unique=True, min_size=1))
@@ -106,8 +106,8 @@ def test_the_graph_and_the_host_sample_the_same_token(data: st.DataObject) -> No
         requests.append(
             sample_request(index, job, tokens, data.draw(st.floats(0, 1, exclude_max=True)))
         )
-    found = device_sampler(spec).sample(HostLogits(table), requests)
-    for request, token in zip(requests, found, strict=True):
+    sampled = device_sampler(spec).sample(HostLogits(table), requests)
+    for request, token in zip(requests, sampled, strict=True):
         expected = host_token(table[request.index].astype(np.float32), request)
         assert token in (None, expected), request.sequence.job
         assert token is None or expected is not None
@@ -125,22 +125,22 @@ DECIDED = [
 
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize("options", DECIDED, ids=str)
-def test_few_rows_are_left_to_the_host(options: Sampling, type_: int) -> None:
-    """1,000 draws each, half of them with penalties, from steep logits with ties in 16 bits."""
+def test_few_rows_fall_back_to_the_host(options: Sampling, type_: int) -> None:
+    """Of 1,000 draws, half with penalties, at most 10 stay undecided. 16-bit rows have ties."""
     rng = np.random.default_rng(3)
     spec = LogitsSpec(5_000, type_, 32)
-    adjusted = LogitsOptions(1.2, 0.5, 0.1, 2, logit_bias=((7, 3.0),))
+    penalties = LogitsOptions(1.2, 0.5, 0.1, 2, logit_bias=((7, 3.0),))
     num_rows, num_undecided = 0, 0
     for _ in range(10):
         table = (rng.gumbel(0, 2.5, (100, spec.vocabulary))).astype(TYPES[type_])
         requests = []
         for index in range(100):
-            some = adjusted if index % 2 else LogitsOptions()
-            job = GenerationJob((1,), 1, sampling=options, logits_options=some)
+            options_of_row = penalties if index % 2 else LogitsOptions()
+            job = GenerationJob((1,), 1, sampling=options, logits_options=options_of_row)
             tokens = rng.integers(0, 5_000, 30).tolist()
             requests.append(sample_request(index, job, tokens, float(rng.random())))
-        found = device_sampler(spec).sample(HostLogits(table), requests)
-        for request, token in zip(requests, found, strict=True):
+        sampled = device_sampler(spec).sample(HostLogits(table), requests)
+        for request, token in zip(requests, sampled, strict=True):
             expected = host_token(table[request.index].astype(np.float32), request)
             assert token in (None, expected)
             num_rows += 1
@@ -153,13 +153,13 @@ def test_few_rows_are_left_to_the_host(options: Sampling, type_: int) -> None:
     "options",
     [
         Sampling(1.0, top_k=32),  # k equals the number of candidates
-        Sampling(1.0, top_p=0.99),  # the nucleus is larger than the candidates
+        Sampling(1.0, top_p=0.99),  # the nucleus exceeds the candidates
         Sampling(1.0, min_p=1e-6),
         Sampling(1.0, typical_p=0.9),
     ],
     ids=str,
 )
-def test_sampling_beyond_the_candidates_is_left_to_the_host(options: Sampling) -> None:
+def test_sampling_beyond_the_candidates_falls_back_to_the_host(options: Sampling) -> None:
     table = np.random.default_rng(1).normal(0, 1, (1, 5_000)).astype(np.float32)
     requests = [sample_request(0, GenerationJob((1,), 1, sampling=options), [], 0.5)]
     sampler = device_sampler(LogitsSpec(5_000, max_candidates=32))
@@ -173,27 +173,29 @@ def test_sampling_beyond_the_candidates_is_left_to_the_host(options: Sampling) -
         (Sampling(1.0), 1 - 2**-53),
         (Sampling(1.0, top_k=4), 0.5),
         (Sampling(1.0, top_p=0.9), 0.75),
-        (Sampling(1.0, top_p=0.5), 0.1),  # two of four tokens hold exactly half
+        (Sampling(1.0, top_p=0.5), 0.1),  # two of four tokens have exactly half the mass
         (Sampling(1.0, top_k=5, top_p=0.75), 0.1),
         (Sampling(1.0, min_p=1.0), 0.1),
     ],
     ids=str,
 )
-def test_draws_that_rounding_could_decide_are_left_to_the_host(
+def test_draws_within_rounding_error_fall_back_to_the_host(
     options: Sampling, uniform: float
 ) -> None:
-    """Four tokens of equal probability: draws on an exact boundary between two of them."""
+    """Four equally probable tokens; the draw is exactly on the boundary between two."""
     table = np.full((1, 5_000), -np.inf, np.float32)
     table[0, [4, 900, 901, 4_000]] = 2.0
     on_boundary = sample_request(0, GenerationJob((1,), 1, sampling=options), [], uniform)
     sampler = device_sampler(LogitsSpec(5_000, max_candidates=32))
     assert sampler.sample(HostLogits(table), [on_boundary]) == [None]
-    beside = sample_request(0, GenerationJob((1,), 1, sampling=Sampling(1.0, top_k=4)), [], 0.3)
-    assert sampler.sample(HostLogits(table), [beside]) == [900]
+    off_boundary = sample_request(
+        0, GenerationJob((1,), 1, sampling=Sampling(1.0, top_k=4)), [], 0.3
+    )
+    assert sampler.sample(HostLogits(table), [off_boundary]) == [900]
 
 
 @pytest.mark.parametrize("method", SamplingMethod)
-def test_a_row_that_is_not_finite_affects_no_other_row(method: SamplingMethod) -> None:
+def test_non_finite_row_does_not_affect_other_rows(method: SamplingMethod) -> None:
     rng = np.random.default_rng(2)
     table = rng.normal(0, 3, (4, 5_000)).astype(np.float32)
     table[1, 4_999] = np.nan
@@ -204,17 +206,17 @@ def test_a_row_that_is_not_finite_affects_no_other_row(method: SamplingMethod) -
         SamplingMethod.TOP_K: Sampling(1.0, top_k=5),
         SamplingMethod.NUCLEUS: Sampling(1.0, top_p=0.1),
     }[method]
-    # The bad logits may be of tokens that an option forbids.
-    hidden = LogitsOptions(bad_word_ids=((4_999,), (17,)))
-    for adjusted in (LogitsOptions(), hidden):
-        job = GenerationJob((1,), 1, sampling=options, logits_options=adjusted)
+    # The non-finite logits may belong to suppressed tokens.
+    suppressed = LogitsOptions(bad_word_ids=((4_999,), (17,)))
+    for options_of_row in (LogitsOptions(), suppressed):
+        job = GenerationJob((1,), 1, sampling=options, logits_options=options_of_row)
         requests = [sample_request(index, job, [], 0.3) for index in range(4)]
-        found = device_sampler(LogitsSpec(5_000, max_candidates=64)).sample(
+        sampled = device_sampler(LogitsSpec(5_000, max_candidates=64)).sample(
             HostLogits(table), requests
         )
-        assert found[1:3] == [None, None]
-        assert found[0] == host_token(table[0], requests[0])
-        assert found[3] == host_token(table[3], requests[3])
+        assert sampled[1:3] == [None, None]
+        assert sampled[0] == host_token(table[0], requests[0])
+        assert sampled[3] == host_token(table[3], requests[3])
 
 
 @pytest.mark.parametrize(
@@ -222,8 +224,8 @@ def test_a_row_that_is_not_finite_affects_no_other_row(method: SamplingMethod) -
     [Sampling(1.0), Sampling(0.7, top_k=40), Sampling(1.3, top_p=0.6), Sampling(1.0, min_p=0.05)],
     ids=str,
 )
-def test_draws_follow_the_distribution(options: Sampling) -> None:
-    """A chi-square test of 20,000 draws in one run."""
+def test_samples_follow_the_distribution(options: Sampling) -> None:
+    """Chi-square test of 20,000 draws in one run."""
     logits = np.random.default_rng(5).normal(0, 3, 500).astype(np.float32)
     spec = LogitsSpec(500, max_candidates=400)
     method = device_sampler(spec).method_of(
@@ -242,36 +244,36 @@ def test_draws_follow_the_distribution(options: Sampling) -> None:
     graph = load_model(build(SamplerVariant(method, gathers_rows=True), spec))
     draws = graph.bind({}).run(inputs)["tokens"]
     assert (draws != UNDECIDED).all()
-    kept, weights = sampling.probabilities(logits, options)
+    candidate_ids, weights = sampling.probabilities(logits, options)
     expected = np.zeros(len(logits))
-    expected[kept] = weights
+    expected[candidate_ids] = weights
     counts = np.bincount(draws, minlength=len(logits))
     assert not counts[expected == 0].any()
-    common = expected * len(draws) >= 5  # the rest share one class
-    seen = np.append(counts[common], counts[~common].sum())
-    wanted = np.append(expected[common], expected[~common].sum()) * len(draws)
-    seen, wanted = seen[wanted > 0], wanted[wanted > 0]
-    statistic = float(((seen - wanted) ** 2 / wanted).sum())
-    # One false alarm in 10,000 seeds; this seed is fixed.
-    assert statistic < chi_square_quantile(len(wanted) - 1)
+    common = expected * len(draws) >= 5  # pool rare tokens into one class
+    observed = np.append(counts[common], counts[~common].sum())
+    expected_counts = np.append(expected[common], expected[~common].sum()) * len(draws)
+    observed, expected_counts = observed[expected_counts > 0], expected_counts[expected_counts > 0]
+    statistic = float(((observed - expected_counts) ** 2 / expected_counts).sum())
+    # False positive rate 1e-4; the seed is fixed.
+    assert statistic < chi_square_quantile(len(expected_counts) - 1)
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_suppressed_tokens_are_never_sampled_and_gathered_rows_match_the_host(type_: int) -> None:
+def test_never_samples_suppressed_tokens_and_gathers_rows_exactly(type_: int) -> None:
     spec = LogitsSpec(300, type_, suppressed=(3, 250))
     table = np.random.default_rng(4).normal(0, 1, (3, 300)).astype(TYPES[type_])
     table[:, [3, 250]] = 9
     expected = table.astype(np.float32)
     expected[:, [3, 250]] = SUPPRESSED_LOGIT
-    taken = DeviceLogits(Tensor.of(table), bind_row_gather(load_model, spec)).rows([0, 2])
-    assert taken.dtype == np.float32
-    np.testing.assert_array_equal(taken, expected[[0, 2]])
+    gathered = DeviceLogits(Tensor.of(table), bind_row_gather(load_model, spec)).rows([0, 2])
+    assert gathered.dtype == np.float32
+    np.testing.assert_array_equal(gathered, expected[[0, 2]])
     requests = [sample_request(index, GenerationJob((1,), 1), [], 0.0) for index in range(3)]
-    found = device_sampler(spec).sample(HostLogits(table), requests)
-    assert found == expected.argmax(1).tolist()
+    sampled = device_sampler(spec).sample(HostLogits(table), requests)
+    assert sampled == expected.argmax(1).tolist()
 
 
-def test_a_failing_graph_leaves_all_rows_to_the_host() -> None:
+def test_failing_graph_falls_back_to_the_host() -> None:
     spec = LogitsSpec(50)
     requests = [sample_request(0, GenerationJob((1,), 1), [], 0.0)]
     logits = HostLogits(np.zeros((1, 50), np.float64))  # the graph expects float32

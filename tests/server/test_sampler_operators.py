@@ -1,4 +1,4 @@
-"""Every operator of the sampling graphs has a CUDA kernel in ONNX Runtime."""
+"""All operators of the sampling graphs have CUDA kernels in ONNX Runtime."""
 
 import onnx
 import pytest
@@ -7,8 +7,8 @@ from onnx import TensorProto
 from server.engine.gpu.sampler_graph import build, build_row_gather
 from server.engine.gpu.sampler_inputs import LogitsSpec, SamplerVariant, SamplingMethod
 
-# Operators with a CUDA kernel in ONNX Runtime: their version at opset 18, and the types that the
-# kernel takes as first input. Source: docs/OperatorKernels.md of microsoft/onnxruntime.
+# Operators with a CUDA kernel in ONNX Runtime: version at opset 18, and the element types
+# of the first input. Source: docs/OperatorKernels.md of microsoft/onnxruntime.
 _NUMBERS = {"FLOAT", "DOUBLE", "INT64"}
 _ANY = {*_NUMBERS, "BOOL", "FLOAT16", "BFLOAT16"}
 CUDA_KERNELS = {
@@ -53,7 +53,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_every_operator_has_a_cuda_kernel(spec: LogitsSpec) -> None:
+def test_all_sampler_operators_have_cuda_kernels(spec: LogitsSpec) -> None:
     flags = [(edits, gathers) for edits in (False, True) for gathers in (False, True)]
     models = [
         build(SamplerVariant(method, *flag), spec) for method in SamplingMethod for flag in flags

@@ -1,4 +1,4 @@
-"""Sampling: exact distributions, and drawn frequencies by a chi-square test."""
+"""Host sampling: exact probabilities, and a chi-square test of sampled frequencies."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ LOGITS = np.log(np.array([0.4, 0.05, 0.3, 0.15, 0.1], np.float32))
         (Sampling(0.5, top_k=2), {0: 16 / 25, 2: 9 / 25}),
     ],
 )
-def test_probabilities(options: Sampling, expected: dict[int, float]) -> None:
+def test_computes_filtered_probabilities(options: Sampling, expected: dict[int, float]) -> None:
     ids, weights = sampling.probabilities(LOGITS, options)
     assert dict(zip(ids.tolist(), weights.tolist(), strict=True)) == pytest.approx(expected, 1e-5)
 
@@ -51,8 +51,8 @@ def test_probabilities(options: Sampling, expected: dict[int, float]) -> None:
     ],
     ids=str,
 )
-def test_draws_follow_transformers_distribution(options: Sampling) -> None:
-    """A chi-square test of 20,000 draws against the reference's probabilities."""
+def test_samples_follow_the_transformers_distribution(options: Sampling) -> None:
+    """Chi-square test of 20,000 draws against the reference probabilities."""
     logits = np.random.default_rng(5).normal(0, 3, 500).astype(np.float32)
     scores = torch.from_numpy(logits)[None]
     ids = torch.zeros(1, 1, dtype=torch.long)
@@ -68,26 +68,26 @@ def test_draws_follow_transformers_distribution(options: Sampling) -> None:
     for warper in warpers:
         scores = warper(ids, scores)
     expected = scores.softmax(-1)[0].double().numpy()
-    kept, weights = sampling.probabilities(logits, options)
+    candidate_ids, weights = sampling.probabilities(logits, options)
     dense = np.zeros_like(expected)
-    dense[kept] = weights
+    dense[candidate_ids] = weights
     np.testing.assert_allclose(dense, expected, atol=1e-6)
 
     generator = np.random.default_rng(7)
     draws = np.array([sampling.sample(logits, options, generator.random()) for _ in range(20_000)])
     counts = np.bincount(draws, minlength=len(logits))
-    common = expected * len(draws) >= 5  # the rest share one class
-    seen = np.append(counts[common], counts[~common].sum())
-    wanted = np.append(expected[common], expected[~common].sum()) * len(draws)
-    seen, wanted = seen[wanted > 0], wanted[wanted > 0]
+    common = expected * len(draws) >= 5  # pool rare tokens into one class
+    observed = np.append(counts[common], counts[~common].sum())
+    expected_counts = np.append(expected[common], expected[~common].sum()) * len(draws)
+    observed, expected_counts = observed[expected_counts > 0], expected_counts[expected_counts > 0]
     assert not counts[expected == 0].any()
-    statistic = float(((seen - wanted) ** 2 / wanted).sum())
-    # One false alarm in 10,000 seeds; this seed is fixed.
-    assert statistic < chi_square_quantile(len(wanted) - 1)
+    statistic = float(((observed - expected_counts) ** 2 / expected_counts).sum())
+    # False positive rate 1e-4; the seed is fixed.
+    assert statistic < chi_square_quantile(len(expected_counts) - 1)
 
 
 def chi_square_quantile(freedom: int) -> float:
-    """The 0.9999 quantile, after Wilson and Hilferty 1931."""
+    """The 0.9999 quantile (Wilson-Hilferty approximation)."""
     if freedom == 0:
         return 1e-9
     third = 2 / (9 * freedom)
@@ -95,13 +95,13 @@ def chi_square_quantile(freedom: int) -> float:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_has_no_greedy_token(bad: float) -> None:
+def test_greedy_returns_no_token_for_non_finite_logits(bad: float) -> None:
     logits = np.stack([LOGITS, LOGITS])
     logits[1, 2] = bad
     assert greedy(logits) == [0, None]
 
 
-def test_log_probabilities_of_tokens() -> None:
+def test_computes_token_logprobs() -> None:
     logprob = sampling.token_logprob(LOGITS, 3, 2)
     assert logprob.logprob == pytest.approx(np.log(0.15), abs=1e-6)
     assert [id_ for id_, _ in logprob.top] == [0, 2]
@@ -116,20 +116,20 @@ def test_log_probabilities_of_tokens() -> None:
     levels=st.sampled_from([2, 50, 10_000]),
     forbidden=st.floats(0, 1),
 )
-def test_top_indices_are_sorted(
+def test_top_indices_match_a_full_sort(
     size: int, count: int, seed: int, levels: int, forbidden: float
 ) -> None:
-    """With ties, and with many values of -inf."""
+    """Rows have ties and many -inf values."""
     rng = np.random.default_rng(seed)
     row = rng.integers(0, levels, size).astype(np.float32)
     row[rng.random(size) < forbidden] = -np.inf
-    found = host_ops.top_indices(row, count)
-    assert len(set(found.tolist())) == min(count, size)
-    np.testing.assert_array_equal(row[found], np.sort(row)[::-1][:count])
+    top = host_ops.top_indices(row, count)
+    assert len(set(top.tolist())) == min(count, size)
+    np.testing.assert_array_equal(row[top], np.sort(row)[::-1][:count])
 
 
-def test_top_tokens_leave_out_impossible_ones() -> None:
+def test_top_tokens_omit_tokens_with_zero_probability() -> None:
     row = np.where(np.arange(500) % 100 == 0, 1.0, -np.inf).astype(np.float32)
-    found = host_ops.top_tokens(row, 20, host_ops.log_sum_exp(row))
-    assert found.tokens == [0, 100, 200, 300, 400]
-    assert found.logprobs == pytest.approx([np.log(1 / 5)] * 5)
+    top = host_ops.top_tokens(row, 20, host_ops.log_sum_exp(row))
+    assert top.tokens == [0, 100, 200, 300, 400]
+    assert top.logprobs == pytest.approx([np.log(1 / 5)] * 5)

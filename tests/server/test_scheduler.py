@@ -1,4 +1,4 @@
-"""Property tests of the scheduler and of slot accounting."""
+"""Property tests of the scheduler and of the slot table."""
 
 from dataclasses import dataclass, replace
 
@@ -54,20 +54,19 @@ def situations(draw):
 
 
 @given(situations())
-def test_a_plan_stays_within_limits_and_slot_order(situation) -> None:
+def test_plan_respects_limits_and_slot_order(situation) -> None:
     waiting, running, bounds = situation
     plan = schedule(waiting, running, bounds)
     by_id = {item.id: item for item in (*waiting, *running)}
-    kept = running
     admitted = [by_id[id_] for id_ in plan.admit]
-    assert sum(1 + item.num_reserved_slots for item in (*kept, *admitted)) <= bounds.num_slots
-    assert set(plan.decode) == {item.id for item in kept if is_decodable(item)}
+    assert sum(1 + item.num_reserved_slots for item in (*running, *admitted)) <= bounds.num_slots
+    assert set(plan.decode) == {item.id for item in running if is_decodable(item)}
     chunks = [chunk for batch in plan.prefill for chunk in batch]
     assert not {chunk.id for chunk in chunks} & set(plan.decode)
     assert sum(chunk.num_tokens for chunk in chunks) <= max(
         bounds.max_batched_tokens - len(plan.decode), bounds.min_chunk
     )
-    order = [item.id for item in kept] + list(plan.admit)
+    order = [item.id for item in running] + list(plan.admit)
     split = [c for c in chunks if c.num_tokens < by_id[c.id].num_remaining_tokens]
     assert len(split) <= 1
     if split:
@@ -79,8 +78,8 @@ def test_a_plan_stays_within_limits_and_slot_order(situation) -> None:
 
 
 @given(st.lists(items))
-def test_cancelled_and_late_sequences_are_overdue(listed) -> None:
-    numbered = [replace(item, id=index) for index, item in enumerate(listed)]
+def test_cancelled_and_expired_sequences_are_overdue(drawn_items) -> None:
+    numbered = [replace(item, id=index) for index, item in enumerate(drawn_items)]
     for item in numbered:
         is_late = item.deadline is not None and item.deadline <= 5.0
         assert (item.id in sequences_to_end(numbered, 5.0)) == (
@@ -89,7 +88,7 @@ def test_cancelled_and_late_sequences_are_overdue(listed) -> None:
 
 
 @given(situations())
-def test_a_step_with_work_does_something(situation) -> None:
+def test_step_with_work_makes_progress(situation) -> None:
     waiting, running, bounds = situation
     waiting = [item for item in waiting if item.num_reserved_slots < bounds.num_slots]
     plan = schedule(waiting, running, bounds)
@@ -107,8 +106,8 @@ def test_sources_of_similar_length_share_an_encoder_run(lengths) -> None:
         assert max(sizes) * len(sizes) <= 1.25 * sum(sizes)
 
 
-class Slots(RuleBasedStateMachine):
-    """The table against slots whose contents are really copied."""
+class SlotTableMachine(RuleBasedStateMachine):
+    """Compares the slot table with a model that copies slot contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,4 +161,4 @@ class Slots(RuleBasedStateMachine):
             assert self.contents[slot] == id_ == self.contents[self.table.slot_of(id_)]
 
 
-TestSlots = Slots.TestCase
+TestSlots = SlotTableMachine.TestCase

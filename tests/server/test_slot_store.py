@@ -1,4 +1,4 @@
-"""The cache room: slots and tokens stay accounted for, and a wrong account is found."""
+"""Slot accounting: the slot store stays consistent, and its check finds corruption."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from server.engine.requests.lifecycle import Event
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.host_memory import HostMemory
 from tests.server.fake_backend import decode_spec
-from tests.server.generating import bench, job
+from tests.server.worker_harness import make_harness, make_job
 
 NUM_SLOTS, MAX_LENGTH = 4, 48
 
@@ -27,8 +27,8 @@ def empty_store(*, is_recurrent: bool = False) -> SlotStore:
     return SlotStore(cache, NUM_SLOTS, MAX_LENGTH)
 
 
-class Store(RuleBasedStateMachine):
-    """Sequences come, read tokens, fork, fail or finish in any order."""
+class SlotStoreMachine(RuleBasedStateMachine):
+    """Sequences are admitted, prefilled, forked, failed or finished in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Store(RuleBasedStateMachine):
     @precondition(lambda self: len(self.store.running) < NUM_SLOTS)
     @rule(length=st.integers(1, MAX_LENGTH), first=st.integers(1, 3))
     def admit(self, length, first) -> None:
-        sequence = DecodingSequence.first_of(self.next_id, job([first] * length, 1))
+        sequence = DecodingSequence.first_of(self.next_id, make_job([first] * length, 1))
         self.store.match_prefixes([sequence])
         reused = sequence.num_cached_tokens
         assert reused == 0 or MIN_REUSED_TOKENS <= reused < length
@@ -50,7 +50,7 @@ class Store(RuleBasedStateMachine):
 
     @precondition(lambda self: self.store.running)
     @rule(data=st.data())
-    def read_all(self, data) -> None:
+    def prefill(self, data) -> None:
         sequence = data.draw(st.sampled_from(self.store.running))
         sequence.num_cached_tokens = len(sequence.tokens)
 
@@ -87,7 +87,7 @@ class Store(RuleBasedStateMachine):
         assert slots == list(range(len(slots)))
 
 
-TestStore = Store.TestCase
+TestStore = SlotStoreMachine.TestCase
 TestStore.settings = settings(deadline=None, max_examples=60)
 
 
@@ -127,9 +127,9 @@ def _swap_owners(store: Any) -> None:
         _swap_owners,
     ],
 )
-def test_a_wrong_account_is_found(damage: Callable[[SlotStore], None]) -> None:
+def test_check_detects_corrupted_accounting(damage: Callable[[SlotStore], None]) -> None:
     store = empty_store()
-    sequences = [DecodingSequence.first_of(id_, job([5] * 40, 1)) for id_ in range(3)]
+    sequences = [DecodingSequence.first_of(id_, make_job([5] * 40, 1)) for id_ in range(3)]
     for sequence in sequences:
         sequence.on(Event.PREFILL)
         store.admit(sequence)
@@ -141,11 +141,11 @@ def test_a_wrong_account_is_found(damage: Callable[[SlotStore], None]) -> None:
         store.check()
 
 
-def test_a_lost_sequence_is_found() -> None:
-    one = bench()
-    one.submit(1, replace(job([5, 6], 20), eos=frozenset()))
-    one.step()
-    worker: Any = one.worker
+def test_check_detects_a_lost_sequence() -> None:
+    harness = make_harness()
+    harness.submit(1, replace(make_job([5, 6], 20), eos=frozenset()))
+    harness.step()
+    worker: Any = harness.worker
     worker.check()
     worker._jobs._groups.clear()
     with pytest.raises(RuntimeError):
@@ -153,10 +153,10 @@ def test_a_lost_sequence_is_found() -> None:
 
 
 @given(length=st.integers(1, MAX_LENGTH))
-def test_a_prefix_is_kept_if_it_is_long_and_did_not_fail(length: int) -> None:
+def test_caches_long_prefixes_of_sequences_that_did_not_fail(length: int) -> None:
     for event in (Event.FINISH, Event.FAIL):
         store = empty_store()
-        sequence = DecodingSequence.first_of(0, job([5] * length, 1))
+        sequence = DecodingSequence.first_of(0, make_job([5] * length, 1))
         sequence.on(Event.PREFILL)
         store.admit(sequence)
         sequence.num_cached_tokens = length

@@ -1,4 +1,4 @@
-"""Starting: bundles that are damaged, devices that are missing."""
+"""Startup errors: damaged bundles, missing devices, invalid options."""
 
 import hashlib
 import json
@@ -21,23 +21,23 @@ from tests.serving import server_process
 VICTIM = "tiny-decoder"
 
 
-def _flip_a_byte(bundle: Path) -> None:
+def _flip_byte(bundle: Path) -> None:
     path = bundle / "decode.onnx"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def _remove_the_tokenizer(bundle: Path) -> None:
+def _remove_tokenizer(bundle: Path) -> None:
     (bundle / "tokenizer.json").unlink()
 
 
-def _truncate_the_weights(bundle: Path) -> None:
+def _truncate_weights(bundle: Path) -> None:
     path = next(bundle.glob("*.data"))
     os.truncate(path, path.stat().st_size // 2)
 
 
-def _link_out(bundle: Path) -> None:
+def _symlink_outside(bundle: Path) -> None:
     path = bundle / "tokenizer.json"
     outside = bundle.parents[2] / "outside.json"
     shutil.move(path, outside)
@@ -52,7 +52,7 @@ def _rename(bundle: Path, name: str) -> None:
     _edit(lambda manifest: manifest.update(name=name))(bundle)
 
 
-def _cut_the_manifest(bundle: Path) -> None:
+def _truncate_manifest(bundle: Path) -> None:
     (bundle / "bundle.json").write_text("{")
 
 
@@ -67,31 +67,31 @@ def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
 
 
 def _graph(change: Callable[[onnx.ModelProto], None]) -> Callable[[Path], None]:
-    """Changes the graph, and lists its new hash: what is in it must give it away."""
+    """Changes the graph and updates its hash in the manifest, so only the content is wrong."""
 
     def damage(bundle: Path) -> None:
         path = bundle / "decode.onnx"
         model = onnx.load(str(path), load_external_data=False)
         change(model)
         path.write_bytes(model.SerializeToString())
-        _list(bundle, path)
+        _add_to_manifest(bundle, path)
 
     return damage
 
 
-def _list(bundle: Path, path: Path) -> None:
-    def record(manifest: dict[str, Any]) -> None:
+def _add_to_manifest(bundle: Path, path: Path) -> None:
+    def add_row(manifest: dict[str, Any]) -> None:
         name = path.relative_to(bundle).as_posix()
         manifest["files"] = [file for file in manifest["files"] if file["path"] != name]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         row = {"path": name, "size": path.stat().st_size, "sha256": digest}
         manifest["files"].append(row)
 
-    _edit(record)(bundle)
+    _edit(add_row)(bundle)
 
 
-def _outside() -> onnx.TensorProto:
-    """A tensor whose data are in a file that no bundle has."""
+def _tensor_outside_the_bundle() -> onnx.TensorProto:
+    """A tensor with external data outside the bundle."""
     tensor = onnx.TensorProto(name="evil", data_type=onnx.TensorProto.FLOAT, dims=[1])
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="../../secret")
@@ -99,30 +99,32 @@ def _outside() -> onnx.TensorProto:
 
 
 def _initializer(model: onnx.ModelProto) -> None:
-    model.graph.initializer.append(_outside())
+    model.graph.initializer.append(_tensor_outside_the_bundle())
 
 
 def _sparse(model: onnx.ModelProto) -> None:
-    model.graph.sparse_initializer.add().values.CopyFrom(_outside())
+    model.graph.sparse_initializer.add().values.CopyFrom(_tensor_outside_the_bundle())
 
 
 def _attribute(model: onnx.ModelProto) -> None:
-    model.graph.node.append(onnx.helper.make_node("Constant", [], ["evil"], value=_outside()))
+    model.graph.node.append(
+        onnx.helper.make_node("Constant", [], ["evil"], value=_tensor_outside_the_bundle())
+    )
 
 
 def _subgraph(model: onnx.ModelProto) -> None:
-    inner = onnx.GraphProto(name="inner", initializer=[_outside()])
+    inner = onnx.GraphProto(name="inner", initializer=[_tensor_outside_the_bundle()])
     node = onnx.helper.make_node("If", ["evil"], ["evil"], then_branch=inner, else_branch=inner)
     model.graph.node.append(node)
 
 
 def _function(model: onnx.ModelProto) -> None:
-    node = onnx.helper.make_node("Constant", [], ["evil"], value=_outside())
+    node = onnx.helper.make_node("Constant", [], ["evil"], value=_tensor_outside_the_bundle())
     model.functions.add(name="evil", domain="", output=["evil"], node=[node])
 
 
 def _function_default(model: onnx.ModelProto) -> None:
-    attribute = onnx.helper.make_attribute("evil", _outside())
+    attribute = onnx.helper.make_attribute("evil", _tensor_outside_the_bundle())
     model.functions.add(name="evil", attribute_proto=[attribute])
 
 
@@ -134,17 +136,17 @@ def _operator(name: str, domain: str) -> Callable[[onnx.ModelProto], None]:
 
 
 def _memory_address(bundle: Path) -> None:
-    """A file whose path ONNX Runtime takes for an address in memory."""
+    """Adds a file whose path ONNX Runtime interprets as a memory address."""
     path = bundle / "*" / "_ORT_MEM_ADDR_" / "*"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"1234")
-    _list(bundle, path)
+    _add_to_manifest(bundle, path)
 
 
-def _no_model(bundle: Path) -> None:
+def _invalid_model(bundle: Path) -> None:
     path = bundle / "decode.onnx"
     path.write_bytes(b"\xff" * 99)
-    _list(bundle, path)
+    _add_to_manifest(bundle, path)
 
 
 def _pipe_as_manifest(bundle: Path) -> None:
@@ -152,13 +154,13 @@ def _pipe_as_manifest(bundle: Path) -> None:
     os.mkfifo(bundle / "bundle.json")
 
 
-def _link_the_manifest(bundle: Path) -> None:
+def _symlink_manifest(bundle: Path) -> None:
     path = bundle / "bundle.json"
     path.symlink_to(path.rename(bundle.parents[2] / f"{bundle.parent.name}.json"))
 
 
-def _say(key: str) -> Callable[[Path], None]:
-    """Says one key of the manifest twice."""
+def _duplicate_key(key: str) -> Callable[[Path], None]:
+    """Adds a duplicate of a manifest key."""
 
     def damage(bundle: Path) -> None:
         path = bundle / "bundle.json"
@@ -167,7 +169,7 @@ def _say(key: str) -> Callable[[Path], None]:
     return damage
 
 
-def _write_the_manifest(text: str) -> Callable[[Path], object]:
+def _write_manifest(text: str) -> Callable[[Path], object]:
     return lambda bundle: (bundle / "bundle.json").write_text(text)
 
 
@@ -175,11 +177,11 @@ Damage = Callable[[Path], object]
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "manifest is a pipe": (_pipe_as_manifest, "bundle.json: is not a regular file"),
-    "manifest is a link": (_link_the_manifest, "bundle.json: is a link"),
-    "manifest too large": (_write_the_manifest(" " * (5 << 20)), "larger than 4194304 bytes"),
-    "deep nesting": (_write_the_manifest('{"labels":' + "[" * 200_000), "bundle.json"),
-    "deep nesting of unknown": (_write_the_manifest('{"a":' * 200_000), "bundle.json"),
-    "duplicate key": (_say("license"), "duplicate key 'license'"),
+    "manifest is a link": (_symlink_manifest, "bundle.json: is a link"),
+    "manifest too large": (_write_manifest(" " * (5 << 20)), "larger than 4194304 bytes"),
+    "deep nesting": (_write_manifest('{"labels":' + "[" * 200_000), "bundle.json"),
+    "deep nesting of unknown": (_write_manifest('{"a":' * 200_000), "bundle.json"),
+    "duplicate key": (_duplicate_key("license"), "duplicate key 'license'"),
     "many files": (
         _edit(
             lambda m: m["files"].extend(
@@ -208,7 +210,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "unlisted link": (lambda b: (b / "lib").symlink_to("/usr/lib"), "'lib' is not listed"),
     "address in memory": (_memory_address, "'*/_ORT_MEM_ADDR_/*' is not a plain path"),
     "not a model": (
-        _no_model,
+        _invalid_model,
         "'decode.onnx' is not an ONNX model",
     ),
     **{
@@ -217,10 +219,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     },
     "operators of a library": (_graph(_operator("Evil", "evil.ops")), "operators of 'evil.ops'"),
     "operator that reads": (_graph(_operator("EPContext", "com.microsoft")), "EPContext"),
-    "hash": (_flip_a_byte, "decode.onnx"),
-    "missing file": (_remove_the_tokenizer, "tokenizer.json"),
-    "truncated": (_truncate_the_weights, ".data"),
-    "symbolic link": (_link_out, "tokenizer.json"),
+    "hash": (_flip_byte, "decode.onnx"),
+    "missing file": (_remove_tokenizer, "tokenizer.json"),
+    "truncated": (_truncate_weights, ".data"),
+    "symbolic link": (_symlink_outside, "tokenizer.json"),
     "hard link": (_hard_link, "tokenizer.json"),
     "path outside": (
         _edit(lambda m: m["files"].append({"path": "../x", "size": 1, "sha256": "0" * 64})),
@@ -238,11 +240,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "wrong type": (_edit(lambda m: m["dimensions"].update(num_layers="two")), "num_layers"),
     "future format": (_edit(lambda m: m.update(format_version=99)), "format_version 99"),
     "other name": (_edit(lambda m: m.update(name="../evil")), "'../evil'"),
-    "not JSON": (_cut_the_manifest, "bundle.json"),
+    "not JSON": (_truncate_manifest, "bundle.json"),
 }
 
 
-def test_damaged_bundles_are_refused_by_name_and_the_others_served(
+def test_rejects_damaged_bundles_by_name_and_serves_the_others(
     tiny_bundles: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "root" / "bundles"
@@ -282,16 +284,16 @@ def test_damaged_bundles_are_refused_by_name_and_the_others_served(
         (["--metrics", "nowhere"], "address 'nowhere' is not HOST:PORT"),
     ],
 )
-def test_what_cannot_be_had_is_an_error_at_start(tiny_bundles, options, message) -> None:
+def test_unavailable_options_fail_startup(tiny_bundles, options, message) -> None:
     command = [sys.executable, "-m", "server", "--bundles", str(tiny_bundles)]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert message in done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert completed.returncode == 1
+    assert message in completed.stderr
 
 
-def test_no_bundle_at_all_is_an_error_at_start(tmp_path: Path) -> None:
+def test_missing_bundles_fail_startup(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "server", "--bundles", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert "no bundle" in done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert completed.returncode == 1
+    assert "no bundle" in completed.stderr

@@ -1,4 +1,4 @@
-"""Text as it grows: no broken character, no text past a stop string."""
+"""Incremental detokenization, stop strings and chat templates."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ from server.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def bytes_tokenizer(tmp_path_factory) -> Tokenizer:
-    """One token per byte: characters beyond ASCII always take several tokens."""
+    """One token per byte, so non-ASCII characters take several tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     library = HuggingFaceTokenizer(models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -26,11 +26,11 @@ def bytes_tokenizer(tmp_path_factory) -> Tokenizer:
 
 @settings(max_examples=300)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
-def test_pieces_joined_are_the_text(bytes_tokenizer, text) -> None:
+def test_joined_chunks_equal_the_text(bytes_tokenizer, text) -> None:
     text = text.rstrip("\ufffd")
     stream = bytes_tokenizer.detokenizer()
-    pieces = [stream.push(id_) for id_ in bytes_tokenizer.encode([text])[0]]
-    assert "".join(pieces) + stream.finish() == text
+    chunks = [stream.push(id_) for id_ in bytes_tokenizer.encode([text])[0]]
+    assert "".join(chunks) + stream.finish() == text
 
 
 @settings(max_examples=300)
@@ -38,7 +38,7 @@ def test_pieces_joined_are_the_text(bytes_tokenizer, text) -> None:
     text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")),
     cut=st.integers(0, 200),
 )
-def test_no_piece_has_a_broken_character(bytes_tokenizer, text, cut) -> None:
+def test_chunks_contain_no_partial_characters(bytes_tokenizer, text, cut) -> None:
     ids = bytes_tokenizer.encode([text])[0][:cut]
     stream = bytes_tokenizer.detokenizer()
     joined = "".join(stream.push(id_) for id_ in ids) + stream.finish()
@@ -48,29 +48,29 @@ def test_no_piece_has_a_broken_character(bytes_tokenizer, text, cut) -> None:
 
 
 @given(
-    pieces=st.lists(st.text("abc", max_size=4), max_size=12),
+    chunks=st.lists(st.text("abc", max_size=4), max_size=12),
     stops=st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
 )
-def test_text_ends_just_before_the_first_stop(pieces, stops) -> None:
+def test_text_ends_before_the_first_stop_string(chunks, stops) -> None:
     matcher = StopStrings(stops)
-    shown, fed = "", ""
-    for piece in pieces:
-        fed += piece
-        shown += matcher.push(piece)
+    released, pushed = "", ""
+    for chunk in chunks:
+        pushed += chunk
+        released += matcher.push(chunk)
         if matcher.is_matched:
             break
-    shown += matcher.finish()
-    found = [fed.find(stop) for stop in stops if stop in fed]
-    assert matcher.is_matched == bool(found)
-    assert shown == (fed[: min(found)] if found else fed)
+    released += matcher.finish()
+    stop_positions = [pushed.find(stop) for stop in stops if stop in pushed]
+    assert matcher.is_matched == bool(stop_positions)
+    assert released == (pushed[: min(stop_positions)] if stop_positions else pushed)
 
 
-def test_text_that_can_no_longer_be_a_stop_is_shown_at_once() -> None:
+def test_releases_text_once_no_stop_string_can_match() -> None:
     matcher = StopStrings(["</end>"])
-    assert [matcher.push(piece) for piece in ("a <", "/e", "x", "y")] == ["a ", "", "</ex", "y"]
+    assert [matcher.push(chunk) for chunk in ("a <", "/e", "x", "y")] == ["a ", "", "</ex", "y"]
 
 
-def test_a_template_renders_and_refuses() -> None:
+def test_template_renders_or_raises() -> None:
     template = ChatTemplate(
         "{% for m in messages %}{% if m.role == 'assistant' %}{{ raise_exception('no turns') }}"
         "{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -82,7 +82,7 @@ def test_a_template_renders_and_refuses() -> None:
         template.render([Message("assistant", "Hi")])
 
 
-def test_a_template_cannot_reach_the_interpreter() -> None:
+def test_template_cannot_access_the_interpreter() -> None:
     template = ChatTemplate("{{ ''.__class__.__mro__[1].__subclasses__() }}", {})
     with pytest.raises(InvalidArgumentError, match="unsafe"):
         template.render([Message("user", "Hi")])

@@ -1,4 +1,4 @@
-"""Encoder-decoders of transformers, served: languages, forced tokens, and the two calls."""
+"""Encoder-decoders from transformers: languages, forced tokens, Generate and Translate."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +33,8 @@ TEXT = "w7 w9 w11 w13"
 NUM_TOKENS = 12
 
 
-def with_ends(folder: Path, *prefix: str, added: tuple[str, ...] = ()) -> None:
-    """Has the tokenizer in ``folder`` put ``prefix`` before a text and [SEP] after it."""
+def add_special_tokens(folder: Path, *prefix: str, added: tuple[str, ...] = ()) -> None:
+    """Makes the tokenizer in ``folder`` add ``prefix`` before a text and [SEP] after it."""
     path = str(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(path)
     tokenizer.add_special_tokens([*added])
@@ -60,17 +60,17 @@ def client(models: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     for name, model in models.items():
         save(model, root / name)
         if name == "many":
-            with_ends(root / name, "en_XX", added=tuple(LANGUAGES))
+            add_special_tokens(root / name, "en_XX", added=tuple(LANGUAGES))
         else:
-            with_ends(root / name)
+            add_special_tokens(root / name)
             edit_json(root / name / "generation_config.json", forced_bos_token_id=0)
         write_bundle(load_checkpoint(str(root / name)), root / "bundles", name=name)
     with server_process(root / "bundles") as server, Client(server.target) as client:
         yield client
 
 
-def expected(model: Any, source: list[int], *first: int) -> tuple[int, ...]:
-    """What transformers generates greedily behind its start and the forced ``first`` tokens."""
+def reference_ids(model: Any, source: list[int], *first: int) -> tuple[int, ...]:
+    """Greedy output of transformers after the start token and the forced ``first`` tokens."""
     ids = [EOS, *first]
     while len(ids) < NUM_TOKENS + 1 + len(first):
         with torch.no_grad():
@@ -89,7 +89,9 @@ def source(language: str | None) -> list[int]:
 
 @pytest.mark.parametrize("target", ["pt_BR", "fr_XX"])
 @pytest.mark.parametrize("own", ["", "fr_XX"])
-def test_languages(client: Client, models: dict[str, Any], own: str, target: str) -> None:
+def test_translates_between_languages(
+    client: Client, models: dict[str, Any], own: str, target: str
+) -> None:
     result = client.translate(
         "many",
         TEXT,
@@ -98,8 +100,8 @@ def test_languages(client: Client, models: dict[str, Any], own: str, target: str
         max_new_tokens=NUM_TOKENS,
         token_ids=True,
     )
-    wanted = expected(models["many"], source(own or "en_XX"), LANGUAGES[target])
-    assert result.outputs[0].token_ids == wanted
+    expected_ids = reference_ids(models["many"], source(own or "en_XX"), LANGUAGES[target])
+    assert result.outputs[0].token_ids == expected_ids
 
 
 @pytest.mark.parametrize(
@@ -110,35 +112,35 @@ def test_languages(client: Client, models: dict[str, Any], own: str, target: str
         ({"target_language": "pt_BR", "source_language": "xx_XX"}, "source_language"),
     ],
 )
-def test_a_language_must_be_known(client: Client, languages: dict[str, str], field: str) -> None:
+def test_rejects_unknown_languages(client: Client, languages: dict[str, str], field: str) -> None:
     with pytest.raises(TriuneError, match="en_XX, pt_BR, fr_XX") as error:
         client.translate("many", TEXT, **languages)  # type: ignore[arg-type]
     assert field in str(error.value)
 
 
-def test_a_model_says_its_languages(client: Client) -> None:
+def test_model_metadata_lists_languages(client: Client) -> None:
     assert client.get_model("many").languages == tuple(LANGUAGES)
     assert client.get_model("summary").languages == ()
 
 
-def test_an_encoder_decoder_generates(client: Client, models: dict[str, Any]) -> None:
-    wanted = expected(models["summary"], source(None), 0)
+def test_generate_accepts_encoder_decoders(client: Client, models: dict[str, Any]) -> None:
+    expected_ids = reference_ids(models["summary"], source(None), 0)
     options: Any = {"max_new_tokens": NUM_TOKENS, "token_ids": True}
-    assert client.generate("summary", TEXT, **options).outputs[0].token_ids == wanted
+    assert client.generate("summary", TEXT, **options).outputs[0].token_ids == expected_ids
     by_ids = client.generate("summary", token_inputs=[source(None)], **options)
-    assert by_ids.outputs[0].token_ids == wanted
-    pieces = list(client.generate_stream("summary", TEXT, **options))
-    assert tuple(id_ for piece in pieces for id_ in piece.token_ids) == wanted
+    assert by_ids.outputs[0].token_ids == expected_ids
+    chunks = list(client.generate_stream("summary", TEXT, **options))
+    assert tuple(id_ for chunk in chunks for id_ in chunk.token_ids) == expected_ids
 
 
 @pytest.mark.parametrize("length", [1, 3, 5, 11])
-def test_a_prefix_is_as_long_as_it_likes(
+def test_accepts_prefixes_of_any_length(
     client: Client, models: dict[str, Any], length: int
 ) -> None:
-    """Longer than the source, too: of which one run reads no more."""
+    """Includes prefixes longer than the source, which need several prefill runs."""
     words = [f"w{30 - index}" for index in range(length)]
     ids = [WORDS.index(word) for word in words]
-    wanted = expected(models["summary"], source(None), 0, *ids)
+    expected_ids = reference_ids(models["summary"], source(None), 0, *ids)
     output = client.generate(
         "summary",
         TEXT,
@@ -146,10 +148,10 @@ def test_a_prefix_is_as_long_as_it_likes(
         max_new_tokens=NUM_TOKENS,
         token_ids=True,
     ).outputs[0]
-    assert output.token_ids[-len(wanted) :] == wanted
+    assert output.token_ids[-len(expected_ids) :] == expected_ids
 
 
-def test_each_call_refuses_the_models_of_the_other(client: Client) -> None:
+def test_generate_and_translate_reject_each_others_models(client: Client) -> None:
     with pytest.raises(TriuneError, match="Generate"):
         client.translate("summary", TEXT)
     with pytest.raises(TriuneError, match="Translate"):

@@ -1,4 +1,4 @@
-"""Time that is over: in the queue, while a prompt is read, while tokens come."""
+"""Deadlines and time limits in the queue, during prefill and during decode."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,92 +13,96 @@ from server.errors import InvalidArgumentError
 from server.service.generation_options import StoppingOptions, check_stopping
 from server.service.time_limit import finish_by
 from tests.server.fake_backend import reference
-from tests.server.generating import bench, job
-from tests.server.test_branching import NUM_SLOTS, jobs, run_alone
+from tests.server.test_forking import NUM_SLOTS, generation_jobs, run_alone
+from tests.server.worker_harness import make_harness, make_job
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=st.lists(
-        st.tuples(jobs(), st.none() | st.integers(0, 14), st.booleans()), min_size=1, max_size=8
+        st.tuples(generation_jobs(), st.none() | st.integers(0, 14), st.booleans()),
+        min_size=1,
+        max_size=8,
     ),
     has_source=st.booleans(),
 )
-def test_whatever_ends_at_any_time_frees_its_slots(mixed_jobs, has_source) -> None:
-    """One second a step. Some have a deadline, some a time limit; the rest is as if alone."""
-    mixed = bench(num_slots=NUM_SLOTS, has_source=has_source)
-    for id_, (one, at, is_partial) in enumerate(mixed_jobs):
-        times = {"finish_by" if is_partial else "deadline": None if at is None else float(at)}
-        mixed.submit(id_, replace(one, source=(7, 8) if has_source else (), **times))
-    while mixed.worker.has_work:
-        mixed.step()
-        mixed.clock.now += 1.0
-    assert mixed.worker.stats.num_running == mixed.worker.stats.num_waiting == 0
-    for id_, (one, at, is_partial) in enumerate(mixed_jobs):
-        assert [updates.is_last for updates in mixed.updates if updates.id == id_].count(True) == 1
-        plain = replace(one, source=(7, 8) if has_source else ())
-        alone = run_alone(plain, has_source=has_source)
-        outcomes = {end.outcome for end in mixed.ends_of(id_).values()}
+def test_deadline_or_time_limit_at_any_step_frees_slots(mixed_jobs, has_source) -> None:
+    """Each step takes 1 s. Jobs without a limit give the same output as alone."""
+    batched = make_harness(num_slots=NUM_SLOTS, has_source=has_source)
+    for id_, (job, limit, is_partial) in enumerate(mixed_jobs):
+        times = {"finish_by" if is_partial else "deadline": None if limit is None else float(limit)}
+        batched.submit(id_, replace(job, source=(7, 8) if has_source else (), **times))
+    while batched.worker.has_work:
+        batched.step()
+        batched.clock.now += 1.0
+    assert batched.worker.stats.num_running == batched.worker.stats.num_waiting == 0
+    for id_, (job, limit, is_partial) in enumerate(mixed_jobs):
+        assert [updates.is_last for updates in batched.updates if updates.id == id_].count(
+            True
+        ) == 1
+        expected_job = replace(job, source=(7, 8) if has_source else ())
+        alone = run_alone(expected_job, has_source=has_source)
+        outcomes = {end.outcome for end in batched.completions_of(id_).values()}
         cut = Outcome.TIME_LIMIT if is_partial else Outcome.DEADLINE
-        if at is not None and is_partial and one.beams is not None:
-            continue  # what is best so far may have ended by itself, and not be the best of all
-        if at is None or cut not in outcomes:
-            assert mixed.tokens_of(id_) == alone.tokens_of(0)
-        elif one.beams is None:
-            told = mixed.tokens_of(id_)
-            assert told == alone.tokens_of(0)[: len(told)]
+        if limit is not None and is_partial and job.beams is not None:
+            continue  # the best hypothesis so far need not be the final best
+        if limit is None or cut not in outcomes:
+            assert batched.tokens_of(id_) == alone.tokens_of(0)
+        elif job.beams is None:
+            tokens = batched.tokens_of(id_)
+            assert tokens == alone.tokens_of(0)[: len(tokens)]
 
 
-def test_a_time_limit_ends_a_text_with_what_there_is() -> None:
-    one = bench()
-    one.submit(1, replace(job([5, 6, 7], 20), eos=frozenset(), finish_by=3.0))
-    while one.worker.has_work:
-        one.step()
-        one.clock.now += 1.0
-    assert one.outcomes[1] == [Outcome.TIME_LIMIT]
-    assert one.tokens_of(1) == reference([5, 6, 7], 3, eos=-1)
+def test_time_limit_returns_partial_output() -> None:
+    harness = make_harness()
+    harness.submit(1, replace(make_job([5, 6, 7], 20), eos=frozenset(), finish_by=3.0))
+    while harness.worker.has_work:
+        harness.step()
+        harness.clock.now += 1.0
+    assert harness.outcomes[1] == [Outcome.TIME_LIMIT]
+    assert harness.tokens_of(1) == reference([5, 6, 7], 3, eos=-1)
 
 
-def test_a_search_that_runs_out_of_time_tells_its_best_so_far() -> None:
-    wanted = replace(job([5, 6], 20), eos=frozenset(), beams=Beams(3), num_outputs=2)
-    one = bench()
-    one.submit(1, replace(wanted, finish_by=4.0))
-    while one.worker.has_work:
-        one.step()
-        one.clock.now += 1.0
-    shorter = run_alone(replace(wanted, max_new_tokens=4))
+def test_timed_out_beam_search_returns_its_best_so_far() -> None:
+    job = replace(make_job([5, 6], 20), eos=frozenset(), beams=Beams(3), num_outputs=2)
+    harness = make_harness()
+    harness.submit(1, replace(job, finish_by=4.0))
+    while harness.worker.has_work:
+        harness.step()
+        harness.clock.now += 1.0
+    shorter = run_alone(replace(job, max_new_tokens=4))
     for output in range(2):
-        assert one.ends_of(1)[output].outcome == Outcome.TIME_LIMIT
-        assert one.tokens_of(1, output) == shorter.tokens_of(0, output)
+        assert harness.completions_of(1)[output].outcome == Outcome.TIME_LIMIT
+        assert harness.tokens_of(1, output) == shorter.tokens_of(0, output)
 
 
 @pytest.mark.parametrize("limit", ["deadline", "finish_by"])
 @pytest.mark.parametrize(
     "change", [{}, {"beams": Beams(2)}, {"sampling": Sampling(1.0), "num_outputs": 2}]
 )
-def test_what_expires_in_the_queue_costs_no_run(limit, change) -> None:
-    one = bench()
-    one.clock.now = 10.0
+def test_jobs_that_expire_in_the_queue_are_never_run(limit, change) -> None:
+    harness = make_harness()
+    harness.clock.now = 10.0
     options: dict[str, Any] = {limit: 9.0, **change}
-    one.submit(1, replace(job([5, 6], 4), **options))
-    one.run()
-    assert one.graph.num_runs == 0
+    harness.submit(1, replace(make_job([5, 6], 4), **options))
+    harness.run()
+    assert harness.graph.num_runs == 0
     outcome = Outcome.DEADLINE if limit == "deadline" else Outcome.TIME_LIMIT
-    assert set(one.outcomes[1]) == {outcome}
-    assert one.tokens_of(1) == []
+    assert set(harness.outcomes[1]) == {outcome}
+    assert harness.tokens_of(1) == []
 
 
-def test_an_expired_prompt_is_not_read_on() -> None:
-    one = bench(max_batched_tokens=4)
-    one.submit(1, replace(job([5] * 40, 4), deadline=2.5))
-    while one.worker.has_work:
-        one.step()
-        one.clock.now += 1.0
-    assert one.outcomes[1] == [Outcome.DEADLINE]
-    assert one.graph.num_runs == 3, "one chunk a second, until the deadline"
+def test_expired_prompt_stops_prefilling() -> None:
+    harness = make_harness(max_batched_tokens=4)
+    harness.submit(1, replace(make_job([5] * 40, 4), deadline=2.5))
+    while harness.worker.has_work:
+        harness.step()
+        harness.clock.now += 1.0
+    assert harness.outcomes[1] == [Outcome.DEADLINE]
+    assert harness.graph.num_runs == 3, "one chunk per second until the deadline"
 
 
-def test_when_a_text_has_to_be_finished() -> None:
+def test_computes_finish_by_from_deadline_and_time_limit() -> None:
     assert finish_by(StoppingOptions(), 100.0, 110.0) is None
     assert finish_by(StoppingOptions(max_seconds=3.0), 100.0, None) == 103.0
     before = StoppingOptions(stop_before_deadline=True)

@@ -1,4 +1,4 @@
-"""What was learnt survives export, cache and batching: models that the tests trained, served."""
+"""Accuracy of tiny trained models after export, with KV cache and batching."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +19,8 @@ def client(tiny_bundles: Path) -> Iterator[Client]:
         yield client
 
 
-def test_held_out_dates_are_translated(client: Client) -> None:
-    """One request each, sixteen at a time: rows join and leave the batch at every step."""
+def test_translates_held_out_dates(client: Client) -> None:
+    """One request per date, 16 concurrently: sequences join and leave the batch at every step."""
     _, held_out = tiny.dates()
     assert len(held_out) >= 400
     with ThreadPoolExecutor(NUM_CLIENTS) as pool:
@@ -31,7 +31,7 @@ def test_held_out_dates_are_translated(client: Client) -> None:
     assert exact / len(held_out) >= 0.99
 
 
-def test_a_batch_of_dates_in_one_request(client: Client) -> None:
+def test_translates_a_batch_in_one_request(client: Client) -> None:
     _, held_out = tiny.dates()
     texts = [text for text, _ in held_out[:200]]
     outputs = client.translate("dates", texts).outputs
@@ -39,7 +39,7 @@ def test_a_batch_of_dates_in_one_request(client: Client) -> None:
     assert exact >= 198
 
 
-def test_the_decoder_counts_on(client: Client) -> None:
+def test_decoder_continues_number_sequences(client: Client) -> None:
     _, examples = tiny.decoder()
     with ThreadPoolExecutor(NUM_CLIENTS) as pool:
         answers = list(
@@ -51,7 +51,7 @@ def test_the_decoder_counts_on(client: Client) -> None:
     assert exact / len(examples) >= 0.95
 
 
-def test_the_classifier_classifies(client: Client) -> None:
+def test_classifier_predicts_labels(client: Client) -> None:
     _, held_out = tiny.classifier()
     outputs = client.classify("tiny-classifier", [text for text, _ in held_out]).outputs
     right = sum(

@@ -21,7 +21,7 @@ def loaded(tiny_bundles: Path) -> Model:
 
 
 def with_graph(loaded: Model, graph: FakeDecode) -> Model:
-    """The model with a fake decode graph."""
+    """Replaces the decode graph with a fake one."""
     manifest = msgspec.structs.replace(
         loaded.manifest, graphs={"decode": decode_spec(has_source=False)}
     )
@@ -29,7 +29,7 @@ def with_graph(loaded: Model, graph: FakeDecode) -> Model:
     return replace(loaded, manifest=manifest, replicas=(replica,))
 
 
-def test_a_graph_prefills_and_decodes_once(loaded: Model, tmp_path: Path) -> None:
+def test_runs_prefill_and_decode_once(loaded: Model, tmp_path: Path) -> None:
     graph = FakeDecode()
     warm_up(with_graph(loaded, graph), ServerConfig(bundles=tmp_path))
     assert graph.num_runs == 2
@@ -41,7 +41,7 @@ def test_a_graph_prefills_and_decodes_once(loaded: Model, tmp_path: Path) -> Non
     [(FakeDecode(fail=0), "run failed"), (FakeDecode(poison=0), "not finite")],
     ids=["fails", "NaN"],
 )
-def test_a_bad_run_refuses_the_model(
+def test_failing_warm_up_rejects_the_model(
     loaded: Model, tmp_path: Path, graph: FakeDecode, reason: str
 ) -> None:
     with pytest.raises(BundleError, match=f"tiny-decoder/1: warm-up: .*{reason}"):

@@ -1,4 +1,4 @@
-"""Compressed weights: every number comes back, and products equal those of fp32, bit for bit."""
+"""Compressed weights are lossless, and their products equal fp32 products bit for bit."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def rounded_to_half(rng: np.random.Generator, shape: tuple[int, ...], scale: flo
 
 
 def matrix_in(weight_format: WeightFormat, num_inputs: int, num_outputs: int, seed: int) -> Array:
-    """A matrix ``[inputs, outputs]`` that the format holds exactly."""
+    """A matrix ``[inputs, outputs]`` that the format represents exactly."""
     rng = np.random.default_rng(seed)
     if weight_format == WeightFormat.FLOAT32:
         return rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
@@ -46,13 +46,15 @@ def matrix_in(weight_format: WeightFormat, num_inputs: int, num_outputs: int, se
         scale = scale.astype(np.float16).astype(np.float32)
         blocks = np.rint(values / scale).clip(-128, 127).astype(np.float32) * scale
     elif seed % 2:  # Q4_1
-        least = values.min(1, keepdims=True)
-        scale = ((values.max(1, keepdims=True) - least) / 15).astype(np.float16).astype(np.float32)
-        numbers = np.rint((values - least) / scale).clip(0, 15).astype(np.float32)
-        blocks = numbers * scale + least.astype(np.float16).astype(np.float32)
+        minimum = values.min(1, keepdims=True)
+        scale = (
+            ((values.max(1, keepdims=True) - minimum) / 15).astype(np.float16).astype(np.float32)
+        )
+        quantized = np.rint((values - minimum) / scale).clip(0, 15).astype(np.float32)
+        blocks = quantized * scale + minimum.astype(np.float16).astype(np.float32)
     else:  # Q4_0
-        places = np.abs(values).argmax(1, keepdims=True)
-        scale = np.take_along_axis(values, places, 1) / -8
+        extremes = np.abs(values).argmax(1, keepdims=True)
+        scale = np.take_along_axis(values, extremes, 1) / -8
         scale = scale.astype(np.float16).astype(np.float32)
         blocks = (np.rint(values / scale + 8).clip(0, 15).astype(np.float32) - 8) * scale
     matrix: Array = blocks.reshape(num_inputs, num_outputs)
@@ -65,14 +67,14 @@ def run(file: Path, x: Array, num_threads: int = 1) -> Array:
 
 @pytest.fixture(autouse=True)
 def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a CPU where ONNX Runtime's own operators are faster."""
+    """Uses our kernels even on CPUs where ONNX Runtime's are faster."""
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 @pytest.mark.parametrize("weight_format", list(WeightFormat))
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 16), (448, 40), (800, 522)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_products_equal_those_of_fp32(
+def test_matches_fp32_products(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     weight_format: WeightFormat,
@@ -82,11 +84,11 @@ def test_products_equal_those_of_fp32(
 ) -> None:
     matrix = matrix_in(weight_format, num_inputs, num_outputs, seed)
     bias = np.random.default_rng(2).normal(size=num_outputs).astype(np.float32)
-    compressed = graph(tmp_path / "compressed" / "1" / "g.onnx", matrix, bias, "Gelu")
-    made = rewrite(compressed, Kernels.MATMUL)
-    assert made is not None
-    (packed,) = (array for name, array in made.packed.items() if name.endswith(".packed"))
-    nodes = onnx.load_from_string(made.model).graph.node
+    compressed_file = graph(tmp_path / "compressed" / "1" / "g.onnx", matrix, bias, "Gelu")
+    rewritten = rewrite(compressed_file, Kernels.MATMUL)
+    assert rewritten is not None
+    (packed,) = (array for name, array in rewritten.packed.items() if name.endswith(".packed"))
+    nodes = onnx.load_from_string(rewritten.model).graph.node
     (node,) = (node for node in nodes if node.op_type == matmul.OPERATOR)
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     assert attributes["weight_format"] == weight_format
@@ -97,14 +99,14 @@ def test_products_equal_those_of_fp32(
 
     rng = np.random.default_rng(3)
     tables = {n: rng.normal(size=(1, n, num_inputs)).astype(np.float32) for n in (1, 2, 6, 7, 130)}
-    actual = {(n, t): run(compressed, x, t) for n, x in tables.items() for t in (1, 2)}
+    actual = {(n, t): run(compressed_file, x, t) for n, x in tables.items() for t in (1, 2)}
     monkeypatch.setattr(weights, "_SMALLEST_FIRST", ())
-    floats = graph(tmp_path / "floats" / "1" / "g.onnx", matrix, bias, "Gelu")
+    fp32_file = graph(tmp_path / "floats" / "1" / "g.onnx", matrix, bias, "Gelu")
     for (n, t), y in actual.items():
-        np.testing.assert_array_equal(y, run(floats, tables[n], t))
+        np.testing.assert_array_equal(y, run(fp32_file, tables[n], t))
 
 
-def test_shared_weights_are_not_counted(tmp_path: Path) -> None:
+def test_shared_weights_do_not_count_as_unshared(tmp_path: Path) -> None:
     matrix = matrix_in(WeightFormat.FLOAT32, 32, 16, 0)
     file = graph(tmp_path / "1" / "g.onnx", matrix, np.zeros(16, np.float32), "Relu")
     backend = OrtBackend("cpu", 1)
@@ -123,19 +125,19 @@ def test_shared_weights_are_not_counted(tmp_path: Path) -> None:
         ]
     ),
     seed=st.integers(0, 2**32 - 1),
-    place=st.tuples(st.integers(0, 63), st.integers(0, 15)),
+    index=st.tuples(st.integers(0, 63), st.integers(0, 15)),
     bit=st.integers(0, 31),
 )
-def test_a_weight_that_a_format_cannot_hold_is_detected(
+def test_detects_weights_that_a_format_cannot_represent(
     tmp_path_factory: pytest.TempPathFactory,
     weight_format: WeightFormat,
     seed: int,
-    place: tuple[int, int],
+    index: tuple[int, int],
     bit: int,
 ) -> None:
-    """Flips any bit of any weight: all weights come back all the same."""
+    """Flips any bit of any weight; decompression still returns the exact matrix."""
     matrix = matrix_in(weight_format, 64, 16, seed)
-    matrix.view(np.uint32)[place] ^= np.uint32(1 << bit)
+    matrix.view(np.uint32)[index] ^= np.uint32(1 << bit)
     matrix[~np.isfinite(matrix)] = 1 / 3
     file = graph(tmp_path_factory.mktemp("any") / "1" / "g.onnx", matrix, None)
     np.testing.assert_array_equal(run(file, np.eye(64, dtype=np.float32)[None])[0], matrix)
@@ -143,7 +145,7 @@ def test_a_weight_that_a_format_cannot_hold_is_detected(
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 65536.0, 1e-30, -0.0])
 @pytest.mark.parametrize("weight_format", list(WeightFormat))
-def test_special_values_come_back(
+def test_round_trips_special_values(
     tmp_path: Path, weight_format: WeightFormat, value: float
 ) -> None:
     matrix = matrix_in(weight_format, 32, 16, 5)
@@ -154,7 +156,7 @@ def test_special_values_come_back(
     np.testing.assert_array_equal(run(file, x)[0, 0, 3], np.float32(value))
 
 
-def test_nan_is_kept_in_fp32() -> None:
+def test_keeps_nan_in_fp32() -> None:
     matrix = np.full((1, 32, 16), np.nan, np.float32)
     matrix.view(np.uint32)[...] |= 1
     assert compress(matrix)[0] == WeightFormat.FLOAT32

@@ -1,4 +1,4 @@
-"""Conversations through chat templates as models bring them, and any text as a template."""
+"""Chat templates: typical templates with random messages, and random templates."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ FIXED = (Message("user", "one"), Message("assistant", "two"))
 
 
 def run(data: bytes) -> None:
-    """A template and messages; or, if the first byte says so, a template of the rest."""
+    """First byte: selects a template for random messages, or uses the rest as a template."""
     draw = Draw(data)
     kind = draw.byte() % (len(TEMPLATES) + 1)
     template = TEMPLATES[kind] if kind < len(TEMPLATES) else draw.rest_as_text()

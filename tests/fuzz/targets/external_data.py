@@ -1,4 +1,4 @@
-"""Any bytes as an ONNX graph: where its weights are is known, or it is refused."""
+"""ONNX graphs: all external data is located, or the graph is rejected."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ NAMES = ("encode.onnx", "encode.json", "encode.textproto", "encode.onnxtxt", "en
 
 
 def run(data: bytes) -> None:
-    """The first byte is the file's name."""
+    """First byte: selects the file name."""
     if not data:
         return
     name = NAMES[data[0] % len(NAMES)]

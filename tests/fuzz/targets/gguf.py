@@ -1,4 +1,4 @@
-"""Any bytes as a GGUF file: its values and every weight in it."""
+"""GGUF files: metadata and all weights."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import numpy as np
 
 from export.errors import ExportError
 from export.readers.gguf import is_gguf, read_gguf
-from tests.fuzz.files import made, rewrite, scratch
+from tests.fuzz.files import content_of, rewrite, scratch
 
 SIZE = 2048
 
@@ -18,7 +18,7 @@ def run(data: bytes) -> None:
     try:
         file = read_gguf(path)
         for weight in file.weights.values():
-            # The most that a byte of any type stands for is 8 numbers of 4 bytes.
+            # Upper bound: one byte encodes at most 8 numbers of 4 bytes.
             assert weight.numel() <= 8 * len(data), "weights are no larger than the file allows"
     except ExportError as error:
         str(error).encode()
@@ -34,9 +34,9 @@ def run(data: bytes) -> None:
 def seeds() -> Iterator[bytes]:
     for version in (3,):
         del version
-        yield made("plain.gguf", lambda path: _write(path, ("F32", "F16")))
-        yield made("blocks.gguf", lambda path: _write(path, ("Q8_0", "Q4_0", "Q5_1")))
-        yield made("large.gguf", lambda path: _write(path, ("Q4_K", "Q6_K"), width=256))
+        yield content_of("plain.gguf", lambda path: _write(path, ("F32", "F16")))
+        yield content_of("blocks.gguf", lambda path: _write(path, ("Q8_0", "Q4_0", "Q5_1")))
+        yield content_of("large.gguf", lambda path: _write(path, ("Q4_K", "Q6_K"), width=256))
     yield b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
 
 

@@ -1,4 +1,4 @@
-"""Grammars of every kind: compiled or refused within bounds, and followed for some tokens."""
+"""Grammars of all kinds: compiled or rejected within limits, then advanced a few tokens."""
 
 import json
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ EXAMPLES: dict[GrammarKind, tuple[str, ...]] = {
 
 
 def run(data: bytes) -> None:
-    """A kind, a vocabulary, how tokens are chosen, and the grammar."""
+    """Input: grammar kind, vocabulary, token selection seed, grammar."""
     draw = Draw(data)
     kind, seed = KINDS[draw.byte() % len(KINDS)], draw.byte()
-    name = NAMES[seed % 3]  # the small ones
+    name = NAMES[seed % 3]  # the small vocabularies
     if kind == GrammarKind.CHOICES:
         choices = tuple(text for text in draw.rest().decode(errors="replace").split("\0") if text)
         if not choices:
@@ -57,7 +57,7 @@ def run(data: bytes) -> None:
             logits = np.zeros(size(name), np.float32)
             constraint.mask(logits)
             allowed = np.flatnonzero(np.isfinite(logits))
-            assert len(allowed), "a grammar leaves a token, or says why not"
+            assert len(allowed), "a grammar allows a token or raises"
             token = int(allowed[(seed + 7 * step) % len(allowed)])
             if token == 1:
                 return

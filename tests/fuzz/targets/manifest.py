@@ -1,4 +1,4 @@
-"""``bundle.json`` and ``parity.json``: what is served of a bundle whose description is any text."""
+"""``bundle.json`` and ``parity.json`` with arbitrary content."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ PARITY = {
 
 
 class _Graph:
-    """Never run: a server that starts only binds."""
+    """Never run: startup only binds graphs."""
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
@@ -64,7 +64,7 @@ class _Backend:
 
 
 def run(data: bytes) -> None:
-    """The first byte says which of the two files the rest is."""
+    """First byte: which of the two files the rest replaces."""
     directory = _directory()
     draw = Draw(data)
     is_parity = draw.byte() == 1
@@ -72,7 +72,7 @@ def run(data: bytes) -> None:
     rewrite(directory / MANIFEST_FILE, _manifest() if is_parity else text)
     parity = text if is_parity else json.dumps(PARITY).encode()
     rewrite(directory / PARITY_FILE, parity)
-    if is_parity:  # the manifest's record of it is right
+    if is_parity:  # the manifest lists the correct hash
         listed = json.loads(_manifest())
         for record in listed["files"]:
             if record["path"] == PARITY_FILE:
@@ -81,7 +81,7 @@ def run(data: bytes) -> None:
     try:
         model = load_bundle(directory, _Backend(), 2048)
     except BundleError as error:
-        str(error).encode()  # is told by ListModels
+        str(error).encode()  # ListModels returns it
         return
     entry = Entry(directory.parent.name, directory.name, State.READY, model)
     model_message(model_info(entry, ServerConfig(bundles=directory))).SerializeToString()

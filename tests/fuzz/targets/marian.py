@@ -1,4 +1,4 @@
-"""Any bytes as a Marian model, and as the YAML inside one."""
+"""Marian models, and the YAML configuration inside a model."""
 
 import struct
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import numpy as np
 from export.errors import ExportError
 from export.readers.marian import is_marian, read_marian
 from tests.export.importers.marian_files import CONFIG, write_binary
-from tests.fuzz.files import made, rewrite, scratch
+from tests.fuzz.files import content_of, rewrite, scratch
 
 SIZE = 1024
 
 
 def run(data: bytes) -> None:
-    """The first byte says whether the rest is a file or the configuration in one."""
+    """First byte: whether the rest is a model file or the configuration inside one."""
     if not data:
         return
     content = _with_config(data[1:]) if data[0] & 1 else data[1:]
@@ -43,7 +43,7 @@ def seeds() -> Iterator[bytes]:
     }
     for quantize in (False, True):
         config = {"type": "transformer", "dim-emb": 3}
-        yield b"\0" + made(
+        yield b"\0" + content_of(
             "model.bin",
             lambda path, quantize=quantize, config=config: write_binary(
                 path, tensors, config, quantize=quantize

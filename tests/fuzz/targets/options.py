@@ -1,4 +1,4 @@
-"""Well-formed requests with any combination of options, and values at and beyond their bounds."""
+"""Well-formed requests with random options, at and beyond their limits."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ SIZE = 256
 
 
 def run(data: bytes) -> None:
-    """The first byte is the call, the second how much of it is set."""
+    """First byte: the method. Second byte: how many fields are set."""
     draw = Draw(data)
     method, kind, models = CALLS[draw.byte() % len(CALLS)]
     request: Any = kind()

@@ -1,4 +1,4 @@
-"""Bytes as they come from the wire, to every call of the service."""
+"""Arbitrary bytes as the serialized request of every method."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ SIZE = 512
 
 
 def run(data: bytes) -> None:
-    """The first byte is the call, the rest its request."""
+    """First byte: the method. Rest: the serialized request."""
     if not data:
         return
     method, kind, models = CALLS[data[0] % len(CALLS)]

@@ -1,4 +1,4 @@
-"""Any bytes as a SentencePiece model, in both forms that it takes."""
+"""SentencePiece models, through both converters."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from export.tokenization.sentence_piece import read_sentence_piece
 from export.tokenization.sentence_piece_ids import fairseq_order, own_order, to_tokenizer
 from export.tokenization.special import TokenizerSpecialTokens
 from tests.export.importers.marian_files import train_vocabulary
-from tests.fuzz.files import made, rewrite, scratch
+from tests.fuzz.files import content_of, rewrite, scratch
 
 SIZE = 4096
 SPECIAL = TokenizerSpecialTokens(tokens={"unk": "<unk>"}, added={})
@@ -17,7 +17,7 @@ TEXT = "The cat sat on 42 mats \u2581 é東"
 
 
 def run(data: bytes) -> None:
-    """The first byte says what is made of it."""
+    """First byte: selects the converter."""
     if not data:
         return
     path = rewrite(scratch("sentence-piece") / "source.spm", data[1:])
@@ -46,6 +46,6 @@ def seeds() -> Iterator[bytes]:
         )
     ):
         name = f"{number}.spm"
-        model = made(name, lambda path, options=options: train_vocabulary(path, **options))
+        model = content_of(name, lambda path, options=options: train_vocabulary(path, **options))
         for form in range(4):
             yield bytes([form]) + model

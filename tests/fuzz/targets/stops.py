@@ -1,4 +1,4 @@
-"""What becomes of finished text: stop strings, entities, answers. Pure functions."""
+"""Postprocessing as pure functions: stop strings, entities, answer spans."""
 
 from collections.abc import Iterator
 
@@ -30,31 +30,35 @@ def _check_stops(draw: Draw) -> None:
     stops = [text for text in draw.rest_as_texts(1 + draw.byte() % 4) if text]
     text = stops.pop() if stops else ""
     matcher = StopStrings(stops)
-    shown = "".join(matcher.push(text[at : at + size]) for at in range(0, len(text), size))
-    shown += matcher.finish()
-    matches = [at for stop in stops if (at := text.find(stop)) >= 0]
+    released = "".join(
+        matcher.push(text[position : position + size]) for position in range(0, len(text), size)
+    )
+    released += matcher.finish()
+    matches = [position for stop in stops if (position := text.find(stop)) >= 0]
     assert matcher.is_matched == bool(matches)
     if not matches:
-        assert shown == text
+        assert released == text
         return
-    # Whoever ends first is found first: pieces decide between stops that overlap.
-    assert text.startswith(shown)
-    assert any(text.startswith(stop, len(shown)) for stop in stops)
-    assert not any(stop in shown for stop in stops)
+    # The stop string that ends first wins; with overlaps this depends on the chunks.
+    assert text.startswith(released)
+    assert any(text.startswith(stop, len(released)) for stop in stops)
+    assert not any(stop in released for stop in stops)
 
 
 def _check_entities(draw: Draw) -> None:
     labels = [draw.choice(LABELS) for _ in range(1 + draw.byte() % 6)]
     aggregation = draw.choice(tuple(Aggregation))
-    tokens, at = [], 0
+    tokens, position = [], 0
     for byte in draw.rest():
         scores = np.full(len(labels), 0.1, np.float32)
         scores[byte % len(labels)] = (byte >> 4) / 16
-        start, at = at + (byte & 1), at + (byte & 1) + (byte >> 1 & 3)
-        tokens.append(LabelledToken(scores, start, at, begins_word=bool(byte & 8)))
+        start, position = position + (byte & 1), position + (byte & 1) + (byte >> 1 & 3)
+        tokens.append(LabelledToken(scores, start, position, begins_word=bool(byte & 8)))
     last = 0
     for entity in find_entities(tokens, labels, aggregation):
-        assert last <= entity.start <= entity.end <= at, "entities are in the order of the text"
+        assert last <= entity.start <= entity.end <= position, (
+            "entities are in the order of the text"
+        )
         assert 0 <= entity.score <= 1
         last = entity.end
 
@@ -70,14 +74,14 @@ def _check_answers(draw: Draw) -> None:
         windows.append(Window(zeros, zeros, 1, first_token=first, num_text_tokens=len(part)))
         values = np.array([0, *part, 0], np.float32) / 16
         logits.append(np.stack([values, values[::-1]], -1).astype(np.float32))
-    offsets = tuple((at, at + 1) for at in range(len(bytes_)))
-    word_ids = tuple(None if byte == 0 else at // 2 for at, byte in enumerate(bytes_))
+    offsets = tuple((position, position + 1) for position in range(len(bytes_)))
+    word_ids = tuple(None if byte == 0 else position // 2 for position, byte in enumerate(bytes_))
     text = TokenizedText(tuple(windows), offsets, word_ids, 0)
-    found = find_answers(
+    spans = find_answers(
         text, logits, top_k=top_k, max_answer_tokens=longest, allow_no_answer=allow_no_answer
     )
-    assert len(found) <= top_k
-    for span in found:
+    assert len(spans) <= top_k
+    for span in spans:
         assert 0 <= span.start <= span.end <= len(bytes_)
         assert 0 <= span.score <= 1 + 1e-9
-    assert [span.score for span in found] == sorted((x.score for x in found), reverse=True)
+    assert [span.score for span in spans] == sorted((x.score for x in spans), reverse=True)

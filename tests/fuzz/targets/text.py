@@ -1,4 +1,4 @@
-"""Texts to tokens, whole, cut and in windows, and tokens to texts; what must hold of both."""
+"""Tokenization (whole, truncated, in windows) and detokenization: invariants of both."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ SIZE = 192
 
 
 def run(data: bytes) -> None:
-    """A vocabulary, a limit of windows, a text, and its pair or tokens to decode."""
+    """Input: vocabulary, length limit, text, and a paired text or tokens to decode."""
     draw = Draw(data)
     name = draw.choice(NAMES)
     kind = draw.byte() % 4
@@ -79,8 +79,6 @@ def _check_windows(tokenizer: Tokenizer, first: str, pair: str | None, limit: Le
     starts = tokenizer.word_starts(text, tokenized)
     assert len(starts) == len(tokenized.offsets)
     first_token = tokenized.windows[0].first_token
-    places = best_windows(tokenized)
-    assert len(places) == len(tokenized.offsets) - first_token, (
-        "each token that was read has a place"
-    )
+    positions = best_windows(tokenized)
+    assert len(positions) == len(tokenized.offsets) - first_token, "every token has a position"
     assert tokenized.num_truncated_tokens >= 0

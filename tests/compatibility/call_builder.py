@@ -1,4 +1,4 @@
-"""Builds the calls of a recording."""
+"""Builds calls for the recording."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def call(
     token: str = "",
     has_deadline: bool = True,
 ) -> Call:
-    """A call of ``method`` with messages of these fields."""
+    """A call of ``method``; each of ``requests`` holds the fields of one message."""
     descriptor = _METHODS[method]
     make = GetMessageClass(descriptor.input_type)
     return Call(

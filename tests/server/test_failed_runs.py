@@ -1,4 +1,4 @@
-"""A failing request ends alone: other requests of its batch are served as without it."""
+"""A failing request does not affect the other requests of its batch."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,41 +14,51 @@ from server.engine.encoder_worker import BatchLimits
 from server.engine.failures import run_with_isolation
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
-from tests.server.company import FAIL, FAULTS, NUM_SLOTS, POISON, alone, companies, run_together
 from tests.server.fake_backend import host_view, reference
-from tests.server.generating import bench, job
-from tests.server.halves import Halves, encoder_of
-from tests.server.test_branching import same
+from tests.server.fake_encoder import FakeEncoder, make_encoder_worker
+from tests.server.mixed_batches import (
+    FAIL,
+    FAULTS,
+    NUM_SLOTS,
+    POISON,
+    mixed_batches,
+    run_alone_with_faults,
+    run_batched,
+)
+from tests.server.test_forking import assert_same_output
+from tests.server.worker_harness import make_harness, make_job
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    mixed_jobs=companies(),
+    arrivals=mixed_batches(),
     max_batched_tokens=st.integers(1, 64),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
-def test_a_failing_request_changes_no_other(
-    mixed_jobs, max_batched_tokens, is_recurrent, has_source
+def test_failing_requests_do_not_change_other_outputs(
+    arrivals, max_batched_tokens, is_recurrent, has_source
 ) -> None:
-    """Samples, beams, greedy jobs; some have a token that makes the run raise, or return NaN."""
+    """Batches of all decoding methods; some prompts make the run raise or return NaN."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source}
-    mixed = bench(num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, **options, **FAULTS)
-    wanted = run_together(mixed, mixed_jobs, (3, 4) if has_source else ())
-    assert mixed.worker.stats.num_running == 0
-    for tensor in mixed.cache.rows(0, NUM_SLOTS).values():
+    batched = make_harness(
+        num_slots=NUM_SLOTS, max_batched_tokens=max_batched_tokens, **options, **FAULTS
+    )
+    jobs = run_batched(batched, arrivals, (3, 4) if has_source else ())
+    assert batched.worker.stats.num_running == 0
+    for tensor in batched.cache.rows(0, NUM_SLOTS).values():
         assert np.isfinite(host_view(tensor)).all(), (
             "the slot of a failed sequence is zeroed before it is used again"
         )
-    for id_, one in enumerate(wanted):
-        same(mixed, id_, alone(one, **options))
-        if set(one.prompt) & {POISON, FAIL}:
-            assert set(mixed.outcomes[id_]) == {Outcome.FAILED}
+    for id_, job in enumerate(jobs):
+        assert_same_output(batched, id_, run_alone_with_faults(job, **options))
+        if set(job.prompt) & {POISON, FAIL}:
+            assert set(batched.outcomes[id_]) == {Outcome.FAILED}
 
 
 @dataclass
-class Faulty:
-    """A constraint that raises at its ``n``-th token."""
+class FailingConstraint:
+    """A constraint that raises at token number ``num_tokens``."""
 
     num_tokens: int
     error: type[Exception]
@@ -63,7 +73,7 @@ class Faulty:
             raise self.error("planted")
 
     def fork(self) -> Constraint:
-        return Faulty(self.num_tokens, self.error)
+        return FailingConstraint(self.num_tokens, self.error)
 
 
 @pytest.mark.parametrize(
@@ -81,21 +91,26 @@ class Faulty:
     ("error", "outcome"),
     [(ConstraintError, Outcome.UNSATISFIABLE), (RuntimeError, Outcome.FAILED)],
 )
-def test_an_error_while_a_token_is_chosen_ends_one_job(change, num_tokens, error, outcome) -> None:
-    mixed = bench()
-    bad = replace(job([5, 6], 12), eos=frozenset(), constraint=Faulty(num_tokens, error), **change)
-    mixed.submit(1, job([7, 8], 12))
-    mixed.submit(2, bad)
-    mixed.submit(3, job([9], 12))
-    mixed.run()
-    assert outcome in mixed.outcomes[2]
-    assert [update.is_last for update in mixed.updates if update.id == 2].count(True) == 1
-    assert mixed.worker.stats.num_running == 0
-    assert mixed.tokens_of(1) == reference([7, 8], 12)
-    assert mixed.tokens_of(3) == reference([9], 12)
+def test_token_selection_error_fails_only_its_job(change, num_tokens, error, outcome) -> None:
+    batched = make_harness()
+    failing = replace(
+        make_job([5, 6], 12),
+        eos=frozenset(),
+        constraint=FailingConstraint(num_tokens, error),
+        **change,
+    )
+    batched.submit(1, make_job([7, 8], 12))
+    batched.submit(2, failing)
+    batched.submit(3, make_job([9], 12))
+    batched.run()
+    assert outcome in batched.outcomes[2]
+    assert [update.is_last for update in batched.updates if update.id == 2].count(True) == 1
+    assert batched.worker.stats.num_running == 0
+    assert batched.tokens_of(1) == reference([7, 8], 12)
+    assert batched.tokens_of(3) == reference([9], 12)
 
 
-def test_items_run_alone_only_after_a_failure() -> None:
+def test_items_run_alone_only_after_a_batch_fails() -> None:
     runs: list[list[int]] = []
 
     def run(items) -> int:
@@ -115,9 +130,9 @@ def test_items_run_alone_only_after_a_failure() -> None:
     assert runs == [[1, 2], [1, 3, 2], [1], [3], [2]]
 
 
-def test_only_the_failing_texts_of_a_batch_fail() -> None:
-    graph = Halves()
-    encoder = encoder_of(graph, BatchLimits(100))
+def test_encoder_batch_fails_only_the_failing_texts() -> None:
+    graph = FakeEncoder()
+    encoder = make_encoder_worker(graph, BatchLimits(100))
     texts = [(2, 4), (2, FAIL), (2, 6), (2, POISON), (2, 8)]
     for id_, text in enumerate(texts):
         encoder.submit(id_, EncodingJob(text, wants_tokens=True))

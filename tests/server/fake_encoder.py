@@ -1,4 +1,4 @@
-"""A fake encoder graph, and a worker that runs it."""
+"""A fake encoder graph and a worker that runs it."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from model.bundle import Dtype, GraphSpec, TensorSpec
 from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
 from server.engine.observer import Unobserved
 from server.runtime.contract import Array, Tensor
-from tests.server.company import FAIL, POISON
+from tests.server.mixed_batches import FAIL, POISON
 
 
 @dataclass
-class Halves:
-    """Its token vectors are half the token ids, and a text's vector is their sum."""
+class FakeEncoder:
+    """A token's vector is half its id; a text's vector is the sum over its tokens."""
 
     num_runs: int = 0
 
-    def bind(self, states, outputs=None) -> "Halves":
+    def bind(self, states, outputs=None) -> "FakeEncoder":
         del states, outputs
         return self
 
@@ -36,8 +36,8 @@ class Halves:
         raise NotImplementedError
 
 
-def encoder_of(graph: Halves, limits: BatchLimits) -> EncoderWorker:
-    """A worker that runs ``graph``."""
+def make_encoder_worker(graph: FakeEncoder, limits: BatchLimits) -> EncoderWorker:
+    """Makes an encoder worker that runs ``graph``."""
     spec = GraphSpec(
         file="encode.onnx",
         inputs=(TensorSpec(name="token_ids", dtype=Dtype.INT64, shape=("batch", "length")),),

@@ -1,4 +1,4 @@
-"""A worker over the fake runtime, with all its updates; every step checks the accounting."""
+"""A generation worker on the fake runtime. Every step checks slot and token accounting."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from tests.server.samplers import device_sampler, load_model
 
 MAX_LENGTH = 64
 
-# Where slots can be: in arrays, and in memory that only graphs can reach.
+# Slot memory: host arrays, or device memory that only graphs can access.
 MEMORIES: dict[str, MakeMemory] = {
     "host": HostMemory,
     "device": OrtBackend("cpu", 1, has_device_memory=True).memory,
@@ -52,8 +52,8 @@ class Recorder:
 
 
 @dataclass
-class Bench:
-    """A worker and all its updates."""
+class WorkerHarness:
+    """A worker and all updates it has returned."""
 
     worker: GenerationWorker
     graph: FakeDecode
@@ -62,8 +62,8 @@ class Bench:
     cache: SlotTensors
     updates: list[JobUpdate] = field(default_factory=list)
 
-    def submit(self, id_: int, job: GenerationJob) -> None:
-        self.worker.submit(id_, job)
+    def submit(self, id_: int, make_job: GenerationJob) -> None:
+        self.worker.submit(id_, make_job)
 
     def step(self) -> list[JobUpdate]:
         updates = self.worker.step()
@@ -86,7 +86,7 @@ class Bench:
             for token in update.tokens
         ]
 
-    def ends_of(self, id_: int) -> dict[int, Completion]:
+    def completions_of(self, id_: int) -> dict[int, Completion]:
         ends: dict[int, Completion] = {}
         for update in self.updates:
             if update.id == id_ and update.completion is not None:
@@ -94,7 +94,7 @@ class Bench:
                 ends[update.output] = update.completion
         return ends
 
-    def last_of(self, id_: int, output: int = 0) -> JobUpdate:
+    def last_update_of(self, id_: int, output: int = 0) -> JobUpdate:
         (last,) = (
             update
             for update in self.updates
@@ -111,11 +111,11 @@ class Bench:
         return {
             id_: [end.outcome for end in ends.values()]
             for id_ in {update.id for update in self.updates}
-            if (ends := self.ends_of(id_))
+            if (ends := self.completions_of(id_))
         }
 
 
-def bench(
+def make_harness(
     *,
     num_slots: int = 4,
     max_batched_tokens: int = 16,
@@ -123,29 +123,31 @@ def bench(
     is_recurrent: bool = True,
     memory: str = "host",
     has_buckets: bool = False,
-    chooses: bool = False,
+    samples_on_device: bool = False,
     **graph: int,
-) -> Bench:
-    decode, clock, recorder = FakeDecode(**graph, is_padded=has_buckets), Clock(), Recorder()
+) -> WorkerHarness:
+    decode_graph, clock, recorder = FakeDecode(**graph, is_padded=has_buckets), Clock(), Recorder()
     capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH)
-    encode = FakeEncode() if has_source else None
+    encode_graph = FakeEncode() if has_source else None
     buckets = Buckets.of(num_slots, MAX_LENGTH) if has_buckets else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)
     logits = LogitsSpec(VOCABULARY)
     runner = ModelRunner(
         spec,
-        decode,
-        encode,
+        decode_graph,
+        encode_graph,
         capacity,
         memory=MEMORIES[memory],
         buckets=buckets,
-        row_gather=bind_row_gather(load_model, logits) if chooses and memory == "device" else None,
+        row_gather=bind_row_gather(load_model, logits)
+        if samples_on_device and memory == "device"
+        else None,
     )
     limits = StepLimits(num_slots, max_batched_tokens, min_chunk=4)
-    sampler = device_sampler(logits) if chooses else None
+    sampler = device_sampler(logits) if samples_on_device else None
     worker = GenerationWorker("fake", runner, capacity, limits, clock, recorder, sampler)
-    return Bench(worker, decode, clock, recorder, runner.cache)
+    return WorkerHarness(worker, decode_graph, clock, recorder, runner.cache)
 
 
-def job(prompt: list[int], max_new_tokens: int, source: tuple[int, ...] = ()) -> GenerationJob:
+def make_job(prompt: list[int], max_new_tokens: int, source: tuple[int, ...] = ()) -> GenerationJob:
     return GenerationJob(tuple(prompt), max_new_tokens, source, frozenset({EOS}))

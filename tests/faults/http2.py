@@ -1,4 +1,4 @@
-"""HTTP/2 by hand (RFC 9113): connections that no gRPC client would make."""
+"""Raw HTTP/2 (RFC 9113) for connections that no gRPC client would make."""
 
 import socket
 import struct
@@ -12,26 +12,26 @@ ENHANCE_YOUR_CALM = 0xB
 
 
 def frame(kind: int, payload: bytes = b"", flags: int = 0, stream: int = 0) -> bytes:
-    """Section 4.1."""
+    """Encodes a frame (section 4.1)."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def literal(name: str, value: str) -> bytes:
-    """A header field that is not indexed (RFC 7541, section 6.2.2); short ones only."""
+    """Encodes a short header field without indexing (RFC 7541, section 6.2.2)."""
     parts = b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
     return b"\x00" + parts
 
 
 @contextmanager
 def connection(port: int) -> Iterator[socket.socket]:
-    """One that has said what HTTP/2 asks it to say."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as made:
-        made.sendall(PREFACE + frame(SETTINGS))
-        yield made
+    """Opens a connection and sends the HTTP/2 preface and settings."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+        sock.sendall(PREFACE + frame(SETTINGS))
+        yield sock
 
 
 def open_stream(stream: int, path: str) -> bytes:
-    """A call that never sends its request."""
+    """The headers of a call that never sends its request."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -44,9 +44,9 @@ def open_stream(stream: int, path: str) -> bytes:
     return frame(HEADERS, block, END_HEADERS, stream)
 
 
-def frames(made: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """What the server sends, until it closes the connection."""
-    with made.makefile("rb") as stream:
+def frames(sock: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """Frames (type, payload) from the server until it closes the connection."""
+    with sock.makefile("rb") as stream:
         try:
             while len(header := stream.read(9)) == 9:
                 size = int.from_bytes(header[:3], "big")

@@ -1,4 +1,4 @@
-"""How a server ends: its engine dies, it is asked to stop, it is asked twice."""
+"""Shutdown: engine death, SIGTERM under load, grace period, second signal."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ from client.errors import TriuneError
 from client.sync import Client
 from tests.faults.faulty_server import DIES
 from tests.faults.record import record
-from tests.faults.serving import DECODER, LONG, code_of, faulty_server
+from tests.faults.serving import DECODER, LONG, faulty_server, status_of
 from tests.serving import ServerProcess
 
 pytestmark = pytest.mark.heavy
@@ -26,17 +26,17 @@ NUM_CLIENTS = 6
 
 
 @contextmanager
-def watched(server: ServerProcess) -> Iterator[list[tuple[float, int]]]:
-    """The health that a watcher is told, each with when."""
-    told: list[tuple[float, int]] = []
+def watch_health(server: ServerProcess) -> Iterator[list[tuple[float, int]]]:
+    """Watches the health service; yields (time, status) of each update."""
+    statuses: list[tuple[float, int]] = []
     serving = threading.Event()
     with grpc.insecure_channel(server.target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
 
         def watch() -> None:
             try:
-                for answer in stub.Watch(health_pb2.HealthCheckRequest(service="")):
-                    told.append((time.monotonic(), answer.status))
+                for response in stub.Watch(health_pb2.HealthCheckRequest(service="")):
+                    statuses.append((time.monotonic(), response.status))
                     serving.set()
             except grpc.RpcError:
                 return
@@ -44,24 +44,24 @@ def watched(server: ServerProcess) -> Iterator[list[tuple[float, int]]]:
         thread = threading.Thread(target=watch)
         thread.start()
         assert serving.wait(60)
-        yield told
+        yield statuses
         channel.close()
         thread.join()
 
 
-def test_a_dead_engine_ends_its_calls_and_the_process(tiny_bundles: Path) -> None:
+def test_engine_death_fails_its_calls_and_exits(tiny_bundles: Path) -> None:
     with (
         faulty_server(tiny_bundles, run_seconds=SLOW) as server,
         Client(server.target, timeout_seconds=60) as client,
-        watched(server) as health,
+        watch_health(server) as health,
     ):
         streams = [client.generate_stream(DECODER, f"{number},", **LONG) for number in range(3)]
         for stream in streams:
             next(stream)
         started = time.monotonic()
-        assert code_of(lambda: client.generate(DECODER, DIES)) == grpc.StatusCode.UNAVAILABLE
+        assert status_of(lambda: client.generate(DECODER, DIES)) == grpc.StatusCode.UNAVAILABLE
         detected = time.monotonic() - started
-        codes = {code_of(partial(list, stream)) for stream in streams}
+        codes = {status_of(partial(list, stream)) for stream in streams}
         assert codes == {grpc.StatusCode.UNAVAILABLE}
         assert server.process.wait(timeout=60) == 1
         ended = time.monotonic() - started
@@ -78,14 +78,14 @@ def test_a_dead_engine_ends_its_calls_and_the_process(tiny_bundles: Path) -> Non
     )
 
 
-def test_sigterm_under_load_loses_nothing(tiny_bundles: Path) -> None:
-    """Clients ask one after the other; each stream that began has to end well."""
+def test_sigterm_under_load_completes_accepted_requests(tiny_bundles: Path) -> None:
+    """Clients send requests in a loop; each stream that started must complete."""
     with faulty_server(tiny_bundles, "--slots", "4", run_seconds=SLOW) as server:
-        begun, done = [0] * NUM_CLIENTS, [0] * NUM_CLIENTS
-        refused: list[grpc.StatusCode | None] = [None] * NUM_CLIENTS
+        num_started, num_completed = [0] * NUM_CLIENTS, [0] * NUM_CLIENTS
+        rejections: list[grpc.StatusCode | None] = [None] * NUM_CLIENTS
         ready = threading.Barrier(NUM_CLIENTS + 1)
 
-        def ask(number: int) -> None:
+        def send_requests(number: int) -> None:
             with Client(server.target, timeout_seconds=60) as client:
                 while True:
                     stream = client.generate_stream(
@@ -94,16 +94,16 @@ def test_sigterm_under_load_loses_nothing(tiny_bundles: Path) -> None:
                     try:
                         tokens = len(next(stream).token_ids)
                     except TriuneError as error:
-                        refused[number] = error.code
+                        rejections[number] = error.code
                         return
-                    begun[number] += 1
-                    if begun[number] == 3:
+                    num_started[number] += 1
+                    if num_started[number] == 3:
                         ready.wait(60)
-                    tokens += sum(len(piece.token_ids) for piece in stream)
-                    done[number] += tokens == 30
+                    tokens += sum(len(chunk.token_ids) for chunk in stream)
+                    num_completed[number] += tokens == 30
 
-        threads = [threading.Thread(target=ask, args=[n]) for n in range(NUM_CLIENTS)]
-        with watched(server) as health:
+        threads = [threading.Thread(target=send_requests, args=[n]) for n in range(NUM_CLIENTS)]
+        with watch_health(server) as health:
             for thread in threads:
                 thread.start()
             ready.wait(60)
@@ -113,22 +113,22 @@ def test_sigterm_under_load_loses_nothing(tiny_bundles: Path) -> None:
                 thread.join(60)
             assert server.process.wait(timeout=60) == 0
             drained = time.monotonic() - started
-    assert done == begun
-    # A call that comes while the listener closes is cancelled by gRPC itself.
-    assert set(refused) <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    assert num_completed == num_started
+    # gRPC cancels calls that arrive while the listener closes.
+    assert set(rejections) <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
     assert health[-1][1] == health_pb2.HealthCheckResponse.NOT_SERVING
-    assert drained < 20, "who watches the health does not hold the server up"
+    assert drained < 20, "health watchers do not delay the shutdown"
     record(
         10,
         "SIGTERM under load",
         "`NOT_SERVING` first, new calls are refused, accepted calls finish, exit status 0",
-        accepted=sum(begun),
-        accepted_but_lost=sum(begun) - sum(done),
+        accepted=sum(num_started),
+        accepted_but_lost=sum(num_started) - sum(num_completed),
         seconds_to_drain=drained,
     )
 
 
-def test_what_is_left_after_the_grace_period_is_cancelled(tiny_bundles: Path) -> None:
+def test_cancels_requests_left_after_the_grace_period(tiny_bundles: Path) -> None:
     with faulty_server(tiny_bundles, "--grace", "0.3", run_seconds=0.1) as server:
         with Client(server.target, timeout_seconds=60) as client:
             stream = client.generate_stream(DECODER, "1,", **LONG)
@@ -140,16 +140,16 @@ def test_what_is_left_after_the_grace_period_is_cancelled(tiny_bundles: Path) ->
         assert server.process.wait(timeout=60) == 0
 
 
-def test_a_second_signal_ends_it_at_once(tiny_bundles: Path) -> None:
+def test_second_signal_exits_immediately(tiny_bundles: Path) -> None:
     with (
         faulty_server(tiny_bundles, run_seconds=0.1) as server,
         Client(server.target, timeout_seconds=60) as client,
-        watched(server) as health,
+        watch_health(server) as health,
     ):
         stream = client.generate_stream(DECODER, "1,", **LONG)
         next(stream)
         server.process.send_signal(signal.SIGTERM)
-        while len(health) < 2:  # the first one was seen
+        while len(health) < 2:  # the first signal was handled
             next(stream)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(timeout=60) == 1

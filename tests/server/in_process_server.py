@@ -1,4 +1,4 @@
-"""A server in this process, on free ports of loopback."""
+"""A server in this process, on free loopback ports."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

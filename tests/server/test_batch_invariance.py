@@ -1,4 +1,4 @@
-"""The same request gives the same tokens, whatever shares the batch: real graphs, 500 mixes."""
+"""Batch invariance on real graphs: 500 random batches give the same tokens as single jobs."""
 
 import dataclasses
 import itertools
@@ -27,16 +27,16 @@ NUM_SLOTS = 8
 MAX_NEW_TOKENS = 14
 
 
-class Mixer:
-    """One tiny model and what each of its jobs gives alone."""
+class BatchRunner:
+    """Runs random jobs of one tiny model; caches the tokens of each job run alone."""
 
     def __init__(self, model: Model, *, has_buckets: bool = False) -> None:
         self.model = model
         self._buckets = Buckets.of(NUM_SLOTS, 96) if has_buckets else None
-        self.alone = cache(self._alone)
+        self.tokens_alone = cache(self._tokens_alone)
 
     def job(self, rng: random.Random) -> GenerationJob:
-        """A prompt or source, decoded in one of several ways."""
+        """A random prompt or source with a random decoding method."""
         special = self.model.manifest.special_tokens
         text = self._text(rng)
         (ids,) = self.model.tokenizer.encode([text])
@@ -62,7 +62,7 @@ class Mixer:
         first = rng.randrange(20, 190)
         return ",".join(str(first + k) for k in range(rng.randrange(1, 12))) + ","
 
-    def generator(self) -> GenerationWorker:
+    def make_worker(self) -> GenerationWorker:
         spec = self.model.manifest.graphs["decode"]
         capacity = Capacity(NUM_SLOTS, 96, 96)
         graphs = self.model.replicas[0].graphs
@@ -81,44 +81,44 @@ class Mixer:
             "mixed", runner, capacity, limits, lambda: float(clock()), Unobserved()
         )
 
-    def _alone(self, job: GenerationJob) -> dict[int, list[int]]:
-        generator = self.generator()
-        generator.submit(0, job)
-        return told(run(generator), 0)
+    def _tokens_alone(self, job: GenerationJob) -> dict[int, list[int]]:
+        worker = self.make_worker()
+        worker.submit(0, job)
+        return tokens_by_output(run(worker), 0)
 
 
-def run(generator: GenerationWorker) -> list[JobUpdate]:
+def run(worker: GenerationWorker) -> list[JobUpdate]:
     updates: list[JobUpdate] = []
-    while generator.has_work:
-        updates += generator.step()
+    while worker.has_work:
+        updates += worker.step()
     return updates
 
 
-def told(updates: list[JobUpdate], id_: int) -> dict[int, list[int]]:
-    """Tokens by output."""
+def tokens_by_output(updates: list[JobUpdate], id_: int) -> dict[int, list[int]]:
+    """Tokens of a job, by output index."""
     outputs: dict[int, list[int]] = {}
-    for progress in updates:
-        if progress.id == id_:
-            outputs.setdefault(progress.output, []).extend(progress.tokens)
+    for update in updates:
+        if update.id == id_:
+            outputs.setdefault(update.output, []).extend(update.tokens)
     return outputs
 
 
 @pytest.mark.parametrize("name", NUM_MIXES)
-def test_five_hundred_mixes(tiny_bundles: Path, name: str) -> None:
-    mixer = Mixer(load_bundle(tiny_bundles / name / "1", OrtBackend("cpu", 1), 96))
+def test_batching_does_not_change_tokens_of_real_graphs(tiny_bundles: Path, name: str) -> None:
+    runner = BatchRunner(load_bundle(tiny_bundles / name / "1", OrtBackend("cpu", 1), 96))
     rng = random.Random(20_221)
-    generator, ids = mixer.generator(), itertools.count()
+    worker, ids = runner.make_worker(), itertools.count()
     num_requests = 0
     for _ in range(NUM_MIXES[name]):
-        jobs = {next(ids): mixer.job(rng) for _ in range(rng.randrange(2, 7))}
+        jobs = {next(ids): runner.job(rng) for _ in range(rng.randrange(2, 7))}
         updates: list[JobUpdate] = []
         for id_, job in jobs.items():
             for _ in range(rng.randrange(4)):
-                updates += generator.step()
-            generator.submit(id_, job)
-        updates += run(generator)
+                updates += worker.step()
+            worker.submit(id_, job)
+        updates += run(worker)
         for id_, job in jobs.items():
-            assert told(updates, id_) == mixer.alone(job)
+            assert tokens_by_output(updates, id_) == runner.tokens_alone(job)
         num_requests += len(jobs)
     record(
         15,
