@@ -1,4 +1,4 @@
-"""Small random models of every shape that the tests use."""
+"""Small random models of every architecture that the tests use."""
 
 import msgspec
 import torch
@@ -76,10 +76,12 @@ def stack(
     scale: float | None = None,
     relative: RelativeBiasConfig | None = None,
 ) -> StackConfig:
-    own = attention(num_kv_heads, bias=bias, rotary=rotary, scale=scale, relative=relative)
+    self_attention = attention(
+        num_kv_heads, bias=bias, rotary=rotary, scale=scale, relative=relative
+    )
     layer = LayerConfig(
         mixer=mixer,
-        attention=own if mixer == MixerKind.ATTENTION else None,
+        attention=self_attention if mixer == MixerKind.ATTENTION else None,
         cross_attention=attention(bias=bias, scale=scale) if cross else None,
         feed_forward=FeedForwardConfig(
             inner_size=96, activation=activation, gated=activation == Activation.SILU, bias=bias
@@ -149,7 +151,7 @@ BERT = ModelConfig(
     encoder=stack(activation=Activation.GELU),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.MEAN, normalize=True),
 )
-# ALBERT's savings: one layer applied twice, and embeddings of a smaller size.
+# Like ALBERT: one layer applied twice, and factorized embeddings.
 CLASSIFIER = ModelConfig(
     kind=Kind.ENCODER,
     vocabulary_size=VOCABULARY_SIZE,
@@ -173,7 +175,7 @@ _MODERN = stack(
     bias=False,
     rotary=RotaryConfig(),
 )
-# A first layer without a norm before its attention, then one that sees two tokens on each side.
+# No norm before the first layer's attention; a window of two tokens on each side in the second.
 MODERN_BERT = ModelConfig(
     kind=Kind.ENCODER,
     vocabulary_size=VOCABULARY_SIZE,
@@ -208,13 +210,13 @@ T5 = ModelConfig(
     ),
     head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=False),
 )
-# Layers that differ: a windowed, capped one, and one whose scores have a relative bias.
+# Different layers: a sliding window with soft-capped scores, then a relative position bias.
 MIXED_LAYERS = msgspec.structs.replace(
     LLAMA,
     decoder=StackConfig(
         layers=tuple(
-            msgspec.structs.replace(layer, attention=own)
-            for layer, own in zip(
+            msgspec.structs.replace(layer, attention=self_attention)
+            for layer, self_attention in zip(
                 stack(norm=NormKind.RMS, order=NormOrder.PRE).layers,
                 (
                     msgspec.structs.replace(
@@ -244,7 +246,7 @@ ARCHITECTURES = {
 
 
 def tokenizer_json() -> str:
-    """One token for each printable character that fits."""
+    """One token per printable character, up to VOCABULARY_SIZE."""
     vocabulary = {chr(33 + index): index for index in range(VOCABULARY_SIZE)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="!"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -253,7 +255,7 @@ def tokenizer_json() -> str:
 
 def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, torch.Tensor]:
     weights = initialise.random_weights(config, seed)
-    # Norms and biases too: a mistake in one must not hide behind ones and zeros.
+    # Random norms and biases too: ones and zeros would hide mistakes.
     generator = torch.Generator().manual_seed(seed)
     return {
         name: w + 0.1 * torch.randn(w.shape, generator=generator) if w.ndim == 1 else w

@@ -1,4 +1,4 @@
-"""Bundles for the tests, exported once for a state of the code and kept under ``build/``."""
+"""Bundles for the tests, exported once per source state and cached under ``build/``."""
 
 import hashlib
 import subprocess
@@ -15,7 +15,7 @@ DEFAULTS = ("minilm", "smollm2", "en-pt", "pt-en")
 
 
 def _key(*folders: str) -> str:
-    """Changes when a source file does."""
+    """The cache key: a hash of the source files."""
     digest = hashlib.sha256()
     for folder in folders:
         path = ROOT / folder
@@ -24,8 +24,8 @@ def _key(*folders: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """``build/bundles/NAME``; made if it is not there, by one test process for all."""
+def _cached(name: str, make: Callable[[Path], None]) -> Path:
+    """Returns ``build/bundles/NAME``; a lock lets one test process create it for all."""
     path = ROOT / "build" / "bundles" / name
     complete = path / "complete"
     path.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def _kept(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def tiny_bundles() -> Path:
-    """Models that the tests trained: ``dates``, ``tiny-decoder``, ``tiny-classifier``."""
+    """Small models trained by the tests: ``dates``, ``tiny-decoder``, ``tiny-classifier``."""
 
     def make(path: Path) -> None:
         from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
@@ -47,18 +47,18 @@ def tiny_bundles() -> Path:
             if not (path / checkpoint.name).exists():
                 write_bundle(checkpoint, path, precision=Precision.FP32)
 
-    return _kept(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
+    return _cached(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
 
 
 def head_bundles() -> Path:
-    """Random encoders with a head for each call: ``tests.heads.NAMES``."""
+    """Random encoders, one per task head: ``tests.heads.NAMES``."""
 
     def make(path: Path) -> None:
         from tests import heads  # noqa: PLC0415  (imports torch)
 
         heads.write_bundles(path)
 
-    return _kept(f"heads-{_key('model', 'export', 'tests/heads.py')}", make)
+    return _cached(f"heads-{_key('model', 'export', 'tests/heads.py')}", make)
 
 
 def default_bundles(precision: str) -> Path:
@@ -70,4 +70,4 @@ def default_bundles(precision: str) -> Path:
                 command = [sys.executable, "-m", "export", name, "--out", str(path / name)]
                 subprocess.run([*command, "--precision", precision], check=True, cwd=ROOT)
 
-    return _kept(f"{precision}-{_key('model', 'export')}", make)
+    return _cached(f"{precision}-{_key('model', 'export')}", make)

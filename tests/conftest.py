@@ -8,7 +8,7 @@ import pytest
 
 from tests import bundles
 
-# What trains, exports or starts something whole, with all tests beside it: half of the time.
+# Folders and files whose tests train, export or start whole programs: half of the total time.
 SLOW = (
     "client/test_default_models.py",
     "container",
@@ -23,7 +23,7 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks them."""
+    """Marks the tests in SLOW as ``slow``."""
     folders = [Path(__file__).parent / name for name in SLOW]
     for item in items:
         if any(item.path == folder or folder in item.path.parents for folder in folders):
@@ -31,8 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def logging_is_left_as_it_was() -> Iterator[None]:
-    """Whoever silences logging here takes their messages from all tests that follow."""
+def logging_state_is_restored() -> Iterator[None]:
+    """Fails a test that leaves logging disabled, which would silence all later tests."""
     disabled = logging.root.manager.disable
     yield
     assert logging.root.manager.disable == disabled
@@ -40,13 +40,13 @@ def logging_is_left_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_bundles() -> Path:
-    """Models that the tests trained: ``dates``, ``tiny-decoder``, ``tiny-classifier``."""
+    """Small models trained by the tests: ``dates``, ``tiny-decoder``, ``tiny-classifier``."""
     return bundles.tiny_bundles()
 
 
 @pytest.fixture(scope="session")
 def head_bundles() -> Path:
-    """Random encoders with a head for each call: ``tests.heads.NAMES``."""
+    """Random encoders, one per task head: ``tests.heads.NAMES``."""
     return bundles.head_bundles()
 
 

@@ -1,4 +1,4 @@
-"""A real server in a process of its own."""
+"""A real server in a separate process."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _READY = re.compile(r"gRPC on port (\d+), metrics on port (\d+)")
 
 @dataclass
 class ServerProcess:
-    """``log`` holds the lines that it wrote until it was ready."""
+    """A running server. ``log``: its stderr up to the ready message."""
 
     process: "subprocess.Popen[str]"
     port: int
@@ -30,8 +30,8 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.metrics_port}/metrics"
 
 
-def until_ready(process: "subprocess.Popen[str]") -> ServerProcess:
-    """Waits until the server whose errors are a pipe says that it serves."""
+def wait_until_ready(process: "subprocess.Popen[str]") -> ServerProcess:
+    """Waits for the server's ready message on stderr, which must be a pipe."""
     assert process.stderr is not None
     log: list[str] = []
     for line in process.stderr:
@@ -45,16 +45,16 @@ def until_ready(process: "subprocess.Popen[str]") -> ServerProcess:
 def server_process(
     bundles: Path, *options: str, module: str = "server", **environment: str
 ) -> Iterator[ServerProcess]:
-    """Starts ``python -m server`` on free ports, waits until it serves, and ends it.
+    """Starts ``python -m server`` on free ports, waits until it is ready, terminates it at exit.
 
-    ``module``: another that takes the same options.
+    ``module``: another program with the same options.
     """
     command = [sys.executable, "-m", module, "--bundles", str(bundles)]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
     variables = {**os.environ, **environment}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
         try:
-            yield until_ready(process)
+            yield wait_until_ready(process)
         finally:
             process.terminate()
             process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Every test asserts something: in its own body, or through a function of the tests it calls."""
+"""Every test asserts something: in its own body, or in a helper under ``tests`` that it calls."""
 
 import ast
 from functools import cache
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # Folders and files below tests/ that are not checked yet; the aim is none.
 UNCHECKED = ("export", "model")
-# Calls that fail unless something holds, by the last part of their names.
+# Calls that count as assertions, by the last part of their dotted names.
 ASSERTING = ("raises", "warns", "fail")
 ASSERTING_PREFIX = "assert_"
 MAX_DEPTH = 3  # calls from a test to the function that asserts
@@ -19,31 +19,28 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def functions_of(path: Path) -> dict[str, Function]:
-    """A module's own functions by name, at its top level and within others."""
+    """A module's functions by name, nested ones included."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path)))
     return {node.name: node for node in nodes if isinstance(node, Function)}
 
 
 @cache
 def imports_of(path: Path) -> dict[str, tuple[str, str]]:
-    """Module and original name of what a module imports from ``tests``, by its name here.
-
-    The original name is empty for a module.
-    """
-    found = {}
+    """Imports from ``tests``: local name to (module, original name)."""
+    imports = {}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
             for alias in node.names:
-                found[alias.asname or alias.name] = (str(node.module), alias.name)
-    return found
+                imports[alias.asname or alias.name] = (str(node.module), alias.name)
+    return imports
 
 
 def file_of(module: str, root: Path) -> Path:
     return root.joinpath(*module.split(".")).with_suffix(".py")
 
 
-def called(name: str, path: Path, root: Path) -> tuple[Function, Path] | None:
-    """The function of the tests that ``name`` stands for in the module ``path``, if any."""
+def resolve_call(name: str, path: Path, root: Path) -> tuple[Function, Path] | None:
+    """Resolves the call ``name`` in the module ``path`` to a function under ``tests``, if any."""
     first, _, rest = name.partition(".")
     if not rest and first in functions_of(path):
         return functions_of(path)[first], path
@@ -59,7 +56,7 @@ def called(name: str, path: Path, root: Path) -> tuple[Function, Path] | None:
 
 
 def asserts(function: Function, path: Path, root: Path = ROOT, depth: int = MAX_DEPTH) -> bool:
-    """Whether ``function`` of the module ``path`` holds an assertion, or calls one that does."""
+    """Whether ``function`` of the module ``path`` contains an assertion or calls one that does."""
     names = []
     for node in ast.walk(function):
         if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
@@ -69,15 +66,15 @@ def asserts(function: Function, path: Path, root: Path = ROOT, depth: int = MAX_
     last_parts = [name.rpartition(".")[2] for name in names]
     if any(name in ASSERTING or name.startswith(ASSERTING_PREFIX) for name in last_parts):
         return True
-    found = [called(name, path, root) for name in names] if depth else []
+    callees = [resolve_call(name, path, root) for name in names] if depth else []
     return any(
-        one is not None and one[0] is not function and asserts(*one, root, depth - 1)
-        for one in found
+        callee is not None and callee[0] is not function and asserts(*callee, root, depth - 1)
+        for callee in callees
     )
 
 
-def unasserting_tests(path: Path, root: Path = ROOT) -> list[str]:
-    """The tests of the module ``path``."""
+def find_tests_without_assertions(path: Path, root: Path = ROOT) -> list[str]:
+    """Tests of the module ``path`` that assert nothing."""
     return [
         f"{path.name}::{name}"
         for name, function in functions_of(path).items()
@@ -91,10 +88,10 @@ def test_every_test_asserts_something() -> None:
     files = [
         path
         for path in sorted(tests.rglob("test_*.py"))
-        if not any(path == one or one in path.parents for one in unchecked)
+        if not any(path == skipped or skipped in path.parents for skipped in unchecked)
     ]
     assert Path(__file__) in files
-    assert not [name for path in files for name in unasserting_tests(path)]
+    assert not [name for path in files for name in find_tests_without_assertions(path)]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +112,9 @@ def test_every_test_asserts_something() -> None:
         ("unknown.check()", False),
     ],
 )
-def test_the_check_itself(body: str, asserts_something: bool, tmp_path: Path) -> None:
+def test_detects_tests_without_assertions(
+    body: str, asserts_something: bool, tmp_path: Path
+) -> None:
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "helpers.py").write_text("def check(x):\n    assert x\n")
@@ -128,5 +127,5 @@ def test_the_check_itself(body: str, asserts_something: bool, tmp_path: Path) ->
         "def again():\n    again()\n"
         f"def test_it():\n    {body}\n"
     )
-    found = unasserting_tests(folder / "test_one.py", tmp_path)
-    assert found == ([] if asserts_something else ["test_one.py::test_it"])
+    reported = find_tests_without_assertions(folder / "test_one.py", tmp_path)
+    assert reported == ([] if asserts_something else ["test_one.py::test_it"])

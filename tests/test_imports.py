@@ -1,4 +1,4 @@
-"""Dependencies point one way, and torch stays out of the server."""
+"""Import rules: dependencies point one way, and the server never imports torch."""
 
 import ast
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What each folder may import of this repository: folders, or single modules.
+# Folders and modules of this repository that each folder may import.
 ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
@@ -20,10 +20,9 @@ ALLOWED = {
     "client": {"client", "protos"},
     "loadtest": {"loadtest", "client", "protos"},
 }
-OURS = {*ALLOWED, "tests", "scripts"}
-# What each folder of server/ may import of server/ besides itself and NEUTRAL. The modules at the
-# top of server/ that are not neutral (app, __main__, bench, …) put the parts together: they may
-# import all of it.
+LOCAL_PACKAGES = {*ALLOWED, "tests", "scripts"}
+# What each folder of server/ may import from server/ besides itself and NEUTRAL. The other modules
+# at the top (app, __main__, bench, …) wire the parts together and may import everything.
 ALLOWED_IN_SERVER = {
     "frontends": {"service", "telemetry"},
     "service": {"engine", "models", "text", "telemetry"},
@@ -33,12 +32,12 @@ ALLOWED_IN_SERVER = {
     "text": set(),
     "runtime": set(),
 }
-# Modules that any folder of server/ may import; they import nothing of server/ but each other.
+# Top-level modules that any folder of server/ may import. They import only each other.
 NEUTRAL = {"bounds", "config", "constraint", "errors", "file_changes"}
-# Packages of wire formats, which only front ends may import.
+# Wire-format packages: only front ends may import them.
 WIRE = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "protos")
 
-# Peers of the comparison: programs that run in an environment of their own.
+# Benchmark peers: programs that run in separate environments.
 PEERS = "loadtest/peers"
 TORCH_FREE_MODULES = (
     "model/config.py",
@@ -78,30 +77,30 @@ def _importers(folder: str, package: str) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
-def test_dependencies_point_one_way(folder: str) -> None:
-    wrong = [
+def test_folders_import_only_allowed_modules(folder: str) -> None:
+    violations = [
         f"{path.relative_to(ROOT)} imports {module}"
         for path in _files(folder)
         for module in _imports(path)
-        if module.partition(".")[0] in OURS
+        if module.partition(".")[0] in LOCAL_PACKAGES
         and not any(_is_within(module, allowed) for allowed in ALLOWED[folder])
     ]
-    assert wrong == []
+    assert violations == []
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
-def test_package_files_are_empty(folder: str) -> None:
+def test_init_files_are_empty(folder: str) -> None:
     packages = [path for path in _files(folder) if path.name == "__init__.py"]
     assert [path for path in packages if path.read_text(encoding="utf-8").strip()] == []
 
 
 def _part(module: str) -> str:
-    """The folder or top module of server/ that ``server.part…`` belongs to."""
+    """The folder or top-level module of server/ that ``server.part…`` belongs to."""
     return module.split(".")[1]
 
 
 def _parts() -> dict[str, list[Path]]:
-    """The files of each folder and each top module of server/."""
+    """The files of each folder and top-level module of server/."""
     parts: dict[str, list[Path]] = {}
     for path in _files("server"):
         name = path.relative_to(ROOT / "server").parts[0].removesuffix(".py")
@@ -115,7 +114,7 @@ FRONT_ENDS = sorted(path.parent.name for path in ROOT.glob("server/frontends/*/_
 
 
 def _server_imports(part: str) -> list[tuple[Path, str]]:
-    """Each import of another part of server/, with the file that has it."""
+    """Imports of other parts of server/: (file, imported module)."""
     return [
         (path.relative_to(ROOT), module)
         for path in PARTS[part]
@@ -124,20 +123,20 @@ def _server_imports(part: str) -> list[tuple[Path, str]]:
     ]
 
 
-def test_the_rules_name_every_folder_of_the_server() -> None:
+def test_rules_cover_every_server_folder() -> None:
     folders = {name for name in PARTS if (ROOT / "server" / name).is_dir()}
     assert folders == set(ALLOWED_IN_SERVER)
 
 
 @pytest.mark.parametrize("folder", ALLOWED_IN_SERVER)
-def test_dependencies_within_the_server_point_one_way(folder: str) -> None:
+def test_server_folders_import_only_allowed_folders(folder: str) -> None:
     allowed = [f"server.{name}" for name in ALLOWED_IN_SERVER[folder] | NEUTRAL]
-    wrong = [
+    violations = [
         f"{path} imports {module}"
         for path, module in _server_imports(folder)
         if not any(_is_within(module, package) for package in allowed)
     ]
-    assert wrong == []
+    assert violations == []
 
 
 @pytest.mark.parametrize("module", sorted(NEUTRAL & set(PARTS)))
@@ -148,79 +147,81 @@ def test_neutral_modules_import_only_each_other(module: str) -> None:
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_front_ends_do_not_import_each_other(front_end: str) -> None:
     own = f"server.frontends.{front_end}"
-    wrong = [
+    violations = [
         f"{path.relative_to(ROOT)} imports {module}"
         for path in _files(f"server/frontends/{front_end}")
         for module in _imports(path)
         if _is_within(module, "server.frontends") and not _is_within(module, own)
     ]
-    assert wrong == []
+    assert violations == []
 
 
-def test_no_circle_between_parts_of_the_server() -> None:
-    """Raises ``CycleError``, which names the circle."""
-    arrows = {part: {_part(module) for _, module in _server_imports(part)} for part in PARTS}
-    order = list(TopologicalSorter(arrows).static_order())
+def test_server_parts_have_no_import_cycle() -> None:
+    """``CycleError`` names the cycle."""
+    dependencies = {part: {_part(module) for _, module in _server_imports(part)} for part in PARTS}
+    order = list(TopologicalSorter(dependencies).static_order())
     assert order.index("runtime") < order.index("models")
 
 
-def _room(module: str) -> str:
-    """``server.engine.cache.slots`` is in the room ``server.engine.cache``.
+def _subpackage(module: str) -> str:
+    """``server.engine.cache.slots`` belongs to ``server.engine.cache``.
 
-    A module beside such folders is a room of its own.
+    A module outside a subpackage counts as its own.
     """
     part, _, rest = module.removeprefix("server.").partition(".")
     return f"server.{part}.{rest.partition('.')[0]}"
 
 
 @pytest.mark.parametrize("folder", ALLOWED_IN_SERVER)
-def test_no_circle_within_a_folder_of_the_server(folder: str) -> None:
-    """Raises ``CycleError``, which names the circle."""
-    arrows: dict[str, set[str]] = {}
+def test_server_folder_has_no_import_cycle(folder: str) -> None:
+    """``CycleError`` names the cycle."""
+    dependencies: dict[str, set[str]] = {}
     for path in PARTS[folder]:
-        room = _room(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        inside = {_room(name) for name in _imports(path) if _is_within(name, f"server.{folder}")}
-        arrows.setdefault(room, set()).update(inside - {room})
-    assert set(TopologicalSorter(arrows).static_order()) >= arrows.keys()
+        subpackage = _subpackage(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        inside = {
+            _subpackage(name) for name in _imports(path) if _is_within(name, f"server.{folder}")
+        }
+        dependencies.setdefault(subpackage, set()).update(inside - {subpackage})
+    assert set(TopologicalSorter(dependencies).static_order()) >= dependencies.keys()
 
 
 @pytest.mark.parametrize("part", sorted(PARTS.keys() - {"frontends"}))
 def test_only_front_ends_import_grpc_or_protobuf(part: str) -> None:
-    wrong = [
+    violations = [
         f"{path.relative_to(ROOT)} imports {module}"
         for path in PARTS[part]
         for module in _imports(path)
         if any(_is_within(module, package) for package in WIRE)
     ]
-    assert wrong == []
+    assert violations == []
 
 
 @pytest.mark.parametrize("package", ["onnxruntime", "prometheus_client"])
-def test_one_file_of_the_server_imports(package: str) -> None:
+def test_only_one_server_module_imports(package: str) -> None:
     assert len(_importers("server", package)) == 1
 
 
 @pytest.mark.parametrize("folder", ["server", "client", "loadtest", "protos"])
-def test_no_torch_where_models_are_served(folder: str) -> None:
-    found = [name for name in _importers(folder, "torch") if not name.startswith(PEERS)]
-    assert found == []
+def test_serving_code_does_not_import_torch(folder: str) -> None:
+    importers = [name for name in _importers(folder, "torch") if not name.startswith(PEERS)]
+    assert importers == []
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_only_peers_import_peers(folder: str) -> None:
-    found = _importers(folder, PEERS.replace("/", "."))
-    assert [name for name in found if not name.startswith(PEERS)] == []
+    importers = _importers(folder, PEERS.replace("/", "."))
+    assert [name for name in importers if not name.startswith(PEERS)] == []
 
 
 @pytest.mark.parametrize("module", TORCH_FREE_MODULES)
-def test_modules_that_the_server_imports_from_model_do_not_import_torch(module: str) -> None:
+def test_model_modules_used_by_the_server_do_not_import_torch(module: str) -> None:
     assert not any(_is_within(name, "torch") for name in _imports(ROOT / module))
 
 
 @pytest.mark.parametrize("module", ["server.__main__", "server.app", "client.cli", "loadtest.cli"])
-def test_torch_is_not_loaded_by(module: str) -> None:
+def test_importing_does_not_load_torch(module: str) -> None:
     program = f"import sys, {module}; print([name for name in sys.modules if name == 'torch'])"
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
+    assert (result.returncode, result.stdout) == (0, "[]\n"), result.stderr

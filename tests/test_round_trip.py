@@ -1,4 +1,4 @@
-"""From ``save_pretrained`` to an answer, by the commands that users type, for each kind."""
+"""End to end from the command line, per model kind: ``save_pretrained``, export, serve, call."""
 
 import json
 import subprocess
@@ -73,38 +73,38 @@ def target(models: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
         yield server.target
 
 
-def answer(target: str, *arguments: str) -> Any:
-    """The one output that the command line prints."""
+def client_output(target: str, *arguments: str) -> Any:
+    """The single output printed by the client."""
     command = [sys.executable, "-m", "client", "--target", target, *arguments, "--json"]
-    ran = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
-    (output,) = json.loads(ran.stdout)["outputs"]
+    result = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    (output,) = json.loads(result.stdout)["outputs"]
     return output
 
 
-def words(ids: Any) -> str:
-    """As the tokenizer spells them, up to the end."""
-    rows = ids.tolist()
-    return " ".join(WORDS[id_] for id_ in (rows[: rows.index(1)] if 1 in rows else rows))
+def decoded(ids: Any) -> str:
+    """The text of ``ids`` up to the end token."""
+    tokens = ids.tolist()
+    return " ".join(WORDS[id_] for id_ in (tokens[: tokens.index(1)] if 1 in tokens else tokens))
 
 
-def test_an_encoder(models: dict[str, Any], target: str) -> None:
-    vector = answer(target, "embed", "--model", "bert", TEXT)
+def test_encoder_embeds_like_transformers(models: dict[str, Any], target: str) -> None:
+    vector = client_output(target, "embed", "--model", "bert", TEXT)
     with torch.no_grad():
         expected = models["bert"](torch.tensor([IDS])).last_hidden_state.mean(1)[0].numpy()
     np.testing.assert_allclose(vector, expected, atol=1e-4)
 
 
-def test_a_decoder(models: dict[str, Any], target: str) -> None:
+def test_decoder_generates_like_transformers(models: dict[str, Any], target: str) -> None:
     options = ("--model", "qwen2", "--max-new-tokens", str(NUM_TOKENS))
     ids = models["qwen2"].generate(torch.tensor([IDS]), do_sample=False, max_new_tokens=NUM_TOKENS)[
         0, len(IDS) :
     ]
-    assert answer(target, "generate", *options, TEXT) == words(ids)
+    assert client_output(target, "generate", *options, TEXT) == decoded(ids)
 
 
-def test_an_encoder_decoder(models: dict[str, Any], target: str) -> None:
+def test_encoder_decoder_translates_like_transformers(models: dict[str, Any], target: str) -> None:
     options = ("--model", "t5", "--max-new-tokens", str(NUM_TOKENS), "--beam-size", "4")
     ids = models["t5"].generate(
         torch.tensor([IDS]), do_sample=False, num_beams=4, max_new_tokens=NUM_TOKENS
     )[0, 1:]
-    assert answer(target, "translate", *options, TEXT) == words(ids)
+    assert client_output(target, "translate", *options, TEXT) == decoded(ids)

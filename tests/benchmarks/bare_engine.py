@@ -1,4 +1,4 @@
-"""The engine without lanes and gRPC: this thread calls its steps."""
+"""The engine without lanes or gRPC, stepped by the calling thread."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -39,7 +39,7 @@ class Stopwatch:
 
 
 class TimedGraph:
-    """A real graph whose runs are timed."""
+    """Wraps a graph and times its runs."""
 
     def __init__(self, graph: Graph, stopwatch: Stopwatch) -> None:
         self._graph = graph
@@ -89,7 +89,7 @@ class StepTimes:
 
 
 class BareEngine:
-    """One decoder bundle.
+    """Runs one decoder bundle.
 
     Args:
         directory: the bundle's.
@@ -115,7 +115,7 @@ class BareEngine:
         """Random token ids; their values do not affect the speed."""
         size = self.model.manifest.dimensions.vocabulary_size
         random = np.random.default_rng(seed)
-        return [tuple(map(int, row)) for row in random.integers(10, size, (count, length))]
+        return [tuple(map(int, ids)) for ids in random.integers(10, size, (count, length))]
 
     def decode_steps(self, batch: int, num_cached: int, num_steps: int) -> StepTimes:
         """Times decode steps of ``batch`` sequences with about ``num_cached`` cached tokens."""
@@ -141,15 +141,15 @@ class BareEngine:
         self._submit(prompts, num_new_tokens)
         count = 0
         while self._generator.has_work:
-            count += sum(len(progress.tokens) for progress in self._generator.step())
+            count += sum(len(update.tokens) for update in self._generator.step())
         return count / (time.perf_counter() - started)
 
     def prefill_seconds(self, length: int) -> float:
         """Seconds to prefill one prompt into an empty slot."""
         prompt = self.prompts(1, length)[0]
-        row = DecodingSequence.first_of(0, GenerationJob(prompt, 1))
+        sequence = DecodingSequence.first_of(0, GenerationJob(prompt, 1))
         started = time.perf_counter()
-        self._runner.decode([row], 0, [length])
+        self._runner.decode([sequence], 0, [length])
         return time.perf_counter() - started
 
     def _submit(self, prompts: list[tuple[int, ...]], num_new_tokens: int) -> None:
@@ -170,7 +170,7 @@ class BareEngine:
 
 
 def newest_version(bundle: Path) -> Path:
-    """The newest version of ``bundles/NAME``: its folder."""
+    """The folder of the newest version in ``bundles/NAME``."""
     versions = sorted(path.parent for path in bundle.glob(f"*/{TOKENIZER_FILE}"))
     if not versions:
         raise SystemExit(f"no bundle in {bundle}: run make bundles")

@@ -1,7 +1,7 @@
 """Memory and time of exporting a large model: ``python -m tests.benchmarks.big_export``.
 
-A Llama of TinyLlama's shape (1.1 billion parameters; Zhang et al. 2024) with random weights in
-bf16, as a Hugging Face folder, is exported by ``python -m export`` in a process of its own. The
+A Llama with TinyLlama's shape (1.1 billion parameters; Zhang et al. 2024) with random weights in
+bf16, as a Hugging Face folder, is exported by ``python -m export`` in a child process. The
 report has that process's peak resident memory, mapped files included, and its time.
 """
 

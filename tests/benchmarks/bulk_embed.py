@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bulk_embed --bundle bundles/minilm --json build/bulk.json
 
-Both sides take turns on the same texts. Throughput is in texts per second. The server's memory is
+Both sides alternate on the same texts. Throughput is in texts per second. The server's memory is
 read after each batch of results. A stream of a tenth of the length shows whether it is bounded.
 """
 
@@ -32,7 +32,7 @@ BATCH = 64
 LENGTHS = LengthRange(4, 60)
 """Lengths of texts in words."""
 _ENGINE_TEXTS = 2048
-"""Texts per call of the engine: fewer than its queue holds."""
+"""Texts per call of the engine: below the limit of its queue."""
 _RUN_SECONDS = 600.0
 
 
@@ -42,7 +42,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 class Engine:
-    """Our engine as a process that is paused between calls."""
+    """The engine in a child process, paused between calls."""
 
     def __init__(self, bundle: Path, threads: int) -> None:
         self._worker = Worker(engine_command(), {}, ROOT / "build" / "bulk-engine.log", ROOT)
@@ -53,13 +53,13 @@ class Engine:
 
     def texts_per_second(self, texts: Sequence[str]) -> float:
         """Throughput without tokenization."""
-        rows = [each.ids for each in self._tokenizer.encode_batch(list(texts))]
+        inputs = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
         seconds = 0.0
-        for start in range(0, len(rows), _ENGINE_TEXTS):
-            message = {"op": "run", "inputs": rows[start : start + _ENGINE_TEXTS]}
+        for start in range(0, len(inputs), _ENGINE_TEXTS):
+            message = {"op": "run", "inputs": inputs[start : start + _ENGINE_TEXTS]}
             reply = self._worker.call({**message, "max_new_tokens": 0}, _RUN_SECONDS)
             seconds += reply["seconds"]
-        return len(rows) / seconds
+        return len(inputs) / seconds
 
     def close(self) -> None:
         self._worker.close()
@@ -104,7 +104,9 @@ def main(
         with server_process(bundle.parent, "--threads", str(threads)) as server:
             pid, target = server.process.pid, server.target
             idle = _resident_bytes(pid)
-            _, tenth = asyncio.run(_stream(target, bundle.name, texts[: num_texts // 10], pid))
+            _, peak_of_a_tenth = asyncio.run(
+                _stream(target, bundle.name, texts[: num_texts // 10], pid)
+            )
             engine.texts_per_second(texts[: num_texts // 10])
             for _ in range(rounds):
                 rate, peak = asyncio.run(_stream(target, bundle.name, texts, pid))
@@ -124,7 +126,7 @@ def main(
         "bare_engine_texts_per_second": median(bare),
         "stream_over_bare_engine": median(a / b for a, b in zip(streamed, bare, strict=True)),
         "server_bytes_before": idle,
-        "server_bytes_at_a_tenth": tenth,
+        "server_bytes_at_a_tenth": peak_of_a_tenth,
         "server_bytes_at_most": max(memory),
     }
     print(json.dumps(report, indent=2))

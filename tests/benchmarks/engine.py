@@ -1,9 +1,9 @@
-"""Gains of cache and batching, and the overhead of the server: one table, one JSON file.
+"""Gains of the KV cache and batching, and the server's overhead, as a table and JSON.
 
     python -m tests.benchmarks.engine --bundle bundles/smollm2 --json build/engine.json
 
-Measurements are interleaved, and each figure is a median over the rounds, so that drift of the
-machine's speed affects all alike. Compare the ratios.
+Measurements are interleaved, and each figure is a median over the rounds, so that changes of
+the machine's speed affect all figures alike. Compare the ratios.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ async def _through_grpc(
         async with AsyncClient(server.target) as client:
             await _stream_all(client, name, engine.prompts(NUM_CLIENTS, PREFIX, seed=1))
             for number in track(range(rounds), description="gRPC", console=console):
-                # New in each round, so that neither side finds them in its prefix cache.
+                # New prompts in each round, so that neither side hits its prefix cache.
                 prompts = engine.prompts(NUM_CLIENTS, PREFIX, seed=2 + number)
                 add("bare", engine.generate(prompts, NUM_NEW_TOKENS))
                 add("grpc", await _stream_all(client, name, prompts))

@@ -42,38 +42,40 @@ class Retrieval:
 
 def pairs(num: int, status: Path = STATUS) -> list[tuple[str, str]]:
     """Pairs of short and long descriptions, unique, in pseudo-random order."""
-    found = {}
+    long_by_short = {}
     for short, long in _FIELD.findall(status.read_text(encoding="utf-8") + "\n"):
         words = [word for word in long.split() if word != "."]
         if len(words) >= _MIN_WORDS:
-            found[short] = " ".join(words[:MAX_WORDS])
-    # Packages of one source share a description: one of them is kept.
-    single = {long: short for short, long in found.items()}
-    ordered = sorted(single, key=lambda long: hashlib.sha256(long.encode()).digest())
-    return [(single[long], long) for long in ordered[:num]]
+            long_by_short[short] = " ".join(words[:MAX_WORDS])
+    # Packages of one source share a description: keep only one of them.
+    short_by_long = {long: short for short, long in long_by_short.items()}
+    ordered = sorted(short_by_long, key=lambda long: hashlib.sha256(long.encode()).digest())
+    return [(short_by_long[long], long) for long in ordered[:num]]
 
 
 def retrieval(queries: Vectors, documents: Vectors) -> Retrieval:
     """Both are ``[N, H]`` and normalized; the document of query i is document i."""
     scores = queries @ documents.T
-    right = scores.diagonal()[:, None]
-    ranks = 1 + (scores > right).sum(1)
+    own_scores = scores.diagonal()[:, None]
+    ranks = 1 + (scores > own_scores).sum(1)
     return Retrieval(float((ranks == 1).mean()), float((1.0 / ranks).mean()))
 
 
-def by_server(client: Client, found: Sequence[tuple[str, str]]) -> Retrieval:
+def evaluate_server(client: Client, descriptions: Sequence[tuple[str, str]]) -> Retrieval:
     """Measures the embeddings of a server."""
 
     def embed(texts: Sequence[str]) -> Vectors:
         outputs = client.embed("minilm", texts).outputs
         return np.array([output.values for output in outputs], np.float32)
 
-    return retrieval(embed([short for short, _ in found]), embed([long for _, long in found]))
+    return retrieval(
+        embed([short for short, _ in descriptions]), embed([long for _, long in descriptions])
+    )
 
 
-def by_pytorch(found: Sequence[tuple[str, str]]) -> Retrieval:
+def evaluate_pytorch(descriptions: Sequence[tuple[str, str]]) -> Retrieval:
     """Measures the reference."""
-    queries, documents = zip(*found, strict=True)
+    queries, documents = zip(*descriptions, strict=True)
     return retrieval(references.minilm_embeddings(queries), references.minilm_embeddings(documents))
 
 
@@ -83,17 +85,17 @@ def main(
     num_pairs: Annotated[int, typer.Option("--pairs", min=2)] = 300,
 ) -> None:
     """Measures each of the bundles and the reference."""
-    found = pairs(num_pairs)
-    figures = {"pytorch fp32": by_pytorch(found)}
+    descriptions = pairs(num_pairs)
+    figures = {"pytorch fp32": evaluate_pytorch(descriptions)}
     for named in bundles:
         name, _, folder = named.partition("=")
         with server_process(Path(folder)) as server, Client(server.target) as client:
-            figures[name] = by_server(client, found)
+            figures[name] = evaluate_server(client, descriptions)
     report = {
         "model": "minilm",
-        "pairs": len(found),
+        "pairs": len(descriptions),
         "machine": machine()["processor"],
-        "figures": {name: asdict(one) for name, one in figures.items()},
+        "figures": {name: asdict(result) for name, result in figures.items()},
     }
     print(json.dumps(report, indent=2))
     reports.write(report, out)

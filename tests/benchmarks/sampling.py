@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.sampling --json build/sampling.json
 
-Logits are random, over 49,152 tokens: flat, where many tokens are likely, and steep, as of a
-confident model. The two sides are measured in turn; each figure is the median of the rounds.
+Logits are random over 49,152 tokens: flat (many likely tokens) or steep (a confident model). Both
+sides alternate; each figure is the median of the rounds.
 """
 
 import json
@@ -57,23 +57,25 @@ def main(
         logits = rng.gumbel(0, scale, (max(ROWS), VOCABULARY)).astype(np.float32)
         for method, options in METHODS.items():
             for num_rows in ROWS:
-                given = logits[:num_rows]
+                batch_logits = logits[:num_rows]
                 requests = [
                     _sample_request(index, options, float(rng.random()))
                     for index in range(num_rows)
                 ]
                 on_host, by_graph = _seconds(
                     rounds,
-                    partial(_on_the_host, given, requests),
-                    partial(sampler.sample, HostLogits(given), requests),
+                    partial(_sample_on_host, batch_logits, requests),
+                    partial(sampler.sample, HostLogits(batch_logits), requests),
                 )
-                found = sampler.sample(HostLogits(given), requests)
-                for token, expected in zip(found, _on_the_host(given, requests), strict=True):
+                tokens = sampler.sample(HostLogits(batch_logits), requests)
+                for token, expected in zip(
+                    tokens, _sample_on_host(batch_logits, requests), strict=True
+                ):
                     assert token in (None, expected)
-                left = found.count(None)
-                row = {"logits": steepness, "sampling": method, "rows": num_rows}
+                left = tokens.count(None)
+                case = {"logits": steepness, "sampling": method, "rows": num_rows}
                 results.append(
-                    {**row, "host_ms": on_host * 1e3, "graph_ms": by_graph * 1e3, "left": left}
+                    {**case, "host_ms": on_host * 1e3, "graph_ms": by_graph * 1e3, "left": left}
                 )
                 figures = (f"{on_host * 1e3:.2f}", f"{by_graph * 1e3:.2f}", str(left))
                 table.add_row(steepness, method, str(num_rows), *figures)
@@ -85,11 +87,11 @@ def main(
 
 
 def _sample_request(index: int, options: Sampling, uniform: float) -> SampleRequest:
-    row = DecodingSequence.first_of(index, GenerationJob((1,), 1, sampling=options))
-    return SampleRequest(index, row, uniform)
+    sequence = DecodingSequence.first_of(index, GenerationJob((1,), 1, sampling=options))
+    return SampleRequest(index, sequence, uniform)
 
 
-def _on_the_host(logits: Floats, requests: list[SampleRequest]) -> list[int | None]:
+def _sample_on_host(logits: Floats, requests: list[SampleRequest]) -> list[int | None]:
     best = greedy(logits)
     options = requests[0].sequence.job.sampling
     if options.is_greedy:
@@ -102,7 +104,7 @@ def _on_the_host(logits: Floats, requests: list[SampleRequest]) -> list[int | No
 
 
 def _seconds(rounds: int, *runs: Callable[[], object]) -> list[float]:
-    """Median seconds of each of ``runs``, which are timed in turn."""
+    """Median seconds of each of ``runs``, timed alternately."""
     samples: list[list[float]] = [[] for _ in runs]
     for number in range(rounds + 1):
         for run, seconds in zip(runs, samples, strict=True):

@@ -1,10 +1,10 @@
-"""The overhead of the server over its engine, and the gain of the prefix cache: one JSON file.
+"""The server's overhead over its engine, and the gain of the prefix cache, as JSON.
 
     python -m tests.benchmarks.served --bundle bundles/smollm2 --json build/served.json
 
-Streaming clients of a server are compared with as many of the engine without gRPC, which runs in a
-process of its own and is paused between calls; both sides take turns. Then the time to first token
-of prompts that share a prefix with an earlier one is compared with that of the earlier one.
+Compares streaming clients of a server with as many clients of the engine without gRPC, which runs
+in a child process and is paused between calls. Both sides alternate. Then compares the time to
+first token (TTFT) of a prompt with that of a later prompt that shares its prefix.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.serving import server_process
 PROMPT_TOKENS = 128
 NEW_TOKENS = 64
 PREFIX_TOKENS = 500
-OWN_TOKENS = 8
+SUFFIX_TOKENS = 8
 WARMUP_SECONDS = 10.0
 """Until the first prompts are prefilled and sequences are in all phases."""
 _LOAD_SECONDS = 120.0
@@ -90,7 +90,7 @@ async def _first_token_seconds(client: AsyncClient, model: str, prompt: list[int
 async def _reuse(client: AsyncClient, model: str, seed: int) -> float:
     """Time to first token of a prompt, relative to a later one with the same prefix."""
     prefix = _prompts(1, PREFIX_TOKENS, seed)[0]
-    first, second = (prefix + own for own in _prompts(2, OWN_TOKENS, seed + 1))
+    first, second = (prefix + suffix for suffix in _prompts(2, SUFFIX_TOKENS, seed + 1))
     cold = await _first_token_seconds(client, model, first)
     return cold / await _first_token_seconds(client, model, second)
 
@@ -98,12 +98,12 @@ async def _reuse(client: AsyncClient, model: str, seed: int) -> float:
 async def _measure(
     target: str, model: str, worker: Worker, clients: int, seconds: float, rounds: int
 ) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {"served": [], "bare": [], "reuse": []}
+    figures: dict[str, list[float]] = {"served": [], "bare": [], "reuse": []}
     async with AsyncClient(target) as client:
         for seed in range(rounds):
-            # More prompts than any engine finishes.
+            # More prompts than any engine can finish.
             prompts = _prompts(int(clients * (4 + seconds)), PROMPT_TOKENS, seed)
-            found["served"].append(await _served(client, model, prompts, clients, seconds))
+            figures["served"].append(await _served(client, model, prompts, clients, seconds))
             message = {
                 "op": "clients",
                 "clients": clients,
@@ -112,11 +112,11 @@ async def _measure(
                 "warmup_seconds": WARMUP_SECONDS,
                 "seconds": seconds,
             }
-            answer = await asyncio.to_thread(worker.call, message, _LOAD_SECONDS)
-            found["bare"].append(answer["num_tokens"] / answer["seconds"])
+            reply = await asyncio.to_thread(worker.call, message, _LOAD_SECONDS)
+            figures["bare"].append(reply["num_tokens"] / reply["seconds"])
         for seed in range(10 * rounds):
-            found["reuse"].append(await _reuse(client, model, 1000 + 2 * seed))
-    return found
+            figures["reuse"].append(await _reuse(client, model, 1000 + 2 * seed))
+    return figures
 
 
 def main(
@@ -137,7 +137,7 @@ def main(
         message = {"op": "load", "model": str(directory), "threads": threads, "max_length": 2048}
         worker.call(message, _LOAD_SECONDS)
         with server_process(bundle.parent, "--threads", str(threads)) as server:
-            found = uvloop.run(
+            figures = uvloop.run(
                 _measure(server.target, manifest.name, worker, clients, seconds, rounds)
             )
     finally:
@@ -151,13 +151,13 @@ def main(
         "clients": clients,
         "prompt_tokens": PROMPT_TOKENS,
         "new_tokens": NEW_TOKENS,
-        "served_tokens_per_second": median(found["served"]),
-        "bare_engine_tokens_per_second": median(found["bare"]),
+        "served_tokens_per_second": median(figures["served"]),
+        "bare_engine_tokens_per_second": median(figures["bare"]),
         "served_over_bare_engine": median(
-            a / b for a, b in zip(found["served"], found["bare"], strict=True)
+            a / b for a, b in zip(figures["served"], figures["bare"], strict=True)
         ),
         "prefix_tokens": PREFIX_TOKENS,
-        "first_token_times_sooner": median(found["reuse"]),
+        "first_token_times_sooner": median(figures["reuse"]),
     }
     print(json.dumps(report, indent=2))
     reports.write(report, out)

@@ -1,4 +1,4 @@
-"""The image, built once for the tests of this folder and removed after them."""
+"""The container image, built once for this folder's tests and then removed."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.container.image import ROOT, Image, Storage, why_not_here
+from tests.container.image import ROOT, Image, Storage, reason_to_skip
 
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[Image]:
-    if reason := why_not_here():
+    if reason := reason_to_skip():
         pytest.skip(reason)
     build = ROOT / "build"
     build.mkdir(exist_ok=True)

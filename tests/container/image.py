@@ -1,4 +1,4 @@
-"""The Dockerfile, built without a container engine: mmdebstrap makes its base, buildah the rest."""
+"""Builds the Dockerfile without a container engine: mmdebstrap for the base, buildah on top."""
 
 import ast
 import configparser
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# As in the base image that the Dockerfile names by default.
+# The release of the Dockerfile's default base image.
 SUITE = "bookworm"
 BASE_PACKAGES = ("python-is-python3", "python3-venv")
-# As slim images are: no pages to read. And what is soon removed need not reach the disk.
+# No docs or man pages, like slim images. No fsync: the image is temporary.
 DPKG_OPTIONS = ("force-unsafe-io", *(f"path-exclude=/usr/share/{n}/*" for n in ("doc", "man")))
 BASE = "localhost/python"
 TOOLS = ("buildah", "mmdebstrap", "unshare", "nsenter", "setpriv", "chroot", "ip")
 
 
-def why_not_here() -> str | None:
-    """Why images cannot be built on this machine, or None where they can."""
+def reason_to_skip() -> str | None:
+    """Why this machine cannot build images, or None if it can."""
     if os.geteuid() != 0:
         return "building and starting an image needs root"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
@@ -34,7 +34,7 @@ def why_not_here() -> str | None:
 
 @dataclass(frozen=True)
 class Image:
-    """What is in it, below ``root``, and what it says of how to run it."""
+    """A built image: its mounted files at ``root``, and its configuration."""
 
     root: Path
     config: dict[str, Any]
@@ -58,23 +58,23 @@ class Image:
 
 @dataclass(frozen=True)
 class Storage:
-    """A folder of buildah's own: nothing is shared with what the machine builds otherwise."""
+    """A private storage folder for buildah, shared with no other builds."""
 
     path: Path
 
     def build(self, *options: str) -> Image:
-        """The Dockerfile, on a base image that is made if this storage has none."""
+        """Builds the Dockerfile, and its base image first if missing."""
         if not self._buildah("images", "--quiet", "--filter", f"reference={BASE}"):
             self._make_base()
         command = ["build", "--isolation", "chroot", "--format", "docker", "--quiet", *options]
         command += ["--build-arg", f"PYTHON_IMAGE={BASE}", *_pip_volumes(self.path / "pip.conf")]
         name = self._buildah(*command, str(ROOT))
-        about = json.loads(self._buildah("inspect", "--type", "image", name))
+        inspected = json.loads(self._buildah("inspect", "--type", "image", name))
         root = self._buildah("mount", self._buildah("from", "--pull-never", name))
-        return Image(Path(root), about["Docker"]["config"])
+        return Image(Path(root), inspected["Docker"]["config"])
 
     def close(self) -> None:
-        """Unmounts the images' files, so that the folder can be removed."""
+        """Unmounts the images so that the folder can be removed."""
         self._buildah("rm", "--all")
 
     def _make_base(self) -> None:
@@ -92,7 +92,7 @@ class Storage:
 
 
 def _mirrors() -> list[str]:
-    """Where this machine's apt finds SUITE; nothing, which is mmdebstrap's default, if nowhere."""
+    """This machine's apt sources for SUITE. If there are none, mmdebstrap uses its default."""
     form = "deb $(REPO_URI) $(RELEASE) $(COMPONENT)"
     lines = _output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])
     debian = rf"deb \S+ {SUITE}(-updates|-security)? main"
@@ -100,7 +100,7 @@ def _mirrors() -> list[str]:
 
 
 def _pip_volumes(path: Path) -> list[str]:
-    """Lets pip in the build find what this machine's pip finds, with its settings and folders."""
+    """Volume options that give the build this machine's pip settings and local indexes."""
     settings = {"cert": ssl.get_default_verify_paths().cafile or ""}
     listed = _output([sys.executable, "-m", "pip", "config", "list"])
     for key, value in re.findall(r"^(?:global|:env:)\.(\S+?)=(.*)$", listed, re.MULTILINE):
@@ -110,16 +110,16 @@ def _pip_volumes(path: Path) -> list[str]:
     with path.open("w") as file:
         parser.write(file)
     words = [word.removeprefix("file://") for value in settings.values() for word in value.split()]
-    found = [word for word in words if word.startswith("/") and Path(word).exists()]
-    # An index refers to files beside it.
-    folders = {str(Path(word).parent) if word.endswith("/simple") else word for word in found}
+    existing = [word for word in words if word.startswith("/") and Path(word).exists()]
+    # A local index refers to files in its parent folder.
+    folders = {str(Path(word).parent) if word.endswith("/simple") else word for word in existing}
     volumes = [f"{folder}:{folder}:ro" for folder in sorted(folders)]
     return [f"--volume={volume}" for volume in (f"{path}:/etc/pip.conf:ro", *volumes)]
 
 
 def _output(command: list[str]) -> str:
-    """What it writes; what it complains of is in the error."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{command} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return done.stdout.strip()
+    """The command's stdout. Raises RuntimeError with all output if it fails."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"{command} failed:\n{result.stdout[-2000:]}{result.stderr[-4000:]}")
+    return result.stdout.strip()

@@ -1,4 +1,4 @@
-"""An image's command in namespaces of its own, as a container engine would start it."""
+"""Runs an image's command in its own namespaces, as a container engine would."""
 
 import os
 import signal
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.container.image import Image
-from tests.serving import ServerProcess, until_ready
+from tests.serving import ServerProcess, wait_until_ready
 
-# The image's root becomes a mount that nothing can be written to, and nor can the bundles.
+# Mounts the image's root and the bundles read-only.
 _SET_UP = """
 root=$0 bundles=$1; shift
 mount --bind "$root" "$root"
@@ -27,27 +27,27 @@ exec "$@"
 
 @dataclass(frozen=True)
 class Container:
-    """``server.process`` is ``unshare``, which ends as the image's command does."""
+    """A running image. ``server.process`` is ``unshare``, which exits with the command's status."""
 
     image: Image
     server: ServerProcess
 
     @property
     def pid(self) -> int:
-        """Of the image's command, which is process 1 in its namespace."""
+        """Host PID of the image's command, which is PID 1 in its namespace."""
         return _child(self.server.process)
 
     def status(self) -> dict[str, str]:
-        """What the kernel says of the image's command."""
+        """``/proc/PID/status`` of the image's command."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return dict(line.split(":\t", 1) for line in lines)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Like ``docker exec``: inside, as the image's user."""
-        return self._enter(["--mount", "--net", "--pid"], as_the_image(self.image, *command))
+        """Like ``docker exec``: runs a command in the container as the image's user."""
+        return self._enter(["--mount", "--net", "--pid"], as_image_user(self.image, *command))
 
-    def run_beside(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """A program of this machine, on the container's network."""
+    def run_in_network(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """Runs a host program in the container's network namespace."""
         return self._enter(["--net"], list(command))
 
     def _enter(self, kinds: list[str], command: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -61,25 +61,25 @@ class Container:
         return self.server.process.returncode
 
 
-def as_the_image(image: Image, *command: str) -> list[str]:
-    """``command`` with the image's files, user, environment and folder, and none of ours."""
+def as_image_user(image: Image, *command: str) -> list[str]:
+    """``command`` with only the image's files, user, environment and working directory."""
     user = ["setpriv", "--no-new-privs", "chroot", f"--userspec={image.user}", "--groups="]
-    place = f"--chdir={image.config['WorkingDir'] or '/'}"
-    return [*user, str(image.root), "env", "-i", place, *image.config["Env"], *command]
+    directory = f"--chdir={image.config['WorkingDir'] or '/'}"
+    return [*user, str(image.root), "env", "-i", directory, *image.config["Env"], *command]
 
 
 @contextmanager
 def container(image: Image, bundles: Path) -> Iterator[Container]:
-    """Starts the image's command with ``bundles`` mounted, waits until it serves, and ends it."""
+    """Starts the image's command with ``bundles`` mounted, waits until it is ready, kills it."""
     unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--"]
     set_up = ["sh", "-ec", _SET_UP, str(image.root), str(bundles)]
-    command = [*unshare, *set_up, *as_the_image(image, *image.command)]
+    command = [*unshare, *set_up, *as_image_user(image, *image.command)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            yield Container(image, until_ready(process))
+            yield Container(image, wait_until_ready(process))
         finally:
-            # With process 1 its namespace ends, and with its child ``unshare``. What the latter
-            # offers instead, --kill-child, is void once the child changes its user.
+            # Killing PID 1 ends its namespace and then ``unshare``. The option --kill-child does
+            # not work: the kernel resets it once the child changes its user.
             if process.poll() is None:
                 os.kill(_child(process), signal.SIGKILL)
 

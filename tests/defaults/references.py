@@ -1,4 +1,4 @@
-"""What the default models' outputs are compared with: independent readers of the same files."""
+"""References for the default models' outputs: independent readers of the same files."""
 
 import os
 from collections.abc import Sequence
@@ -67,11 +67,11 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def would_generate(prompt: Sequence[int], ours: Sequence[int], tie: float) -> bool:
+def is_greedy_continuation(prompt: Sequence[int], ours: Sequence[int], tie: float) -> bool:
     """Whether ``ours`` is SmolLM2's greedy continuation, as *transformers* computes it.
 
-    The model reads it whole: if each token is its best after those before, or within ``tie``
-    of the best logit, then its own greedy continuation is the same up to such ties.
+    Checks in one forward pass that each token has the best logit after those before it, or one
+    within ``tie`` of the best.
     """
     ids = torch.tensor([[*prompt, *ours[:-1]]])
     with torch.inference_mode():
@@ -94,7 +94,7 @@ def minilm_embeddings(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 class Translator:
-    """The reference reader of a Marian model, with its SentencePiece."""
+    """The Marian reference model with its SentencePiece tokenizer."""
 
     def __init__(self, name: str) -> None:
         direction = name.replace("-", "")
@@ -104,11 +104,10 @@ class Translator:
         self._model = Reference(weights)
         self._pieces = SentencePieceProcessor(str(vocabulary))
 
-    def would_say(self, text: str, ours: Sequence[int]) -> bool:
+    def is_greedy_translation(self, text: str, ours: Sequence[int]) -> bool:
         """Whether ``ours``, which ends with ``</s>`` or at a limit, is the greedy translation.
 
-        The reference reads it whole: if each token is its best after those before, then its
-        own greedy translation has the same tokens.
+        Checks in one forward pass that each token is the best after those before it.
         """
         end = self._pieces.eos_id()
         logits = self._model.logits([*self._pieces.encode(text), end], list(ours[:-1]))

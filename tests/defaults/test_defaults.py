@@ -1,4 +1,4 @@
-"""The default models, served: against their references, and in company."""
+"""The served default models: output quality, parity with references, concurrent requests."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from client.types import AttentionOptions, FinishReason, JsonSchema, Message, Pi
 from tests.defaults import references
 from tests.serving import server_process
 
-TIE = 1e-3  # two logits this close may change places
+TIE = 1e-3  # logits this close may swap ranks
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +31,17 @@ def int8(int8_bundles: Path) -> Iterator[Client]:
         yield client
 
 
-def test_smollm2_answers_sensibly(int8: Client) -> None:
-    question = [Message("user", "Why is the sky blue?")]
-    pieces = list(int8.generate_stream("smollm2", messages=question, max_new_tokens=120))
+def test_smollm2_gives_a_sensible_answer(int8: Client) -> None:
+    conversation = [Message("user", "Why is the sky blue?")]
+    pieces = list(int8.generate_stream("smollm2", messages=conversation, max_new_tokens=120))
     text = "".join(piece.text for piece in pieces)
-    # How int8 rounds depends on the processor, and so does the wording.
+    # int8 rounding, and so the wording, depends on the processor.
     assert "light" in text
     assert "scatter" in text
     assert len(pieces) > 20
 
 
-def test_translation_reads_well(int8: Client) -> None:
+def test_translations_have_the_expected_words(int8: Client) -> None:
     out = int8.translate("en-pt", ["The children were playing in the garden."])
     assert "crianças" in out.outputs[0].text
     assert "jardim" in out.outputs[0].text
@@ -51,33 +51,33 @@ def test_translation_reads_well(int8: Client) -> None:
     assert "garden" in back.outputs[0].text
 
 
-def test_a_grammar_is_followed(int8: Client) -> None:
+def test_output_follows_the_json_schema(int8: Client) -> None:
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
         "required": ["name", "age"],
         "additionalProperties": False,
     }
-    question = [Message("user", "Describe Ann, who is 30, as JSON.")]
+    conversation = [Message("user", "Describe Ann, who is 30, as JSON.")]
     grammar = JsonSchema(json.dumps(schema))
-    for seed in range(4):  # hot enough to write anything else
+    for seed in range(4):  # a temperature that would otherwise give other text
         output = int8.generate(
-            "smollm2", messages=question, grammar=grammar, temperature=1.5, seed=seed,
+            "smollm2", messages=conversation, grammar=grammar, temperature=1.5, seed=seed,
             max_new_tokens=120,
         ).outputs[0]  # fmt: skip
         assert output.finish_reason == FinishReason.STOP
         assert set(json.loads(output.text)) == {"name", "age"}
     with pytest.raises(TriuneError, match="json_schema"):
-        int8.generate("smollm2", messages=question, grammar=JsonSchema("{"))
+        int8.generate("smollm2", messages=conversation, grammar=JsonSchema("{"))
 
 
-def test_the_truth_scores_higher(int8: Client) -> None:
+def test_true_statement_scores_higher(int8: Client) -> None:
     pairs = [("The capital of France is", f" {city}.") for city in ("Paris", "Berlin")]
     paris, berlin = int8.score("smollm2", pairs).outputs
     assert paris.score > berlin.score + 2
 
 
-def test_hypotheses_and_alignments_of_a_translation(int8: Client) -> None:
+def test_translation_returns_hypotheses_and_alignments(int8: Client) -> None:
     source = "The children were playing in the garden."
     output = int8.translate(
         "en-pt", source, beam_size=4, num_hypotheses=3,
@@ -93,8 +93,8 @@ def test_hypotheses_and_alignments_of_a_translation(int8: Client) -> None:
     assert pairs["jardim"] == "garden"
 
 
-def test_a_second_question_reuses_the_template(int8: Client) -> None:
-    """Its first token comes after reading what is new only."""
+def test_shared_chat_prefix_is_reused(int8: Client) -> None:
+    """The second request prefills only its new tokens."""
     system = Message("system", "You answer in one short sentence. " * 40)
     first, second = (
         int8.generate("smollm2", messages=[system, Message("user", text)], max_new_tokens=1)
@@ -105,7 +105,7 @@ def test_a_second_question_reuses_the_template(int8: Client) -> None:
     assert second.usage.input_tokens - second.usage.reused_tokens < 20
 
 
-def test_a_quantized_export_says_what_it_cost(int8: Client) -> None:
+def test_quantized_models_report_their_perplexity(int8: Client) -> None:
     for name in ("smollm2", "en-pt"):
         parity = int8.get_model(name).parity
         assert parity is not None
@@ -113,7 +113,7 @@ def test_a_quantized_export_says_what_it_cost(int8: Client) -> None:
         assert 1.0 < parity.fp32_perplexity < parity.perplexity < 1.1 * parity.fp32_perplexity
 
 
-def test_embeddings_are_unit_vectors_that_know_cats(int8: Client) -> None:
+def test_embeddings_are_normalized_and_semantic(int8: Client) -> None:
     result = int8.embed("minilm", ["a cat", "a kitten", "a bus"])
     cat, kitten, bus = (np.array(output.values) for output in result.outputs)
     for vector in (cat, kitten, bus):
@@ -121,7 +121,7 @@ def test_embeddings_are_unit_vectors_that_know_cats(int8: Client) -> None:
     assert cat @ kitten > cat @ bus + 0.2
 
 
-def test_smollm2_fp32_equals_transformers(fp32: Client) -> None:
+def test_smollm2_fp32_matches_transformers(fp32: Client) -> None:
     """20 prompts, 64 tokens each."""
     assert len(references.PROMPTS) == 20
     prompts = fp32.tokenize("smollm2", references.PROMPTS).outputs
@@ -130,11 +130,11 @@ def test_smollm2_fp32_equals_transformers(fp32: Client) -> None:
     ).outputs
     for prompt, text in zip(prompts, ours, strict=True):
         assert len(text.token_ids) == 64
-        assert references.would_generate(prompt.token_ids, text.token_ids, TIE), text.text
+        assert references.is_greedy_continuation(prompt.token_ids, text.token_ids, TIE), text.text
 
 
 @pytest.mark.parametrize(("precision", "floor"), [("fp32", 0.9999), ("int8", 0.99)])
-def test_minilm_equals_transformers(
+def test_minilm_matches_transformers(
     precision: str, floor: float, request: pytest.FixtureRequest
 ) -> None:
     client: Client = request.getfixturevalue(precision)
@@ -145,28 +145,28 @@ def test_minilm_equals_transformers(
     assert cosines.min() >= floor
 
 
-def test_en_pt_agrees_with_the_reference_reader(fp32: Client) -> None:
+def test_en_pt_matches_the_reference(fp32: Client) -> None:
     """200 sentences and UI strings, token for token."""
     texts = references.translation_inputs()
     assert len(texts) == 200
     result = fp32.translate("en-pt", texts, token_ids=True)
     translator = references.Translator("en-pt")
     equal = sum(
-        translator.would_say(text, output.token_ids)
+        translator.is_greedy_translation(text, output.token_ids)
         for text, output in zip(texts, result.outputs, strict=True)
     )
     assert equal >= 190
 
 
-def _mixed(num: int) -> list[tuple[str, str]]:
-    """(model, text): all three kinds, lengths mixed."""
+def _mixed_requests(num: int) -> list[tuple[str, str]]:
+    """(model, text) pairs: all three model kinds, mixed lengths."""
     texts = references.SENTENCES
     models = ("smollm2", "en-pt", "minilm", "pt-en")
     return [(models[i % 4], texts[i % len(texts)]) for i in range(num)]
 
 
-def test_64_mixed_requests_at_once_give_what_they_give_alone(fp32_bundles: Path) -> None:
-    work = _mixed(64)
+def test_64_concurrent_requests_match_sequential_ones(fp32_bundles: Path) -> None:
+    work = _mixed_requests(64)
 
     def run(client: Client, item: tuple[str, str]) -> tuple[int, ...]:
         model, text = item
@@ -189,12 +189,12 @@ def test_64_mixed_requests_at_once_give_what_they_give_alone(fp32_bundles: Path)
             together = list(pool.map(lambda item: run(client, item), work))
             np.testing.assert_allclose(list(vectors), vectors_alone, atol=1e-5)
         prompts = {item: client.tokenize(*item).outputs[0].token_ids for item in work}
-    for item, one, many in zip(work, alone, together, strict=True):
-        if item[0] == "smollm2" and one != many:  # then both took a side of a tie
-            assert references.would_generate(prompts[item], one, TIE), item
-            assert references.would_generate(prompts[item], many, TIE), item
+    for item, sequential, concurrent in zip(work, alone, together, strict=True):
+        if item[0] == "smollm2" and sequential != concurrent:  # allowed only at a tie of two logits
+            assert references.is_greedy_continuation(prompts[item], sequential, TIE), item
+            assert references.is_greedy_continuation(prompts[item], concurrent, TIE), item
         else:
-            assert one == many, item
+            assert sequential == concurrent, item
 
 
 async def test_streams_of_all_kinds_interleave(int8_bundles: Path) -> None:
@@ -204,10 +204,10 @@ async def test_streams_of_all_kinds_interleave(int8_bundles: Path) -> None:
             async def text(stream: AsyncIterator[Piece]) -> str:
                 return "".join([piece.text async for piece in stream])
 
-            answers = await asyncio.gather(
+            texts = await asyncio.gather(
                 text(client.generate_stream("smollm2", "Once upon a time", max_new_tokens=30)),
                 text(client.translate_stream("en-pt", "Good morning.")),
                 text(client.translate_stream("pt-en", "Bom dia.")),
             )
-            assert all(answers)
-            assert "Bom dia" in answers[1]
+            assert all(texts)
+            assert "Bom dia" in texts[1]

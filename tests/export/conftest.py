@@ -1,4 +1,4 @@
-"""fp32 graphs of small random models, made once for all tests of this folder."""
+"""fp32 graphs of small random models, exported once for this folder's tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small fp32 graphs that several tests start from."""
+"""Small fp32 graphs shared by several tests."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +8,13 @@ from export.parity import ParityReference, compare_fp32
 from export.signatures import Signatures
 from tests.architectures import checkpoint
 
-# One of each kind; SSRU has recurrent states and a bias behind a tied matrix.
+# One per model kind. SSRU has recurrent states, and an output bias with tied embeddings.
 NAMES = ("llama", "ssru", "bert")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """fp32 graphs in a folder, and what the eager module says of them."""
+    """fp32 graphs in a folder, and the eager module's reference outputs."""
 
     name: str
     directory: Path
@@ -23,7 +23,7 @@ class Exported:
 
 
 def export_fp32(name: str, directory: Path) -> Exported:
-    """The random model ``name`` of ``tests.architectures`` as graphs in ``directory``."""
+    """Exports the random model ``name`` of ``tests.architectures`` to ``directory``."""
     source = checkpoint(name)
     graphs = export_graphs(source.config, source.weights, directory)
     return Exported(name, directory, graphs, compare_fp32(source, directory, graphs))

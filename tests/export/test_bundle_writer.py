@@ -25,7 +25,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_bundle_verifies(bundles: dict[str, Path], name: str) -> None:
+def test_bundle_verifies(bundles: dict[str, Path], name: str) -> None:
     directory = bundles[name]
     manifest = read_manifest(directory)
     verify_files(directory, manifest)
@@ -38,7 +38,7 @@ def test_a_bundle_verifies(bundles: dict[str, Path], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_bundle_agrees_with_the_eager_module(bundles: dict[str, Path], name: str) -> None:
+def test_bundle_matches_the_eager_module(bundles: dict[str, Path], name: str) -> None:
     parity = read_parity(bundles[name])
     assert parity.max_absolute_error <= 1e-5
     assert parity.min_cosine > 0.999999
@@ -47,7 +47,7 @@ def test_a_bundle_agrees_with_the_eager_module(bundles: dict[str, Path], name: s
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_signatures_are_those_of_the_files(bundles: dict[str, Path], name: str) -> None:
+def test_manifest_signatures_match_the_graphs(bundles: dict[str, Path], name: str) -> None:
     manifest = read_manifest(bundles[name])
     for graph in manifest.graphs.values():
         model = onnx.load(str(bundles[name] / graph.file), load_external_data=False)
@@ -67,7 +67,7 @@ def test_signatures_are_those_of_the_files(bundles: dict[str, Path], name: str) 
             assert dimensions[state.input] == expected
 
 
-def test_states_of_each_kind(bundles: dict[str, Path]) -> None:
+def test_decode_graph_has_the_states_of_its_architecture(bundles: dict[str, Path]) -> None:
     roles = {
         name: Counter(state.role for state in read_manifest(path).graphs["decode"].states)
         for name, path in bundles.items()
@@ -78,14 +78,14 @@ def test_states_of_each_kind(bundles: dict[str, Path]) -> None:
     assert roles["ssru"] == {StateRole.RECURRENT: 2, StateRole.CROSS: 4}
 
 
-def test_a_decoder_layer_is_nothing_but_its_operators(bundles: dict[str, Path]) -> None:
-    """No transposed weight, no cast or shape arithmetic for each layer."""
+def test_decoder_layer_has_no_extra_operators(bundles: dict[str, Path]) -> None:
+    """No transposes, casts or shape arithmetic per layer."""
     model = onnx.load(str(bundles["llama"] / "decode.onnx"), load_external_data=False)
     layer = model.graph.node[1:20]
     operators = Counter(node.op_type for node in model.graph.node)
     assert len(layer) == 19
     assert operators["Transpose"] == operators["Shape"] == 0
-    assert operators["Reshape"] == 2  # of all layers together: the positions that want logits
+    assert operators["Reshape"] == 2  # in the whole graph, to select positions for logits
     assert operators["MatMul"] == 2 * 4
     assert operators["GroupQueryAttention"] == 2
     assert operators["RMSNormalization"] == 2 * 2 + 1
@@ -95,7 +95,7 @@ def test_a_decoder_layer_is_nothing_but_its_operators(bundles: dict[str, Path]) 
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_int8(tmp_path: Path, name: str) -> None:
+def test_int8_bundle_passes_parity(tmp_path: Path, name: str) -> None:
     directory = write_bundle(checkpoint(name), tmp_path, precision=Precision.INT8)
     assert read_manifest(directory).precision == Precision.INT8
     parity = read_parity(directory)
@@ -105,14 +105,14 @@ def test_int8(tmp_path: Path, name: str) -> None:
     for graph_name, graph in manifest.graphs.items():
         model = onnx.load(str(directory / graph.file), load_external_data=False)
         operators = Counter(node.op_type for node in model.graph.node)
-        # Scores of cross-attention have no weights.
+        # Cross-attention scores have no weights, so their products stay MatMul.
         has_scores = graph_name == ATTEND and manifest.kind == Kind.ENCODER_DECODER
-        kept = 2 if has_scores else 0
-        assert (operators["MatMul"], operators["Gemm"]) == (kept, 0)
+        num_matmuls = 2 if has_scores else 0
+        assert (operators["MatMul"], operators["Gemm"]) == (num_matmuls, 0)
         assert operators["MatMulInteger"] >= 6
 
 
-def test_a_graph_of_other_weights_is_found_out(bundles: dict[str, Path]) -> None:
+def test_parity_check_detects_changed_weights(bundles: dict[str, Path]) -> None:
     other = checkpoint("llama")
     name = "decoder.layers.1.mixer.output.weight"
     weights = other.weights | {name: other.weights[name].clone()}
@@ -122,7 +122,7 @@ def test_a_graph_of_other_weights_is_found_out(bundles: dict[str, Path]) -> None
         compare_fp32(other, bundles["llama"], read_manifest(bundles["llama"]).graphs)
 
 
-def test_a_failed_check_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_parity_check_leaves_no_files(tmp_path: Path) -> None:
     broken = checkpoint("classifier")
     broken.weights["encoder.layers.0.mixer_norm.weight"][0] = torch.nan
     with pytest.raises(ParityError, match="nan"):
@@ -130,7 +130,7 @@ def test_a_failed_check_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_bundle_is_left_alone(bundles: dict[str, Path]) -> None:
+def test_existing_bundle_is_not_overwritten(bundles: dict[str, Path]) -> None:
     directory = bundles["bert"]
     before = (directory / "bundle.json").read_bytes()
     with pytest.raises(BundleExistsError, match="random-bert"):
@@ -139,12 +139,12 @@ def test_an_existing_bundle_is_left_alone(bundles: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])
-def test_names_that_leave_the_folder(tmp_path: Path, name: str) -> None:
+def test_unsafe_version_names_are_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(ExportError, match="is not a bundle name"):
         write_bundle(checkpoint("bert"), tmp_path, version=name)
 
 
-def test_weights_are_checked_all_at_once(tmp_path: Path) -> None:
+def test_all_weight_errors_are_reported_together(tmp_path: Path) -> None:
     weights = random_weights(LLAMA)
     for name in ("embedding.tokens.weight", "decoder.layers.1.mixer.qkv.weight"):
         del weights[name]
@@ -162,7 +162,7 @@ def test_weights_are_checked_all_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_changed_file_does_not_verify(tmp_path: Path) -> None:
+def test_verification_detects_a_changed_file(tmp_path: Path) -> None:
     directory = write_bundle(checkpoint("classifier"), tmp_path)
     data = directory / "encode.onnx.data"
     data.write_bytes(data.read_bytes()[:-1] + b"\x01")

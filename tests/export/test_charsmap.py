@@ -10,7 +10,7 @@ from tests.export.importers.marian_files import train_vocabulary
 
 
 @pytest.mark.parametrize("rules", ["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"])
-def test_the_librarys_rules_are_sound(tmp_path, rules: str) -> None:
+def test_built_in_rules_are_valid(tmp_path, rules: str) -> None:
     path = train_vocabulary(tmp_path / "source.spm", normalization_rule_name=rules)
     model = proto.ModelProto.FromString(path.read_bytes())  # type: ignore[attr-defined]
     charsmap = model.normalizer_spec.precompiled_charsmap
@@ -25,10 +25,10 @@ def trie(first: int, value: int = 0, strings: bytes = b"a\0b\0") -> bytes:
     return struct.pack("<257I", 1024, *units) + strings
 
 
-NODE = 1 << 10 | 1 << 8  # its children are at unit 1, where a value is
+NODE = 1 << 10 | 1 << 8  # its children start at unit 1, which holds a value
 
 
-def test_what_points_elsewhere_with_logprobs() -> None:
+def test_out_of_range_pointers_are_reported() -> None:
     assert find_error(trie(NODE, 2)) == ""
     assert find_error(trie(NODE, 1)) == "a unit that points into a string"
     assert find_error(trie(NODE, 4)) == "a unit that points beyond the strings"

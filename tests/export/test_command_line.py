@@ -19,7 +19,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_source_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_source_is_an_error(tmp_path: Path) -> None:
     result = run("no-such-model", "--out", str(tmp_path / "bundle"))
     assert result.returncode == 1
     assert "no-such-model" in result.stderr
@@ -27,7 +27,7 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_of_no_known_format(tmp_path: Path) -> None:
+def test_unknown_format_is_an_error(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "readme.txt").write_text("hello")
@@ -37,13 +37,13 @@ def test_a_folder_of_no_known_format(tmp_path: Path) -> None:
     assert not (tmp_path / "bundles").exists()
 
 
-def test_help_names_the_defaults() -> None:
+def test_help_lists_the_default_models() -> None:
     result = run("--help")
     assert result.returncode == 0
     for name in DEFAULT_SOURCES:
         assert name in result.stdout
 
 
-def test_an_unknown_precision() -> None:
+def test_unknown_precision_is_a_usage_error() -> None:
     result = run("minilm", "--out", "x/y", "--precision", "int3")
     assert result.returncode == 2

@@ -1,4 +1,4 @@
-"""Quantized experts: ONNX Runtime's ``QMoE`` against ``MoE`` with the same numbers."""
+"""Quantized experts: ONNX Runtime's ``QMoE`` against its float ``MoE``."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 
 
 class Mixture:
-    """Random experts, ``inner`` wide, of vectors of ``size``; gated ones have no biases."""
+    """A random MoE layer: hidden size ``size``, expert width ``inner``; no biases if gated."""
 
     def __init__(self, size: int, inner: int, *, gated: bool) -> None:
         rng = np.random.default_rng(0)
@@ -33,13 +33,13 @@ class Mixture:
         self.attributes: dict[str, Any] = {"k": 2, "normalize_routing_weights": 1}
         self.attributes["activation_type"] = "swiglu" if gated else "relu"
         if gated:
-            more = {"swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
-            self.attributes |= more
+            swiglu_options = {"swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
+            self.attributes |= swiglu_options
         self.x = rng.normal(size=(1, NUM_TOKENS, size)).astype(np.float32)
         self.scores = rng.normal(size=(NUM_TOKENS, NUM_EXPERTS)).astype(np.float32)
 
     def session(self, form: WeightFormat | None) -> tuple[ort.InferenceSession, ir.Node]:
-        """With experts in ``form``, or in floats; and the node that computes it."""
+        """A session with experts in ``form`` (None: float), and the node that computes them."""
         tape = Tape()
         x = ir.val("x", ir.DataType.FLOAT, [1, "tokens", self.size])
         scores = ir.val("scores", ir.DataType.FLOAT, ["tokens", NUM_EXPERTS])
@@ -50,12 +50,12 @@ class Mixture:
         y = tape.op("MoE", inputs, self.attributes, domain=CONTRIB)
         nodes, initializers = list(tape.nodes), list(tape.initializers)
         if form is not None:
-            other = Tape()
-            y = quantized_mixture(other, nodes[0], form)
-            nodes = list(other.nodes)
+            quantized_tape = Tape()
+            y = quantized_mixture(quantized_tape, nodes[0], form)
+            nodes = list(quantized_tape.nodes)
             initializers = [
                 *(v for v in initializers if (v.name or "")[0] == "b"),
-                *other.initializers,
+                *quantized_tape.initializers,
             ]
         y.name, y.dtype = "y", ir.DataType.FLOAT
         y.shape = ir.Shape([1, "tokens", self.size])
@@ -73,7 +73,7 @@ class Mixture:
         return y
 
 
-# What blocks of 128 or 32 inputs divide, what 16 does, what nothing does.
+# (hidden, inner) sizes divisible by blocks of 128 or 32, by 16, and by none.
 SIZES = [(128, 256), (48, 80), (36, 52)]
 
 
@@ -84,7 +84,7 @@ SIZES = [(128, 256), (48, 80), (36, 52)]
     [(WeightFormat.BLOCK_INT8, 8, 0.02), (WeightFormat.BLOCK_INT4, 4, 0.15)],
     ids=["int8", "int4"],
 )
-def test_experts_in_few_bits(
+def test_quantized_experts_match_float_experts(
     form: WeightFormat, bits: int, error: float, sizes: tuple[int, int], gated: bool
 ) -> None:
     mixture = Mixture(*sizes, gated=gated)

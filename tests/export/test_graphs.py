@@ -1,4 +1,4 @@
-"""Properties of graphs besides parity."""
+"""Properties of exported graphs besides parity."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests import architectures
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt"])
-def test_selected_tokens_equal_those_of_a_full_run(name: str) -> None:
-    """Although the last feed-forward runs on them alone."""
+def test_logit_positions_select_the_outputs_of_a_full_run(name: str) -> None:
+    """The last feed-forward runs on the selected positions only."""
     checkpoint = architectures.checkpoint(name)
     model = from_weights(checkpoint.config, checkpoint.weights)
     ids = torch.arange(2 * 5).reshape(2, 5) + 3
@@ -25,10 +25,10 @@ def test_selected_tokens_equal_those_of_a_full_run(name: str) -> None:
     )
 
 
-def test_graphs_contain_no_paths_of_the_machine(tmp_path: Path) -> None:
+def test_graphs_contain_no_local_paths(tmp_path: Path) -> None:
     checkpoint = architectures.checkpoint("llama")
     for graph in export_graphs(checkpoint.config, checkpoint.weights, tmp_path).values():
-        written = (tmp_path / graph.file).read_bytes()
-        assert b"decode" in written or b"token_ids" in written
-        assert b"site-packages" not in written
-        assert str(Path(__file__).parents[2]).encode() not in written
+        content = (tmp_path / graph.file).read_bytes()
+        assert b"decode" in content or b"token_ids" in content
+        assert b"site-packages" not in content
+        assert str(Path(__file__).parents[2]).encode() not in content

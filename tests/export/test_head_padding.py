@@ -1,4 +1,4 @@
-"""Padded heads compute the same and export to the fused operators."""
+"""Padding attention heads keeps the outputs and allows fused operators."""
 
 import dataclasses
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests import architectures
 
 
 def with_heads(name: str, head_size: int, **attention: Any) -> Checkpoint:
-    """The architecture ``name`` with other heads, and random weights."""
+    """The architecture ``name`` with heads of ``head_size`` and random weights."""
 
     def changed(layer: LayerConfig) -> LayerConfig:
         parts = {"attention": layer.attention, "cross_attention": layer.cross_attention}
@@ -75,7 +75,7 @@ RMS = NormConfig(kind=NormKind.RMS, epsilon=1e-2)
         ("llama", 40, {"rotary": RotaryConfig(), "head_norm": RMS, "scale": 0.3}, 48),
     ],
 )
-def test_padded_heads_compute_the_same(
+def test_padding_heads_keeps_the_outputs(
     name: str, head_size: int, attention: dict[str, Any], padded_size: int
 ) -> None:
     before = with_heads(name, head_size, **attention)
@@ -92,12 +92,12 @@ def test_padded_heads_compute_the_same(
     torch.testing.assert_close(logits(after), logits(before), rtol=0, atol=1e-5)
 
 
-def test_sizes_that_the_operators_take_stay() -> None:
+def test_supported_head_sizes_are_not_padded() -> None:
     checkpoint = architectures.checkpoint("llama")
     assert pad_heads(checkpoint) is checkpoint
 
 
-def test_graphs_of_padded_cross_attention(tmp_path: Path) -> None:
+def test_graphs_with_padded_cross_attention_match_eager(tmp_path: Path) -> None:
     checkpoint = pad_heads(with_heads("vaswani", 20))
     graphs = export_graphs(checkpoint.config, checkpoint.weights, tmp_path)
     reference = compare_fp32(checkpoint, tmp_path, graphs)

@@ -50,17 +50,19 @@ def attentions(path: Path) -> list[onnx.NodeProto]:
         ("t5", Precision.INT8, Device.CPU),
     ],
 )
-def test_a_bundle(tmp_path: Path, name: str, precision: Precision, device: Device) -> None:
+def test_bundle_with_int8_cache_keeps_perplexity(
+    tmp_path: Path, name: str, precision: Precision, device: Device
+) -> None:
     path = write_bundle(
         checkpoint(name), tmp_path, precision=precision, device=device, kv_cache=KvCache.INT8
     )
     manifest, parity = read_manifest(path), read_parity(path)
     assert manifest.kv_cache == KvCache.INT8
     for graph in (manifest.graphs["decode"], manifest.graphs["attend"]):
-        held = {state.dtype for state in graph.states if state.role == StateRole.KV}
-        others = {state.dtype for state in graph.states if state.role != StateRole.KV}
-        assert held == {Dtype.INT8}
-        assert Dtype.INT8 not in others
+        kv_dtypes = {state.dtype for state in graph.states if state.role == StateRole.KV}
+        other_dtypes = {state.dtype for state in graph.states if state.role != StateRole.KV}
+        assert kv_dtypes == {Dtype.INT8}
+        assert Dtype.INT8 not in other_dtypes
     assert parity.float_cache_perplexity is not None
     assert parity.perplexity is not None
     assert 0.98 < parity.perplexity / parity.float_cache_perplexity < 1.02
@@ -68,8 +70,8 @@ def test_a_bundle(tmp_path: Path, name: str, precision: Precision, device: Devic
     assert 0.99 < parity.min_cosine < 0.9999999
 
 
-def test_a_token_takes_a_quarter_of_fp32() -> None:
-    graph = observed_graphs("llama")
+def test_int8_cache_takes_a_quarter_of_fp32() -> None:
+    graph = decode_signature("llama")
     assert graph.cache_bytes_per_token == 4 * as_int8(graph).cache_bytes_per_token
     stack = ARCHITECTURES["llama"].decoder
     assert stack is not None
@@ -79,7 +81,7 @@ def test_a_token_takes_a_quarter_of_fp32() -> None:
     assert as_int8(graph).cache_bytes_per_token == expected
 
 
-def observed_graphs(name: str) -> GraphSpec:
+def decode_signature(name: str) -> GraphSpec:
     from export.signatures import signatures  # noqa: PLC0415
 
     return signatures(ARCHITECTURES[name])["decode"]
@@ -91,7 +93,7 @@ def as_int8(graph: GraphSpec) -> GraphSpec:
 
 
 def with_heads(config: ModelConfig, num_heads: int, num_kv_heads: int) -> ModelConfig:
-    """One layer whose heads are 64 wide."""
+    """``config`` with one layer and heads of size 64."""
     assert config.decoder is not None
     layer = config.decoder.layers[0]
     assert layer.attention is not None
@@ -104,15 +106,15 @@ def with_heads(config: ModelConfig, num_heads: int, num_kv_heads: int) -> ModelC
 
 
 @pytest.mark.parametrize(
-    ("device", "num_heads", "num_kv_heads", "how"),
+    ("device", "num_heads", "num_kv_heads", "granularity"),
     [
         (Device.CUDA, 4, 1, "PER_TENSOR"),
         (Device.CUDA, 3, 1, "PER_CHANNEL"),
         (Device.CPU, 4, 1, "PER_CHANNEL"),
     ],
 )
-def test_scales_are_what_was_seen_and_what_the_kernel_takes(
-    tmp_path: Path, device: Device, num_heads: int, num_kv_heads: int, how: str
+def test_cache_scales_come_from_calibration_and_fit_the_kernel(
+    tmp_path: Path, device: Device, num_heads: int, num_kv_heads: int, granularity: str
 ) -> None:
     config = with_heads(ARCHITECTURES["llama"], num_heads, num_kv_heads)
     graphs = export_graphs(config, random_weights(config), tmp_path)
@@ -122,45 +124,45 @@ def test_scales_are_what_was_seen_and_what_the_kernel_takes(
     assert measure_perplexity(ROWS, tmp_path, graphs).perplexity == pytest.approx(before, rel=0.02)
     (node,) = attentions(tmp_path / "decode.onnx")
     attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-    assert attributes["k_quant_type"] == attributes["v_quant_type"] == how.encode()
+    assert attributes["k_quant_type"] == attributes["v_quant_type"] == granularity.encode()
     assert attributes["kv_cache_bit_width"] == 8
-    held = constants(tmp_path / "decode.onnx")
+    tensors = constants(tmp_path / "decode.onnx")
     key, value = largest["key.0"], largest["value.0"]
     assert key.shape == value.shape == (num_kv_heads, 64)
-    if how == "PER_TENSOR":
-        assert node.input[12] == node.input[13]  # the same tensor: what XQA asks for
-        # Values are made as large as keys, but for less than a factor of two.
-        (scale,) = held[node.input[12]]
+    if granularity == "PER_TENSOR":
+        assert node.input[12] == node.input[13]  # the same tensor, as XQA requires
+        # Values are scaled up to the keys' range, to within a factor of two.
+        (scale,) = tensors[node.input[12]]
         assert key.max() / 127 * 0.999 <= scale < 2 * key.max() / 127
-        (larger,) = (held[name] for name in held if name.endswith(".larger"))
+        (larger,) = (tensors[name] for name in tensors if name.endswith(".larger"))
         assert larger.shape == ((num_heads + 2 * num_kv_heads) * 64,)
         assert (larger[:-64] == 1).all()
         assert (larger[-64:] * value.max() <= key.max()).all()
         assert (larger[-64:] * value.max() > key.max() / 2).all()
     else:
-        np.testing.assert_allclose(held[node.input[12]], key[None, :, None] / 127, rtol=1e-6)
-        np.testing.assert_allclose(held[node.input[13]], value[None, :, None] / 127, rtol=1e-6)
+        np.testing.assert_allclose(tensors[node.input[12]], key[None, :, None] / 127, rtol=1e-6)
+        np.testing.assert_allclose(tensors[node.input[13]], value[None, :, None] / 127, rtol=1e-6)
 
 
-def test_random_rows_are_looked_at_where_text_says_little() -> None:
+def test_calibration_adds_random_rows_to_short_texts() -> None:
     config = ARCHITECTURES["llama"]
     rows = calibration_set(config, ROWS).rows
     assert rows[:2] == ROWS.rows
     assert len(rows) > 2
     assert max(map(max, rows)) < config.vocabulary_size
     assert calibration_set(config, None).rows == rows[2:]
-    rich = EvaluationSet([list(range(MIN_DISTINCT_TOKENS))])
-    assert calibration_set(config, rich) == rich
+    long_text = EvaluationSet([list(range(MIN_DISTINCT_TOKENS))])
+    assert calibration_set(config, long_text) == long_text
 
 
 @pytest.mark.parametrize("name", ["bert", "ssru"])
-def test_what_has_no_such_cache_is_refused(tmp_path: Path, name: str) -> None:
+def test_model_without_kv_cache_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnsupportedError, match="this model has no key/value cache"):
         write_bundle(checkpoint(name), tmp_path, kv_cache=KvCache.INT8)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bias_is_refused_on_cuda_alone() -> None:
+def test_attention_bias_is_rejected_on_cuda_only() -> None:
     with pytest.raises(UnsupportedError, match="attention with a bias"):
         check_kv_cache_supported(ARCHITECTURES["t5"], Device.CUDA)
     check_kv_cache_supported(ARCHITECTURES["t5"], Device.CPU)

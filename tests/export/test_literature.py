@@ -1,4 +1,4 @@
-"""Architectures from papers without known checkpoints, built from the same tables."""
+"""Architectures from papers without known checkpoints, built from the same configurations."""
 
 import dataclasses
 from pathlib import Path
@@ -25,21 +25,21 @@ from model.transformer import from_weights
 from tests.architectures import BERT, GPT, VASWANI, attention, checkpoint, random_weights, stack
 
 
-def times(stack: StackConfig | None, number: int) -> StackConfig:
-    """The first layer of ``stack``, told each time that it is applied."""
+def repeated(stack: StackConfig | None, number: int) -> StackConfig:
+    """The first layer of ``stack``, applied ``number`` times with timestep signals."""
     assert stack is not None
     return StackConfig(layers=stack.layers[:1], order=(0,) * number, signal=SignalKind.SINUSOIDAL)
 
 
-# Dehghani et al. 2018, with a fixed number of steps: one layer on each side.
+# Universal Transformer (Dehghani et al. 2018), fixed number of steps: one layer on each side.
 UNIVERSAL = msgspec.structs.replace(
     VASWANI,
     position=msgspec.structs.replace(VASWANI.position, kind=PositionKind.NONE),
-    encoder=times(VASWANI.encoder, 3),
-    decoder=times(VASWANI.decoder, 2),
+    encoder=repeated(VASWANI.encoder, 3),
+    decoder=repeated(VASWANI.decoder, 2),
 )
 _LAYER = stack(order=NormOrder.PRE).layers[0]
-# Press et al. 2020: attentions come first, feed-forwards last, both alternate in between.
+# Sandwich Transformer (Press et al. 2020): attentions first, feed-forwards last.
 SANDWICH = msgspec.structs.replace(
     GPT,
     decoder=StackConfig(
@@ -60,8 +60,8 @@ _SHAW = DisentangledConfig(
 )
 
 
-def _attending(layer: LayerConfig, own: AttentionConfig) -> LayerConfig:
-    return msgspec.structs.replace(layer, attention=own)
+def _with_attention(layer: LayerConfig, self_attention: AttentionConfig) -> LayerConfig:
+    return msgspec.structs.replace(layer, attention=self_attention)
 
 
 SHAW = msgspec.structs.replace(
@@ -69,7 +69,7 @@ SHAW = msgspec.structs.replace(
     position=msgspec.structs.replace(BERT.position, kind=PositionKind.NONE),
     encoder=StackConfig(
         layers=(
-            _attending(
+            _with_attention(
                 stack().layers[0], msgspec.structs.replace(attention(2), disentangled=_SHAW)
             ),
         )
@@ -78,7 +78,7 @@ SHAW = msgspec.structs.replace(
 )
 
 
-def of(config: ModelConfig, name: str) -> Checkpoint:
+def checkpoint_of(config: ModelConfig, name: str) -> Checkpoint:
     return dataclasses.replace(checkpoint(name), config=config, weights=random_weights(config))
 
 
@@ -87,18 +87,21 @@ def of(config: ModelConfig, name: str) -> Checkpoint:
     [(UNIVERSAL, "vaswani"), (SANDWICH, "gpt"), (SHAW, "bert")],
     ids=["universal", "sandwich", "shaw"],
 )
-def test_graphs_are_the_eager_module(config: ModelConfig, like: str, tmp_path: Path) -> None:
-    made = of(config, like)
-    smoothed = smooth_activations(config, made.weights, [[1, 2, 3], [4, 5]])
+def test_graphs_match_the_eager_module(config: ModelConfig, like: str, tmp_path: Path) -> None:
+    source = checkpoint_of(config, like)
+    smoothed = smooth_activations(config, source.weights, [[1, 2, 3], [4, 5]])
     graphs = export_graphs(config, smoothed, tmp_path)
-    reference = compare_fp32(made, tmp_path, graphs)
+    reference = compare_fp32(source, tmp_path, graphs)
     assert reference.max_absolute_error <= TOLERANCE
     assert reference.tokens_equal == reference.tokens_compared
 
 
 @torch.no_grad()
-def test_a_universal_transformer_by_the_formula() -> None:
-    """Dehghani et al. 2018, equations 4 and 5: every step adds place and time, then the layer."""
+def test_universal_transformer_matches_the_formula() -> None:
+    """Dehghani et al. 2018, equations 4 and 5.
+
+    Each step adds the position and timestep signals, then applies the layer.
+    """
     model = from_weights(UNIVERSAL, random_weights(UNIVERSAL))
     ids, lengths = torch.arange(10).view(2, 5), torch.tensor([5, 4], dtype=torch.int32)
     size = UNIVERSAL.hidden_size
@@ -109,7 +112,7 @@ def test_a_universal_transformer_by_the_formula() -> None:
     torch.testing.assert_close(model.encode(ids, lengths), x)
 
 
-def test_a_block_alone_has_no_other_weights() -> None:
+def test_partial_layers_have_no_unused_weights() -> None:
     names = random_weights(SANDWICH).keys()
     assert not any(name.startswith("decoder.layers.0.feed_forward") for name in names)
     assert not any(name.startswith("decoder.layers.2.mixer") for name in names)

@@ -1,8 +1,7 @@
-"""Translators' tokenizers from folders without tokenizer.json: the originals' ids, on real text.
+"""Tokenizers of translation models without tokenizer.json give the original ids on real text.
 
-mBART, NLLB and PEGASUS never had ids of their own: they are the SentencePiece library's, moved,
-with languages, masks and unused tokens in between. M2M-100 and Marian are compared with the slow
-classes of transformers.
+mBART, NLLB and PEGASUS use the SentencePiece library's ids with an offset, plus language, mask and
+unused tokens. M2M-100 and Marian are compared with the slow tokenizers of transformers.
 """
 
 import json
@@ -18,7 +17,13 @@ from transformers import M2M100Tokenizer, MarianTokenizer
 
 from export.errors import SourceError, UnsupportedError
 from export.sources import DEFAULT_SOURCES
-from tests.export.test_tokenizer_formats import check_ties, differing, read, train, untagged
+from tests.export.test_tokenizer_formats import (
+    check_ties,
+    differing_texts,
+    read,
+    train,
+    without_special_tokens,
+)
 from tests.export.texts import texts
 
 BPE: dict[str, Any] = {"model_type": "bpe"}
@@ -28,7 +33,7 @@ PEGASUS: dict[str, Any] = UNIGRAM | {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos
 
 @pytest.fixture(scope="module")
 def corpus() -> list[str]:
-    return untagged(texts())
+    return without_special_tokens(texts())
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, corpus: list[str]) -> dict
     return {name: train(folder, name, corpus, kinds[name]).read_bytes() for name in kinds}
 
 
-def describe(folder: Path, **config: Any) -> None:
+def write_config(folder: Path, **config: Any) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
@@ -47,25 +52,25 @@ def check(
     corpus: list[str],
     library: SentencePieceProcessor,
     ours: Tokenizer,
-    moved: Callable[[int], int],
+    map_id: Callable[[int], int],
     *,
     before: list[int | None],
     after: list[int | None],
     is_bpe: bool = False,
 ) -> None:
-    """Every text of ``corpus`` has the ids of ``library``, each ``moved``, in between the ends.
+    """Every text of ``corpus`` gets the ids of ``library`` mapped by ``map_id``, between the ends.
 
-    What differs has two segmentations of one score: see test_tokenizer_formats.py.
+    Texts that differ must have two segmentations of equal score: see test_tokenizer_formats.py.
     """
     whole = ours.encode(corpus[0]).ids
-    assert whole == [*before, *map(moved, library.encode(corpus[0])), *after]
+    assert whole == [*before, *map(map_id, library.encode(corpus[0])), *after]
 
     def plain(text: str) -> list[int]:
         return ours.encode(text, add_special_tokens=False).ids
 
-    different = differing(corpus, plain, lambda text: [*map(moved, library.encode(text))])
+    different = differing_texts(corpus, plain, lambda text: [*map(map_id, library.encode(text))])
     assert not (is_bpe and different)
-    back = {moved(index): index for index in range(len(library))}
+    back = {map_id(index): index for index in range(len(library))}
     check_ties(library, different, lambda text: [back[index] for index in plain(text)])
 
 
@@ -80,7 +85,7 @@ def check(
     ],
     ids=["mBART", "mBART from Romanian", "mBART-50", "NLLB", "NLLB of old"],
 )
-def test_fairseqs_ids_and_languages(
+def test_fairseq_ids_and_language_tokens(
     tmp_path: Path,
     corpus: list[str],
     trained: dict[str, bytes],
@@ -91,10 +96,10 @@ def test_fairseqs_ids_and_languages(
     before: list[str],
     after: list[str],
 ) -> None:
-    """As the slow classes had it: ``<s> <pad> </s> <unk>``, pieces, languages, a mask."""
+    """The slow tokenizers' layout: ``<s> <pad> </s> <unk>``, pieces, languages, mask."""
     path = tmp_path / "sentencepiece.bpe.model"
     path.write_bytes(trained[trained_as])
-    describe(tmp_path, **config)
+    write_config(tmp_path, **config)
     ours, library = read(tmp_path, name), SentencePieceProcessor(str(path))
     first = len(library) + 1
     assert ours.token_to_id("<mask>") == first + size
@@ -133,14 +138,16 @@ def test_pegasus_offset_and_masks(
         after=[1],
     )
     assert ours.encode("a <mask_1> b").ids.count(2) == 1
-    describe(tmp_path, offset=0)
+    write_config(tmp_path, offset=0)
     assert read(tmp_path, "pegasus").token_to_id("<unk>") == 2
-    describe(tmp_path, offset=2)
+    write_config(tmp_path, offset=2)
     with pytest.raises(SourceError, match="offset 2"):
         read(tmp_path, "pegasus")
 
 
-def test_m2m_100(tmp_path: Path, corpus: list[str], trained: dict[str, bytes]) -> None:
+def test_m2m_100_matches_transformers(
+    tmp_path: Path, corpus: list[str], trained: dict[str, bytes]
+) -> None:
     path = tmp_path / "sentencepiece.bpe.model"
     path.write_bytes(trained["bpe"])
     library = SentencePieceProcessor(str(path))
@@ -148,25 +155,27 @@ def test_m2m_100(tmp_path: Path, corpus: list[str], trained: dict[str, bytes]) -
     order = ["<s>", "<pad>", "</s>", "<unk>", *reversed(pieces)]
     vocabulary = tmp_path / "vocab.json"
     vocabulary.write_text(json.dumps({token: index for index, token in enumerate(order)}))
-    describe(tmp_path, tokenizer_class="M2M100Tokenizer", src_lang="pt")
+    write_config(tmp_path, tokenizer_class="M2M100Tokenizer", src_lang="pt")
     theirs = M2M100Tokenizer(str(vocabulary), str(path), src_lang="pt")
     ours = read(tmp_path, "m2m_100")
     assert ours.token_to_id("__pt__") == theirs.get_lang_id("pt") == ours.encode("x").ids[0]
     assert ours.get_vocab_size() == len(order) + 100
-    # "__or__" is Odia where a folder lists its special tokens, and text where it does not.
+    # "__or__" (Odia) is a token only if the folder lists its special tokens, else plain text.
     languages = [token.content for token in ours.get_added_tokens_decoder().values()]
     plain = [text for text in corpus if not any(token in text for token in languages)]
-    assert differing(plain, lambda text: ours.encode(text).ids, theirs.encode) == []
+    assert differing_texts(plain, lambda text: ours.encode(text).ids, theirs.encode) == []
     ids = [ids for text in corpus[-50:] if 3 not in (ids := theirs.encode(text))]
     assert ids
     assert [ours.decode(row) for row in ids] == [theirs.decode(row[1:-1]) for row in ids]
-    describe(tmp_path, tokenizer_class="M2M100Tokenizer", language_codes="wmt22")
+    write_config(tmp_path, tokenizer_class="M2M100Tokenizer", language_codes="wmt22")
     with pytest.raises(UnsupportedError, match="language_codes 'wmt22'"):
         read(tmp_path, "m2m_100")
 
 
-def test_marians_target_is_decoded_and_never_found(tmp_path: Path, corpus: list[str]) -> None:
-    """One vocabulary of two SentencePiece models: here, those of English and Portuguese."""
+def test_marian_decodes_target_pieces_but_never_encodes_them(
+    tmp_path: Path, corpus: list[str]
+) -> None:
+    """One vocabulary over two SentencePiece models, here of English and Portuguese."""
     for side, name in (("source", "en-pt"), ("target", "pt-en")):
         path = next(DEFAULT_SOURCES[name].locate().glob("*.spm"))
         (tmp_path / f"{side}.spm").write_bytes(path.read_bytes())
@@ -184,9 +193,9 @@ def test_marians_target_is_decoded_and_never_found(tmp_path: Path, corpus: list[
     def plain(text: str) -> list[int]:
         return ours.encode(text, add_special_tokens=False).ids
 
-    # A text that begins with ">>" is told to be in a language: Marian's own notation.
+    # Marian reads a leading ">>" as a language tag.
     ordinary = [text for text in corpus if not text.startswith(">>")]
-    different = differing(
+    different = differing_texts(
         ordinary, plain, lambda text: theirs.encode(text, add_special_tokens=False)
     )
     back = source.piece_to_id(order)
@@ -194,8 +203,8 @@ def test_marians_target_is_decoded_and_never_found(tmp_path: Path, corpus: list[
 
     only_target = {ids[piece] for piece in sides[1]} - {ids[piece] for piece in sides[0]}
     assert len(only_target) > 1000
-    found = {index for text in ordinary[-500:] for index in plain(text)}
-    assert not found & only_target
+    encoded = {index for text in ordinary[-500:] for index in plain(text)}
+    assert not encoded & only_target
     rows = [theirs(text_target=text)["input_ids"] for text in ordinary[-200:]]
     rows = [[*takewhile(lambda index: index != ids["</s>"], row)] for row in rows]
     known = [row for row in rows if ids["<unk>"] not in row]

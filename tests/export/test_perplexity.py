@@ -1,4 +1,4 @@
-"""The perplexity of an export against that of the eager module."""
+"""Perplexity of exported graphs against the eager module."""
 
 import dataclasses
 import math
@@ -24,8 +24,8 @@ def eager_perplexity(name: str, evaluation: EvaluationSet) -> float:
     source = checkpoint(name)
     model = from_weights(source.config, source.weights)
     losses = []
-    nothing: list[list[int] | None] = [None for _ in evaluation.rows]
-    sources = nothing if evaluation.sources is None else [*evaluation.sources]
+    no_sources: list[list[int] | None] = [None for _ in evaluation.rows]
+    sources = no_sources if evaluation.sources is None else [*evaluation.sources]
     with torch.inference_mode():
         for row, source_row in zip(evaluation.rows, sources, strict=True):
             states, source_lengths = None, None
@@ -44,13 +44,13 @@ def eager_perplexity(name: str, evaluation: EvaluationSet) -> float:
 
 
 @pytest.mark.parametrize("exported", ["llama", "ssru"], indirect=True)
-def test_perplexity_is_that_of_the_eager_module(exported: Exported, tmp_path: Path) -> None:
+def test_perplexity_matches_the_eager_module(exported: Exported, tmp_path: Path) -> None:
     evaluation = EvaluationSet.of(checkpoint(exported.name))
     assert evaluation is not None
-    found = measure_perplexity(evaluation, exported.directory, exported.graphs)
-    assert found.num_tokens == sum(len(row) - 1 for row in evaluation.rows) > 100
+    measured = measure_perplexity(evaluation, exported.directory, exported.graphs)
+    assert measured.num_tokens == sum(len(row) - 1 for row in evaluation.rows) > 100
     expected = eager_perplexity(exported.name, evaluation)
-    assert found.perplexity == pytest.approx(expected, rel=1e-5)
+    assert measured.perplexity == pytest.approx(expected, rel=1e-5)
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
     recipe = RECIPES[Precision.INT4, Device.CPU]
@@ -59,7 +59,7 @@ def test_perplexity_is_that_of_the_eager_module(exported: Exported, tmp_path: Pa
     assert 1e-5 < abs(quantized / expected - 1) < 0.2
 
 
-def test_what_is_predicted() -> None:
+def test_evaluation_set_of_each_model_kind() -> None:
     assert EvaluationSet.of(checkpoint("bert")) is None
     source = checkpoint("ssru")
     translation = EvaluationSet.of(source)

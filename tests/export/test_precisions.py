@@ -1,4 +1,4 @@
-"""Every precision on every device: the graphs' contents, and their distance from fp32."""
+"""Every precision on every device: graph contents, and cosine similarity to fp32."""
 
 import shutil
 from collections import Counter
@@ -27,7 +27,7 @@ TYPES = {
     Dtype.FLOAT16: TensorProto.FLOAT16,
     Dtype.BFLOAT16: TensorProto.BFLOAT16,
 }
-# Against fp32, random weights: the worst row of logits or embeddings.
+# Lowest cosine to fp32 over rows of logits or embeddings, with random weights.
 COSINES = {
     Precision.FP32: 0.999999,
     Precision.FP16: 0.99999,
@@ -38,7 +38,9 @@ COSINES = {
 
 
 @pytest.mark.parametrize(("precision", "device"), RECIPES)
-def test_a_recipe(exported: Exported, tmp_path: Path, precision: Precision, device: Device) -> None:
+def test_recipe_sets_types_and_stays_close_to_fp32(
+    exported: Exported, tmp_path: Path, precision: Precision, device: Device
+) -> None:
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
     recipe = RECIPES[precision, device]
@@ -59,7 +61,7 @@ def test_a_recipe(exported: Exported, tmp_path: Path, precision: Precision, devi
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
-def test_sixteen_bits_are_half_the_file(
+def test_16_bit_precisions_halve_the_file(
     exported: Exported, tmp_path: Path, precision: Precision
 ) -> None:
     for device in Device:
@@ -72,10 +74,10 @@ def test_sixteen_bits_are_half_the_file(
                 data_file(folder / graph.file).stat().st_size
                 for folder in (exported.directory, directory)
             )
-            assert 0.49 < after / before < 0.56  # tables of positions stay fp32 on a CPU
+            assert 0.49 < after / before < 0.56  # position tables stay fp32 on a CPU
 
 
-def operators(exported: Exported, tmp_path: Path, precision: Precision) -> Counter[str]:
+def operator_counts(exported: Exported, tmp_path: Path, precision: Precision) -> Counter[str]:
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
     recipe = RECIPES[precision, Device.CPU]
@@ -88,41 +90,41 @@ def operators(exported: Exported, tmp_path: Path, precision: Precision) -> Count
 
 
 @pytest.mark.parametrize("exported", ["llama"], indirect=True)
-def test_a_tied_embedding_is_stored_once_as_bytes(exported: Exported, tmp_path: Path) -> None:
-    found = operators(exported, tmp_path, Precision.INT8)
-    assert (found["Gather"], found["Gemm"], found["MatMul"]) == (1, 0, 0)  # logit_positions
-    assert found["GatherBlockQuantized"] == found["Transpose"] == 1
+def test_tied_embedding_is_stored_once_as_uint8(exported: Exported, tmp_path: Path) -> None:
+    counts = operator_counts(exported, tmp_path, Precision.INT8)
+    assert (counts["Gather"], counts["Gemm"], counts["MatMul"]) == (1, 0, 0)  # logit_positions
+    assert counts["GatherBlockQuantized"] == counts["Transpose"] == 1
     proto = onnx.load(str(tmp_path / "graphs" / "decode.onnx"), load_external_data=False)
     shape = [61, 64]
     tables = [t for t in proto.graph.initializer if list(t.dims) in (shape, shape[::-1])]
     assert [tensor.data_type for tensor in tables] == [TensorProto.UINT8]
 
 
-def test_the_server_knows_every_product(exported: Exported, tmp_path: Path) -> None:
-    """By its pattern: each becomes one operator, where that is faster."""
-    found = operators(exported, tmp_path, Precision.INT8)
+def test_server_fuses_every_int8_matmul(exported: Exported, tmp_path: Path) -> None:
+    """The rewrite replaces each int8 matmul pattern by one operator."""
+    counts = operator_counts(exported, tmp_path, Precision.INT8)
     after: Counter[str] = Counter()
     for file in (tmp_path / "graphs").glob("*.onnx"):
         rewritten = rewrite(file, Kernels.INT8_MATMUL)
         assert rewritten is not None
         graph = onnx.ModelProto.FromString(rewritten.model).graph
         after.update(node.op_type for node in graph.node)
-    assert after[int8.OPERATOR] == found["MatMulInteger"] > 0
+    assert after[int8.OPERATOR] == counts["MatMulInteger"] > 0
     assert not {"MatMulInteger", "QuantizeLinear"} & set(after)
 
 
-def test_int4_keeps_the_sensitive_matrices_in_int8(exported: Exported, tmp_path: Path) -> None:
-    found = operators(exported, tmp_path, Precision.INT4)
+def test_int4_keeps_sensitive_matrices_in_int8(exported: Exported, tmp_path: Path) -> None:
+    counts = operator_counts(exported, tmp_path, Precision.INT4)
     blocks, rows = {"llama": (6, 3), "ssru": (18, 5), "bert": (4, 2)}[exported.name]
-    assert (found["MatMulNBits"], found["MatMulInteger"]) == (blocks, rows)
+    assert (counts["MatMulNBits"], counts["MatMulInteger"]) == (blocks, rows)
 
 
-def test_a_cosine_below_the_floor_fails(exported: Exported) -> None:
+def test_cosine_below_the_limit_fails(exported: Exported) -> None:
     with pytest.raises(ParityError, match=r"below 1\.1"):
         min_cosine(exported.reference, exported.directory, exported.graphs, 1.1)
 
 
-def test_rows_of_bytes_are_within_half_a_step() -> None:
+def test_int8_rows_are_within_half_a_step() -> None:
     matrix = np.random.default_rng(0).normal(size=(7, 33)).astype(np.float32)
     matrix[3] = 0
     rows = Int8Rows.of("x", matrix)
@@ -131,7 +133,7 @@ def test_rows_of_bytes_are_within_half_a_step() -> None:
     assert rows.around_128.min() >= 1
 
 
-def test_auto_follows_the_device() -> None:
+def test_auto_precision_depends_on_the_device() -> None:
     assert choose_precision(AUTO, Device.CPU).precision == Precision.INT8
     assert choose_precision(AUTO, Device.CUDA).precision == Precision.FP16
     assert choose_precision("bf16", Device.CPU).precision == Precision.BF16

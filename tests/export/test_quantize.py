@@ -1,4 +1,4 @@
-"""int8: accuracy, and independence of rows."""
+"""int8 matmuls: accuracy, and independence of batch rows."""
 
 import shutil
 from pathlib import Path
@@ -44,15 +44,15 @@ def weight() -> Weight:
     return np.random.default_rng(0).normal(size=(96, 40)).astype(np.float32)
 
 
-def test_the_error_is_that_of_eight_bits(weight: Weight) -> None:
+def test_int8_matmul_error_is_small(weight: Weight) -> None:
     x = np.random.default_rng(1).normal(size=(3, 5, 96)).astype(np.float32)
     (y,) = session_of(weight).run(None, {"x": x})
     expected = x @ weight
     assert np.linalg.norm(y - expected) < 0.015 * np.linalg.norm(expected)
 
 
-def test_the_largest_values_do_not_saturate() -> None:
-    """AVX2 adds two constant_matmuls of bytes in 16 bits: any weights must leave it room."""
+def test_largest_values_do_not_saturate() -> None:
+    """AVX2 adds two byte products in 16 bits: all weights must leave headroom."""
     rng = np.random.default_rng(2)
     weight = rng.choice(np.array([-3.0, -2.9, -0.5, 0.5, 2.9, 3.0], np.float32), (64, 16))
     weight[:, 0], weight[:, 1] = 3.0, -3.0
@@ -71,7 +71,7 @@ def test_the_largest_values_do_not_saturate() -> None:
         elements=st.floats(-1e6, 1e6, width=32),
     )
 )
-def test_neighbours_leave_room_and_lose_half_a_step(matrix: Weight) -> None:
+def test_adjacent_weights_leave_headroom_and_round_to_half_a_step(matrix: Weight) -> None:
     rows = Int8Rows.of("w", matrix)
     back = rows.integers * rows.scales[:, None]
     assert (np.abs(back - matrix) <= rows.scales[:, None] * 0.5001).all()
@@ -82,7 +82,7 @@ def test_neighbours_leave_room_and_lose_half_a_step(matrix: Weight) -> None:
     assert sums.max(initial=0) * 255 <= np.iinfo(np.int16).max
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it(weight: Weight) -> None:
+def test_row_does_not_depend_on_its_batch(weight: Weight) -> None:
     session = session_of(weight)
     x = np.random.default_rng(1).normal(size=(4, 3, 96)).astype(np.float32)
     x[2] *= 1e4
@@ -95,8 +95,8 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(weight: Weight) -> None:
 
 
 @pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4])
-def test_a_product_of_a_product(weight: Weight, precision: Precision) -> None:
-    """As a projection before a decoder's head: the second reads what the first has become."""
+def test_chained_matmuls_are_quantized(weight: Weight, precision: Precision) -> None:
+    """Like a projection before a decoder's head: the second takes the first's quantized output."""
     x = ir.val("x", ir.DataType.FLOAT, ["batch", 96])
     second = weight.T.copy()
     tape = Tape()
@@ -123,9 +123,9 @@ def test_a_product_of_a_product(weight: Weight, precision: Precision) -> None:
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT])
-def test_evened_weights_compute_the_same(config: ModelConfig) -> None:
+def test_smoothed_weights_keep_the_outputs(config: ModelConfig) -> None:
     weights = random_weights(config)
-    # A loud channel in front of each kind of matrix.
+    # An outlier channel in front of each kind of matrix.
     norm = "decoder.layers.0.mixer_norm.weight"
     weights[norm] = weights[norm].clone()
     weights[norm][7] *= 50
@@ -143,46 +143,46 @@ def test_evened_weights_compute_the_same(config: ModelConfig) -> None:
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
-def test_what_reads_a_residual_is_divided_in_the_graph(tmp_path: Path) -> None:
-    """A loud channel of a post-norm layer: in int8, closer with smoothing_factors than without."""
+def test_residual_inputs_are_smoothed_in_the_graph(tmp_path: Path) -> None:
+    """Smoothing factors reduce the int8 error of an outlier channel after a post-norm layer."""
     weights = random_weights(VASWANI)
     for norm in ("mixer_norm", "feed_forward_norm"):
         for index in range(len(VASWANI.encoder.layers if VASWANI.encoder else ())):
             name = f"encoder.layers.{index}.{norm}.weight"
             weights[name] = weights[name].clone()
             weights[name][5] *= 40
-    found = residual_smoothing_factors(VASWANI, weights, [[3, 1, 4, 1, 5, 9], [2, 6, 5]])
+    factors = residual_smoothing_factors(VASWANI, weights, [[3, 1, 4, 1, 5, 9], [2, 6, 5]])
     readers = (
         "mixer.qkv",
         "cross_attention.query",
         "cross_attention.key_value",
         "feed_forward.input",
     )
-    assert {name.split(".", 3)[3].removesuffix(".weight") for name in found} == set(readers)
-    loud = found["encoder.layers.1.mixer.qkv.weight"]
-    assert loud.argmax() == 5
+    assert {name.split(".", 3)[3].removesuffix(".weight") for name in factors} == set(readers)
+    outlier = factors["encoder.layers.1.mixer.qkv.weight"]
+    assert outlier.argmax() == 5
     recipe = RECIPES[Precision.INT8, Device.CPU]
-    fed = {
+    feeds = {
         "token_ids": np.array([[8, 9, 7, 9, 3]]),
         "lengths": np.array([5], np.int32),
     }
     (tmp_path / "plain").mkdir()
     graphs = export_graphs(VASWANI, weights, tmp_path / "plain")
-    by = {name: values.numpy() for name, values in found.items()}
+    numpy_factors = {name: values.numpy() for name, values in factors.items()}
     vectors = []
-    for label, dividing in (("plain", None), ("int8", {}), ("divided", by)):
+    for label, smoothing in (("plain", None), ("int8", {}), ("divided", numpy_factors)):
         folder = tmp_path / label
-        if dividing is not None:
+        if smoothing is not None:
             shutil.copytree(tmp_path / "plain", folder)
-            apply_recipe(VASWANI, recipe, graphs, folder, dividing)
+            apply_recipe(VASWANI, recipe, graphs, folder, smoothing)
         file = folder / graphs["encode"].file
         session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        vectors.append(np.concatenate([x.ravel() for x in session.run(None, fed)]))
+        vectors.append(np.concatenate([x.ravel() for x in session.run(None, feeds)]))
     errors = [np.linalg.norm(quantized - vectors[0]) for quantized in vectors[1:]]
     assert errors[1] < 0.7 * errors[0]
 
 
-def test_post_norm_weights_are_left_alone() -> None:
+def test_post_norm_weights_are_unchanged() -> None:
     weights = random_weights(VASWANI)
     smoothed = smooth_activations(VASWANI, weights, [[1, 2, 3]])
     assert all(smoothed[name] is weights[name] for name in weights)

@@ -1,4 +1,4 @@
-"""A row's results do not depend on its batch, in any precision for CPUs."""
+"""A sequence's results do not depend on its batch, in any CPU precision."""
 
 import shutil
 from pathlib import Path
@@ -19,9 +19,9 @@ from tests.architectures import ARCHITECTURES, VOCABULARY_SIZE
 from tests.export.exported import Exported
 
 PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4)
-# Of logits and embeddings of order 1. Sums of products in fp32 depend on how a matrix is cut;
-# where that moves an activation over the edge between two of 127 steps, one step is the result.
-# MatMulNBits has other kernels for one row than for several: up to 0.053 was seen.
+# For logits and embeddings of magnitude 1. fp32 sums depend on how a matrix is tiled, which can
+# move an activation to the next of 127 quantization steps. MatMulNBits uses different kernels for
+# one row and for several: differences up to 0.053 were measured.
 TOLERANCES = {
     Precision.FP32: 2e-5,
     Precision.FP16: 2e-5,
@@ -39,7 +39,7 @@ ROWS = st.lists(
 
 
 class Runner:
-    """The graphs of one precision; ``run`` gives numbers for each row of a batch."""
+    """The graphs of one precision. ``run`` returns logits or embeddings per row."""
 
     def __init__(self, name: str, directory: Path, graphs: Signatures) -> None:
         self.config = ARCHITECTURES[name]
@@ -57,21 +57,21 @@ class Runner:
     def run(self, rows: list[list[int]]) -> list[Floats]:
         if self.decoder is None:
             assert self.encoder is not None
-            work = EncoderInputs.of(self.config, rows)
-            return [outputs[0] for outputs in encode_in_graph(self.encoder, work)]
+            encoder_inputs = EncoderInputs.of(self.config, rows)
+            return [outputs[0] for outputs in encode_in_graph(self.encoder, encoder_inputs)]
         self.decoder.clear()
         prompts, sources = rows, None
         if self.encoder is not None:
             prompts, sources = [[0, *row[:2]] for row in rows], rows
             prefill_source(self.encoder, self.decoder, sources)
-        work_ = DecodingInputs(prompts=prompts, num_steps=NUM_STEPS, sources=sources)
-        # The same tokens follow, whatever a row would have chosen.
+        decoding_inputs = DecodingInputs(prompts=prompts, num_steps=NUM_STEPS, sources=sources)
+        # Force the same tokens, whatever a row would generate.
         tokens = np.full((len(rows), NUM_STEPS), 5)
-        return list(decode_in_graph(self.decoder, work_, tokens).logits)
+        return list(decode_in_graph(self.decoder, decoding_inputs, tokens).logits)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_row_alone_and_in_a_batch(
+def test_results_do_not_depend_on_the_batch(
     exported: Exported, tmp_path: Path, precision: Precision
 ) -> None:
     directory = tmp_path / "graphs"
@@ -83,12 +83,12 @@ def test_a_row_alone_and_in_a_batch(
     @settings(max_examples=12, deadline=None, database=None)
     @given(ROWS)
     def check(rows: list[list[int]]) -> None:
-        together = runner.run(rows)
-        for row, expected in zip(rows, together, strict=True):
+        batched = runner.run(rows)
+        for row, expected in zip(rows, batched, strict=True):
             (alone,) = runner.run([row])
             np.testing.assert_allclose(alone, expected, rtol=0, atol=TOLERANCES[precision])
-        # Other neighbours in another order change nothing more.
-        for expected, actual in zip(together, reversed(runner.run(rows[::-1])), strict=True):
+        # Reversing the batch changes nothing either.
+        for expected, actual in zip(batched, reversed(runner.run(rows[::-1])), strict=True):
             np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCES[precision])
 
     check()

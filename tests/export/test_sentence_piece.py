@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies in *tokenizers*: the ids and texts of the library."""
+"""SentencePiece vocabularies converted to *tokenizers* give the library's ids and texts."""
 
 import unicodedata
 from pathlib import Path
@@ -40,7 +40,7 @@ VOCABULARIES = {
 
 
 @pytest.mark.parametrize("options", VOCABULARIES.values(), ids=VOCABULARIES)
-def test_ids_and_texts_are_the_librarys(tmp_path: Path, options: dict[str, object]) -> None:
+def test_ids_and_texts_match_the_library(tmp_path: Path, options: dict[str, object]) -> None:
     path = train_vocabulary(tmp_path / "vocabulary.spm", **options)
     library = SentencePieceProcessor(str(path))
     model = read_sentence_piece(path)
@@ -53,7 +53,7 @@ def test_ids_and_texts_are_the_librarys(tmp_path: Path, options: dict[str, objec
     assert decoded == {text: library.decode(ids) for text, ids in expected.items()}
 
 
-def test_extra_control_tokens_follow_and_are_never_found_in_text(tmp_path: Path) -> None:
+def test_extra_control_tokens_are_appended_and_never_encoded(tmp_path: Path) -> None:
     model = read_sentence_piece(train_vocabulary(tmp_path / "vocabulary.spm"))
     json = model.to_json(append_eos=False, extra_control_tokens=("<start>",))
     tokenizer = Tokenizer.from_str(json)
@@ -63,7 +63,7 @@ def test_extra_control_tokens_follow_and_are_never_found_in_text(tmp_path: Path)
     assert tokenizer.decode([start, *tokenizer.encode("the cat").ids, model.eos]) == "the cat"
 
 
-def test_files_that_are_no_unigram_model_are_refused(tmp_path: Path) -> None:
+def test_files_other_than_unigram_models_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.spm"
     path.write_bytes(b"\xff" * 64)
     with pytest.raises(SourceError, match="not a SentencePiece model"):
@@ -84,7 +84,7 @@ def test_files_that_are_no_unigram_model_are_refused(tmp_path: Path) -> None:
         read_sentence_piece(path)
 
 
-def test_a_symbol_that_normalising_changes_is_refused(tmp_path: Path) -> None:
+def test_symbol_changed_by_normalization_is_rejected(tmp_path: Path) -> None:
     path = train_vocabulary(tmp_path / "vocabulary.spm", user_defined_symbols=["™"])
     with pytest.raises(UnsupportedError, match="normalising changes the symbol '™'"):
         read_sentence_piece(path).to_json(append_eos=True)

@@ -1,4 +1,4 @@
-"""Loading checkpoints by name or path, and the error messages."""
+"""Loading checkpoints by name or path, and its error messages."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,7 @@ def absent(**changes: str) -> DefaultSource:
     return DefaultSource(**{**values, **changes})
 
 
-def test_a_package_that_is_not_installed_is_named_with_its_command() -> None:
+def test_missing_package_error_has_the_install_command() -> None:
     with pytest.raises(SourceError) as caught:
         absent().locate()
     assert str(caught.value) == (
@@ -36,12 +36,12 @@ def test_a_package_that_is_not_installed_is_named_with_its_command() -> None:
     )
 
 
-def test_an_installed_package_without_the_file_is_named() -> None:
+def test_installed_package_without_the_model_is_named() -> None:
     with pytest.raises(SourceError, match="the installed pytest-package has no model"):
         absent(module="pytest", package="pytest-package").locate()
 
 
-def test_the_requirements_pin_the_packages_of_the_defaults() -> None:
+def test_requirements_pin_the_default_model_packages() -> None:
     lines = (ROOT / "requirements-models.txt").read_text().splitlines()
     pinned = {line for line in lines if line and not line.startswith("#")}
     defaults = DEFAULT_SOURCES.values()
@@ -49,7 +49,7 @@ def test_the_requirements_pin_the_packages_of_the_defaults() -> None:
     assert {source.version for source in defaults} == {version(s.package) for s in defaults}
 
 
-def test_the_notice_names_every_default_with_its_license() -> None:
+def test_notice_lists_every_default_model_and_license() -> None:
     notice = (ROOT / "NOTICE").read_text()
     for source in DEFAULT_SOURCES.values():
         assert source.name in notice
@@ -57,7 +57,7 @@ def test_the_notice_names_every_default_with_its_license() -> None:
         assert f"{source.package} {source.version} ({source.package_license})" in notice
 
 
-def test_neither_a_default_nor_a_path() -> None:
+def test_unknown_source_lists_the_default_models() -> None:
     with pytest.raises(
         SourceError, match=r"not a default model \(minilm, smollm2, en-pt, pt-en, pii, bert-tiny\)"
     ):
@@ -65,7 +65,7 @@ def test_neither_a_default_nor_a_path() -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_an_unknown_format_lists_those_that_are_supported(tmp_path: Path, kind: str) -> None:
+def test_unknown_format_lists_the_supported_formats(tmp_path: Path, kind: str) -> None:
     path = tmp_path
     if kind == "file":
         path = tmp_path / "model.npz"
@@ -83,6 +83,6 @@ def test_an_unknown_format_lists_those_that_are_supported(tmp_path: Path, kind: 
     ("name", "expected"),
     [("My Model", "my-model"), ("a.b_c-1", "a.b_c-1"), (".hidden", "hidden"), ("日本", "model")],
 )
-def test_names_of_bundles(tmp_path: Path, name: str, expected: str) -> None:
+def test_bundle_name_comes_from_the_folder(tmp_path: Path, name: str, expected: str) -> None:
     (tmp_path / name).mkdir()
     assert bundle_name(tmp_path / name) == expected

@@ -1,4 +1,4 @@
-"""Tokenizers of folders without tokenizer.json: the original's ids, on real text."""
+"""Tokenizers of folders without tokenizer.json give the original ids on real text."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from export.readers.fields import Fields
 from export.readers.gguf import read_gguf
 from export.sources import DEFAULT_SOURCES
 from export.tokenization.hugging_face import read_tokenizer
-from tests.export.texts import ODD, texts
+from tests.export.texts import EDGE_CASES, texts
 
-# Where two segmentations have one score, float32 sums decide: see sentence_piece.py. How many
-# texts hold such a tie depends on the vocabulary that the library's trainer found.
+# If two segmentations have equal scores, float32 rounding decides: see sentence_piece.py. The
+# number of such ties depends on the trained vocabulary.
 TIE = 1e-4
 MAX_TIES = 60
 
@@ -34,15 +34,15 @@ def read(folder: Path, model_type: str) -> Tokenizer:
     return Tokenizer.from_str(read_tokenizer(folder, Fields({"model_type": model_type}, "test")))
 
 
-def differing(
+def differing_texts(
     corpus: Sequence[str], ours: Callable[[str], list[int]], theirs: Callable[[str], list[int]]
 ) -> list[str]:
     assert len(corpus) >= 2000
     return [text for text in corpus if ours(text) != theirs(text)]
 
 
-def untagged(corpus: Sequence[str]) -> list[str]:
-    """Without the texts that spell a special token: the library never finds one."""
+def without_special_tokens(corpus: Sequence[str]) -> list[str]:
+    """Texts without special tokens, which the library never recognizes in text."""
     tags = ("<s>", "</s>", "<unk>", "<pad>")
     return [text for text in corpus if not any(tag in text for tag in tags)]
 
@@ -50,13 +50,13 @@ def untagged(corpus: Sequence[str]) -> list[str]:
 def check_ties(
     library: SentencePieceProcessor, different: list[str], ours: Callable[[str], list[int]]
 ) -> None:
-    """Every text of ``different`` is segmented in two ways that the library scores alike."""
+    """Asserts that each text of ``different`` has two segmentations of equal score."""
     for text in different:
-        best, found = (
+        best, actual = (
             sum(library.get_score(index) for index in ids)
             for ids in (library.encode(text), ours(text))
         )
-        assert abs(best - found) <= TIE * abs(best), text
+        assert abs(best - actual) <= TIE * abs(best), text
     assert len(different) <= MAX_TIES
 
 
@@ -105,7 +105,7 @@ def train(folder: Path, name: str, corpus: Sequence[str], options: dict[str, Any
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sentence_piece(tmp_path: Path, corpus: list[str], kind: str) -> None:
+def test_sentence_piece_ids_match_the_library(tmp_path: Path, corpus: list[str], kind: str) -> None:
     model_type, options = KINDS[kind]
     path = train(tmp_path, "tokenizer.model", corpus, options)
     library, ours = SentencePieceProcessor(str(path)), read(tmp_path, model_type)
@@ -113,7 +113,7 @@ def test_sentence_piece(tmp_path: Path, corpus: list[str], kind: str) -> None:
     def plain(text: str) -> list[int]:
         return ours.encode(text, add_special_tokens=False).ids
 
-    different = differing(untagged(corpus), plain, library.encode)
+    different = differing_texts(without_special_tokens(corpus), plain, library.encode)
     if options["model_type"] == "bpe":
         assert different == []
     check_ties(library, different, plain)
@@ -122,12 +122,12 @@ def test_sentence_piece(tmp_path: Path, corpus: list[str], kind: str) -> None:
         assert ids == [*library.encode("The cat sat."), library.eos_id()]
     else:
         assert ids == [library.bos_id(), *library.encode("The cat sat.")]
-    known = [ids for ids in map(library.encode, ODD) if library.unk_id() not in ids]
+    known = [ids for ids in map(library.encode, EDGE_CASES) if library.unk_id() not in ids]
     assert len(known) > 3
     assert [ours.decode(ids) for ids in known] == [library.decode(ids) for ids in known]
 
 
-def test_a_real_unigram_vocabulary(tmp_path: Path, corpus: list[str]) -> None:
+def test_real_unigram_vocabulary_matches_the_library(tmp_path: Path, corpus: list[str]) -> None:
     path = next(DEFAULT_SOURCES["en-pt"].locate().glob("*.spm"))
     (tmp_path / "source.spm").write_bytes(path.read_bytes())
     library, ours = SentencePieceProcessor(str(path)), read(tmp_path, "marian")
@@ -135,12 +135,12 @@ def test_a_real_unigram_vocabulary(tmp_path: Path, corpus: list[str]) -> None:
     def plain(text: str) -> list[int]:
         return ours.encode(text).ids[:-1]
 
-    check_ties(library, differing(untagged(corpus), plain, library.encode), plain)
+    check_ties(
+        library, differing_texts(without_special_tokens(corpus), plain, library.encode), plain
+    )
 
 
-def test_special_tokens_are_found_in_text_and_added_ones_have_their_ids(
-    tmp_path: Path, corpus: list[str]
-) -> None:
+def test_special_and_added_tokens_keep_their_ids(tmp_path: Path, corpus: list[str]) -> None:
     path = train(tmp_path, "tokenizer.model", corpus, LLAMA)
     size = SentencePieceProcessor(str(path)).get_piece_size()
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<|end|>": size}))
@@ -153,7 +153,7 @@ def test_special_tokens_are_found_in_text_and_added_ones_have_their_ids(
         read(tmp_path, "llama")
 
 
-def test_the_ids_of_a_vocabulary_beside_the_model(tmp_path: Path, corpus: list[str]) -> None:
+def test_vocab_json_defines_the_ids(tmp_path: Path, corpus: list[str]) -> None:
     path = train(tmp_path, "source.spm", corpus, {"model_type": "unigram"})
     library = SentencePieceProcessor(str(path))
     pieces = [library.id_to_piece(index) for index in range(len(library))]
@@ -165,7 +165,9 @@ def test_the_ids_of_a_vocabulary_beside_the_model(tmp_path: Path, corpus: list[s
     def theirs(text: str) -> list[int]:
         return [ids.get(pieces[index], ids["<unk>"]) for index in library.encode(text)]
 
-    different = differing(untagged(corpus), lambda text: ours.encode(text).ids[:-1], theirs)
+    different = differing_texts(
+        without_special_tokens(corpus), lambda text: ours.encode(text).ids[:-1], theirs
+    )
     back = library.piece_to_id(order)
     check_ties(library, different, lambda text: [back[i] for i in ours.encode(text).ids[:-1]])
     assert ours.encode("").ids == [ids["</s>"]]
@@ -174,7 +176,7 @@ def test_the_ids_of_a_vocabulary_beside_the_model(tmp_path: Path, corpus: list[s
         read(tmp_path, "marian")
 
 
-def test_fairseqs_ids(tmp_path: Path, corpus: list[str]) -> None:
+def test_fairseq_ids(tmp_path: Path, corpus: list[str]) -> None:
     path = train(tmp_path, "sentencepiece.bpe.model", corpus, {"model_type": "unigram"})
     library, ours = SentencePieceProcessor(str(path)), read(tmp_path, "xlm-roberta")
     text = "The cat sat on the mat."
@@ -192,13 +194,15 @@ def test_fairseqs_ids(tmp_path: Path, corpus: list[str]) -> None:
     [{}, {"do_lower_case": False}, {"do_lower_case": False, "strip_accents": True}],
     ids=["uncased", "cased", "accents stripped"],
 )
-def test_word_piece(tmp_path: Path, corpus: list[str], options: dict[str, Any]) -> None:
+def test_word_piece_matches_transformers(
+    tmp_path: Path, corpus: list[str], options: dict[str, Any]
+) -> None:
     source = DEFAULT_SOURCES["minilm"].locate() / "vocab.txt"
     (tmp_path / "vocab.txt").write_bytes(source.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "BertTokenizer", **options})
     )
-    # The legacy class composes cased text, as neither BERT's own code nor today's class does.
+    # The legacy class NFC-normalizes cased text; BERT's own code and the current class do not.
     cased = not options.get("do_lower_case", True)
     theirs = (
         BertTokenizer(vocab=str(source), **options)
@@ -206,7 +210,7 @@ def test_word_piece(tmp_path: Path, corpus: list[str], options: dict[str, Any]) 
         else BertTokenizerLegacy(str(source), **options)
     )
     ours = read(tmp_path, "bert")
-    assert differing(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
+    assert differing_texts(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
     pair = ours.encode("one two", "three")
     assert pair.ids == theirs.encode("one two", "three")
     assert pair.type_ids == [0, 0, 0, 0, 1, 1]
@@ -214,7 +218,7 @@ def test_word_piece(tmp_path: Path, corpus: list[str], options: dict[str, Any]) 
 
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2's vocabulary of 49,152 tokens, as GPT-2 would have saved it."""
+    """SmolLM2's vocabulary of 49,152 tokens, in GPT-2's files."""
     metadata = read_gguf(DEFAULT_SOURCES["smollm2"].locate()).metadata
     folder = tmp_path_factory.mktemp("byte-level")
     tokens = metadata.texts("tokenizer.ggml.tokens")
@@ -225,14 +229,14 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_byte_level_bpe_of_gpt2(byte_level: Path, corpus: list[str]) -> None:
+def test_gpt2_byte_level_bpe_matches_transformers(byte_level: Path, corpus: list[str]) -> None:
     config = {"tokenizer_class": "GPT2Tokenizer"}
     (byte_level / "tokenizer_config.json").write_text(json.dumps(config))
     theirs, ours = GPT2Tokenizer.from_pretrained(byte_level), read(byte_level, "gpt2")
-    assert differing(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
+    assert differing_texts(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
 
 
-def test_byte_level_bpe_of_roberta(byte_level: Path, corpus: list[str]) -> None:
+def test_roberta_byte_level_bpe_matches_transformers(byte_level: Path, corpus: list[str]) -> None:
     names = {"bos": "<|im_start|>", "eos": "<|im_end|>", "unk": "<|endoftext|>"}
     names |= {
         "sep": "<|im_end|>",
@@ -244,16 +248,16 @@ def test_byte_level_bpe_of_roberta(byte_level: Path, corpus: list[str]) -> None:
     config = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True, **tokens}
     (byte_level / "tokenizer_config.json").write_text(json.dumps(config))
     theirs, ours = RobertaTokenizer.from_pretrained(byte_level), read(byte_level, "roberta")
-    assert differing(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
+    assert differing_texts(corpus, lambda text: ours.encode(text).ids, theirs.encode) == []
     assert ours.encode("one", "two").ids == theirs.encode("one", "two")
     masked = "before <jupyter_code> after"
     assert ours.encode(masked).ids == theirs.encode(masked)
 
 
-# --- what is refused ------------------------------------------------------------------------
+# --- Errors ---------------------------------------------------------------------------------
 
 
-def test_files_that_do_not_go_together(tmp_path: Path) -> None:
+def test_inconsistent_tokenizer_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"no tokenizer; supported: .* vocab\.txt"):
         read(tmp_path, "bert")
     (tmp_path / "vocab.txt").write_text("a\nb\n")

@@ -1,6 +1,6 @@
-"""Two thousand real strings and more: prose, code, scripts, oddities.
+"""More than 2,000 real strings: prose, code, many scripts, edge cases.
 
-The same on every run, and whatever is written elsewhere in this repository.
+The same on every run; other texts of this repository do not change them.
 """
 
 import sys
@@ -13,7 +13,7 @@ from export.importers.samples import ENGLISH_PROMPTS, ENGLISH_TEXTS, SOURCE_SENT
 
 PROMPTS = Path(__file__).parents[2] / "loadtest/data/prompts.txt"
 NUM_TEXTS = 2000
-ODD = (
+EDGE_CASES = (
     "",
     " ",
     "a",
@@ -33,10 +33,9 @@ ODD = (
 
 
 def _scripts() -> list[str]:
-    """Sixteen letters in a row from all over Unicode's first plane, and rows of emoji.
+    """Runs of 16 letters from all of Unicode's basic plane, and runs of emoji.
 
-    Of version 3.2, which every library knows: younger letters are of another category in one
-    library's tables than in another's.
+    Limited to Unicode 3.2: libraries disagree on the categories of newer characters.
     """
     starts = [
         *range(0xA0, 0x3000, 0x30),
@@ -50,13 +49,13 @@ def _scripts() -> list[str]:
 
 
 def texts() -> list[str]:
-    """At least :data:`NUM_TEXTS`, none twice."""
+    """At least :data:`NUM_TEXTS` distinct strings."""
     lines = PROMPTS.read_text("utf-8").splitlines()
     paragraphs = [part for topic in sorted(topics) for part in topics[topic].split("\n\n")]
-    known = [*ODD, *_scripts(), *PASSAGES, *ENGLISH_PROMPTS, *ENGLISH_TEXTS]
+    known = [*EDGE_CASES, *_scripts(), *PASSAGES, *ENGLISH_PROMPTS, *ENGLISH_TEXTS]
     for sentences in (*SENTENCES.values(), *SOURCE_SENTENCES.values()):
         known += sentences
-    found = list(dict.fromkeys([*known, *lines, *paragraphs]))[: NUM_TEXTS + 200]
-    if len(found) < NUM_TEXTS:
-        raise RuntimeError(f"Python {sys.version} documents too little: {len(found)} strings")
-    return found
+    unique = list(dict.fromkeys([*known, *lines, *paragraphs]))[: NUM_TEXTS + 200]
+    if len(unique) < NUM_TEXTS:
+        raise RuntimeError(f"Python {sys.version} documents too little: {len(unique)} strings")
+    return unique

@@ -30,7 +30,7 @@ EARLY_STOPPING: dict[EarlyStopping, bool | str] = {
 NUM_SLOTS = 12
 NUM_STEPS = 16
 SCORE_TOLERANCE = 1e-4
-# Two hypotheses this close may change places.
+# Hypotheses with scores this close may swap ranks.
 TIE = 2e-5
 
 
@@ -51,16 +51,16 @@ def check_beams(
     eos: int,
     prompts: list[list[int]],
 ) -> int:
-    """Searches with several widths and rules at once equal those of ``model``, one by one.
+    """Concurrent beam searches with different options equal those of ``model``, one by one.
 
     Args:
         eos: ends a hypothesis.
         prompts: of a decoder, or the sources of an encoder-decoder.
 
     Returns:
-        how many hypotheses were compared
+        number of hypotheses compared
     """
-    rules = itertools.cycle(
+    options_cycle = itertools.cycle(
         [
             Beams(4),
             Beams(2, 0.6, EarlyStopping.FIRST),
@@ -69,7 +69,7 @@ def check_beams(
         ]
     )
     jobs = []
-    for prompt, beams in zip(prompts * 2, rules, strict=False):
+    for prompt, beams in zip(prompts * 2, options_cycle, strict=False):
         target: tuple[int, ...] = tuple(prompt)
         source: tuple[int, ...] = ()
         if checkpoint.special_tokens.decoder_start is not None:
@@ -85,12 +85,12 @@ def check_beams(
             )
         )
     suppressed = checkpoint.special_tokens.suppressed
-    ours = _run(directory, graphs, jobs, suppressed)
+    actual_hypotheses = _run(directory, graphs, jobs, suppressed)
     compared = 0
-    for job, found in zip(jobs, ours, strict=True):
+    for job, hypotheses in zip(jobs, actual_hypotheses, strict=True):
         expected = _reference(model, job, suppressed)
-        assert len(found) == len(expected)
-        for mine, theirs in zip(found, expected, strict=True):
+        assert len(hypotheses) == len(expected)
+        for mine, theirs in zip(hypotheses, expected, strict=True):
             assert abs(mine.score - theirs.score) <= SCORE_TOLERANCE
             if mine.tokens != theirs.tokens:
                 others = [other for other in expected if other.tokens == mine.tokens]
@@ -106,7 +106,7 @@ def _run(
     jobs: list[GenerationJob],
     suppressed: tuple[int, ...],
 ) -> list[list[Hypothesis]]:
-    """All at once: they share steps, and wait for each other's rows."""
+    """Runs all jobs concurrently: they share steps and wait for free slots."""
     backend = OrtBackend("cpu", 1)
     loaded = {
         name: backend.load(directory / graph.file, graph.disabled_optimizers)
@@ -127,16 +127,16 @@ def _run(
     )
     for id_, job in enumerate(jobs):
         generator.submit(id_, job)
-    news: list[JobUpdate] = []
+    updates: list[JobUpdate] = []
     while generator.has_work:
-        news += generator.step()
+        updates += generator.step()
     results = []
     for id_, job in enumerate(jobs):
         hypotheses = []
         for output in range(job.num_outputs):
-            mine = [p for p in news if (p.id, p.output) == (id_, output)]
-            tokens = tuple(token for progress in mine for token in progress.tokens)
-            score = mine[-1].score
+            own = [update for update in updates if (update.id, update.output) == (id_, output)]
+            tokens = tuple(token for update in own for token in update.tokens)
+            score = own[-1].score
             assert score is not None
             hypotheses.append(Hypothesis(tokens, score))
         results.append(hypotheses)
@@ -166,8 +166,8 @@ def _reference(model: Any, job: GenerationJob, suppressed: tuple[int, ...]) -> l
         options |= {"decoder_input_ids": prompt, "decoder_start_token_id": job.prompt[0]}
     else:
         ids = prompt
-    # Suppressed before the softmax, as here, so that the others' probabilities sum to 1;
-    # transformers' own option does it after.
+    # Suppress before the softmax, as the engine does, so that probabilities sum to 1. The
+    # option of transformers does it after the softmax.
     never = torch.tensor(suppressed, dtype=torch.long)
     hook = model.get_output_embeddings().register_forward_hook(
         lambda _module, _inputs, logits: logits.index_fill(-1, never, SUPPRESSED_LOGIT)

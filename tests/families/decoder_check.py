@@ -27,14 +27,14 @@ ROW_TOLERANCE = 2e-5  # between a row in a batch and the same row alone
 
 
 class CheckedFamily(NamedTuple):
-    """``row`` without the family's name, and the outputs of transformers for other precisions."""
+    """``row`` without a family name, and transformers' outputs to check other precisions."""
 
     row: Family
     reference: ParityReference
 
 
-def max_errors(actual: list[Floats], wanted: list[Floats]) -> list[float]:
-    return [float(np.abs(x - y).max()) for x, y in zip(actual, wanted, strict=True)]
+def max_errors(actual: list[Floats], expected: list[Floats]) -> list[float]:
+    return [float(np.abs(x - y).max()) for x, y in zip(actual, expected, strict=True)]
 
 
 def check_decoder(
@@ -44,7 +44,7 @@ def check_decoder(
     directory: Path,
     graphs: dict[str, GraphSpec],
 ) -> CheckedFamily:
-    """Asserts that greedy decoding in the graphs equals ``model``, and rows their own batches."""
+    """Asserts that the graphs decode like ``model``, and that rows do not depend on their batch."""
     special = checkpoint.special_tokens
     inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
     if checkpoint.config.kind == Kind.ENCODER_DECODER:
@@ -55,26 +55,26 @@ def check_decoder(
     longest = max(map(len, inputs.prompts)) + NUM_STEPS
     assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
 
-    together = _decode(directory, graphs, inputs)
-    reference_outputs = _reference_logits(model, inputs, together)
-    error = max(max_errors([together.logits], [reference_outputs]))
+    batched = _decode(directory, graphs, inputs)
+    reference_outputs = _reference_logits(model, inputs, batched)
+    error = max(max_errors([batched.logits], [reference_outputs]))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
 
-    for index in range(len(rows)):  # alone, and fed the same tokens
+    for index in range(len(rows)):  # each row alone, with the same tokens forced
         one = dataclasses.replace(
             inputs,
             prompts=[inputs.prompts[index]],
             sources=None if inputs.sources is None else [inputs.sources[index]],
         )
-        alone = _decode(directory, graphs, one, together.tokens[index : index + 1])
-        assert np.abs(alone.logits[0] - together.logits[index]).max() <= ROW_TOLERANCE
+        alone = _decode(directory, graphs, one, batched.tokens[index : index + 1])
+        assert np.abs(alone.logits[0] - batched.logits[index]).max() <= ROW_TOLERANCE
     short = dataclasses.replace(inputs, num_steps=NUM_CHUNKED_STEPS)
-    chunked = _decode(directory, graphs, short, together.tokens, chunks=3)
-    difference = np.abs(chunked.logits - together.logits[:, :NUM_CHUNKED_STEPS]).max()
+    chunked = _decode(directory, graphs, short, batched.tokens, chunks=3)
+    difference = np.abs(chunked.logits - batched.logits[:, :NUM_CHUNKED_STEPS]).max()
     assert difference <= ROW_TOLERANCE, "a prompt depends on its chunks"
 
-    equal = greedy_tokens(reference_outputs, inputs.suppressed) == together.tokens
-    chosen = np.take_along_axis(reference_outputs, together.tokens[..., None], -1)
+    equal = greedy_tokens(reference_outputs, inputs.suppressed) == batched.tokens
+    chosen = np.take_along_axis(reference_outputs, batched.tokens[..., None], -1)
     allowed = np.array(reference_outputs)
     allowed[..., list(inputs.suppressed)] = -np.inf
     tied = (allowed.max(-1, keepdims=True) - chosen)[..., 0] <= TIE
@@ -93,7 +93,7 @@ def check_decoder(
         0,
         0,
         decoder_inputs=short,
-        tokens=together.tokens,
+        tokens=batched.tokens,
     )
     return CheckedFamily(row, reference)
 
@@ -118,7 +118,7 @@ def _decode(
 
 
 def _reference_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> Floats:
-    """``[rows, steps, vocabulary]``: after the same tokens, each row in one pass."""
+    """``[rows, steps, vocabulary]``: one forward pass per row over the same tokens."""
     rows = []
     for index, prompt in enumerate(inputs.prompts):
         ids = torch.tensor([[*prompt, *run.tokens[index, :-1].tolist()]])

@@ -1,4 +1,4 @@
-"""Shared by the tests of BERT's successors: small configurations, axes and references."""
+"""Shared by the tests of BERT-like encoders: small configurations, test axes and references."""
 
 from typing import Any
 
@@ -26,23 +26,23 @@ SEGMENTED = {**AXES, "type_vocab_size": st.integers(1, 3)}
 FACTORISED = {**SEGMENTED, "embedding_size": st.sampled_from((24, 64))}
 
 
-def hidden_by_place(model: Any, ids: Tensor) -> Tensor:
-    """Hidden vectors of a family that takes the padding's id for no token at all.
+def hidden_with_consecutive_positions(model: Any, ids: Tensor) -> Tensor:
+    """Hidden states of a family that computes positions from padding ids, such as RoBERTa.
 
-    Random ids have it anywhere; given as embeddings, they are numbered one after the other.
+    Random ids may contain the padding id; embeddings get consecutive positions.
     """
     embeddings = model.get_input_embeddings()(ids)
     hidden: Tensor = model.base_model(inputs_embeds=embeddings).last_hidden_state
     return hidden
 
 
-def mean_by_place(model: Any, ids: Tensor) -> Tensor:
-    """Their mean."""
-    return hidden_by_place(model, ids).mean(1)
+def mean_with_consecutive_positions(model: Any, ids: Tensor) -> Tensor:
+    """The mean of those hidden states."""
+    return hidden_with_consecutive_positions(model, ids).mean(1)
 
 
-def sinusoids_fixed(model: Any) -> Any:
-    """``model`` of RoFormer with its table of sinusoids no parameter, which would be random."""
+def with_fixed_sinusoids(model: Any) -> Any:
+    """RoFormer with its sinusoids as a buffer: parameters would be randomised."""
     table = model.base_model.encoder.embed_positions
     fixed = table.create_weight()
     del table.weight

@@ -1,4 +1,4 @@
-"""Shared by the tests of Llama's successors."""
+"""Shared by the tests of Llama-like decoders."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ SMALL: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 1,
 }
-# Axes that all of them have.
+# Test axes common to all of them.
 AXES: dict[str, st.SearchStrategy[Any]] = {
     "num_key_value_heads": st.sampled_from((1, 2, 4)),
     "tie_word_embeddings": st.booleans(),
     "rms_norm_eps": st.sampled_from((1e-6, 1e-2)),
 }
-# Short of a prompt's length, so that it matters.
+# Shorter than the prompts, so that the window has an effect.
 WINDOWS = st.sampled_from((3, 8))
 
 

@@ -7,23 +7,23 @@ A family's test is a few lines; ``tests/families/test_gpt2.py`` is one to copy::
 
     @settings(max_examples=8, deadline=None)
     @given(st.fixed_dictionaries({...one strategy for each axis...}))
-    def test_eager(changes):                       # many configurations: milliseconds each
+    def test_eager_matches_transformers(changes):  # many configurations: milliseconds each
         check_eager(GPT2LMHeadModel(GPT2Config(**SMALL | changes)))
 
-    def test_graphs():                             # one or two: each export takes 2 seconds
+    def test_graphs_match_transformers():          # one or two: each export takes 2 seconds
         check_graphs("GPT-2", GPT2LMHeadModel(GPT2Config(**SMALL)))
 
 Both write the model with random weights (norms and biases too) as ``save_pretrained`` does, with
 a small ``tokenizer.json``, import it, and compare with ``transformers`` run row by row, without
 padding or cache. Decoders and encoder-decoders are compared on logits, encoders on hidden
-vectors (``check_eager``) and on what their graph gives (``check_graphs``; ``expected`` says what
-that is if it is not the mean of the hidden vectors).
+states (``check_eager``) and on the graph's output (``check_graphs``): the mean of the hidden
+states, unless ``expected`` computes another one.
 
 :func:`check_graphs` runs the exported fp32 graphs in ONNX Runtime: 64 greedy tokens in a padded
 batch, which then decodes ragged rows over the cache; every row alone; prompts in three chunks.
-Then the graphs are rewritten in other precisions of a CPU, held to a cosine, and their sizes
-noted. Each passing check notes its row in ``build/families``;
-``python -m scripts.families`` makes them the table.
+Then the graphs are rewritten in the other CPU precisions, checked against a minimum cosine, and
+their sizes recorded. Each passing check writes its row to ``build/families``;
+``python -m scripts.families`` renders the table.
 """
 
 import tempfile
@@ -56,10 +56,10 @@ from scripts.families import Family
 from tests.export.importers.support import WORDS, randomise, save
 from tests.families.beams import check_beams
 from tests.families.decoder_check import ROW_TOLERANCE, CheckedFamily, check_decoder, max_errors
-from tests.families.rows import note, operators_of, sizes_of
+from tests.families.rows import operators_of, record_family, sizes_of
 
-VOCABULARY_SIZE = len(WORDS)  # what the small tokenizer has; a model may have more
-END = 3  # of a beam search's hypotheses; likely enough to come
+VOCABULARY_SIZE = len(WORDS)  # of the small tokenizer; a model may have more
+END_TOKEN = 3  # ends beam hypotheses; random models generate it often enough
 LENGTHS = (13, 1, 7)  # of prompts, sources and texts
 
 Expected = Callable[[Any, Tensor], Tensor]
@@ -67,7 +67,7 @@ Expected = Callable[[Any, Tensor], Tensor]
 
 @contextmanager
 def imported(model: Any, seed: int = 0, **options: Any) -> Iterator[Checkpoint]:
-    """``model`` of transformers with random weights, and what the importer makes of its folder.
+    """Randomises and saves ``model`` of transformers; yields the imported checkpoint.
 
     Args:
         options: for ``save_pretrained``.
@@ -94,15 +94,15 @@ def _rows(checkpoint: Checkpoint, seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     size, pad = checkpoint.config.vocabulary_size, checkpoint.special_tokens.pad
     rows = [rng.integers(0, size, length) for length in LENGTHS]
-    # Without padding, which some families give no position.
+    # Replace padding ids, which have no position in some families.
     return [np.where(row == pad, (row + 1) % size, row).tolist() for row in rows]
 
 
 def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) -> float:
-    """Holds the eager module to ``model``, padded and unpadded, plain and equalised for int8.
+    """Compares the eager module on a padded batch with ``model``, before and after smoothing.
 
     Args:
-        expected: for encoders: hidden vectors ``[1, length, size]`` of ids ``[1, length]``.
+        expected: for encoders: hidden states ``[1, length, size]`` of ids ``[1, length]``.
 
     Returns:
         the largest absolute error
@@ -116,7 +116,7 @@ def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) 
             module = from_weights(checkpoint.config, weights).double()
             eager_outputs = _eager_outputs(module, checkpoint, rows)
             pairs = zip(eager_outputs, reference_outputs, strict=True)
-            errors += [float((actual - wanted).abs().max()) for actual, wanted in pairs]
+            errors += [float((actual - reference).abs().max()) for actual, reference in pairs]
         assert max(errors) <= TOLERANCE, f"{max(errors):.2e} from transformers"
         return max(errors)
 
@@ -141,7 +141,7 @@ def _reference_outputs(
 def _eager_outputs(
     module: Transformer, checkpoint: Checkpoint, rows: list[list[int]]
 ) -> list[Tensor]:
-    """Of one padded batch; an encoder-decoder's targets are its sources."""
+    """Outputs of one padded batch. An encoder-decoder's targets are its sources."""
     ids, lengths = torch.from_numpy(padded(rows)), torch.from_numpy(lengths_of(rows))
     if checkpoint.config.kind == Kind.ENCODER:
         segments = torch.zeros_like(ids) if checkpoint.config.embedding.num_segments else None
@@ -161,10 +161,10 @@ def check_graphs(
     *,
     expected: Expected | None = None,
 ) -> Family:
-    """Holds the exported fp32 graphs to ``model``, and notes the row of ``family``.
+    """Compares the exported fp32 graphs with ``model`` and records the row of ``family``.
 
     Args:
-        expected: for encoders: what the graph gives for ids ``[1, length]``, with the 1 in front.
+        expected: for encoders: the graph's output for ids ``[1, length]``, as a batch of 1.
     """
     with imported(model, seed) as checkpoint, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -174,7 +174,12 @@ def check_graphs(
         else:
             checked = check_decoder(model, checkpoint, _rows(checkpoint), directory, graphs)
             check_beams(
-                model, checkpoint, directory, graphs, eos=END, prompts=_rows(checkpoint, seed=1)
+                model,
+                checkpoint,
+                directory,
+                graphs,
+                eos=END_TOKEN,
+                prompts=_rows(checkpoint, seed=1),
             )
         row = msgspec.structs.replace(
             checked.row,
@@ -182,7 +187,7 @@ def check_graphs(
             operators=operators_of(directory, graphs),
             bytes_by_precision=sizes_of(checkpoint.config, checked.reference, directory, graphs),
         )
-        return note(row)
+        return record_family(row)
 
 
 def _check_encoder(
@@ -205,10 +210,10 @@ def _check_encoder(
     reference_outputs = [
         _reference_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
     ]
-    together, alone = run(rows), [run([row])[0] for row in rows]
-    error = max(max_errors(together, reference_outputs))
+    batched, alone = run(rows), [run([row])[0] for row in rows]
+    error = max(max_errors(batched, reference_outputs))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
-    assert max(max_errors(together, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
+    assert max(max_errors(batched, alone)) <= ROW_TOLERANCE, "a row depends on its batch"
     row = Family(family="", kind=checkpoint.config.kind, max_absolute_error=error)
     return CheckedFamily(
         row, ParityReference(reference_outputs, error, 0, 0, encoder_inputs=inputs_of(rows))

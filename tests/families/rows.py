@@ -16,16 +16,16 @@ from model.bundle import Device, GraphSpec, Precision
 from model.config import ModelConfig
 from scripts.families import ROWS, Family
 
-# Of other precisions (bf16 is as large as fp16): the cosine to transformers of the worst row.
-# Random weights are harder to hold in 4 bits than those of an export, whose activations are even.
+# Lowest cosine to transformers over rows, by precision (bf16 has the size of fp16). Random weights
+# lose more in 4 bits than real exports, whose activations are smoothed.
 COSINES = {Precision.FP16: 0.999, Precision.INT8: 0.95, Precision.INT4: 0.8}
-_seen: dict[str, Family] = {}  # what this process has noted
+_recorded: dict[str, Family] = {}  # by this process
 
 
 def sizes_of(
     config: ModelConfig, reference: ParityReference, directory: Path, graphs: dict[str, GraphSpec]
 ) -> dict[str, int]:
-    """Bytes of the graphs in ``directory``, fp32, and of what each precision makes of them."""
+    """Bytes of the fp32 graphs in ``directory`` and of their versions in other precisions."""
     sizes = {str(Precision.FP32): _graph_bytes(directory)}
     for precision, floor in COSINES.items():
         recipe, folder = RECIPES[precision, Device.CPU], directory / precision
@@ -39,7 +39,7 @@ def sizes_of(
 
 
 def operators_of(directory: Path, graphs: dict[str, GraphSpec]) -> tuple[str, ...]:
-    """Those that attention and experts became: ONNX Runtime's own, or plain ones."""
+    """Operators of attention and experts: ONNX Runtime's fused ones or plain ONNX ones."""
     used: Counter[str] = Counter()
     for graph in graphs.values():
         model: onnx_ir.Model = load_graph(directory / graph.file)
@@ -55,20 +55,20 @@ def _graph_bytes(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.glob("*.onnx*"))
 
 
-def note(row: Family) -> Family:
-    """Adds ``row`` to what this process knows of its family, and writes that."""
-    known = _seen.get(row.family)
-    if known is not None:
+def record_family(row: Family) -> Family:
+    """Merges ``row`` with this process's earlier rows of the family and writes the result."""
+    earlier = _recorded.get(row.family)
+    if earlier is not None:
         row = msgspec.structs.replace(
             row,
-            operators=tuple(sorted({*row.operators, *known.operators})),
-            max_absolute_error=max(row.max_absolute_error, known.max_absolute_error),
-            tokens_compared=row.tokens_compared + known.tokens_compared,
-            tokens_equal=row.tokens_equal + known.tokens_equal,
-            tokens_tied=row.tokens_tied + known.tokens_tied,
-            bytes_by_precision=known.bytes_by_precision | row.bytes_by_precision,
+            operators=tuple(sorted({*row.operators, *earlier.operators})),
+            max_absolute_error=max(row.max_absolute_error, earlier.max_absolute_error),
+            tokens_compared=row.tokens_compared + earlier.tokens_compared,
+            tokens_equal=row.tokens_equal + earlier.tokens_equal,
+            tokens_tied=row.tokens_tied + earlier.tokens_tied,
+            bytes_by_precision=earlier.bytes_by_precision | row.bytes_by_precision,
         )
-    _seen[row.family] = row
+    _recorded[row.family] = row
     ROWS.mkdir(parents=True, exist_ok=True)
     name = "".join(c if c.isalnum() else "-" for c in row.family.lower())
     (ROWS / f"{name}.json").write_text(json.dumps(msgspec.to_builtins(row), indent=2) + "\n")

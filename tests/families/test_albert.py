@@ -18,14 +18,14 @@ SHARING = {
 
 @settings(max_examples=8, deadline=None)
 @given(st.fixed_dictionaries({**FACTORISED, **SHARING}))
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(AlbertModel(AlbertConfig(**SMALL | changes)))
 
 
-def test_graphs_hold_shared_weights_once() -> None:
+def test_graphs_store_shared_weights_once() -> None:
     model = AlbertModel(AlbertConfig(**SMALL | {"num_hidden_layers": 5, "embedding_size": 24}))
     size = check_graphs("ALBERT", model).bytes_by_precision["fp32"]
-    held = 4 * sum(weight.numel() for weight in model.parameters())
+    parameter_bytes = 4 * sum(weight.numel() for weight in model.parameters())
     layer = 4 * sum(weight.numel() for weight in model.encoder.albert_layer_groups.parameters())
-    # Nodes weigh less than a layer; four more copies of it would not fit.
-    assert size < held + 2 * layer
+    # Nodes take less than one layer's bytes; four more copies of it would exceed the limit.
+    assert size < parameter_bytes + 2 * layer

@@ -84,7 +84,7 @@ def loaded_runner(directory: Path, graphs: dict[str, GraphSpec]) -> ModelRunner:
     )
 
 
-def every(graphs: dict[str, GraphSpec], kind: AttentionKind) -> AttentionSelection:
+def all_heads(graphs: dict[str, GraphSpec], kind: AttentionKind) -> AttentionSelection:
     (output,) = (output for output in graphs[ATTEND].outputs if output.name == kind)
     layers, heads = (tuple(range(int(size))) for size in output.shape[1:3])
     return AttentionSelection(kind, layers, heads, average=False)
@@ -96,13 +96,13 @@ def attention_of(
     start: int,
     kind: AttentionKind = AttentionKind.CROSS,
 ) -> Any:
-    """``[target, layers, heads, source]`` of a row, beside another that is longer."""
+    """``[target, layers, heads, source]`` of a sequence, batched with a longer one."""
     runner = loaded_runner(directory, graphs)
     longer = DecodingSequence.first_of(0, GenerationJob((start,), 1, source=(*SOURCE, *SOURCE)))
-    row = DecodingSequence.first_of(1, GenerationJob((start, *TARGET), 0, source=SOURCE))
-    runner.encode([longer, row], [0, 1])
-    wanted = every(graphs, kind)
-    return np.stack(list(runner.decode_attention(row, 1, len(row.tokens), wanted)))
+    sequence = DecodingSequence.first_of(1, GenerationJob((start, *TARGET), 0, source=SOURCE))
+    runner.encode([longer, sequence], [0, 1])
+    selection = all_heads(graphs, kind)
+    return np.stack(list(runner.decode_attention(sequence, 1, len(sequence.tokens), selection)))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def attention_of(
     [BartForConditionalGeneration(BART), T5ForConditionalGeneration(T5_SMALL)],
     ids=["bart", "t5"],
 )
-def test_weights_are_those_of_the_reference(model: Any) -> None:
+def test_attention_weights_match_transformers(model: Any) -> None:
     with imported(model) as checkpoint, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
@@ -122,17 +122,17 @@ def test_weights_are_those_of_the_reference(model: Any) -> None:
             decoder_input_ids=torch.tensor([[start, *TARGET]]),
             output_attentions=True,
         )
-        told = attention_of(directory, graphs, start)
-        check(told, theirs.cross_attentions)
-        told = attention_of(directory, graphs, start, AttentionKind.SELF)
-        check(told, theirs.decoder_attentions)
+        actual = attention_of(directory, graphs, start)
+        check(actual, theirs.cross_attentions)
+        actual = attention_of(directory, graphs, start, AttentionKind.SELF)
+        check(actual, theirs.decoder_attentions)
 
 
-def check(told: Any, theirs: tuple[torch.Tensor, ...]) -> None:
+def check(actual: Any, theirs: tuple[torch.Tensor, ...]) -> None:
     expected = torch.stack(theirs)[:, 0].permute(2, 0, 1, 3).detach().numpy()
-    assert told.shape == expected.shape
-    np.testing.assert_allclose(told, expected, atol=1e-5)
-    np.testing.assert_allclose(told.sum(-1), 1, atol=1e-5)
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    np.testing.assert_allclose(actual.sum(-1), 1, atol=1e-5)
     assert expected.std() > 1e-3, "a uniform attention would show nothing"
 
 
@@ -173,8 +173,8 @@ DECODERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_a_decoders_self_attention_is_the_references(kind: str) -> None:
-    """Read in two chunks, of which the second looks back over the cache."""
+def test_decoder_self_attention_matches_transformers(kind: str) -> None:
+    """The prompt is prefilled in two chunks; the second attends to the cache."""
     torch.manual_seed(0)
     model = DECODERS[kind]().eval()
     tokens = (*SOURCE, *TARGET)
@@ -182,24 +182,24 @@ def test_a_decoders_self_attention_is_the_references(kind: str) -> None:
         directory = Path(folder)
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
         graphs = add_attention_graph(graphs, directory)
-        runner, wanted = loaded_runner(directory, graphs), every(graphs, AttentionKind.SELF)
-        row = DecodingSequence.first_of(1, GenerationJob(tokens, 0))
-        told = list(runner.decode_attention(row, 1, len(SOURCE), wanted))
-        row.num_cached_tokens = len(SOURCE)
-        told += list(runner.decode_attention(row, 1, len(TARGET), wanted))
-        check(np.stack(told), model(torch.tensor([tokens]), output_attentions=True).attentions)
-        mean = replace(wanted, layers=(1,), heads=(0, 2), average=True, from_token=9)
-        averaged = list(runner.decode_attention(row, 1, len(TARGET), mean))
-    expected = np.stack(told)[9:, 1:][:, :, [0, 2]].mean((1, 2), keepdims=True)
+        runner, selection = loaded_runner(directory, graphs), all_heads(graphs, AttentionKind.SELF)
+        sequence = DecodingSequence.first_of(1, GenerationJob(tokens, 0))
+        actual = list(runner.decode_attention(sequence, 1, len(SOURCE), selection))
+        sequence.num_cached_tokens = len(SOURCE)
+        actual += list(runner.decode_attention(sequence, 1, len(TARGET), selection))
+        check(np.stack(actual), model(torch.tensor([tokens]), output_attentions=True).attentions)
+        mean = replace(selection, layers=(1,), heads=(0, 2), average=True, from_token=9)
+        averaged = list(runner.decode_attention(sequence, 1, len(TARGET), mean))
+    expected = np.stack(actual)[9:, 1:][:, :, [0, 2]].mean((1, 2), keepdims=True)
     np.testing.assert_allclose(averaged, expected, atol=1e-6)
 
 
-def test_a_quantized_bundle_has_it_too(tmp_path: Path) -> None:
+def test_quantized_bundle_returns_attention(tmp_path: Path) -> None:
     with imported(BartForConditionalGeneration(BART)) as checkpoint:
         bundle = write_bundle(checkpoint, tmp_path, precision=Precision.INT8)
         start = checkpoint.special_tokens.decoder_start
         assert start is not None
-        told = attention_of(bundle, read_manifest(bundle).graphs, start)
-        np.testing.assert_allclose(told.sum(-1), 1, atol=1e-5)
+        actual = attention_of(bundle, read_manifest(bundle).graphs, start)
+        np.testing.assert_allclose(actual.sum(-1), 1, atol=1e-5)
         weights = (bundle / "attend.onnx").stat().st_size
         assert weights < (bundle / "decode.onnx").stat().st_size + 50_000, "weights are shared"

@@ -1,4 +1,4 @@
-"""BART and the families with its weight names against transformers."""
+"""BART and the families that share its weight names against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,8 @@ SMALL: dict[str, Any] = {
 
 
 def model_of(family: str, **changes: Any) -> Any:
-    of_config, config = FAMILIES[family]
-    model = of_config(config(**SMALL | changes))
+    model_class, config = FAMILIES[family]
+    model = model_class(config(**SMALL | changes))
     if hasattr(model, "final_logits_bias"):  # a buffer: the harness leaves it at zero
         generator = torch.Generator().manual_seed(0)
         model.final_logits_bias.normal_(generator=generator)
@@ -75,16 +75,16 @@ def model_of(family: str, **changes: Any) -> Any:
         }
     ),
 )
-def test_eager(family: str, changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(family: str, changes: dict[str, Any]) -> None:
     check_eager(model_of(family, **changes))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_graphs(family: str) -> None:
+def test_graphs_match_transformers(family: str) -> None:
     check_graphs(family, model_of(family, scale_embedding=True))
 
 
-def test_tokens_and_tasks(tmp_path: Path) -> None:
+def test_special_tokens_and_tasks(tmp_path: Path) -> None:
     save(model_of("BART"), tmp_path)
     edit_json(
         tmp_path / "generation_config.json",
@@ -99,8 +99,8 @@ def test_tokens_and_tasks(tmp_path: Path) -> None:
     assert checkpoint.tasks == (Task.GENERATE,)
 
 
-def test_tables_that_old_folders_hold_twice(tmp_path: Path) -> None:
-    """Older versions saved each side's token table and the sinusoids, and not the shared one."""
+def test_duplicate_tables_of_older_folders_are_ignored(tmp_path: Path) -> None:
+    """Older versions saved per-side token tables and sinusoids instead of the shared table."""
     model = model_of("Marian (OPUS-MT)")
     check_eager(model)
     save(model, tmp_path)
@@ -117,7 +117,7 @@ def test_tables_that_old_folders_hold_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "field"),
     [
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
@@ -126,14 +126,16 @@ def test_tables_that_old_folders_hold_twice(tmp_path: Path) -> None:
         ({"architectures": ["MarianForCausalLM"]}, "MarianMTModel"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+def test_unsupported_configuration_is_rejected(
+    tmp_path: Path, changes: dict[str, Any], field: str
+) -> None:
     save(model_of("Marian (OPUS-MT)"), tmp_path)
     edit_json(tmp_path / "config.json", **changes)
-    with pytest.raises(UnsupportedError, match=named):
+    with pytest.raises(UnsupportedError, match=field):
         load_checkpoint(str(tmp_path))
 
 
-def test_every_wrong_weight_is_named(tmp_path: Path) -> None:
+def test_missing_and_unexpected_weights_are_named(tmp_path: Path) -> None:
     save(model_of("BART"), tmp_path)
     missing = "model.decoder.layers.1.encoder_attn.v_proj.bias"
     edit_weights(tmp_path, remove=(missing,), add=("model.extra",))

@@ -12,7 +12,7 @@ SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY_SIZE,
     "hidden_size": 96,
     "n_layer": 2,
-    "n_head": 6,  # no power of two: two kinds of slopes
+    "n_head": 6,  # not a power of two: ALiBi interleaves two series of slopes
     "bos_token_id": 1,
     "eos_token_id": 1,
 }
@@ -28,9 +28,9 @@ SMALL: dict[str, Any] = {
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(BloomForCausalLM(BloomConfig(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("BLOOM", BloomForCausalLM(BloomConfig(**SMALL)))

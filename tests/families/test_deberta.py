@@ -37,11 +37,11 @@ V3: dict[str, Any] = {
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(DebertaV2Model(DebertaV2Config(**SMALL | V3 | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     # Heads of 4 dimensions, which are padded to 8.
     config = DebertaV2Config(**SMALL | V3 | {"num_attention_heads": 16})
     check_graphs("DeBERTa v3", DebertaV2Model(config))

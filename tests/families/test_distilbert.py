@@ -30,9 +30,9 @@ SMALL: dict[str, Any] = {
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(DistilBertModel(DistilBertConfig(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("DistilBERT", DistilBertModel(DistilBertConfig(**SMALL)))

@@ -12,9 +12,9 @@ from tests.families.harness import check_eager, check_graphs
 
 @settings(max_examples=6, deadline=None)
 @given(st.fixed_dictionaries(FACTORISED))
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(ElectraModel(ElectraConfig(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("ELECTRA", ElectraModel(ElectraConfig(**SMALL, embedding_size=24)))

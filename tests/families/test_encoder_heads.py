@@ -1,4 +1,4 @@
-"""Every class of every encoder family against transformers."""
+"""Every head class of every encoder family against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from export.sources import load_checkpoint
 from model.bundle import Task
 from model.transformer import from_weights
 from tests.export.importers.support import edit_json, randomise, save
-from tests.families.encoders import SMALL, sinusoids_fixed
+from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.test_deberta import V3
 from tests.families.test_distilbert import SMALL as DISTILBERT
 from tests.families.test_modernbert import SPECIAL
@@ -39,7 +39,7 @@ CLASSES = {
     "QuestionAnswering": Task.ANSWER,
     "MaskedLM": Task.FILL_MASK,
 }
-EVERY = [
+CASES = [
     (family, kind)
     for family in CHANGES
     for kind in CLASSES
@@ -53,7 +53,7 @@ def make(family: str, kind: str, **more: Any) -> Any:
     config = getattr(transformers, f"{family}Config")(**shape | CHANGES[family] | labels | more)
     model = getattr(transformers, f"{family}For{kind}")(config)
     if family == "RoFormer":
-        sinusoids_fixed(model)
+        with_fixed_sinusoids(model)
     model.set_attn_implementation("eager")
     return randomise(model)
 
@@ -66,7 +66,7 @@ def load(model: Any, folder: Path) -> Checkpoint:
 
 @torch.no_grad()
 def theirs(model: Any, ids: Tensor) -> Tensor:
-    """Of one row; ids that fairseq's models would take for padding are read as embeddings."""
+    """Outputs of one row. Passes embeddings, since fairseq's models treat some ids as padding."""
     more = {}
     if model.config.model_type == "longformer":
         more["global_attention_mask"] = (torch.arange(ids.shape[1]) == 0).long()[None]
@@ -91,15 +91,15 @@ def check(model: Any, folder: Path, task: Task) -> None:
     checkpoint = load(model, folder)
     assert checkpoint.tasks == (task,)
     ids = torch.randint(4, 61, (2, 9), generator=torch.Generator().manual_seed(0))
-    together = ours(checkpoint, ids, torch.tensor(LENGTHS, dtype=torch.int32))
-    for row, length, actual in zip(ids, LENGTHS, together, strict=True):
+    batched = ours(checkpoint, ids, torch.tensor(LENGTHS, dtype=torch.int32))
+    for row, length, actual in zip(ids, LENGTHS, batched, strict=True):
         expected = theirs(model, row[None, :length])
         valid = actual[:length] if actual.ndim == 2 else actual
         torch.testing.assert_close(valid, expected, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize(("family", "kind"), EVERY, ids=lambda value: value)
-def test_class(family: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "kind"), CASES, ids=lambda value: value)
+def test_head_matches_transformers(family: str, kind: str, tmp_path: Path) -> None:
     check(make(family, kind), tmp_path, CLASSES[kind])
 
 
@@ -114,5 +114,7 @@ def test_class(family: str, kind: str, tmp_path: Path) -> None:
         ("ModernBert", "SequenceClassification", {"classifier_bias": True, "norm_bias": True}),
     ],
 )
-def test_variant(family: str, kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_head_variant_matches_transformers(
+    family: str, kind: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     check(make(family, kind, **changes), tmp_path, CLASSES[kind])

@@ -33,21 +33,21 @@ ROTARIES = {
 
 @settings(max_examples=10, deadline=None)
 @given(st.fixed_dictionaries(GEMMA | {"hidden_act": st.sampled_from(("gelu", "relu"))}))
-def test_gemma_eager(changes: dict[str, Any]) -> None:
+def test_gemma_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(GemmaForCausalLM(GemmaConfig(**SMALL | changes)))
 
 
-def test_gemma_graphs() -> None:
+def test_gemma_graphs_match_transformers() -> None:
     check_graphs("Gemma", GemmaForCausalLM(GemmaConfig(**SMALL, head_dim=32)))
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.fixed_dictionaries(SANDWICHED | {"attn_logit_softcapping": CAPS}))
-def test_gemma2_eager(changes: dict[str, Any]) -> None:
+def test_gemma2_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Gemma2ForCausalLM(Gemma2Config(**SMALL | changes)))
 
 
-def test_gemma2_graphs() -> None:
+def test_gemma2_graphs_match_transformers() -> None:
     caps: dict[str, Any] = {
         "attn_logit_softcapping": 2.0,
         "final_logit_softcapping": 5.0,
@@ -59,11 +59,11 @@ def test_gemma2_graphs() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.fixed_dictionaries(SANDWICHED | {"rope_parameters": st.none() | st.just(ROTARIES)}))
-def test_gemma3_eager(changes: dict[str, Any]) -> None:
+def test_gemma3_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Gemma3ForCausalLM(Gemma3TextConfig(**SMALL | changes)))
 
 
-def test_gemma3_graphs() -> None:
+def test_gemma3_graphs_match_transformers() -> None:
     types = ["sliding_attention", "full_attention"]
     config = Gemma3TextConfig(**SMALL, head_dim=32, sliding_window=6, layer_types=types)
     check_graphs("Gemma 3", Gemma3ForCausalLM(config))

@@ -33,11 +33,11 @@ SMALL: dict[str, Any] = {
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(GPT2LMHeadModel(GPT2Config(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     changes = {"n_head": 16, "scale_attn_by_inverse_layer_idx": True}  # heads of size 4
     model = GPT2LMHeadModel(GPT2Config(**SMALL | changes))
     check_graphs("GPT-2", model)

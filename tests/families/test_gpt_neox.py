@@ -35,9 +35,9 @@ SMALL: dict[str, Any] = {
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("GPT-NeoX", GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL)))

@@ -1,4 +1,4 @@
-"""Llama against transformers, with every scaling of its rotary positions."""
+"""Llama against transformers, with every RoPE scaling."""
 
 from typing import Any
 
@@ -51,12 +51,12 @@ def model(changes: dict[str, Any]) -> Any:
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(model(changes))
 
 
 @pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling["rope_type"])
-def test_scalings(scaling: dict[str, Any]) -> None:
+def test_rope_scaling_matches_transformers(scaling: dict[str, Any]) -> None:
     check_eager(model({"rope_parameters": dict(scaling)}))
 
 
@@ -87,14 +87,16 @@ VARIED: tuple[dict[str, st.SearchStrategy[Any]], ...] = (
     st.one_of([st.fixed_dictionaries(varied) for varied in VARIED]),
     st.sampled_from((None, 8, 24)),
 )
-def test_scalings_of_any_size(scaling: dict[str, Any], head_size: int | None) -> None:
+def test_random_rope_scaling_matches_transformers(
+    scaling: dict[str, Any], head_size: int | None
+) -> None:
     check_eager(model({"rope_parameters": scaling, "head_dim": head_size}))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("Llama", model({"rope_parameters": dict(LLAMA3)}))
 
 
-def test_graphs_of_yarn() -> None:
-    # With heads of a size that the operator does not take.
+def test_graphs_with_yarn_match_transformers() -> None:
+    # A head size that the fused operator does not support.
     check_graphs("Llama", model({"rope_parameters": dict(YARN), "head_dim": 20}))

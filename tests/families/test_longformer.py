@@ -41,9 +41,9 @@ def longformer(**changes: Any) -> Any:
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(longformer(**changes), expected=hidden)
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("Longformer", longformer(num_hidden_layers=1, attention_window=4), expected=mean)

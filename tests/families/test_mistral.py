@@ -16,9 +16,9 @@ from tests.families.harness import check_eager, check_graphs
         AXES | {"sliding_window": st.none() | WINDOWS, "head_dim": st.sampled_from((None, 16, 32))}
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(MistralForCausalLM(MistralConfig(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("Mistral", MistralForCausalLM(MistralConfig(**SMALL, sliding_window=5)))

@@ -28,11 +28,11 @@ EXPERTS = st.sampled_from((3, 4))
         }
     )
 )
-def test_mixtral_eager(changes: dict[str, Any]) -> None:
+def test_mixtral_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(MixtralForCausalLM(MixtralConfig(**SMALL | changes)))
 
 
-def test_mixtral_graphs() -> None:
+def test_mixtral_graphs_match_transformers() -> None:
     model = MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=4))
     check_graphs("Mixtral", model)
 
@@ -50,12 +50,12 @@ def test_mixtral_graphs() -> None:
         }
     )
 )
-def test_qwen3_moe_eager(changes: dict[str, Any]) -> None:
+def test_qwen3_moe_eager_matches_transformers(changes: dict[str, Any]) -> None:
     sizes = {"moe_intermediate_size": 48, "head_dim": 16}
     check_eager(Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL | sizes | changes)))
 
 
-def test_qwen3_moe_graphs() -> None:
+def test_qwen3_moe_graphs_match_transformers() -> None:
     sizes = {"moe_intermediate_size": 48, "head_dim": 16, "num_experts": 4}
     changes = {"num_experts_per_tok": 2, "decoder_sparse_step": 2}
     check_graphs("Qwen3 MoE", Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL | sizes | changes)))

@@ -30,10 +30,10 @@ AXES = {
 
 @settings(max_examples=8, deadline=None)
 @given(st.fixed_dictionaries(AXES))
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(ModernBertModel(ModernBertConfig(**SMALL | SPECIAL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     config = ModernBertConfig(**SMALL | SPECIAL, local_attention=6)
     check_graphs("ModernBERT", ModernBertModel(config))

@@ -6,15 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MPNetConfig, MPNetModel
 
-from tests.families.encoders import AXES, SMALL, hidden_by_place, mean_by_place
+from tests.families.encoders import (
+    AXES,
+    SMALL,
+    hidden_with_consecutive_positions,
+    mean_with_consecutive_positions,
+)
 from tests.families.harness import check_eager, check_graphs
 
 
 @settings(max_examples=6, deadline=None)
 @given(st.fixed_dictionaries(AXES))
-def test_eager(changes: dict[str, Any]) -> None:
-    check_eager(MPNetModel(MPNetConfig(**SMALL | changes)), expected=hidden_by_place)
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    check_eager(
+        MPNetModel(MPNetConfig(**SMALL | changes)), expected=hidden_with_consecutive_positions
+    )
 
 
-def test_graphs() -> None:
-    check_graphs("MPNet", MPNetModel(MPNetConfig(**SMALL)), expected=mean_by_place)
+def test_graphs_match_transformers() -> None:
+    check_graphs(
+        "MPNet", MPNetModel(MPNetConfig(**SMALL)), expected=mean_with_consecutive_positions
+    )

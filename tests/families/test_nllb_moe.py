@@ -1,4 +1,4 @@
-"""NLLB with experts against transformers, whose sum over experts is put right first."""
+"""NLLB-MoE against transformers, whose sum over experts is patched first."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,20 +26,20 @@ SPARSE: dict[str, Any] = {
 }
 
 
-def _sum_of_experts(self: Any, x: Tensor, _mask: Tensor, shares: Tensor) -> Tensor:
-    """Every expert's output by its share of a token, as fairseq and transformers 4 have it.
+def _sum_of_experts(self: Any, x: Tensor, _mask: Tensor, router_weights: Tensor) -> Tensor:
+    """Sums expert outputs by their router weights, as fairseq and transformers 4 do.
 
-    transformers 5.23 takes the 0 and 1 of a mask for the numbers of experts: all tokens pass
+    transformers 5.23 uses the 0 and 1 of a mask as expert indexes, so that all tokens go to
     experts 0 and 1 (docs/decisions/0020).
     """
-    kept = 1 - self.moe_token_dropout
+    scale = 1 - self.moe_token_dropout
     outputs = [self[f"expert_{index}"](x) for index in range(self.num_experts)]
-    total: Tensor = kept * torch.einsum("etd,te->td", torch.stack(outputs), shares)
+    total: Tensor = scale * torch.einsum("etd,te->td", torch.stack(outputs), router_weights)
     return total
 
 
 @pytest.fixture(scope="module", autouse=True)
-def experts_by_their_shares() -> Iterator[None]:
+def patched_experts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NllbMoeExperts, "forward", _sum_of_experts)
         yield
@@ -68,16 +68,16 @@ def model_of(**changes: Any) -> Any:
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(model_of(**changes))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("NLLB-MoE", model_of(router_bias=True))
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "named"),
+    ("changes", "error", "message"),
     [
         ({"second_expert_policy": "sampling"}, UnsupportedError, "second_expert_policy 'sampling'"),
         ({"router_dtype": "bfloat16"}, UnsupportedError, "router_dtype 'bfloat16'"),
@@ -89,10 +89,10 @@ def test_graphs() -> None:
         ({"num_experts": 1}, SourceError, "num_experts is 1"),
     ],
 )
-def test_what_is_refused(
-    tmp_path: Path, changes: dict[str, Any], error: type[Exception], named: str
+def test_unsupported_configuration_is_rejected(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     save(model_of(), tmp_path)
     edit_json(tmp_path / "config.json", **changes)
-    with pytest.raises(error, match=named):
+    with pytest.raises(error, match=message):
         load_checkpoint(str(tmp_path))

@@ -1,4 +1,4 @@
-"""OPT against transformers, also in the form of its model of 350 million parameters."""
+"""OPT against transformers, including the variant of OPT-350m."""
 
 from typing import Any
 
@@ -34,14 +34,14 @@ SMALL: dict[str, Any] = {
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(OPTForCausalLM(OPTConfig(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("OPT", OPTForCausalLM(OPTConfig(**SMALL)))
 
 
-def test_graphs_with_projections() -> None:
+def test_graphs_with_embedding_projections_match_transformers() -> None:
     config = OPTConfig(**SMALL, do_layer_norm_before=False, word_embed_proj_dim=32)
     check_graphs("OPT", OPTForCausalLM(config))

@@ -11,7 +11,7 @@ from tests.families.harness import check_eager, check_graphs, imported
 
 
 def parameters(fraction: float, *, long: bool, size: int = 16) -> dict[str, Any]:
-    """Rotary positions of which ``fraction`` of a head turns; ``long`` for LongRoPE."""
+    """RoPE parameters that rotate ``fraction`` of each head. ``long``: LongRoPE."""
     common = {"rope_theta": 10_000.0, "partial_rotary_factor": fraction}
     if not long:
         return common | {"rope_type": "default"}
@@ -38,16 +38,16 @@ LONG = {"max_position_embeddings": 384, "original_max_position_embeddings": 96}
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Phi3ForCausalLM(Phi3Config(**SMALL | LONG | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     changes = LONG | {"rope_parameters": parameters(0.75, long=True), "sliding_window": 40}
     check_graphs("Phi-3", Phi3ForCausalLM(Phi3Config(**SMALL | changes)))
 
 
-def test_long_contexts_end_where_other_factors_begin() -> None:
+def test_longrope_limits_positions_to_the_original_context() -> None:
     config = Phi3Config(**SMALL | LONG | {"rope_parameters": parameters(1.0, long=True)})
     with imported(Phi3ForCausalLM(config)) as checkpoint:
         assert checkpoint.config.position.max_positions == 96

@@ -19,11 +19,11 @@ QWEN = AXES | {
 
 @settings(max_examples=10, deadline=None)
 @given(st.fixed_dictionaries(QWEN))
-def test_qwen2_eager(changes: dict[str, Any]) -> None:
+def test_qwen2_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Qwen2ForCausalLM(Qwen2Config(**SMALL | changes)))
 
 
-def test_qwen2_graphs() -> None:
+def test_qwen2_graphs_match_transformers() -> None:
     model = Qwen2ForCausalLM(Qwen2Config(**SMALL, **SLIDING))
     check_graphs("Qwen2", model)
 
@@ -34,10 +34,10 @@ def test_qwen2_graphs() -> None:
         QWEN | {"attention_bias": st.booleans(), "head_dim": st.sampled_from((16, 24, 32))}
     )
 )
-def test_qwen3_eager(changes: dict[str, Any]) -> None:
+def test_qwen3_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Qwen3ForCausalLM(Qwen3Config(**SMALL | changes)))
 
 
-def test_qwen3_graphs() -> None:
+def test_qwen3_graphs_match_transformers() -> None:
     model = Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=32, tie_word_embeddings=True))
     check_graphs("Qwen3", model)

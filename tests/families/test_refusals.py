@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {"vocab_size": 61, "n_embd": 32, "n_layer": 1, "n_head":
 OPT: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 1}
 
 
-def made(family: str) -> Any:
+def small_model(family: str) -> Any:
     """A small model of ``family``."""
     models = {
         "bloom": lambda: BloomForCausalLM(
@@ -99,18 +99,18 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
         ("smollm3", {"no_rope_layers": [1]}, SourceError, "1 no_rope_layers, 2 layers"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_field_is_named(
     tmp_path: Path, family: str, changes: dict[str, Any], error: type[ExportError], message: str
 ) -> None:
-    save(made(family), tmp_path)
+    save(small_model(family), tmp_path)
     edit_json(tmp_path / "config.json", **changes)
     with pytest.raises(error) as caught:
         load_checkpoint(str(tmp_path))
     assert message in str(caught.value)
 
 
-def test_all_missing_and_unexpected_weights_of_experts_are_listed(tmp_path: Path) -> None:
-    save(made("mixtral"), tmp_path)
+def test_missing_and_unexpected_expert_weights_are_listed(tmp_path: Path) -> None:
+    save(small_model("mixtral"), tmp_path)
     missing = "model.layers.1.block_sparse_moe.experts.1.w3.weight"
     unexpected = "model.layers.1.block_sparse_moe.experts.2.w3.weight"
     edit_weights(tmp_path, remove=(missing,), add=(unexpected,))

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import RoFormerConfig, RoFormerModel
 
-from tests.families.encoders import FACTORISED, SMALL, sinusoids_fixed
+from tests.families.encoders import FACTORISED, SMALL, with_fixed_sinusoids
 from tests.families.harness import check_eager, check_graphs
 
 
 @settings(max_examples=6, deadline=None)
 @given(st.fixed_dictionaries(FACTORISED))
-def test_eager(changes: dict[str, Any]) -> None:
-    check_eager(sinusoids_fixed(RoFormerModel(RoFormerConfig(**SMALL | changes))))
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    check_eager(with_fixed_sinusoids(RoFormerModel(RoFormerConfig(**SMALL | changes))))
 
 
-def test_graphs() -> None:
-    check_graphs("RoFormer", sinusoids_fixed(RoFormerModel(RoFormerConfig(**SMALL))))
+def test_graphs_match_transformers() -> None:
+    check_graphs("RoFormer", with_fixed_sinusoids(RoFormerModel(RoFormerConfig(**SMALL))))

@@ -1,4 +1,4 @@
-"""Token types against transformers; the other tests leave them at 0."""
+"""Token types against transformers; other tests use type 0 only."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from model.transformer import from_weights
-from tests.families.encoders import SMALL, sinusoids_fixed
+from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.harness import imported
 from tests.families.test_deberta import V3
 
@@ -22,13 +22,13 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("family", CHANGES)
-def test_token_types(family: str) -> None:
+def test_token_types_match_transformers(family: str) -> None:
     shape = {**SMALL, **CHANGES[family], "type_vocab_size": 3}
     model = getattr(transformers, f"{family}Model")(
         getattr(transformers, f"{family}Config")(**shape)
     )
     if family == "RoFormer":
-        sinusoids_fixed(model)
+        with_fixed_sinusoids(model)
     with imported(model) as checkpoint:
         ids, types = torch.randint(4, 61, (1, 9)), torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 0]])
         expected = model(ids, token_type_ids=types).last_hidden_state

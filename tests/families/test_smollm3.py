@@ -24,11 +24,11 @@ from tests.families.harness import check_eager, check_graphs
         }
     )
 )
-def test_eager(changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(SmolLM3ForCausalLM(SmolLM3Config(**SMALL | changes)))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     changes: dict[str, Any] = {
         "no_rope_layer_interval": 2,
         "use_sliding_window": True,

@@ -1,4 +1,4 @@
-"""T5 against transformers: v1.0, v1.1 and Flan-T5 are configurations of it."""
+"""T5 (v1.0, v1.1, Flan-T5, mT5) against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -56,24 +56,24 @@ def t5(*, tied: bool = True, **changes: Any) -> Any:
         }
     ),
 )
-def test_eager(tied: bool, changes: dict[str, Any]) -> None:
+def test_eager_matches_transformers(tied: bool, changes: dict[str, Any]) -> None:
     check_eager(t5(tied=tied, **changes))
 
 
-def test_graphs() -> None:
+def test_graphs_match_transformers() -> None:
     check_graphs("T5", t5())
 
 
-def test_graphs_of_version_1_1() -> None:
+def test_v1_1_graphs_match_transformers() -> None:
     model = t5(tied=False, feed_forward_proj="gated-gelu", num_decoder_layers=1)
     check_graphs("T5 v1.1, Flan-T5", model)
 
 
-def test_mt5() -> None:
+def test_mt5_eager_matches_transformers() -> None:
     check_eager(MT5ForConditionalGeneration(MT5Config(**SMALL)))
 
 
-def test_the_configuration_of_older_versions_scales_what_it_ties(tmp_path: Path) -> None:
+def test_older_configurations_scale_tied_outputs(tmp_path: Path) -> None:
     model = t5()
     save(model, tmp_path)
     scaled = load_checkpoint(str(tmp_path)).weights["decoder.final_norm.weight"]
@@ -86,15 +86,17 @@ def test_the_configuration_of_older_versions_scales_what_it_ties(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "field"),
     [
         ({"feed_forward_proj": "gated-quick_gelu"}, "feed_forward_proj"),
         ({"relative_attention_num_buckets": 7}, "relative_attention_num_buckets"),
         ({"architectures": ["T5EncoderModel"]}, "architectures"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+def test_unsupported_configuration_is_rejected(
+    tmp_path: Path, changes: dict[str, Any], field: str
+) -> None:
     save(t5(), tmp_path)
     edit_json(tmp_path / "config.json", **changes)
-    with pytest.raises(UnsupportedError, match=named):
+    with pytest.raises(UnsupportedError, match=field):
         load_checkpoint(str(tmp_path))

@@ -28,7 +28,7 @@ def i32(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def test_attention_equals_pytorchs() -> None:
+def test_attention_matches_pytorch() -> None:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 4, 5, 8, generator=generator)
     key, value = torch.randn(2, 2, 2, 7, 8, generator=generator)
@@ -42,7 +42,7 @@ def test_attention_equals_pytorchs() -> None:
     )
 
 
-def test_rotation_keeps_length_and_depends_on_distance_only() -> None:
+def test_rotary_keeps_the_norm_and_depends_on_distance_only() -> None:
     tables = rotary_tables(64, 8, RotaryConfig())
     query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
 
@@ -56,7 +56,7 @@ def test_rotation_keeps_length_and_depends_on_distance_only() -> None:
     assert score(9, 4) != pytest.approx(score(9, 5), abs=1e-3)
 
 
-def test_sinusoids_by_the_formula() -> None:
+def test_sinusoids_match_the_formula() -> None:
     table = sinusoids(10, 8)
     for position in range(10):
         for i in range(4):
@@ -88,13 +88,13 @@ def test_attention_ignores_padding() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(window=st.integers(1, 8), length=st.integers(1, 8), position=st.integers(0, 7))
-def test_bidirectional_window(window: int, length: int, position: int) -> None:
+def test_bidirectional_window_limits_attention(window: int, length: int, position: int) -> None:
     """Changing the value of one token changes exactly the outputs within the window."""
     position %= length
     config = msgspec.structs.replace(CONFIG, window=window)
     qkv = torch.randn(1, length, PACKED, generator=torch.Generator().manual_seed(0))
     before = KERNELS.bidirectional(qkv, config, NO_POSITIONS, i32(length))
-    qkv[:, position, -CONFIG.num_kv_heads * CONFIG.head_size :] += 1  # its values alone
+    qkv[:, position, -CONFIG.num_kv_heads * CONFIG.head_size :] += 1  # only the values
     after = KERNELS.bidirectional(qkv, config, NO_POSITIONS, i32(length))
     changed = [bool((after - before)[0, i].abs().max() > 1e-3) for i in range(length)]
     assert changed == [abs(i - position) < window for i in range(length)]
@@ -106,7 +106,9 @@ def test_bidirectional_window(window: int, length: int, position: int) -> None:
     cuts=st.lists(st.floats(0, 0.99), min_size=4, max_size=4),
     seed=st.integers(0, 99),
 )
-def test_cached_attention_equals_uncached(lengths: list[int], cuts: list[float], seed: int) -> None:
+def test_cached_attention_matches_uncached(
+    lengths: list[int], cuts: list[float], seed: int
+) -> None:
     """Ragged rows, split anywhere, over a cache with garbage beyond the valid prefix."""
     generator = torch.Generator().manual_seed(seed)
     batch, longest = len(lengths), max(lengths)

@@ -17,7 +17,7 @@ def disentangled_config(span: int, max_distance: int, kind: DistanceKind) -> Dis
 
 
 @pytest.mark.parametrize(("span", "furthest"), [(256, 512), (128, 512), (5, 40), (4, 12)])
-def test_log_buckets_equal_those_of_transformers(span: int, furthest: int) -> None:
+def test_log_buckets_match_transformers(span: int, furthest: int) -> None:
     distances = torch.arange(1 - furthest, furthest)
     expected = make_log_bucket_position(distances, span, furthest).long()
     config = disentangled_config(span, furthest, DistanceKind.LOGARITHMIC)
@@ -41,7 +41,7 @@ def test_skew_equals_indexing(length: int) -> None:
     scale=st.sampled_from((None, 0.3)),
     seed=st.integers(0, 2**16),
 )
-def test_keys_of_clipped_distances_by_the_formula(
+def test_clipped_distance_keys_match_the_formula(
     span: int, length: int, num_heads: int, scale: float | None, seed: int
 ) -> None:
     """Shaw et al. 2018, equation 4, without its first term."""

@@ -17,9 +17,7 @@ from model.relative_bias import BucketedBias, distance_buckets
     beyond=st.integers(1, 300),
     bidirectional=st.booleans(),
 )
-def test_buckets_equal_those_of_transformers(
-    num_buckets: int, beyond: int, bidirectional: bool
-) -> None:
+def test_buckets_match_transformers(num_buckets: int, beyond: int, bidirectional: bool) -> None:
     max_distance = num_buckets + beyond
     config = RelativeBiasConfig(
         kind=RelativeBiasKind.BUCKETS, num_buckets=num_buckets, max_distance=max_distance
@@ -41,7 +39,7 @@ def test_distances_beyond_the_maximum_share_a_bias() -> None:
     assert len({tuple(column.tolist()) for column in values.T}) == 3
 
 
-def test_a_bias_is_added_to_the_scaled_scores() -> None:
+def test_bias_is_added_to_scaled_scores() -> None:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 4, 5, 8, generator=generator)
     key, value = torch.randn(2, 2, 4, 7, 8, generator=generator)

@@ -1,4 +1,4 @@
-"""The trainer: schedule, targets and seed."""
+"""The trainer: learning rate schedule, targets and seed."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_translation_batch_shifts_targets_right() -> None:
 
 
 def test_ignored_targets_are_not_in_the_loss() -> None:
-    """A row alone and beside a shorter one: the mean is over the targets that count."""
+    """The loss is the mean over all targets of a batch that are not ignored."""
     model = from_weights(LLAMA, random_weights(LLAMA))
     long, short = [3, 4, 5, 6, 1], [7, 1]
     both = compute_loss(model, causal_lm_batch([long, short]), 0.1)
@@ -54,7 +54,7 @@ def test_ignored_targets_are_not_in_the_loss() -> None:
 
 
 @pytest.mark.parametrize("config", [LLAMA, VASWANI, CLASSIFIER])
-def test_training_is_seeded_and_learns(config: ModelConfig) -> None:
+def test_training_is_deterministic_and_reduces_the_loss(config: ModelConfig) -> None:
     rows = [[5, 9, 2, 1], [8, 8, 3, 1]]
     batch = {
         Kind.DECODER: causal_lm_batch(rows),

@@ -25,7 +25,7 @@ def model_of(config: ModelConfig) -> Transformer:
 
 
 @pytest.mark.parametrize("name", WITH_DECODER)
-def test_decoding_step_by_step_equals_the_whole_sequence(name: str) -> None:
+def test_stepwise_decoding_matches_a_full_pass(name: str) -> None:
     model = model_of(ARCHITECTURES[name])
     ids = torch.tensor([[3, 14, 15, 9, 26, 5]])
     source, source_lengths = torch.tensor([[2, 7, 18, 28]]), None
@@ -60,17 +60,17 @@ def test_encoder_rows_do_not_depend_on_their_batch(config: ModelConfig) -> None:
     ids = torch.zeros(3, 5, dtype=torch.long)
     for index, row in enumerate(rows):
         ids[index, : len(row)] = torch.tensor(row)
-    more = [torch.zeros_like(ids)] if config.embedding.num_segments else []
+    segments = [torch.zeros_like(ids)] if config.embedding.num_segments else []
     lengths = i32(5, 2, 1)
-    batched = model.pool(model.encode(ids, lengths, *more), lengths)
+    batched = model.pool(model.encode(ids, lengths, *segments), lengths)
     for index, row in enumerate(rows):
         one, length = torch.tensor([row]), i32(len(row))
-        more = [torch.zeros_like(one)] if config.embedding.num_segments else []
-        alone = model.pool(model.encode(one, length, *more), length)[0]
+        segments = [torch.zeros_like(one)] if config.embedding.num_segments else []
+        alone = model.pool(model.encode(one, length, *segments), length)[0]
         torch.testing.assert_close(batched[index], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_embeddings_have_length_one() -> None:
+def test_embeddings_are_normalized() -> None:
     model = model_of(BERT)
     ids = torch.arange(12).view(3, 4)
     lengths = i32(4, 2, 3)
@@ -78,7 +78,7 @@ def test_embeddings_have_length_one() -> None:
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(3))
 
 
-def test_parameter_names() -> None:
+def test_parameter_names_and_shapes() -> None:
     shapes = parameter_shapes(LLAMA)
     assert shapes["embedding.tokens.weight"] == (61, 64)
     assert shapes["decoder.layers.1.mixer.qkv.weight"] == (64, (4 + 2 * 2) * 16)
@@ -117,14 +117,16 @@ def test_shared_layers_have_one_set_of_weights() -> None:
 def test_from_weights_does_not_copy() -> None:
     weights = random_weights(LLAMA)
     model = from_weights(LLAMA, weights)
-    held = model.state_dict()["embedding.tokens.weight"]
-    assert held.data_ptr() == weights["embedding.tokens.weight"].data_ptr()
+    tensor = model.state_dict()["embedding.tokens.weight"]
+    assert tensor.data_ptr() == weights["embedding.tokens.weight"].data_ptr()
 
 
 def test_manifest_does_not_import_torch() -> None:
     code = "import sys, model.bundle, model.config; print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert ran.stdout.strip() == "False"
+    result = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert result.stdout.strip() == "False"
 
 
 def test_parallel_branches_are_pre_norm() -> None:

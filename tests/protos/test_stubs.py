@@ -1,11 +1,11 @@
-"""The committed stubs are those of the committed .proto files."""
+"""The committed stubs match the .proto files."""
 
 from pathlib import Path
 
 from scripts.generate_stubs import PACKAGE, ROOT, generate
 
 
-def test_generating_again_gives_the_committed_stubs(tmp_path: Path) -> None:
+def test_regenerated_stubs_equal_the_committed_ones(tmp_path: Path) -> None:
     generate(tmp_path)
     generated = {path.name: path.read_text() for path in (tmp_path / PACKAGE).iterdir()}
     committed = {

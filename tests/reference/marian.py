@@ -1,6 +1,6 @@
-"""Marian's translation models in numpy: written apart from the importer, to check it.
+"""A NumPy reference for Marian translation models, independent of the importer.
 
-Reads a model file by itself and computes a whole target at once, with nothing cached. After
+Has its own file reader and computes a whole target in one pass, without a cache. Based on
 marian-dev: ``binary.cpp``, ``transformer.h``, ``rnn/cells.h``.
 """
 
@@ -21,20 +21,20 @@ def read_model(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     data = path.read_bytes()
     count = struct.unpack_from("<Q", data, 8)[0]
     records = np.frombuffer(data, "<u8", 4 * count, 16).reshape(count, 4)
-    at = 16 + 32 * count
+    offset = 16 + 32 * count
     names = []
     for length in records[:, 0]:
-        names.append(data[at : at + int(length) - 1].decode())
-        at += int(length)
+        names.append(data[offset : offset + int(length) - 1].decode())
+        offset += int(length)
     shapes = []
     for rank in records[:, 2]:
-        shapes.append(struct.unpack_from(f"<{rank}i", data, at))
-        at += 4 * int(rank)
-    at += 8 + struct.unpack_from("<Q", data, at)[0]
+        shapes.append(struct.unpack_from(f"<{rank}i", data, offset))
+        offset += 4 * int(rank)
+    offset += 8 + struct.unpack_from("<Q", data, offset)[0]
     weights: dict[str, Array] = {}
     config: dict[str, Any] = {}
     for name, shape, (_, kind, _, size) in zip(names, shapes, records, strict=True):
-        raw, at = data[at : at + int(size)], at + int(size)
+        raw, offset = data[offset : offset + int(size)], offset + int(size)
         if name == "special:model.yml":
             config = yaml.safe_load(raw.rstrip(b"\0"))
         elif name.endswith("_QuantMultA"):
@@ -51,7 +51,7 @@ def read_model(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 class Reference:
-    """One model."""
+    """A Marian model in NumPy."""
 
     def __init__(self, path: Path) -> None:
         self.weights, self.config = read_model(path)
@@ -60,9 +60,9 @@ class Reference:
         self.num_heads = int(self.config["transformer-heads"])
 
     def logits(self, source: list[int], target: list[int]) -> Array:
-        """After the start and after each of ``target``: ``[1 + len(target), vocabulary]``.
+        """Logits ``[1 + len(target), vocabulary]``, after the start token and each of ``target``.
 
-        A zero vector is the start. ``source`` ends with ``</s>``.
+        The start token's embedding is zero. ``source`` ends with ``</s>``.
         """
         embedded = np.zeros((len(target) + 1, self.size), np.float32)
         embedded[1:] = self.embedding[target]
@@ -76,8 +76,8 @@ class Reference:
             x = self._feed_forward(x, f"{name}_ffn")
         return x
 
-    def _decode(self, embedded: Array, memory: Array) -> Array:
-        """Logits ``[length, vocabulary]``: the whole target at once, from its start."""
+    def _decode(self, embedded: Array, context: Array) -> Array:
+        """Logits ``[length, vocabulary]``: the whole target in one pass."""
         x = self._with_positions(embedded)
         for layer in range(1, int(self.config["dec-depth"]) + 1):
             name = f"decoder_l{layer}"
@@ -87,7 +87,7 @@ class Reference:
             else:
                 attended = self._attend(x, x, f"{name}_self", causal=True)
                 x = self._norm(x + attended, f"{name}_self_Wo")
-            x = self._norm(x + self._attend(x, memory, f"{name}_context"), f"{name}_context_Wo")
+            x = self._norm(x + self._attend(x, context, f"{name}_context"), f"{name}_context_Wo")
             x = self._feed_forward(x, f"{name}_ffn")
         output = self.weights.get("decoder_ff_logit_out_W", self.embedding.T)
         bias = self.weights.get("decoder_ff_logit_out_b")
@@ -107,14 +107,14 @@ class Reference:
         y: Array = x @ weight + bias
         return y
 
-    def _attend(self, x: Array, memory: Array, prefix: str, *, causal: bool = False) -> Array:
+    def _attend(self, x: Array, context: Array, prefix: str, *, causal: bool = False) -> Array:
         def heads(y: Array) -> Array:  # [heads, length, head size]
             return y.reshape(len(y), self.num_heads, -1).swapaxes(0, 1)
 
         query = heads(self._affine(x, prefix, "q"))
         key, value = (
-            heads(self._affine(memory, prefix, "k")),
-            heads(self._affine(memory, prefix, "v")),
+            heads(self._affine(context, prefix, "k")),
+            heads(self._affine(context, prefix, "v")),
         )
         scores = query @ key.swapaxes(1, 2) / math.sqrt(query.shape[-1])
         if causal:

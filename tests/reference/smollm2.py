@@ -1,4 +1,4 @@
-"""SmolLM2 as *transformers* reads the same GGUF: its own dequantization, its own Llama."""
+"""SmolLM2 loaded by *transformers* from the same GGUF file, as a reference."""
 
 from functools import cache
 from typing import Any
@@ -27,7 +27,7 @@ CONFIG = LlamaConfig(
 
 @cache
 def gguf_by_transformers() -> dict[str, Any]:
-    """Its ``tensors`` and ``tokenizer``."""
+    """The file's ``tensors`` and ``tokenizer``, read by *transformers*."""
     path = DEFAULT_SOURCES["smollm2"].locate()
     load: Any = gguf_model.load_gguf_checkpoint
     with torch.device("meta"):

@@ -25,7 +25,7 @@ import typer
 
 from loadtest.machine import machine, versions
 from tests.bundles import ROOT, head_bundles, tiny_bundles
-from tests.serving import ServerProcess, until_ready
+from tests.serving import ServerProcess, wait_until_ready
 from tests.soak.report import Report, Sample, make_report
 
 MAX_SECONDS_TO_DRAIN = 90.0
@@ -47,16 +47,16 @@ def soak(
     num_clients: int = 2,
     leak_kilobytes: int = 0,
 ) -> Report:
-    """Runs a server and its clients, and reports.
+    """Runs a server under load and returns the report.
 
     Args:
         bundles: folders of bundles.
         seconds: duration, unless ``enough_calls`` end it earlier.
-        warm_up_seconds: from the start; left out of the memory's slope.
+        warm_up_seconds: from the start; excluded from the memory slope.
         max_megabytes_per_hour, max_kilobytes_per_call: limits of the slope; ``None`` is no limit.
         enough_calls: the run ends after this many calls and a killed client.
         num_clients: number of mixed client processes.
-        leak_kilobytes: what the server leaks with each call.
+        leak_kilobytes: kilobytes that the server leaks per call, on purpose.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -67,7 +67,7 @@ def soak(
         server = stack.enter_context(_server(folder, leak_kilobytes))
         with _clients(server.target, num_clients) as killed:
             samples = list(_samples(server, seconds, enough_calls, killed))
-        open_slots = _drained(server)
+        open_slots = _wait_until_drained(server)
         requests = _requests(server)
         server.process.send_signal(signal.SIGTERM)
         exit_status = server.process.wait(MAX_SECONDS_TO_DRAIN)
@@ -90,9 +90,9 @@ def _server(bundles: Path, leak_kilobytes: int) -> Iterator[ServerProcess]:
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--max-queue", "32"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
-            server = until_ready(process)
+            server = wait_until_ready(process)
             assert process.stderr is not None
-            # Its further output is read continuously: a full pipe would block it.
+            # Keep reading its output: a full pipe would block it.
             threading.Thread(target=_copy, args=(process.stderr,), daemon=True).start()
             yield server
         finally:
@@ -160,9 +160,9 @@ def _samples(
 
 def _resident_bytes(server: ServerProcess) -> int:
     status = Path(f"/proc/{server.process.pid}/status").read_text("ascii")
-    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def _metrics(server: ServerProcess) -> str:
@@ -175,7 +175,7 @@ def _open_slots(server: ServerProcess) -> int:
     return sum(int(float(value)) for value in _SLOTS.findall(_metrics(server)))
 
 
-def _drained(server: ServerProcess) -> int:
+def _wait_until_drained(server: ServerProcess) -> int:
     """Waits until no slot is in use. Returns the number of slots still in use, which leaked."""
     deadline, wait = time.monotonic() + MAX_SECONDS_TO_DRAIN, threading.Event()
     while (count := _open_slots(server)) and time.monotonic() < deadline:

@@ -28,13 +28,17 @@ Action = Callable[["Caller"], Awaitable[object]]
 
 
 class Caller:
-    """One concurrent caller. ``hurried``: a client with a short timeout. ``models``: by task."""
+    """One concurrent caller. ``short_timeout_client`` times out early. ``models``: by task."""
 
     def __init__(
-        self, client: AsyncClient, hurried: AsyncClient, models: dict[str, list[str]], seed: int
+        self,
+        client: AsyncClient,
+        short_timeout_client: AsyncClient,
+        models: dict[str, list[str]],
+        seed: int,
     ) -> None:
         self.client = client
-        self.hurried = hurried
+        self.short_timeout_client = short_timeout_client
         self._models = models
         self.rng = random.Random(seed)
 
@@ -75,7 +79,7 @@ ACTIONS: tuple[Action, ...] = (
         )
     ),
     lambda c: _read(c.client.generate_stream(c.model("generate"), c.text, **LONG), 3),
-    lambda c: c.hurried.generate(c.model("generate"), c.text, **LONG),
+    lambda c: c.short_timeout_client.generate(c.model("generate"), c.text, **LONG),
     lambda c: c.client.generate(
         c.model("generate"), c.text, max_new_tokens=8, grammar=_grammar(c.rng)
     ),
@@ -88,7 +92,7 @@ ACTIONS: tuple[Action, ...] = (
     lambda c: c.client.rerank(c.model("rerank"), c.text, ["a city", c.text]),
     lambda c: c.client.tokenize(c.model("generate"), [c.text]),
     lambda c: c.client.score(c.model("generate"), [("1", "2,")]),
-    # Calls that the server refuses.
+    # Invalid calls.
     lambda c: c.client.generate("nobody", c.text),
     lambda c: c.client.generate(c.model("generate"), ""),
     lambda c: c.client.generate(c.model("generate"), c.text, temperature=-1.0),
@@ -107,13 +111,15 @@ async def _models(client: AsyncClient) -> dict[str, list[str]]:
 
 
 async def mixed(target: str, seed: int) -> None:
-    """Makes calls of all kinds, forever."""
+    """Makes calls of all kinds until killed."""
     async with (
         AsyncClient(target, timeout_seconds=60) as client,
-        AsyncClient(target, timeout_seconds=0.03) as hurried,
+        AsyncClient(target, timeout_seconds=0.03) as short_timeout_client,
     ):
         models = await _models(client)
-        callers = [Caller(client, hurried, models, seed * 100 + n) for n in range(NUM_CALLERS)]
+        callers = [
+            Caller(client, short_timeout_client, models, seed * 100 + n) for n in range(NUM_CALLERS)
+        ]
         await asyncio.gather(*(caller.forever() for caller in callers))
 
 

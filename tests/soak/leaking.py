@@ -11,16 +11,16 @@ import typer
 from server import __main__ as program
 from server.telemetry.metrics import Metrics
 
-_kept: list[bytes] = []
+_leaked: list[bytes] = []
 _on_request = Metrics.on_request
 
 
-def _keep(self: Metrics, model: str, method: str, status: str, seconds: float) -> None:
-    _kept.append(os.urandom(leaked_bytes))
+def _leak(self: Metrics, model: str, method: str, status: str, seconds: float) -> None:
+    _leaked.append(os.urandom(leaked_bytes))
     _on_request(self, model, method, status, seconds)
 
 
 if __name__ == "__main__":
     leaked_bytes = int(sys.argv.pop(1)) << 10
-    Metrics.on_request = _keep  # type: ignore[method-assign]
+    Metrics.on_request = _leak  # type: ignore[method-assign]
     typer.run(program.main)

@@ -1,4 +1,4 @@
-"""The report of a soak run and its verdict. Pure."""
+"""The report of a soak run and its verdict, as pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from tests.soak.slope import Slope, theil_sen
 
 KILOBYTE, MEGABYTE = 1e3, 1e6
 HOUR = 3600.0
-# Statuses that this load may cause; any other is a fault.
+# Statuses that this load may cause. Any other is a fault.
 EXPECTED = frozenset(
     {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
 )
@@ -64,10 +64,12 @@ def make_report(
     exit_status: int,
 ) -> Report:
     """Evaluates a run; at least 3 samples must be after the warm-up."""
-    settled = [sample for sample in samples if sample.seconds >= warm_up_seconds]
-    memory = [float(sample.resident_bytes) for sample in settled]
-    by_hour = theil_sen([sample.seconds / HOUR for sample in settled], memory).over(MEGABYTE)
-    by_call = theil_sen([float(sample.num_calls) for sample in settled], memory).over(KILOBYTE)
+    after_warm_up = [sample for sample in samples if sample.seconds >= warm_up_seconds]
+    memory = [float(sample.resident_bytes) for sample in after_warm_up]
+    by_hour = theil_sen([sample.seconds / HOUR for sample in after_warm_up], memory).over(MEGABYTE)
+    by_call = theil_sen([float(sample.num_calls) for sample in after_warm_up], memory).over(
+        KILOBYTE
+    )
     by_status: dict[str, int] = {}
     for statuses in requests.values():
         for status, count in statuses.items():
@@ -85,8 +87,8 @@ def make_report(
             )
     if open_slots_at_end:
         faults.append(f"{open_slots_at_end} slots are in use without calls")
-    if wrong := {status: n for status, n in by_status.items() if status not in EXPECTED}:
-        faults.append(f"calls ended with {wrong}")
+    if unexpected := {status: n for status, n in by_status.items() if status not in EXPECTED}:
+        faults.append(f"calls ended with {unexpected}")
     if not by_status.get("OK"):
         faults.append("no call succeeded")
     if exit_status:
@@ -101,8 +103,8 @@ def make_report(
         max_megabytes_per_hour=max_megabytes_per_hour,
         kilobytes_per_call=by_call,
         max_kilobytes_per_call=max_kilobytes_per_call,
-        first_resident_mb=settled[0].resident_bytes / MEGABYTE,
-        last_resident_mb=settled[-1].resident_bytes / MEGABYTE,
+        first_resident_mb=after_warm_up[0].resident_bytes / MEGABYTE,
+        last_resident_mb=after_warm_up[-1].resident_bytes / MEGABYTE,
         most_open_slots=max(sample.open_slots for sample in samples),
         open_slots_at_end=open_slots_at_end,
         exit_status=exit_status,

@@ -1,4 +1,4 @@
-"""A soak of seconds: a sound server passes and a leaking one fails, with the same limits."""
+"""A short soak test: with the same limits, a healthy server passes and a leaking one fails."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +10,15 @@ from tests.soak.__main__ import soak
 from tests.soak.report import MEGABYTE, Report, Sample, make_report
 from tests.soak.slope import theil_sen
 
-# The first calls allocate some tens of megabytes for good, which is no leak. The planted leak is
-# far larger, and measured per call, so that the machine's speed does not matter.
+# The first calls allocate tens of megabytes permanently, which is no leak. The planted leak is far
+# larger, and is measured per call, so that the machine's speed does not matter.
 MAX_SECONDS, ENOUGH_CALLS, MAX_KILOBYTES_PER_CALL = 60, 200, 1000
 LEAK_KILOBYTES = 3000
 
 
 @pytest.fixture(scope="module")
 def reports(tiny_bundles: Path) -> tuple[Report, Report]:
-    """Reports of a sound server and of a leaking one."""
+    """Reports of a healthy server and of a leaking one."""
 
     def run(leak_kilobytes: int) -> Report:
         return soak(
@@ -32,21 +32,21 @@ def reports(tiny_bundles: Path) -> tuple[Report, Report]:
         )
 
     with ThreadPoolExecutor(2) as pool:
-        sound, leaking = pool.map(run, (0, LEAK_KILOBYTES))
-    return sound, leaking
+        healthy, leaking = pool.map(run, (0, LEAK_KILOBYTES))
+    return healthy, leaking
 
 
-def test_a_sound_server_passes(reports: tuple[Report, Report]) -> None:
-    sound, _ = reports
-    assert sound.faults == ()
-    assert sound.open_slots_at_end == 0
-    assert sound.most_open_slots > 0
-    assert sum(row.get("OK", 0) for row in sound.requests.values()) > 0
-    assert {"INVALID_ARGUMENT", "CANCELLED"} <= set(sound.errors)
-    assert sound.killed_clients > 0
+def test_healthy_server_passes(reports: tuple[Report, Report]) -> None:
+    healthy, _ = reports
+    assert healthy.faults == ()
+    assert healthy.open_slots_at_end == 0
+    assert healthy.most_open_slots > 0
+    assert sum(row.get("OK", 0) for row in healthy.requests.values()) > 0
+    assert {"INVALID_ARGUMENT", "CANCELLED"} <= set(healthy.errors)
+    assert healthy.killed_clients > 0
 
 
-def test_a_planted_leak_is_detected(reports: tuple[Report, Report]) -> None:
+def test_planted_leak_is_detected(reports: tuple[Report, Report]) -> None:
     _, leaking = reports
     assert [fault for fault in leaking.faults if fault.startswith("memory grows")]
     assert leaking.kilobytes_per_call.low > MAX_KILOBYTES_PER_CALL
@@ -94,7 +94,7 @@ def test_open_slots_and_unexpected_statuses_are_faults() -> None:
     assert verdict(good, statuses={"CANCELLED": 3}).faults == ("no call succeeded",)
 
 
-def test_a_slope_is_robust_and_inside_its_interval() -> None:
+def test_slope_ignores_outliers_and_is_inside_its_interval() -> None:
     times = [float(hour) for hour in range(30)]
     values = [3 * time + (1000 if time in (4, 17) else 0) for time in times]
     slope = theil_sen(times, values)

@@ -1,4 +1,4 @@
-"""One thread: these models are so small that handing work over costs more than it saves."""
+"""One torch thread: for models this small, threading costs more than it saves."""
 
 from collections.abc import Iterator
 

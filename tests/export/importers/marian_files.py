@@ -1,4 +1,4 @@
-"""Small random Marian models as files: the writer is ``marian-conv``'s layout, by hand."""
+"""Writes small random Marian models in ``marian-conv``'s file layout."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""Small checkpoints on disk, and what the eager module makes of an imported one."""
+"""Small checkpoints on disk, and the eager module's outputs for imported ones."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def edit_json(path: Path, **values: object) -> None:
 
 
 def edit_weights(folder: Path, *, remove: tuple[str, ...] = (), add: tuple[str, ...] = ()) -> None:
-    """Takes weights out of a folder's ``model.safetensors`` and puts others in."""
+    """Removes weights from a folder's ``model.safetensors`` and adds others."""
     path = folder / "model.safetensors"
     weights = {name: x for name, x in load_file(path).items() if name not in remove}
     save_file({**weights, **{name: torch.zeros(2) for name in add}}, path)
@@ -48,7 +48,7 @@ def eager(checkpoint: Checkpoint) -> Transformer:
 
 @torch.no_grad()
 def pooled(checkpoint: Checkpoint, ids: Tensor, lengths: Tensor) -> Tensor:
-    """What the head of an encoder says of ``ids [batch, length]``."""
+    """The encoder head's outputs for ``ids [batch, length]``."""
     model = eager(checkpoint)
     return model.pool(model.encode(ids, lengths, torch.zeros_like(ids)), lengths)
 
@@ -67,7 +67,7 @@ def random_ids(*shape: int, seed: int = 0) -> Tensor:
 
 
 def randomise(model: Any, seed: int = 0) -> Any:
-    """``model`` for inference with every parameter random, norms and biases too."""
+    """Sets all parameters of ``model`` to random values, norms and biases included."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""BERT: against transformers with random weights, and what is refused."""
+"""BERT import: parity with transformers on random weights, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def hidden(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def test_without_sentence_transformers_files_an_embedding_is_the_mean(tmp_path: Path) -> None:
+def test_default_pooling_is_the_mean(tmp_path: Path) -> None:
     model = randomise(BertModel(config()))
     checkpoint = load_checkpoint(str(save(model, tmp_path)))
     ids = random_ids(3, 7)
@@ -58,7 +58,7 @@ def test_without_sentence_transformers_files_an_embedding_is_the_mean(tmp_path: 
 
 
 @pytest.mark.parametrize("num_labels", [2, 3])
-def test_classifier(tmp_path: Path, num_labels: int) -> None:
+def test_classifier_matches_transformers(tmp_path: Path, num_labels: int) -> None:
     model = randomise(BertForSequenceClassification(config(num_labels=num_labels)))
     checkpoint = load_checkpoint(str(save(model, tmp_path)))
     ids = random_ids(3, 7)
@@ -70,7 +70,7 @@ def test_classifier(tmp_path: Path, num_labels: int) -> None:
     assert checkpoint.config.head.kind == HeadKind.CLASSIFICATION
 
 
-def test_the_folder_gives_license_and_name_and_its_tokenizer_pads_nothing(tmp_path: Path) -> None:
+def test_folder_gives_name_and_license_and_padding_is_disabled(tmp_path: Path) -> None:
     folder = save(randomise(BertModel(config())), tmp_path / "My Model_v1.5")
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model\n")
     checkpoint = load_checkpoint(str(folder))
@@ -93,7 +93,7 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
     )
 
 
-def test_a_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
+def test_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
     save(randomise(BertModel(config())), tmp_path)
     edit_json(tmp_path / "config.json", vocab_size=99)
     with pytest.raises(WeightsError, match=r"wrong shape: embedding.tokens.weight"):
@@ -117,7 +117,7 @@ def test_a_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_supported_is_refused(
+def test_unsupported_configuration_is_rejected(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     save(randomise(BertForSequenceClassification(config())), tmp_path)

@@ -1,4 +1,4 @@
-"""The default models, imported, against other readers of the same files.
+"""Imported default models against independent readers of the same files.
 
 ``transformers`` reads MiniLM and SmolLM2 by itself; for Marian's format there is the reference
 in ``tests.reference``. Packages needed: ``requirements-models.txt``.
@@ -60,7 +60,7 @@ SENTENCES = {
 
 @cache
 def real_strings() -> list[str]:
-    """Lines of prose and markup: descriptions of the installed packages, and these models' own."""
+    """Lines of prose and markup from the metadata of the installed packages."""
     site = DEFAULT_SOURCES["minilm"].locate().parents[1]
     lines = {
         line
@@ -81,7 +81,7 @@ def tokenizer(name: str) -> Tokenizer:
     return Tokenizer.from_str(checkpoint(name).tokenizer_json)
 
 
-def test_each_default_says_what_it_is() -> None:
+def test_default_models_have_their_metadata() -> None:
     tasks = {name: checkpoint(name).tasks for name in DEFAULT_SOURCES}
     assert tasks == {
         "minilm": (Task.EMBED, Task.RERANK),
@@ -100,7 +100,7 @@ def test_each_default_says_what_it_is() -> None:
     assert checkpoint("pt-en").target_language == "en"
 
 
-def test_minilm_embeddings_are_those_of_transformers() -> None:
+def test_minilm_embeddings_match_transformers() -> None:
     texts = [*PROMPTS, *(text for texts in SENTENCES.values() for text in texts)]
     model = AutoModel.from_pretrained(DEFAULT_SOURCES["minilm"].locate()).eval()
     slow = AutoTokenizer.from_pretrained(DEFAULT_SOURCES["minilm"].locate())
@@ -116,7 +116,7 @@ def test_minilm_embeddings_are_those_of_transformers() -> None:
         assert actual.norm().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_smollm2_weights_and_logits_are_those_of_transformers() -> None:
+def test_smollm2_weights_and_logits_match_transformers() -> None:
     weights, theirs = checkpoint("smollm2").weights, gguf_by_transformers()["tensors"]
     layer = "model.layers.0"
     qkv = torch.cat([theirs[f"{layer}.self_attn.{name}_proj.weight"] for name in "qkv"])
@@ -130,23 +130,23 @@ def test_smollm2_weights_and_logits_are_those_of_transformers() -> None:
     torch.testing.assert_close(logits(checkpoint("smollm2"), ids), expected, rtol=0, atol=5e-4)
 
 
-def test_smollm2_tokens_are_those_of_transformers_but_for_single_digits() -> None:
+def test_smollm2_tokens_match_transformers_except_digit_splits() -> None:
     theirs, _ = convert_gguf_tokenizer("llama", gguf_by_transformers()["tokenizer"])
     ours = tokenizer("smollm2")
-    marks = AddedToken("<|im_start|>"), AddedToken("<|im_end|>")
-    theirs.add_special_tokens([*marks, AddedToken("<|endoftext|>")])
+    markers = AddedToken("<|im_start|>"), AddedToken("<|im_end|>")
+    theirs.add_special_tokens([*markers, AddedToken("<|endoftext|>")])
     for text in (*PROMPTS, *SENTENCES["en-pt"], *SENTENCES["pt-en"], *real_strings()[::10]):
         if not re.search(r"\d|<repo_name>", text):
             assert ours.encode(text).ids == theirs.encode(text, add_special_tokens=False).ids
     assert ours.encode("x 1969").tokens == ["x", "Ġ", "1", "9", "6", "9"]
 
 
-def test_smollm2_text_survives_and_chat_marks_are_single_tokens() -> None:
+def test_smollm2_text_round_trips_and_chat_markers_are_tokens() -> None:
     ours = tokenizer("smollm2")
     for prompt in PROMPTS:
         assert ours.decode(ours.encode(prompt).ids, skip_special_tokens=False) == prompt
-    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    assert [ours.encode(mark).ids for mark in marks] == [[0], [1], [2]]
+    markers = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    assert [ours.encode(mark).ids for mark in markers] == [[0], [1], [2]]
     assert ours.decode([1, *ours.encode("user").ids, 2]) == "user"
     assert checkpoint("smollm2").special_tokens.eos == (2,)
     assert "<|im_start|>" in (checkpoint("smollm2").chat_template or "")
@@ -159,7 +159,7 @@ def paths(name: str) -> dict[str, Path]:
 
 @torch.no_grad()
 def translate(name: str, source: list[int], num_steps: int) -> list[int]:
-    """Greedy, token by token, with the eager module."""
+    """Greedy decoding, token by token, with the eager module."""
     special = checkpoint(name).special_tokens
     model = from_weights(checkpoint(name).config, checkpoint(name).weights)
     lengths = torch.tensor([len(source)], dtype=torch.int32)
@@ -185,7 +185,7 @@ def translate(name: str, source: list[int], num_steps: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_translations_are_the_references_token_for_token(name: str) -> None:
+def test_translations_match_the_reference_token_for_token(name: str) -> None:
     reference = Reference(paths(name)["model"])
     library = SentencePieceProcessor(str(paths(name)["vocabulary"]))
     for sentence in SENTENCES[name]:
@@ -199,7 +199,7 @@ def test_translations_are_the_references_token_for_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_marian_tokens_are_sentencepieces_on_real_strings(name: str) -> None:
+def test_marian_tokens_match_sentencepiece_on_real_strings(name: str) -> None:
     library = SentencePieceProcessor(str(paths(name)["vocabulary"]))
     texts = real_strings()
     assert len(texts) > 2_000
@@ -207,13 +207,13 @@ def test_marian_tokens_are_sentencepieces_on_real_strings(name: str) -> None:
     theirs = [[*ids, 0] for ids in library.encode(texts)]
     pairs = zip(texts, ours, theirs, strict=True)
     different = [text for text, ids, expected in pairs if ids != expected]
-    # Two segmentations of one score (see export.tokenization.sentence_piece) may differ.
+    # Two segmentations of equal score (see export.tokenization.sentence_piece) may differ.
     assert len(different) <= len(texts) // 1_000, different
     assert [tokenizer(name).decode(ids) for ids in theirs] == library.decode(theirs)
 
 
-def test_masked_words_are_those_of_transformers() -> None:
-    """Its layer norms have TensorFlow's names: gamma and beta."""
+def test_fill_mask_logits_match_transformers() -> None:
+    """The checkpoint has TensorFlow's layer norm names, gamma and beta."""
     theirs = BertForMaskedLM.from_pretrained(DEFAULT_SOURCES["bert-tiny"].locate()).eval()
     ours = from_weights(checkpoint("bert-tiny").config, checkpoint("bert-tiny").weights)
     for text in ("Paris is the [MASK] of France.", *checkpoint("bert-tiny").sample_inputs):

@@ -1,4 +1,4 @@
-"""What the importers of BERT's successors refuse."""
+"""Unsupported configurations of BERT-like encoders."""
 
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ DEBERTA: dict[str, Any] = {
     ],
     ids=lambda value: "" if isinstance(value, type) else type(value).__name__,
 )
-def test_what_cannot_be_read_is_named(
+def test_unsupported_field_is_named(
     tmp_path: Path, model: Any, changes: dict[str, object], error: type[ExportError], message: str
 ) -> None:
     save(model, tmp_path)
@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_named(
     assert message in str(caught.value)
 
 
-def test_missing_and_unexpected_weights_are_named_by_the_checkpoints_names(tmp_path: Path) -> None:
+def test_weight_errors_use_the_checkpoint_names(tmp_path: Path) -> None:
     save(AlbertModel(AlbertConfig(**SMALL)), tmp_path)
     missing = "encoder.albert_layer_groups.0.albert_layers.0.attention.key.weight"
     edit_weights(tmp_path, remove=(missing,), add=("encoder.strange",))

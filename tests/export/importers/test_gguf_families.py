@@ -1,4 +1,4 @@
-"""Qwen2, Qwen3 and Llama 3.1 from GGUF, against transformers; how their tokenizers split text."""
+"""Qwen2, Qwen3 and Llama 3.1 from GGUF against transformers; their pre-tokenizers."""
 
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,13 @@ def assert_equal_logits(model: Any, path: Path) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
 
 
-def test_qwen2(tmp_path: Path) -> None:
+def test_qwen2_matches_transformers(tmp_path: Path) -> None:
     model = randomise(Qwen2ForCausalLM(Qwen2Config(**SHAPE)))
     assert_equal_logits(model, write(tmp_path / "model.gguf", model, family="qwen2"))
 
 
 @pytest.mark.parametrize("head_size", [16, 32])
-def test_qwen3(tmp_path: Path, head_size: int) -> None:
+def test_qwen3_matches_transformers(tmp_path: Path, head_size: int) -> None:
     model = randomise(Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=head_size)))
     sizes: dict[str, Any] = {
         "qwen3__attention__key_length": head_size,
@@ -58,7 +58,7 @@ def test_qwen3(tmp_path: Path, head_size: int) -> None:
     assert_equal_logits(model, write(tmp_path / "model.gguf", model, family="qwen3", **sizes))
 
 
-def test_llama_with_factors_of_its_frequencies(tmp_path: Path) -> None:
+def test_llama_with_rope_frequency_factors_matches_transformers(tmp_path: Path) -> None:
     scaling = {
         "rope_type": "llama3",
         "rope_theta": 5e4,
@@ -82,25 +82,25 @@ def test_llama_with_factors_of_its_frequencies(tmp_path: Path) -> None:
         ("llama-bpe", ["I", "'m", "Ġthere", ",", "Ġ", "420", "1", "!ĊĊ", "Ġ", "Ġx"]),
     ],
 )
-def test_pieces_of_text(name: str, pieces: list[str]) -> None:
+def test_pre_tokenizer_splits_text(name: str, pieces: list[str]) -> None:
     text = "I'm there, 4201!\n\n  x"
     assert [piece for piece, _ in PRE_TOKENIZERS[name].pre_tokenize_str(text)] == pieces
 
 
-def test_pieces_are_those_of_transformers_own_tokenizer() -> None:
+def test_pre_tokenizer_matches_transformers() -> None:
     theirs = Qwen2Tokenizer(vocab={"a": 0, "<|endoftext|>": 1}, merges=[]).backend_tokenizer
     text = "Don't stop\u2014it's 12,345 caf\u00e9s!!\r\n\t x\u00a0y  \n z "
     expected = theirs.pre_tokenizer.pre_tokenize_str(text)
     assert PRE_TOKENIZERS["qwen2"].pre_tokenize_str(text) == expected
 
 
-def test_a_word_of_llama_3_that_is_a_token_needs_no_merges() -> None:
+def test_llama_3_encodes_a_known_word_without_merges() -> None:
     parts: dict[str, Any] = {"tokens": [*"abc", "bc", "abc"], "merges": ["b c"]}
     for name, tokens in (("llama-bpe", ["abc"]), ("qwen2", ["a", "bc"])):
         tokenizer = Tokenizer.from_str(ByteLevelBpe(**parts, pre_tokenizer=name).to_json())
         assert tokenizer.encode("abc").tokens == tokens
 
 
-def test_qwen_composes_letters() -> None:
+def test_qwen_normalizes_to_nfc() -> None:
     bpe = ByteLevelBpe(tokens=["Ã", "©", "e"], merges=[], pre_tokenizer="qwen2")
     assert Tokenizer.from_str(bpe.to_json()).encode("e\u0301").tokens == ["Ã", "©"]

@@ -1,4 +1,4 @@
-"""Heads of encoders: against transformers with random weights, and what their files say."""
+"""Encoder heads: parity with transformers on random weights, and metadata."""
 
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,12 @@ def theirs(model: Any, ids: torch.Tensor, name: str = "logits") -> torch.Tensor:
 
 
 def assert_valid_equal(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    """Of token outputs ``[batch, length, ...]``: padding may be anything."""
+    """Compares token outputs ``[batch, length, ...]``, ignoring padding."""
     valid = mask().bool()
     torch.testing.assert_close(actual[valid], expected[valid], rtol=0, atol=1e-4)
 
 
-def test_token_classifier(tmp_path: Path) -> None:
+def test_token_classifier_matches_transformers(tmp_path: Path) -> None:
     model = BertForTokenClassification(config(num_labels=5))
     checkpoint = load(model, tmp_path)
     ids = random_ids(3, 7)
@@ -59,7 +59,7 @@ def test_token_classifier(tmp_path: Path) -> None:
     assert checkpoint.labels == tuple(f"LABEL_{index}" for index in range(5))
 
 
-def test_question_answerer(tmp_path: Path) -> None:
+def test_question_answering_matches_transformers(tmp_path: Path) -> None:
     model = BertForQuestionAnswering(config())
     checkpoint = load(model, tmp_path)
     ids = random_ids(3, 7)
@@ -78,7 +78,9 @@ def test_question_answerer(tmp_path: Path) -> None:
         (BertForPreTraining, {}, "prediction_logits"),
     ],
 )
-def test_masked_language_model(tmp_path: Path, kind: Any, changes: Any, name: str) -> None:
+def test_masked_language_model_matches_transformers(
+    tmp_path: Path, kind: Any, changes: Any, name: str
+) -> None:
     model = kind(config(**changes))
     checkpoint = load(model, tmp_path)
     ids = random_ids(3, 7)
@@ -110,7 +112,7 @@ def test_masked_language_model(tmp_path: Path, kind: Any, changes: Any, name: st
         ),
     ],
 )
-def test_scores_are_what_the_problem_asks_for(
+def test_score_function_follows_the_problem_type(
     tmp_path: Path, num_labels: int, settings: dict[str, object], expected: ScoreFunction
 ) -> None:
     model = BertForSequenceClassification(config(num_labels=num_labels))
@@ -123,7 +125,7 @@ def test_scores_are_what_the_problem_asks_for(
     assert (Task.RERANK in checkpoint.tasks) == (num_labels == 1)
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_labels_and_mask_token_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="3 labels; question answering has two"):
         load(BertForQuestionAnswering(config(num_labels=3)), tmp_path / "a")
     folder = save(randomise(BertForMaskedLM(config())), tmp_path / "b")
@@ -144,7 +146,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_bundle_gives_an_output_for_each_token(
+def test_bundle_has_an_output_for_each_token(
     tmp_path: Path, model: Any, outputs: dict[str, object]
 ) -> None:
     """The export itself compares the graph with the eager module."""

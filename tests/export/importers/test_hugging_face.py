@@ -1,4 +1,4 @@
-"""A Hugging Face folder with something missing or damaged."""
+"""Hugging Face folders with missing or damaged files."""
 
 import json
 from pathlib import Path
@@ -30,17 +30,17 @@ def message_of(folder: Path, kind: type[ExportError]) -> str:
     return str(caught.value)
 
 
-def test_config_that_is_not_json(folder: Path) -> None:
+def test_invalid_json_is_reported(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": ')
     assert message_of(folder, SourceError).startswith("config.json: ")
 
 
-def test_config_that_is_not_an_object(folder: Path) -> None:
+def test_config_must_be_a_json_object(folder: Path) -> None:
     (folder / "config.json").write_text("[1]")
     assert message_of(folder, SourceError) == "config.json is not a JSON object"
 
 
-def test_no_weights(folder: Path) -> None:
+def test_missing_weights_are_reported(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert "neither model.safetensors nor model.safetensors.index" in message_of(
         folder, SourceError
@@ -48,37 +48,37 @@ def test_no_weights(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, 2000])
-def test_truncated_weights(folder: Path, size: int) -> None:
+def test_truncated_weights_are_reported(folder: Path, size: int) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
     assert message_of(folder, SourceError).startswith("model.safetensors: ")
 
 
-def test_no_tokenizer(folder: Path) -> None:
+def test_missing_tokenizer_is_reported(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     message = message_of(folder, UnsupportedError)
     assert "no tokenizer; supported: tokenizer.json, a SentencePiece" in message
 
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
-def test_shards_outside_the_folder(folder: Path, name: str) -> None:
+def test_shards_outside_the_folder_are_rejected(folder: Path, name: str) -> None:
     index = {"weight_map": {"lm_head.weight": name}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert name in message_of(folder, SourceError)
 
 
-def test_a_missing_shard_is_named(folder: Path) -> None:
+def test_missing_shard_is_named(folder: Path) -> None:
     index = {"weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "model-00002-of-00002.safetensors" in message_of(folder, SourceError)
 
 
-def test_a_tokenizer_that_cannot_be_read(folder: Path) -> None:
+def test_invalid_tokenizer_is_reported(folder: Path) -> None:
     (folder / "tokenizer.json").write_text('{"model": {"type": "nonsense"}}')
     assert "the tokenizer cannot be read" in message_of(folder, SourceError)
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model(folder: Path) -> None:
+def test_tokenizer_larger_than_the_model_is_rejected(folder: Path) -> None:
     path = folder / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.add_tokens(["surplus"])

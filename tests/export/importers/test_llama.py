@@ -1,4 +1,4 @@
-"""Llama from a Hugging Face folder: against transformers, and what is refused."""
+"""Llama from a Hugging Face folder: parity with transformers, and errors."""
 
 import json
 from pathlib import Path
@@ -60,12 +60,12 @@ def assert_equal_logits(model: Any, folder: Path) -> None:
     ],
     ids=["grouped", "tied", "multi-query", "multi-head", "head size", "biases", "rotary base"],
 )
-def test_logits_are_those_of_transformers(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_logits_match_transformers(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = llama(**changes)
     assert_equal_logits(model, save(model, tmp_path))
 
 
-def test_the_rotary_base_of_older_configurations(tmp_path: Path) -> None:
+def test_rope_theta_of_older_configurations_is_read(tmp_path: Path) -> None:
     model = llama(rope_parameters={"rope_type": "default", "rope_theta": 1e5})
     save(model, tmp_path)
     edit_json(tmp_path / "config.json", rope_parameters=None, rope_theta=100000, rope_scaling=None)
@@ -73,7 +73,7 @@ def test_the_rotary_base_of_older_configurations(tmp_path: Path) -> None:
     assert_equal_logits(model, tmp_path)
 
 
-def test_sharded_weights(tmp_path: Path) -> None:
+def test_sharded_weights_are_loaded(tmp_path: Path) -> None:
     model = llama()
     save(model, tmp_path, max_shard_size="60KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
@@ -87,7 +87,7 @@ def test_half_precision_becomes_fp32(tmp_path: Path, dtype: torch.dtype) -> None
     assert_equal_logits(LlamaForCausalLM.from_pretrained(tmp_path, **options), tmp_path)
 
 
-def test_tokens_template_and_task(tmp_path: Path) -> None:
+def test_special_tokens_chat_template_and_task(tmp_path: Path) -> None:
     save(llama(bos_token_id=2), tmp_path)
     edit_json(tmp_path / "generation_config.json", eos_token_id=[3, 5])
     edit_json(tmp_path / "tokenizer_config.json", chat_template="{{ messages[0].content }}")
@@ -100,7 +100,7 @@ def test_tokens_template_and_task(tmp_path: Path) -> None:
     assert load_checkpoint(str(tmp_path)).chat_template == "{{ bos_token }}"
 
 
-def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
+def test_default_chat_template_is_selected(tmp_path: Path) -> None:
     save(llama(), tmp_path)
     templates = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
     edit_json(tmp_path / "tokenizer_config.json", chat_template=templates)
@@ -117,7 +117,7 @@ def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: "),
     ],
 )
-def test_what_is_not_supported_is_refused(
+def test_unsupported_configuration_is_rejected(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     save(llama(), tmp_path)
@@ -139,7 +139,7 @@ def test_what_is_not_supported_is_refused(
         ({"eos_token_id": -1}, "eos_token_id is not an id"),
     ],
 )
-def test_a_damaged_configuration_names_the_field(
+def test_invalid_configuration_error_names_the_field(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     save(llama(), tmp_path)
@@ -163,7 +163,7 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
     )
 
 
-def test_weights_that_cannot_be_packed_are_named(tmp_path: Path) -> None:
+def test_qkv_weights_of_the_wrong_shape_are_named(tmp_path: Path) -> None:
     save(llama(), tmp_path)
     name = "model.layers.1.self_attn.v_proj.weight"
     edit_weights(tmp_path, remove=(name,), add=(name,))

@@ -1,4 +1,4 @@
-"""Llama from GGUF: files written by the gguf package, against transformers' own model."""
+"""Llama from GGUF files written by the gguf package, against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from export.sources import load_checkpoint
 from tests.export.importers.support import logits, random_ids, randomise
 
 NUM_HEADS, NUM_KV_HEADS = 4, 2
-# Of a byte-level vocabulary: "Ġ" stands for a space.
+# A byte-level vocabulary: "Ġ" stands for a space.
 TOKENS = ["<unk>", "<s>", "</s>", "<tool>", *"abcdefghijklmnopqrstuvwxyz0123456789", "Ġ", "ab"]
 MERGES = ["a b"]
 NAMES = {
@@ -71,7 +71,7 @@ def write(
     tensors: dict[str, np.ndarray] | None = None,
     **values: Any,
 ) -> Path:
-    """``model`` as llama.cpp would convert it; ``values`` replace metadata, "__" being "."."""
+    """Writes ``model`` as llama.cpp would. ``values`` override metadata; "__" stands for "."."""
     writer = gguf.GGUFWriter(path, family)
     metadata: dict[str, Any] = {
         "general.license": "apache-2.0",
@@ -128,7 +128,7 @@ def add_tensor(
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_logits_are_those_of_the_model_that_was_converted(tmp_path: Path, tied: bool) -> None:
+def test_logits_match_the_original_model(tmp_path: Path, tied: bool) -> None:
     model = llama(tied=tied)
     checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", model)))
     ids = random_ids(3, 19) % len(TOKENS)
@@ -148,7 +148,7 @@ def test_quantized_weights_are_dequantized(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(actual.numpy(), expected.T)
 
 
-def test_metadata(tmp_path: Path) -> None:
+def test_metadata_is_imported(tmp_path: Path) -> None:
     path = write(tmp_path / "Tiny.Q4.gguf", llama(), tokenizer__ggml__eot_token_id=3)
     checkpoint = load_checkpoint(str(path))
     assert checkpoint.name == "tiny.q4"
@@ -159,7 +159,7 @@ def test_metadata(tmp_path: Path) -> None:
     assert checkpoint.special_tokens.bos == 1
 
 
-def test_a_folder_with_one_gguf_file(tmp_path: Path) -> None:
+def test_folder_must_have_one_gguf_file(tmp_path: Path) -> None:
     write(tmp_path / "one.gguf", llama())
     assert load_checkpoint(str(tmp_path)).name == "one"
     write(tmp_path / "two.gguf", llama())
@@ -167,7 +167,7 @@ def test_a_folder_with_one_gguf_file(tmp_path: Path) -> None:
         load_checkpoint(str(tmp_path))
 
 
-def test_the_tokenizer_merges_splits_digits_and_finds_special_tokens(tmp_path: Path) -> None:
+def test_tokenizer_merges_splits_digits_and_parses_special_tokens(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", llama())))
     tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
     encoding = tokenizer.encode("<s>abc 42<tool></s>")
@@ -176,7 +176,7 @@ def test_the_tokenizer_merges_splits_digits_and_finds_special_tokens(tmp_path: P
     assert tokenizer.decode(encoding.ids, skip_special_tokens=False) == "<s>abc 42<tool></s>"
 
 
-def test_bos_is_prepended_if_the_file_says_so(tmp_path: Path) -> None:
+def test_add_bos_token_prepends_bos(tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", llama(), tokenizer__ggml__add_bos_token=True)
     tokenizer = Tokenizer.from_str(load_checkpoint(str(path)).tokenizer_json)
     assert tokenizer.encode("ab").tokens == ["<s>", "ab"]
@@ -220,7 +220,7 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
         ({"tokenizer__ggml__token_type": [1]}, SourceError, "1 token types for"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_unsupported_or_invalid_metadata_is_rejected(
     tmp_path: Path, values: dict[str, Any], kind: type[ExportError], message: str
 ) -> None:
     path = write(tmp_path / "model.gguf", llama(), **values)
@@ -229,7 +229,7 @@ def test_what_does_not_fit_is_refused(
     assert message in str(caught.value)
 
 
-def test_factors_of_frequencies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_rope_frequency_factors_of_the_wrong_size_are_rejected(tmp_path: Path) -> None:
     extra = {"rope_freqs.weight": np.ones(7, np.float32)}
     path = write(tmp_path / "model.gguf", llama(), tensors=extra)
     with pytest.raises(SourceError, match=r"rope_freqs.weight does not fit"):

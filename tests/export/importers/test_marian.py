@@ -1,4 +1,4 @@
-"""Marian: random models in files, against the reference in ``tests.reference.marian``."""
+"""Marian import: random model files against the reference in ``tests.reference.marian``."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ SOURCE, TARGET = [5, 9, 33, 12, 7, 0], [8, 44, 3, 59, 21, 6, 17]
 def write(
     folder: Path, config: dict[str, object], tensors: Tensors | None = None, **options: bool
 ) -> Path:
-    """A folder with a model and its vocabulary; the path of the model."""
+    """Writes a model and its vocabulary to ``folder``. Returns the model's path."""
     train_vocabulary(folder / "vocabulary.spm")
     tensors = tensors or random_tensors(config)
     return write_binary(folder / "model.bin", tensors, config, **options)
@@ -41,7 +41,7 @@ def write(
 
 @torch.no_grad()
 def logits(checkpoint: Checkpoint) -> torch.Tensor:
-    """After the start and each of ``TARGET``: ``[1 + len(TARGET), vocabulary + 1]``."""
+    """Logits ``[1 + len(TARGET), vocabulary + 1]``, after the start and each of ``TARGET``."""
     model, start = eager(checkpoint), checkpoint.special_tokens.decoder_start
     lengths = torch.tensor([len(SOURCE)])
     states = model.cross_attention_kv(model.encode(torch.tensor([SOURCE]), lengths))
@@ -65,17 +65,17 @@ def split_embedding() -> Tensors:
 
 @pytest.mark.parametrize("config", [CONFIG, SSRU], ids=["self-attention", "ssru"])
 @pytest.mark.parametrize("quantize", [False, True], ids=["fp32", "int8"])
-def test_logits_are_the_references(
+def test_logits_match_the_reference(
     tmp_path: Path, config: dict[str, object], quantize: bool
 ) -> None:
     assert_equal_logits(write(tmp_path, config, quantize=quantize))
 
 
-def test_swish(tmp_path: Path) -> None:
+def test_swish_matches_the_reference(tmp_path: Path) -> None:
     assert_equal_logits(write(tmp_path, {**CONFIG, "transformer-ffn-activation": "swish"}))
 
 
-def test_embeddings_of_two_names_and_an_output_of_its_own(tmp_path: Path) -> None:
+def test_two_embedding_names_with_an_untied_output(tmp_path: Path) -> None:
     tensors = split_embedding()
     output = np.random.default_rng(1).normal(0, 0.3, tensors["encoder_Wemb"].T.shape)
     tensors["decoder_ff_logit_out_W"] = output.astype(np.float32)
@@ -84,18 +84,18 @@ def test_embeddings_of_two_names_and_an_output_of_its_own(tmp_path: Path) -> Non
     assert not load_checkpoint(str(path)).config.head.tied
 
 
-def test_embeddings_of_two_names_and_a_tied_output(tmp_path: Path) -> None:
+def test_two_embedding_names_with_a_tied_output(tmp_path: Path) -> None:
     assert_equal_logits(write(tmp_path, {**UNTIED, "tied-embeddings": True}, split_embedding()))
 
 
-def test_no_output_bias(tmp_path: Path) -> None:
+def test_model_without_output_bias_matches_the_reference(tmp_path: Path) -> None:
     config = {**CONFIG, "output-omit-bias": True}
     tensors = random_tensors(config)
     del tensors["decoder_ff_logit_out_b"]
     assert_equal_logits(write(tmp_path, config, tensors))
 
 
-def test_tokens_and_languages(tmp_path: Path) -> None:
+def test_special_tokens_and_languages(tmp_path: Path) -> None:
     folder = tmp_path / "students"
     folder.mkdir()
     write(folder, SSRU)
@@ -112,7 +112,7 @@ def test_tokens_and_languages(tmp_path: Path) -> None:
     assert not checkpoint.weights["embedding.tokens.weight"][start].any()
 
 
-def test_the_decoder_configuration_names_files_and_the_length_factor(tmp_path: Path) -> None:
+def test_decoder_yml_selects_files_and_length_factor(tmp_path: Path) -> None:
     write(tmp_path, CONFIG).rename(tmp_path / "best.bin")
     write_binary(tmp_path / "other.bin", random_tensors(SSRU), SSRU)
     with pytest.raises(SourceError, match=r"several or no Marian models, \['best.bin', 'other"):
@@ -126,7 +126,7 @@ def test_the_decoder_configuration_names_files_and_the_length_factor(tmp_path: P
     assert checkpoint.config.decoder == load_checkpoint(str(tmp_path / "best.bin")).config.decoder
 
 
-def test_the_decoder_configuration_cannot_point_outside(tmp_path: Path) -> None:
+def test_decoder_yml_cannot_leave_the_folder(tmp_path: Path) -> None:
     write(tmp_path, CONFIG)
     values = {"models": ["../model.bin"], "vocabs": ["vocabulary.spm"]}
     (tmp_path / "decoder.yml").write_text(yaml.safe_dump(values))
@@ -177,7 +177,7 @@ def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
         ({"dim-emb": 16}, WeightsError, "wrong shape: embedding.tokens.weight"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_unsupported_or_invalid_configuration_is_rejected(
     tmp_path: Path, changes: dict[str, object], kind: type[ExportError], message: str
 ) -> None:
     path = write(tmp_path, {**CONFIG, **changes}, random_tensors(CONFIG))
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_refused(
     assert message in str(caught.value)
 
 
-def test_separate_vocabularies_and_embeddings_are_refused(tmp_path: Path) -> None:
+def test_separate_vocabularies_and_embeddings_are_rejected(tmp_path: Path) -> None:
     tensors = split_embedding()
     tensors["decoder_Wemb"] = tensors["decoder_Wemb"] + 1
     path = write(tmp_path, {**UNTIED, "tied-embeddings": True}, tensors)
@@ -197,7 +197,7 @@ def test_separate_vocabularies_and_embeddings_are_refused(tmp_path: Path) -> Non
         load_checkpoint(str(path))
 
 
-def test_no_vocabulary(tmp_path: Path) -> None:
+def test_missing_vocabulary_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path, CONFIG)
     (tmp_path / "vocabulary.spm").unlink()
     with pytest.raises(SourceError, match="no SentencePiece vocabulary"):

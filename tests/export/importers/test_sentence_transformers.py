@@ -1,4 +1,4 @@
-"""Embeddings as the files of sentence-transformers say."""
+"""Pooling, dense layers, prompts and limits from sentence-transformers files."""
 
 import json
 from pathlib import Path
@@ -82,7 +82,7 @@ def add_dense(folder: Path, name: str, size: int, *, bias: bool, activation: str
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_poolings(tmp_path: Path, mode: str) -> None:
+def test_pooling_matches_the_reference(tmp_path: Path, mode: str) -> None:
     model = randomise(BertModel(config()))
     save(model, tmp_path)
     flags = {f"pooling_mode_{name}": name == mode for name in MODES}
@@ -94,7 +94,7 @@ def test_poolings(tmp_path: Path, mode: str) -> None:
     assert checkpoint.config.head.pooling == MODES[mode]
 
 
-def test_dense_maps_prompts_and_limits(tmp_path: Path) -> None:
+def test_dense_layers_prompts_and_limits_are_imported(tmp_path: Path) -> None:
     source = tmp_path / "source"
     model = randomise(BertModel(config(num_attention_heads=6)))
     save(model, source)
@@ -128,7 +128,7 @@ def test_dense_maps_prompts_and_limits(tmp_path: Path) -> None:
     assert read_parity(path).max_absolute_error < 1e-4
 
 
-def test_the_files_count_more_than_the_class(tmp_path: Path) -> None:
+def test_modules_json_overrides_the_architecture(tmp_path: Path) -> None:
     model = randomise(BertModel(config()))
     save(model, tmp_path)
     add_modules(tmp_path, "Transformer", "Pooling", pooling_mode=["mean"])
@@ -173,14 +173,14 @@ def _dense_with_residual(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_supported_is_refused(tmp_path: Path, prepare: Any, message: str) -> None:
+def test_unsupported_configuration_is_rejected(tmp_path: Path, prepare: Any, message: str) -> None:
     save(randomise(BertModel(config())), tmp_path)
     prepare(tmp_path)
     with pytest.raises(UnsupportedError, match=message):
         load_checkpoint(str(tmp_path))
 
 
-def test_damaged_files_are_named(tmp_path: Path) -> None:
+def test_missing_module_files_are_named(tmp_path: Path) -> None:
     save(randomise(BertForMaskedLM(config())), tmp_path)
     add_modules(tmp_path, "Transformer", "Pooling", pooling_mode="mean")
     (tmp_path / "1_Pooling" / "config.json").unlink()

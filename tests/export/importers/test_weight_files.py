@@ -1,4 +1,4 @@
-"""The ways in which weights lie on a disk: precisions, shards, tied matrices, pickles."""
+"""Weight files: precisions, shards, tied matrices, pickles."""
 
 import shlex
 import subprocess
@@ -27,7 +27,7 @@ def folder(model: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_of_sixteen_bits(model: Any, folder: Path, dtype: torch.dtype) -> None:
+def test_16_bit_weights_become_fp32(model: Any, folder: Path, dtype: torch.dtype) -> None:
     path = folder / "model.safetensors"
     save_file({name: weight.to(dtype) for name, weight in load_file(path).items()}, path)
     rounded = llama(num_hidden_layers=1)
@@ -36,7 +36,7 @@ def test_weights_of_sixteen_bits(model: Any, folder: Path, dtype: torch.dtype) -
     assert all(w.dtype == torch.float32 for w in load_checkpoint(str(folder)).weights.values())
 
 
-def test_a_tied_matrix_may_be_saved_twice_or_once(tmp_path: Path) -> None:
+def test_tied_matrix_may_be_saved_once_or_twice(tmp_path: Path) -> None:
     tied = llama(num_hidden_layers=1, tie_word_embeddings=True)
     folder = save(tied, tmp_path)
     path = folder / "model.safetensors"
@@ -47,7 +47,7 @@ def test_a_tied_matrix_may_be_saved_twice_or_once(tmp_path: Path) -> None:
     assert_equal_logits(tied, folder)
 
 
-def test_an_output_matrix_that_is_missing_and_not_tied_is_named(folder: Path) -> None:
+def test_missing_untied_output_matrix_is_named(folder: Path) -> None:
     path = folder / "model.safetensors"
     weights = load_file(path)
     del weights["lm_head.weight"]
@@ -56,7 +56,7 @@ def test_an_output_matrix_that_is_missing_and_not_tied_is_named(folder: Path) ->
         load_checkpoint(str(folder))
 
 
-def test_a_shard_that_is_missing_is_named(model: Any, tmp_path: Path) -> None:
+def test_missing_shard_is_named(model: Any, tmp_path: Path) -> None:
     folder = save(model, tmp_path, max_shard_size="40KB")
     shards = sorted(folder.glob("model-*.safetensors"))
     assert len(shards) > 2
@@ -66,7 +66,7 @@ def test_a_shard_that_is_missing_is_named(model: Any, tmp_path: Path) -> None:
         load_checkpoint(str(folder))
 
 
-def test_a_name_in_two_shards(model: Any, tmp_path: Path) -> None:
+def test_weight_in_two_shards_is_rejected(model: Any, tmp_path: Path) -> None:
     folder = save(model, tmp_path, max_shard_size="40KB")
     first, second, *_ = sorted(folder.glob("model-*.safetensors"))
     save_file({**load_file(second), **load_file(first)}, second)
@@ -74,8 +74,8 @@ def test_a_name_in_two_shards(model: Any, tmp_path: Path) -> None:
         load_checkpoint(str(folder))
 
 
-def pickled(folder: Path, num_shards: int) -> list[Path]:
-    """Turns the weights of ``folder`` into what older versions of transformers saved."""
+def save_as_pickles(folder: Path, num_shards: int) -> list[Path]:
+    """Converts the weights of ``folder`` to pickles, as older transformers versions saved them."""
     path = folder / "model.safetensors"
     weights = list(load_file(path).items())
     path.unlink()
@@ -87,8 +87,8 @@ def pickled(folder: Path, num_shards: int) -> list[Path]:
     return paths
 
 
-def refused(source: Path) -> str:
-    """The message of the refusal; its last line is a command."""
+def rejection_message(source: Path) -> str:
+    """The error message for a pickle; its last line is a conversion command."""
     with pytest.raises(UnsupportedError, match="can run code when it is loaded") as caught:
         load_checkpoint(str(source))
     return str(caught.value)
@@ -100,33 +100,33 @@ def run(command: str) -> None:
     subprocess.run([sys.executable, *arguments], check=True, timeout=120)
 
 
-def test_the_command_in_the_refusal_converts_a_folder(model: Any, folder: Path) -> None:
-    pickled(folder, 3)
-    run(refused(folder).splitlines()[-1])
+def test_suggested_command_converts_a_folder(model: Any, folder: Path) -> None:
+    save_as_pickles(folder, 3)
+    run(rejection_message(folder).splitlines()[-1])
     assert_equal_logits(model, folder)
 
 
-def test_the_command_in_the_refusal_converts_a_file(model: Any, folder: Path) -> None:
-    (path,) = pickled(folder, 1)
+def test_suggested_command_converts_a_file(model: Any, folder: Path) -> None:
+    (path,) = save_as_pickles(folder, 1)
     path = path.rename(folder / "weights.pt")
-    run(refused(path).splitlines()[-1])
+    run(rejection_message(path).splitlines()[-1])
     assert set(load_file(folder / "weights.safetensors")) == set(model.state_dict())
 
 
-def test_a_pickle_of_before_the_zip_format(folder: Path) -> None:
+def test_legacy_pickle_format_is_rejected(folder: Path) -> None:
     path = folder / "model.safetensors"
     torch.save(load_file(path), folder / "old.pth", _use_new_zipfile_serialization=False)
     path.unlink()
-    assert "old.pth" in refused(folder)
-    assert "old.pth" in refused(folder / "old.pth")
+    assert "old.pth" in rejection_message(folder)
+    assert "old.pth" in rejection_message(folder / "old.pth")
 
 
-def test_a_pickle_beside_safetensors_is_left_alone(model: Any, folder: Path) -> None:
+def test_pickle_beside_safetensors_is_ignored(model: Any, folder: Path) -> None:
     torch.save({}, folder / "optimizer.pt")
     assert_equal_logits(model, folder)
 
 
-def test_a_configuration_that_says_nothing_of_tying(model: Any, folder: Path) -> None:
+def test_tie_word_embeddings_may_be_missing(model: Any, folder: Path) -> None:
     edit_json(folder / "config.json", tie_word_embeddings=None)
     ids = random_ids(1, 5)
     with torch.no_grad():

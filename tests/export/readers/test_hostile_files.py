@@ -1,4 +1,4 @@
-"""Damaged and hostile files end in a typed error: no crash, no huge allocation, no other error."""
+"""Damaged and hostile files raise a typed error, without crashes or huge allocations."""
 
 import struct
 from collections.abc import Callable
@@ -33,49 +33,49 @@ def make_marian(path: Path) -> Path:
     return write_binary(path, random_tensors(CONFIG), CONFIG, quantize=True)
 
 
-# How to make a file, how to read it, and where its descriptions end and its data begins.
+# By format: writer, reader, and the size of the header in bytes.
 KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], None], int]] = {
     "gguf": (make_gguf, read_all_of_gguf, 3_000),
     "marian": (make_marian, read_all_of_marian, 7_000),
 }
-PARAMETERS = pytest.mark.parametrize(("make", "read", "head"), KINDS.values(), ids=KINDS)
+PARAMETERS = pytest.mark.parametrize(("make", "read", "header_bytes"), KINDS.values(), ids=KINDS)
 
 
 @PARAMETERS
-def test_every_truncation_is_noticed(
-    tmp_path: Path, make: Callable[[Path], Path], read: Callable[[Path], None], head: int
+def test_truncated_file_is_rejected(
+    tmp_path: Path, make: Callable[[Path], Path], read: Callable[[Path], None], header_bytes: int
 ) -> None:
     path = make(tmp_path / "model")
-    whole = path.read_bytes()
+    content = path.read_bytes()
     read(path)
-    for size in [*range(0, head, 97), head, len(whole) // 2, len(whole) - 200]:
-        path.write_bytes(whole[:size])
+    for size in [*range(0, header_bytes, 97), header_bytes, len(content) // 2, len(content) - 200]:
+        path.write_bytes(content[:size])
         with pytest.raises(SourceError):
             read(path)
 
 
 @PARAMETERS
 @pytest.mark.parametrize("value", HUGE)
-def test_huge_numbers_anywhere_do_no_harm(
+def test_huge_numbers_in_the_header_are_handled(
     tmp_path: Path,
     make: Callable[[Path], Path],
     read: Callable[[Path], None],
-    head: int,
+    header_bytes: int,
     value: int,
 ) -> None:
     path = make(tmp_path / "model")
-    whole = path.read_bytes()
-    num_refused = 0
-    for offset in range(4, head, 36):
-        path.write_bytes(whole[:offset] + struct.pack("<Q", value) + whole[offset + 8 :])
+    content = path.read_bytes()
+    num_rejected = 0
+    for offset in range(4, header_bytes, 36):
+        path.write_bytes(content[:offset] + struct.pack("<Q", value) + content[offset + 8 :])
         try:
             read(path)
         except ExportError:
-            num_refused += 1
-    assert num_refused > head // 36 // 3
+            num_rejected += 1
+    assert num_rejected > header_bytes // 36 // 3
 
 
-def test_marian_names_what_is_wrong(tmp_path: Path) -> None:
+def test_marian_errors_name_the_cause(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(struct.pack("<QQ", 1, 2**60))
     with pytest.raises(SourceError, match=r"model.bin: 1152921504606846976 tensors cannot fit"):
@@ -91,7 +91,7 @@ def test_marian_names_what_is_wrong(tmp_path: Path) -> None:
         read_marian(path)
 
 
-def test_gguf_names_what_is_wrong(tmp_path: Path) -> None:
+def test_gguf_errors_name_the_cause(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     for content, message in (
         (b"GGUF" + struct.pack("<IQQ", 3, 2**50, 0), "tensors cannot fit"),

@@ -1,4 +1,4 @@
-"""Weights out of ONNX graphs: what ONNX Runtime computes with them is what was read."""
+"""Weights read from ONNX graphs match what ONNX Runtime computes with them."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ INPUTS, OUTPUTS = 80, 24
 
 
 def graph(path: Path, *, bits: int, symmetric: bool) -> Path:
-    """``x W`` as a module ``encoder.layer.0.dense`` has it, with quantized weights."""
+    """Writes the graph of a linear layer ``encoder.layer.0.dense`` with quantized weights."""
     weight = np.random.default_rng(0).normal(size=(INPUTS, OUTPUTS)).astype(np.float32)
     name, bias = "/encoder/layer.0/dense", "encoder.layer.0.dense.bias"
     nodes = [
@@ -49,7 +49,9 @@ def graph(path: Path, *, bits: int, symmetric: bool) -> Path:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_matrices_in_blocks(tmp_path: Path, bits: int, symmetric: bool) -> None:
+def test_block_quantized_matrices_match_onnxruntime(
+    tmp_path: Path, bits: int, symmetric: bool
+) -> None:
     path = graph(tmp_path / "model.onnx", bits=bits, symmetric=symmetric)
     weights = OnnxWeights(path)
     assert set(weights) == {"encoder.layer.0.dense.weight", "encoder.layer.0.dense.bias"}
@@ -59,7 +61,7 @@ def test_matrices_in_blocks(tmp_path: Path, bits: int, symmetric: bool) -> None:
     np.testing.assert_allclose(weight.T + bias, expected, rtol=0, atol=1e-6)
 
 
-def test_the_default_tagger_is_what_its_own_graph_computes() -> None:
+def test_default_tagger_matches_its_original_graph() -> None:
     checkpoint = load_checkpoint("pii")
     folder = DEFAULT_SOURCES["pii"].locate()
     session = onnxruntime.InferenceSession(
@@ -80,7 +82,7 @@ def test_the_default_tagger_is_what_its_own_graph_computes() -> None:
         np.testing.assert_allclose(ours.numpy(), expected, rtol=0, atol=1e-4)
 
 
-def test_damaged_graphs_are_refused(tmp_path: Path) -> None:
+def test_damaged_graphs_are_rejected(tmp_path: Path) -> None:
     path = graph(tmp_path / "model.onnx", bits=4, symmetric=True)
     model = onnx.load(str(path))
     (tensor,) = (x for x in model.graph.initializer if list(x.dims) == [OUTPUTS, 3, 16])
