@@ -13,6 +13,7 @@ SLOW = (
     "client/test_default_models.py",
     "container",
     "defaults",
+    "export/importers/test_defaults.py",
     "export/test_large.py",
     "families",
     "loadtest/test_compare_servers.py",
