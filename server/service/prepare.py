@@ -130,6 +130,8 @@ async def job_template(
     logits = checks.checked_logits_options(request.logits, vocabulary_size)
     checks.check_stopping(stopping, logits.min_new_tokens)
     checks.check_priority(request.priority)
+    logprobs = checks.logprob_options(request.response, beams)
+    eos = checks.end_tokens(stopping, model.manifest.special_tokens.eos, vocabulary_size)
     return JobTemplate(
         model=model,
         sampling=sampling,
@@ -138,9 +140,9 @@ async def job_template(
         num_outputs=num_outputs,
         alternatives=decoding.alternatives and num_outputs > 1,
         constraint=await _constraint(request, model, context, caller),
-        logprobs=checks.logprob_options(request.response, beams),
+        logprobs=logprobs,
         max_new_tokens=stopping.max_new_tokens,
-        eos=checks.end_tokens(stopping, model.manifest.special_tokens.eos, vocabulary_size),
+        eos=eos,
         priority=request.priority,
         deadline=caller.deadline,
         finish_by=finish_by(stopping, started, caller.deadline),

@@ -5,7 +5,8 @@
 Engine: ``python -m server.bench`` of both checkouts run the same work alternately. Server: both
 checkouts serve, and this one's ``python -m loadtest run`` loads them alternately; the idle one
 takes no processor time. The figures are medians of the rounds and their ratio, this checkout over
-the base: above 1 is faster.
+the base: above 1 is faster. Where a process's memory lies changes its speed by some percent, so
+engines are restarted ``--restarts`` times and the ratio is the median of the pairs' ratios.
 """
 
 import itertools
@@ -115,9 +116,7 @@ def _load(target: str, task: str, model: str, clients: int, seconds: float, seed
     return float(figures[key])
 
 
-def _alternate(
-    name: str, rounds: int, measures: Sequence[Callable[[int], float]]
-) -> dict[str, Any]:
+def _alternate(rounds: int, measures: Sequence[Callable[[int], float]]) -> dict[str, float]:
     """Runs both measurements in each round, in alternating order. The first round is a warm-up."""
     values: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
@@ -128,8 +127,19 @@ def _alternate(
                 values[side].append(value)
     base, this = (median(side_values) for side_values in values)
     ratio = median(b / a for a, b in zip(*values, strict=True))
-    print(f"{name:24} {base:10.2f} {this:10.2f}  {ratio:.3f}", flush=True)
-    return {"base": base, "this": this, "ratio": ratio, "rounds": rounds}
+    return {"base": base, "this": this, "ratio": ratio}
+
+
+def _summary(name: str, rounds: int, pairs: list[dict[str, float]]) -> dict[str, Any]:
+    """Prints one line and returns the medians of all pairs of processes."""
+    result = {key: median(pair[key] for pair in pairs) for key in ("base", "this", "ratio")}
+    ratios = sorted(pair["ratio"] for pair in pairs)
+    print(
+        f"{name:24} {result['base']:10.2f} {result['this']:10.2f}  {result['ratio']:.3f}"
+        f"  ({ratios[0]:.3f} to {ratios[-1]:.3f})",
+        flush=True,
+    )
+    return {**result, "rounds": rounds, "pairs": ratios}
 
 
 def _inputs(rows: int, tokens: int, seed: int) -> list[list[int]]:
@@ -142,24 +152,37 @@ def _newest(bundles: Path, name: str) -> Path:
     return max((bundles / name).iterdir(), key=lambda path: path.name)
 
 
-def measure_engine(checkouts: tuple[Path, Path], bundles: Path, rounds: int) -> dict[str, Any]:
-    """Throughput of both engines."""
+def measure_engine(
+    checkouts: tuple[Path, Path], bundles: Path, rounds: int, restarts: int, only: str
+) -> dict[str, Any]:
+    """Throughput of both engines, in workloads whose name contains ``only``."""
     results: dict[str, Any] = {}
-    for bundle, names in itertools.groupby(
-        ENGINE_WORKLOADS, key=lambda name: ENGINE_WORKLOADS[name][0]
-    ):
-        engines = tuple(Engine(path, _newest(bundles, bundle)) for path in checkouts)
+    selected = [name for name in ENGINE_WORKLOADS if only in name]
+    for bundle, group in itertools.groupby(selected, key=lambda name: ENGINE_WORKLOADS[name][0]):
+        names = list(group)
+        pairs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+        for restart in range(restarts):
+            with ExitStack() as stack:
+                engines = [
+                    Engine(path, _newest(bundles, bundle))
+                    for path in (checkouts if restart % 2 else reversed(checkouts))
+                ]
+                for engine in engines:
+                    stack.callback(engine.close)
+                if restart % 2 == 0:
+                    engines.reverse()
+                for name in names:
+                    rates = [partial(_engine_rate, name, engine) for engine in engines]
+                    pairs[name].append(_alternate(rounds, rates))
         for name in names:
-            _, count, tokens, new = ENGINE_WORKLOADS[name]
-
-            def rate(engine: Engine, number: int) -> float:
-                seconds = engine.seconds(_inputs(count, tokens, number), new)  # noqa: B023
-                return count * max(new, 1) / seconds  # noqa: B023
-
-            results[name] = _alternate(name, rounds, [partial(rate, engine) for engine in engines])
-        for engine in engines:
-            engine.close()
+            results[name] = _summary(name, rounds, pairs[name])
     return results
+
+
+def _engine_rate(name: str, engine: Engine, number: int) -> float:
+    """Output tokens per second, or inputs per second of an encoder."""
+    _, count, tokens, new = ENGINE_WORKLOADS[name]
+    return count * max(new, 1) / engine.seconds(_inputs(count, tokens, number), new)
 
 
 def measure_server(
@@ -174,7 +197,8 @@ def measure_server(
             def rate(target: str, number: int) -> float:
                 return _load(target, task, model, clients, seconds, number)  # noqa: B023
 
-            results[name] = _alternate(name, rounds, [partial(rate, target) for target in targets])
+            pair = _alternate(rounds, [partial(rate, target) for target in targets])
+            results[name] = _summary(name, rounds, [pair])
     return results
 
 
@@ -183,14 +207,16 @@ def main(
     bundles: Annotated[Path, typer.Option(help="Bundles that both can serve.")] = Path("bundles"),
     report: Annotated[Path | None, typer.Option("--json", help="Output file.")] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 7,
+    restarts: Annotated[int, typer.Option(min=1, help="Pairs of engine processes.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="Duration of each load test.")] = 4.0,
     level: Annotated[str, typer.Option(help="engine, server or both.")] = "both",
+    only: Annotated[str, typer.Option(help="Engine workloads whose name contains this.")] = "",
 ) -> None:
     """Prints and writes medians of the base, of this checkout, and their ratio."""
     checkouts, bundles = (base.resolve(), ROOT), bundles.resolve()
     figures: dict[str, Any] = {}
     if level in {"engine", "both"}:
-        figures["engine"] = measure_engine(checkouts, bundles, rounds)
+        figures["engine"] = measure_engine(checkouts, bundles, rounds, restarts, only)
     if level in {"server", "both"}:
         figures["server"] = measure_server(checkouts, bundles, rounds, seconds)
     if report is not None:
