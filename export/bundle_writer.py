@@ -29,7 +29,7 @@ from export.parity import compare_fp32, min_cosine, parity_record
 from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
 from export.quantize import NO_SMOOTHING
-from export.recipes import RECIPES, Recipe
+from export.recipes import recipe_for
 from export.signatures import Signatures
 from export.smooth_quant import residual_smoothing_factors, smooth_activations
 from model.bundle import (
@@ -127,10 +127,6 @@ class _Target:
     device: Device
     kv_cache: KvCache
 
-    @property
-    def recipe(self) -> Recipe:
-        return RECIPES[self.precision, self.device]
-
 
 def _write_graphs(
     checkpoint: Checkpoint,
@@ -140,7 +136,7 @@ def _write_graphs(
     progress: ProgressCallback,
 ) -> tuple[Signatures, Parity]:
     """Writes the graphs of ``target`` into ``directory`` and checks them."""
-    recipe = target.recipe
+    recipe = recipe_for(target.precision, target.device, checkpoint.config.kind)
     progress("smooth activations" if recipe.smoothed else "trace the graphs")
     smoothed, smoothing_factors = dict(weights), NO_SMOOTHING
     if recipe.smoothed:

@@ -12,6 +12,10 @@ namespace int8_matmul::SIMD {
 Quantize quantize;
 Multiply multiply;
 }
+namespace block_matmul::SIMD {
+Quantize quantize;
+Multiply multiply;
+}
 namespace attention::SIMD {
 WriteCache write_cache;
 Attend attend;
@@ -34,6 +38,8 @@ const KernelTable kernel_table{
     .int8_quantize = int8_matmul::SIMD::quantize,
     .int8_multiply = int8_matmul::SIMD::multiply,
     .uses_group_pairs = SIMD_BITS == 256,
+    .block_quantize = block_matmul::SIMD::quantize,
+    .block_multiply = block_matmul::SIMD::multiply,
     .write_cache = attention::SIMD::write_cache,
     .attend = attention::SIMD::attend,
     .normalize = norm::SIMD::normalize,

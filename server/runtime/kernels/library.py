@@ -20,6 +20,7 @@ class Kernels(IntFlag):
     LOGITS = 4
     ATTENTION = 8
     NORM = 16
+    BLOCK_MATMUL = 32
 
 
 class NativeFunction(NamedTuple):
