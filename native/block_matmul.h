@@ -18,15 +18,15 @@ using weight_format::kBlockInputs;
 
 // An int32 sum s below 2^22 added to the bits of the float 1.5 * 2^23 gives the float 1.5 * 2^23 + s
 // without a conversion.
-constexpr int32_t kFloatBias = 0x4b400000;
+constexpr uint32_t kFloatBias = 0x4b400000;
 
 // 32 inputs of a row of x.
 struct RowBlock {
   int8_t numbers[kBlockInputs];
   float scale;   // of the numbers; its two lowest bits are 0, so that 1.5 * 2^23 * scale is exact
   float shift;   // -1.5 * 2^23 * scale
-  int32_t start; // kFloatBias; with 8-bit weights, minus 128 * sum(numbers): weights are stored + 128
-  float sum;     // scale * sum(numbers)
+  int32_t start;  // kFloatBias; with 8-bit weights, which are stored + 128, - 128 * sum(numbers)
+  float sum;      // scale * sum(numbers)
 };
 
 // W [num_inputs, num_outputs] as panels in kInt8Blocks or kInt4Blocks.

@@ -1,6 +1,6 @@
 // Opens the code of one target. The build compiles every source of this folder once per register
-// width, SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI). AMX is a target of
-// 512 bits too: only its micro-kernels use it, after asking tiles.h.
+// width, SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI). With 512 bits, AMX's
+// intrinsics are available too, for tile_kernel_table only.
 //
 // Code between this header and end_target.h is in a namespace SIMD (avx2 or avx512) and uses that
 // target's instructions. Include system headers and headers shared by both targets before this one:

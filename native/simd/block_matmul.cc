@@ -16,8 +16,8 @@ namespace {
 
 using namespace ::SIMD;
 
-constexpr float kBias = 12582912.0f;   // the float whose bits are kFloatBias
-constexpr float kMinMaxAbs = 1e-30f;  // below it, a block is quantized to zeros
+constexpr float kBias = 12582912.0f;  // the float whose bits are kFloatBias
+constexpr float kMinMaxAbs = 1e-9f;   // avoids division by zero in a block of zeros
 
 // Clears the two lowest bits of the mantissa.
 float round_scale(float scale) {
@@ -42,8 +42,9 @@ INLINE float max_abs_of(const float* x) {
 }
 
 INLINE void quantize_block(const float* x, bool has_8_bits, RowBlock& out) {
-  const float max_abs = max_abs_of(x);
-  const float inverse = max_abs > kMinMaxAbs ? 127.0f / max_abs : 0.0f;
+  const float found = max_abs_of(x);
+  const float max_abs = found < kMinMaxAbs ? kMinMaxAbs : found;  // a NaN stays NaN
+  const float inverse = 127.0f / max_abs;
   Ints total = 0;
 #pragma unroll
   for (int64_t i = 0; i < kBlockInputs; i += kLanes) {
@@ -51,11 +52,12 @@ INLINE void quantize_block(const float* x, bool has_8_bits, RowBlock& out) {
     store_low_bytes(out.numbers + i, numbers);
     total += numbers;
   }
-  const int32_t sum = reduce_sum(total);
+  // Unsigned: the numbers of a block with an infinity are arbitrary.
+  const uint32_t sum = static_cast<uint32_t>(reduce_sum(total));
   out.scale = round_scale(max_abs * (1.0f / 127.0f));
   out.shift = -kBias * out.scale;
-  out.start = has_8_bits ? kFloatBias - 128 * sum : kFloatBias;
-  out.sum = out.scale * static_cast<float>(sum);
+  out.start = static_cast<int32_t>(has_8_bits ? kFloatBias - 128 * sum : kFloatBias);
+  out.sum = out.scale * static_cast<float>(static_cast<int32_t>(sum));
 }
 
 // P panels times up to mc rows.

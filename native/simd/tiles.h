@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "../cpu_features.h"
 #include "vectors.h"
 
 #include "begin_target.h"
