@@ -117,7 +117,7 @@ def _array(value: ir.Value) -> NDArray[np.float32]:
 
 
 def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
-    """Name suffixes of weights that stay fp32 unless their inputs are smoothed.
+    """Name suffixes of weights that stay fp32 unless their inputs are smoothed or in blocks.
 
     A post-norm encoder's queries, keys and values read the residual stream, whose few large
     channels make int8 too coarse (:mod:`export.smooth_quant`).
@@ -132,9 +132,8 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
             "mixer.qkv.weight",
             "global_tokens.query.weight",
             "global_tokens.key_value.weight",
-            ROUTER,
         )
-    return (ROUTER,)
+    return ()
 
 
 def quantize_graph(
@@ -146,7 +145,7 @@ def quantize_graph(
     """Quantizes matrices, embeddings and experts, in place.
 
     Args:
-        kept: name suffixes of matrices that stay as they are.
+        kept: name suffixes of matrices that stay as they are unless their format is in blocks.
         smoothing_factors: divisors of matrices' inputs. A matrix that has one and becomes int8 by
             rows is quantized even if it is in ``kept``.
     """
@@ -159,11 +158,12 @@ def quantize_graph(
         smoothing_factor = smoothing_factors.get(product.name.removeprefix(TRACED))
         if form != WeightFormat.ROW_INT8:
             smoothing_factor = None
-        if product.name.endswith(kept) and smoothing_factor is None:
+        if form in _DYNAMIC and not block_matmul.can_have_blocks(product.weight().shape[0]):
+            form = WeightFormat.ROW_INT8
+        is_coarse = form not in _DYNAMIC and smoothing_factor is None
+        if product.name.endswith(ROUTER) or (is_coarse and product.name.endswith(kept)):
             continue
         tape = Tape()
-        if form in _DYNAMIC and not block_matmul.can_have_blocks(len(product.weight())):
-            form = WeightFormat.ROW_INT8
         if product.name in shared and product.is_transposed:
             result = _tied(tape, product, *shared[product.name])
         elif recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):

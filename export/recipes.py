@@ -81,11 +81,10 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
         min_cosine=0.95,
     ),
     (Precision.INT4, Device.CPU): Recipe(
-        matrices=_BLOCKS_4,
-        sensitive=_ROWS,
+        matrices=_DYNAMIC_4,
+        sensitive=_DYNAMIC_8,
         experts=_BLOCKS_4,
-        embedding=_ROWS,
-        smoothed=True,
+        embedding=_DYNAMIC_8,
         min_cosine=0.85,
     ),
     (Precision.INT8, Device.CUDA): Recipe(
@@ -96,30 +95,21 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
     ),
 }
 
-# A decoder's errors add up over the tokens that it generates, and its activations have outliers: on
-# a CPU, its weights and activations get a scale for each block of 32 (docs/decisions/0006).
-_DECODER_RECIPES: dict[tuple[Precision, Device], Recipe] = {
-    (Precision.INT8, Device.CPU): Recipe(
-        matrices=_DYNAMIC_8,
-        sensitive=_DYNAMIC_8,
-        experts=_BLOCKS_8,
-        embedding=_DYNAMIC_8,
-        min_cosine=0.95,
-    ),
-    (Precision.INT4, Device.CPU): Recipe(
-        matrices=_DYNAMIC_4,
-        sensitive=_DYNAMIC_8,
-        experts=_BLOCKS_4,
-        embedding=_DYNAMIC_8,
-        min_cosine=0.85,
-    ),
-}
+# A decoder's errors add up over the tokens that it generates, and its activations have outliers:
+# its weights and activations get a scale for each block of 32 (docs/decisions/0006-int8.md).
+_INT8_DECODER = Recipe(
+    matrices=_DYNAMIC_8,
+    sensitive=_DYNAMIC_8,
+    experts=_BLOCKS_8,
+    embedding=_DYNAMIC_8,
+    min_cosine=0.95,
+)
 
 
 def recipe_for(precision: Precision, device: Device, kind: Kind) -> Recipe:
     """How a model of this kind is converted."""
-    if kind == Kind.DECODER and (precision, device) in _DECODER_RECIPES:
-        return _DECODER_RECIPES[precision, device]
+    if (precision, device, kind) == (Precision.INT8, Device.CPU, Kind.DECODER):
+        return _INT8_DECODER
     return RECIPES[precision, device]
 
 
