@@ -15,6 +15,7 @@ from onnx_ir.tape import Tape
 from export.quantized_matmul import CONTRIB, SMALLEST_SCALE, Weight, constant, pack_bits
 
 BLOCK = 32
+_NUM_FITS = 6  # more gain less than 1 % of the error
 _STEPS = 127  # of the largest magnitude of a block of inputs
 Halves = NDArray[np.float16]
 
@@ -60,12 +61,7 @@ def quantize(weight: Weight, bits: int) -> Blocks:
         return exact
     if bits == 8:
         return rounded_to_8_bits(matrix)
-    rounded = _between(matrix, matrix.min(-1), matrix.max(-1))
-    return Blocks(
-        np.where(is_exact[..., None], exact.numbers, rounded.numbers),
-        np.where(is_exact, exact.scales, rounded.scales),
-        np.where(is_exact, exact.offsets, rounded.offsets),  # type: ignore[arg-type]
-    )
+    return _choose(is_exact, exact, _fitted(matrix))
 
 
 def rounded_to_8_bits(matrix: Weight) -> Blocks:
@@ -85,13 +81,42 @@ def _exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
         return best, is_exact
     symmetric = _with_scales(matrix, (extreme / -8).astype(np.float16), extreme.astype(np.float16))
     is_symmetric = (symmetric.restored() == matrix).all(-1) & ~is_exact
-    return (
-        Blocks(
-            np.where(is_symmetric[..., None], symmetric.numbers, best.numbers),
-            np.where(is_symmetric, symmetric.scales, best.scales),
-            np.where(is_symmetric, symmetric.offsets, best.offsets),  # type: ignore[arg-type]
-        ),
-        is_exact | is_symmetric,
+    return _choose(is_symmetric, symmetric, best), is_exact | is_symmetric
+
+
+def _fitted(matrix: Weight) -> Blocks:
+    """4-bit blocks with a small squared error.
+
+    From the smallest to the largest weight at first; then least squares fits scale and offset to
+    the numbers, and the weights are rounded anew, in turn (as in Lloyd 1982).
+    """
+    best = _between(matrix, matrix.min(-1), matrix.max(-1))
+    least = _squared_error(best, matrix)
+    fitted = best
+    mean = matrix.mean(-1)
+    for _ in range(_NUM_FITS):
+        numbers = fitted.numbers.astype(np.float32)
+        centred = numbers - numbers.mean(-1, keepdims=True)
+        variance = np.maximum((centred**2).sum(-1), SMALLEST_SCALE)
+        scales = (centred * matrix).sum(-1) / variance
+        offsets = mean - scales * numbers.mean(-1)
+        fitted = _with_scales(matrix, scales.astype(np.float16), offsets.astype(np.float16))
+        error = _squared_error(fitted, matrix)
+        best, least = _choose(error < least, fitted, best), np.minimum(error, least)
+    return best
+
+
+def _squared_error(blocks: Blocks, matrix: Weight) -> Weight:
+    error: Weight = ((blocks.restored() - matrix) ** 2).sum(-1)
+    return error
+
+
+def _choose(condition: NDArray[np.bool_], one: Blocks, other: Blocks) -> Blocks:
+    """``one`` where ``condition [rows, blocks]`` holds; both have 4 bits."""
+    return Blocks(
+        np.where(condition[..., None], one.numbers, other.numbers),
+        np.where(condition, one.scales, other.scales),
+        np.where(condition, one.offsets, other.offsets),  # type: ignore[arg-type]
     )
 
 
