@@ -38,6 +38,12 @@ def export(
         KvCache, typer.Option(help="Type of a decoder's key/value cache.")
     ] = KvCache.FLOAT,
     version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Write the bundle even if it loses more than its limits allow."
+        ),
+    ] = False,
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
     out = out.absolute()
@@ -69,6 +75,7 @@ def export(
                 kv_cache=kv_cache,
                 progress=report,
                 keep_weights=False,
+                accept_loss=accept_loss,
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except ExportError as error:
