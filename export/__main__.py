@@ -10,6 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
+from export.fidelity.measure import figures
 from export.recipes import AUTO, choose_precision
 from export.sources import DEFAULT_SOURCES, load_checkpoint
 from model.bundle import Device, KvCache, Manifest, Parity, Precision
@@ -85,7 +86,8 @@ def export(
     typer.echo(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
-        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_cache_size(read_manifest(path))}"
+        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
+        f"{_cache_size(read_manifest(path))}"
     )
 
 
@@ -97,6 +99,17 @@ def _perplexity(parity: Parity) -> str:
         f", perplexity {parity.perplexity:.3f} over {parity.evaluation_tokens} tokens "
         f"({ratio:.4f} x fp32{_cache_perplexity(parity)})"
     )
+
+
+def _fidelity(parity: Parity) -> str:
+    if parity.fidelity is None:
+        return ""
+    found = (
+        f"{name.replace('_', ' ')} {value}" for name, value in figures(parity.fidelity).items()
+    )
+    worst = parity.fidelity.worst_matrices[:1]
+    matrices = [f"worst matrix {one.name} {one.relative_error:.3f}" for one in worst]
+    return f"; compared with fp32: {', '.join([*found, *matrices])}"
 
 
 def _cache_perplexity(parity: Parity) -> str:

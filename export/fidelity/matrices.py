@@ -75,7 +75,7 @@ def decoder_errors(
     num_steps = min(NUM_STEPS, inputs.num_steps)
     sources = inputs.sources[:NUM_ROWS]
     few = DecodingInputs(prompts=inputs.prompts[:NUM_ROWS], num_steps=num_steps, sources=sources)
-    errors = {}
+    errors: dict[str, float] = {}
     with _recording(reference, other, "encode") as recording:
         encoder = recording.encoder()
         decoder = other.decoder(len(sources), few.capacity, few.source_capacity)
@@ -113,8 +113,8 @@ class _Recording:
 
     @property
     def size_of_token(self) -> int:
-        shapes = [self.weights[one.matrix].shape for one in self.maps]
-        return max(1, sum(int(size) for shape in shapes if shape for size in shape))
+        """Values of all linear maps for one token."""
+        return max(1, sum(sum(_array(self.weights[one.matrix]).shape) for one in self.maps))
 
     def encoder(self) -> Session:
         return _RecordingSession(self)

@@ -1,4 +1,8 @@
-"""Measures the fidelity of a bundle's graphs: the record in ``parity.json``."""
+"""How close a bundle's graphs are to the fp32 graphs: the record in ``parity.json``.
+
+``figures`` compares arrays, ``limits`` says what an export refuses, and
+``python -m export.fidelity FP32 OTHER`` compares two bundles.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,6 +17,7 @@ from model.bundle import Fidelity, MatrixError
 from model.config import Kind
 
 NUM_WORST = 5
+_DETAILS = ("worst_matrices", "matrix_errors", "exceeded_limits")
 
 
 def measure_fidelity(
@@ -30,6 +35,17 @@ def measure_fidelity(
     if subject.kind == Kind.ENCODER:
         return _encoder(subject, reference, other, by_matrix=by_matrix)
     return _generator(subject, reference, other, by_matrix=by_matrix)
+
+
+def figures(fidelity: Fidelity) -> dict[str, str]:
+    """The figures that were measured, as text, by name."""
+    names = (name for name in fidelity.__struct_fields__ if name not in _DETAILS)
+    values = {name: getattr(fidelity, name) for name in names}
+    return {
+        name: f"{value:.4f}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+        if value is not None and (name, value) != ("num_tokens", 0)
+    }
 
 
 def _generator(
