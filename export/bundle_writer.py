@@ -205,7 +205,9 @@ def _write_graphs(
                 GraphFolder(folder, graphs),
                 by_matrix=recipe.computed == Dtype.FLOAT32,
             )
-            fidelity = checked_fidelity(fidelity, target.precision, accept_loss=target.accept_loss)
+            fidelity = checked_fidelity(
+                fidelity, target.precision, target.kv_cache, accept_loss=target.accept_loss
+            )
     else:
         cosine, fidelity = reference.cosine, None
     return graphs, parity_record(reference, cosine, fp32, final, float_cache, fidelity)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from export.errors import ExportError
-from export.fidelity.limits import LIMITS, exceeded_limits
+from export.fidelity.limits import exceeded_limits, limits_of
 from export.fidelity.measure import figures, measure_fidelity
 from export.fidelity.subject import GraphFolder, Subject
 from model.bundle import BundleError, Device, Fidelity, Manifest
@@ -34,7 +34,7 @@ def compare(
     except (BundleError, ExportError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
-    exceeded = exceeded_limits(found, LIMITS[manifest.precision])
+    exceeded = exceeded_limits(found, limits_of(manifest.precision, manifest.kv_cache))
     if json:
         typer.echo(to_json(found).decode())
     else:

@@ -78,7 +78,7 @@ def _ranks(subject: Subject, sessions: list[Session]) -> EncoderComparison | Non
     inputs = _pairs(subject, sessions[0], pairs)
     if len(inputs.rows) < len(pairs):
         return None
-    score = SCORES[subject.score_function or ScoreFunction.IDENTITY]
+    score = SCORES[subject.score_function or ScoreFunction.SIGMOID]
     scores = [
         score(np.stack(_encode(session, inputs))).reshape(len(QUESTIONS), -1)
         for session in sessions

@@ -13,7 +13,7 @@ from export.fidelity.encoders import compare_encoders
 from export.fidelity.generation import compare_generation
 from export.fidelity.matrices import decoder_errors, encoder_errors, kind_of
 from export.fidelity.subject import GraphFolder, Subject
-from model.bundle import Fidelity, MatrixError
+from model.bundle import Fidelity, MatrixError, ScoreFunction
 from model.config import Kind
 
 NUM_WORST = 5
@@ -77,7 +77,13 @@ def _encoder(
         return None
     errors = encoder_errors(reference, other, found.inputs) if by_matrix else {}
     vectors, decisions, logits = found.vectors, found.decisions, found.logits
-    agreement = None if decisions is None else decisions.agreement
+    agreement, difference = None, None
+    if decisions is not None:
+        agreement = decisions.agreement
+        if (
+            subject.score_function != ScoreFunction.IDENTITY
+        ):  # otherwise these are not probabilities
+            difference = decisions.max_difference
     return Fidelity(
         num_texts=found.num_texts,
         num_tokens=0 if logits is None else logits.num_tokens,
@@ -88,7 +94,7 @@ def _encoder(
         min_cosine=None if vectors is None else vectors.min_cosine,
         mean_cosine=None if vectors is None else vectors.mean_cosine,
         retrieval_agreement=None if vectors is None else vectors.retrieval_agreement,
-        max_probability_difference=None if decisions is None else decisions.max_difference,
+        max_probability_difference=difference,
         worst_matrices=_worst(errors),
         matrix_errors=_by_kind(errors),
     )
