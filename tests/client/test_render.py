@@ -136,7 +136,10 @@ def test_no_text_is_a_usage_error() -> None:
         flags.read_texts(None, ["\n"])
 
 
-def test_models_are_listed_with_their_fidelity(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_are_listed_with_their_fidelity(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     message = models_pb2.Model(name="m", precision="int8")
     message.parity.fidelity.top1_agreement = 0.0  # set, unlike the other figures
     message.parity.fidelity.rms_logprob_difference = 0.1681
@@ -149,4 +152,4 @@ def test_models_are_listed_with_their_fidelity(capsys: pytest.CaptureFixture[str
     older = responses.model(models_pb2.GetModelResponse(model=models_pb2.Model(name="older")))
     render.write_models([model, older])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "top-1 0.000, rms" in printed
+    assert "top-1 0.000, rms 0.168" in printed
