@@ -1,9 +1,9 @@
 """How close each measured model's output is to fp32, from the committed reports.
 
 Encoders: the worst cosine of a vector to its fp32 vector, which ``loadtest compare`` measures.
-Decoders: perplexity over that of fp32, and the share of tokens of fp32's answers with the same best
-token, which ``python -m export`` writes to a bundle's ``parity.json``. The translator that is compared
-has random weights, so it has no such figure.
+Decoders: perplexity over that of fp32, and the share of tokens of fp32's answers with the same
+best token, which ``python -m export`` writes to a bundle's ``parity.json``. The translator that is
+compared has random weights, so it has no such figure.
 """
 
 import json
