@@ -42,7 +42,7 @@ def compare_encoders(
     subject: Subject, reference: GraphFolder, other: GraphFolder
 ) -> EncoderComparison | None:
     """Compares ``other`` with ``reference``; None if the model takes too few of the texts."""
-    compare = next((COMPARISONS[task] for task in subject.tasks if task in COMPARISONS), None)
+    compare = next((COMPARISONS[task] for task in COMPARISONS if task in subject.tasks), None)
     sessions = [folder.encoder() for folder in (reference, other)]
     return None if compare is None else compare(subject, sessions)
 

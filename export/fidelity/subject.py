@@ -24,7 +24,7 @@ from model.config import Kind
 
 # Parameters times tokens that both precisions compute: about half a minute on two cores.
 BUDGET = 2.2e11
-SMALL_PARAMETERS = 1_000_000  # a test's model
+SMALL_PARAMETERS = 2_000_000  # a test's model
 MAX_PROMPT_TOKENS = 96
 
 
@@ -106,7 +106,10 @@ class Subject:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_str(self.tokenizer_json)
+        tokenizer = Tokenizer.from_str(self.tokenizer_json)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
 
     @property
     def max_rows(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 from export.apply_recipe import apply_recipe
 from export.bundle_writer import write_bundle
 from export.errors import FidelityError
+from export.fidelity.__main__ import compare_bundles
 from export.fidelity.figures import chrf, compare_decisions, compare_logits, compare_vectors
 from export.fidelity.limits import LIMITS, checked_fidelity, exceeded_limits, limits_of
 from export.fidelity.measure import figures, measure_fidelity
@@ -21,6 +22,7 @@ from model.bundle import Device, Fidelity, KvCache, MatrixError, Precision
 from model.bundle_files import to_json
 from tests.architectures import checkpoint
 from tests.export.exported import Exported
+from tests.heads import NAMES as HEADS
 
 LOGITS = np.log(np.array([[0.5, 0.25, 0.25], [0.2, 0.6, 0.2]], np.float32))
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -203,6 +205,20 @@ def test_the_record_is_the_same_after_writing_and_reading() -> None:
         "num_tokens": "1509",
         "top1_agreement": "0.9240",
     }
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_each_head_equals_itself(head_bundles: Path, name: str) -> None:
+    found = compare_bundles(*[head_bundles / name / "1"] * 2)
+    assert found.num_texts == {"answerer": 8, "judge": 64}.get(name, 24)
+    if name == "embedder":
+        assert found.min_cosine == pytest.approx(1)
+        assert (found.retrieval_agreement, found.top1_agreement) == (1, None)
+    else:
+        assert (found.top1_agreement, found.min_cosine) == (1, None)
+    if name == "filler":
+        assert found.num_tokens > 24
+        assert (found.kl_divergence, found.max_probability_difference) == (0, None)
 
 
 def test_prompts_are_chat_messages() -> None:
