@@ -10,6 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
+from export.fidelity.measure import figures
 from export.recipes import AUTO, choose_precision
 from export.sources import DEFAULT_SOURCES, load_checkpoint
 from model.bundle import Device, KvCache, Manifest, Parity, Precision
@@ -38,6 +39,12 @@ def export(
         KvCache, typer.Option(help="Type of a decoder's key/value cache.")
     ] = KvCache.FLOAT,
     version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Write the bundle even if it loses more than its limits allow."
+        ),
+    ] = False,
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
     out = out.absolute()
@@ -69,6 +76,7 @@ def export(
                 kv_cache=kv_cache,
                 progress=report,
                 keep_weights=False,
+                accept_loss=accept_loss,
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except ExportError as error:
@@ -78,7 +86,8 @@ def export(
     typer.echo(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
-        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_cache_size(read_manifest(path))}"
+        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
+        f"{_cache_size(read_manifest(path))}"
     )
 
 
@@ -90,6 +99,17 @@ def _perplexity(parity: Parity) -> str:
         f", perplexity {parity.perplexity:.3f} over {parity.evaluation_tokens} tokens "
         f"({ratio:.4f} x fp32{_cache_perplexity(parity)})"
     )
+
+
+def _fidelity(parity: Parity) -> str:
+    if parity.fidelity is None:
+        return ""
+    found = (
+        f"{name.replace('_', ' ')} {value}" for name, value in figures(parity.fidelity).items()
+    )
+    worst = parity.fidelity.worst_matrices[:1]
+    matrices = [f"worst matrix {one.name} {one.relative_error:.3f}" for one in worst]
+    return f"; compared with fp32: {', '.join([*found, *matrices])}"
 
 
 def _cache_perplexity(parity: Parity) -> str:

@@ -16,6 +16,10 @@ from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import BundleExistsError, ExportError
+from export.fidelity.limits import checked_fidelity
+from export.fidelity.measure import measure_fidelity
+from export.fidelity.subject import GraphFolder, Subject
+from export.graph_files import copy_graphs
 from export.graphs import export_graphs
 from export.kv_cache import (
     CacheRanges,
@@ -40,6 +44,7 @@ from model.bundle import (
     TOKENIZER_FILE,
     Device,
     Dimensions,
+    Dtype,
     FileRecord,
     GraphSpec,
     KvCache,
@@ -53,6 +58,7 @@ ProgressCallback = Callable[[str], None]
 
 # The minimum cosine to fp32 of the worst row, with an int8 cache.
 INT8_CACHE_MIN_COSINE = 0.9
+FP32_FOLDER = "fp32"  # of the graphs before their conversion, until the export ends
 
 
 def _no_progress(_: str) -> None:
@@ -70,6 +76,7 @@ def write_bundle(
     kv_cache: KvCache = KvCache.FLOAT,
     progress: ProgressCallback = _no_progress,
     keep_weights: bool = True,
+    accept_loss: bool = False,
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
 
@@ -82,10 +89,13 @@ def write_bundle(
         progress: called with the name of each stage as it starts.
         keep_weights: False lets the export remove a large model's weights from
             ``checkpoint``, to free their memory.
+        accept_loss: writes the bundle even if its fidelity is below the limits of
+            :mod:`export.fidelity.limits`; ``parity.json`` then lists them.
 
     Raises:
         WeightsError: the weights do not fit the configuration.
         ParityError: a graph does not compute what the eager module computes.
+        FidelityError: the precision loses more than its limits allow.
         BundleExistsError: a bundle of this name and version exists.
         UnsupportedError: the model's cache cannot be stored as ``kv_cache``.
     """
@@ -100,14 +110,15 @@ def write_bundle(
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    target = _Target(precision, device, kv_cache)
+    target = _Target(precision, device, kv_cache, accept_loss)
     with _scratch(root) as directory, _threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
             progress("offload the weights to disk")
             weights = OffloadedWeights(checkpoint.weights, directory / "weights")
         graphs, parity = _write_graphs(checkpoint, weights, directory, target, progress)
-        shutil.rmtree(directory / "weights", ignore_errors=True)
+        for folder in ("weights", FP32_FOLDER):
+            shutil.rmtree(directory / folder, ignore_errors=True)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
@@ -121,11 +132,12 @@ def write_bundle(
 
 @dataclass(frozen=True)
 class _Target:
-    """The precision, device and cache type of the graphs to write."""
+    """The precision, device and cache type of the graphs to write, and any loss accepted."""
 
     precision: Precision
     device: Device
     kv_cache: KvCache
+    accept_loss: bool
 
 
 def _write_graphs(
@@ -161,7 +173,12 @@ def _write_graphs(
         rows = calibration_set(checkpoint.config, evaluation)
         cache_ranges = calibrate(rows, directory, graphs, is_large=is_large)
     progress(f"convert to {target.precision} for {target.device}")
-    graphs = apply_recipe(checkpoint.config, recipe, graphs, directory, smoothing_factors)
+    fp32_graphs = GraphFolder(directory / FP32_FOLDER, graphs, is_large)
+    if cache_ranges and recipe.is_plain:
+        copy_graphs(graphs, directory, fp32_graphs.directory)
+    graphs = apply_recipe(
+        checkpoint.config, recipe, graphs, directory, smoothing_factors, fp32_graphs.directory
+    )
     progress(f"check the {target.precision} graphs")
     if cache_ranges:
         if evaluation is not None:
@@ -177,9 +194,19 @@ def _write_graphs(
             cosine = min_cosine(reference, folder, graphs, threshold)
             if evaluation is not None:
                 final = measure_perplexity(evaluation, folder, graphs)
+            progress("compare answers with fp32")
+            fidelity = measure_fidelity(
+                Subject.of(checkpoint),
+                fp32_graphs,
+                GraphFolder(folder, graphs),
+                by_matrix=recipe.computed == Dtype.FLOAT32,
+            )
+            fidelity = checked_fidelity(
+                fidelity, target.precision, target.kv_cache, accept_loss=target.accept_loss
+            )
     else:
-        cosine = reference.cosine
-    return graphs, parity_record(reference, cosine, fp32, final, float_cache)
+        cosine, fidelity = reference.cosine, None
+    return graphs, parity_record(reference, cosine, fp32, final, float_cache, fidelity)
 
 
 @contextmanager
