@@ -69,9 +69,7 @@ class GenerationWorker:
         self._observer = observer
         self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
-        self._slots = SlotStore(
-            runner.cache, capacity.num_slots, capacity.max_length, capacity.num_prefix_slots
-        )
+        self._slots = SlotStore(runner.cache, capacity)
         self._jobs = JobTable(self._slots)
         self._selector = TokenSelector(capacity.max_length, device_sampler)
         self._forking = Forking(self._jobs, self._slots, self._selector)

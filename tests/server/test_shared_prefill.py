@@ -1,6 +1,7 @@
 """Prompts that arrive together share one prefill, within a cache scope."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def job(*suffix: int, scope: str = "") -> GenerationJob:
     return replace(make_job([*SHARED, *suffix], 4), cache_scope=scope)
 
 
-def harness(num_slots: int = 4, max_batched_tokens: int = 128, **options: int) -> WorkerHarness:
+def harness(num_slots: int = 4, max_batched_tokens: int = 128, **options: Any) -> WorkerHarness:
     return make_harness(
         num_slots=num_slots, max_batched_tokens=max_batched_tokens, is_recurrent=False, **options
     )

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS
 from server.engine.cache.slot_store import SlotStore
-from server.engine.cache.slot_tensors import SlotTensors
+from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.requests.lifecycle import Event
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.host_memory import HostMemory
@@ -28,7 +28,7 @@ class Store:
     def __init__(self) -> None:
         spec = decode_spec(has_source=False, is_recurrent=False)
         cache = SlotTensors(spec.states, NUM_ROWS, MAX_LENGTH, MAX_LENGTH, HostMemory)
-        self.slots = SlotStore(cache, NUM_SLOTS, MAX_LENGTH, NUM_PREFIX_SLOTS)
+        self.slots = SlotStore(cache, Capacity(NUM_SLOTS, MAX_LENGTH, MAX_LENGTH, NUM_PREFIX_SLOTS))
         ((_, keys),) = cache.rows(0, NUM_ROWS).items()
         self.rows = host_view(keys)[:, 0, :, 0]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from server.engine.cache.admission_plan import AdmissionPlan, plan_admissions, take_slot
 from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS, PrefixCache
-from server.engine.cache.slot_tensors import SlotTensors, Span
+from server.engine.cache.slot_tensors import Capacity, SlotTensors, Span
 from server.engine.cache.slots import SlotTable
 from server.engine.requests.lifecycle import Phase
 from server.engine.requests.sequence import DecodingSequence
@@ -27,21 +27,17 @@ class SlotStore:
 
     Args:
         cache: the tensors.
-        num_slots: the most sequences that run.
-        max_length: tokens that a slot holds.
-        num_prefix_slots: rows of ``cache`` after the slots, for cached prefixes only.
+        capacity: of ``cache``.
 
     Attributes:
         running: sequences in slot order.
     """
 
-    def __init__(
-        self, cache: SlotTensors, num_slots: int, max_length: int, num_prefix_slots: int = 0
-    ) -> None:
+    def __init__(self, cache: SlotTensors, capacity: Capacity) -> None:
         self.running: tuple[DecodingSequence, ...] = ()
         self._cache = cache
-        self._max_length = max_length
-        self._slots = SlotTable(num_slots, max_length, num_prefix_slots)
+        self._max_length = capacity.max_length
+        self._slots = SlotTable(capacity.num_slots, capacity.max_length, capacity.num_prefix_slots)
         self._prefixes = PrefixCache(is_enabled=cache.holds_prefixes)
         self._sequences: dict[int, DecodingSequence] = {}
         self._slot_of: dict[int, int] = {}
