@@ -110,7 +110,7 @@ class PrefixCache:
             if prefix.key == key
             and prefix.scope == scope
             and len(prefix.tokens) <= len(tokens)
-            and is_covered(prefix.tokens, _num_common(prefix.tokens, tokens))
+            and _adds_little(prefix.tokens, tokens)
         ]
 
     def covers(self, scope: str, tokens: Sequence[int]) -> bool:
@@ -120,7 +120,7 @@ class PrefixCache:
             prefix.key == key
             and prefix.scope == scope
             and len(prefix.tokens) > len(tokens)
-            and is_covered(tokens, _num_common(prefix.tokens, tokens))
+            and _adds_little(tokens, prefix.tokens)
             for prefix in self._prefixes.values()
         )
 
@@ -156,5 +156,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
     return low
 
 
-def _num_common(a: Sequence[int], b: Sequence[int]) -> int:
-    return common_prefix(a, b, min(len(a), len(b)))
+def _adds_little(tokens: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether ``other`` covers ``tokens``: see :func:`is_covered`."""
+    num_common = max(len(tokens) - MIN_REUSED_TOKENS + 1, 0)
+    return list(tokens[:num_common]) == list(other[:num_common])
