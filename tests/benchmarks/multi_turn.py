@@ -3,7 +3,7 @@
     python -m tests.benchmarks.multi_turn --bundles bundles --json build/multi-turn.json
 
 ``turns``: each conversation sends its history, its last answer and a new question as the next
-prompt, as soon as it has the answer, or after a pause. ``equal``: clients send one prompt at the
+prompt as soon as it has the answer; ``pauses``: after a pause. ``equal``: clients send one prompt at the
 same time. With ``--base``, the server of another checkout runs the same load, alternately.
 """
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -119,22 +120,28 @@ async def _send_equal(client: AsyncClient, model: str, seed: int, count: int) ->
 
 
 async def _measure(
-    targets: dict[str, str], model: str, conversations: int, turns: int, pause: float, rounds: int
+    targets: dict[str, str],
+    model: str,
+    conversations: int,
+    turns: int,
+    pause: float,
+    rounds: int,
+    only: str,
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Medians by load, side and figure."""
     samples: dict[str, dict[str, list[dict[str, float]]]] = {}
     for number in range(rounds + 1):
         for side in sorted(targets, reverse=number % 2 == 1):
             async with AsyncClient(targets[side]) as client:
-                for name, load in (
-                    ("turns", _converse(client, model, number, conversations, turns, 0.0)),
-                    (
-                        "turns with pauses",
-                        _converse(client, model, 100 + number, conversations, turns, pause),
-                    ),
-                    ("equal", _send_equal(client, model, 200 + number, conversations)),
-                ):
-                    summary = (await load).summary()
+                shape = (conversations, turns)
+                loads = {
+                    "turns": partial(_converse, client, model, number, *shape, 0.0),
+                    "pauses": partial(_converse, client, model, 100 + number, *shape, pause),
+                    "equal": partial(_send_equal, client, model, 200 + number, conversations),
+                }
+                for name in (name for name in loads if only in name):
+                    summary = (await loads[name]()).summary()
+                    print(f"round {number} {name} {side}: {_text(summary)}", flush=True)
                     if number:  # the first round is a warm-up
                         samples.setdefault(name, {}).setdefault(side, []).append(summary)
     return {
@@ -144,6 +151,10 @@ async def _measure(
         }
         for name, sides in samples.items()
     }
+
+
+def _text(figures: dict[str, float]) -> str:
+    return "  ".join(f"{key} {value:.3f}" for key, value in figures.items())
 
 
 def main(
@@ -156,6 +167,7 @@ def main(
     lanes: Annotated[int, typer.Option(min=1)] = 1,
     pause: Annotated[float, typer.Option(min=0, help="Seconds between answer and question.")] = 1.0,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
+    only: Annotated[str, typer.Option(help="Loads whose name contains this.")] = "",
     option: Annotated[list[str] | None, typer.Option(help="An option of this server.")] = None,
     out: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
@@ -171,7 +183,7 @@ def main(
     def start(names: list[str]) -> None:
         if not names:
             results.update(
-                asyncio.run(_measure(targets, model, conversations, turns, pause, rounds))
+                asyncio.run(_measure(targets, model, conversations, turns, pause, rounds, only))
             )
             return
         checkout, options = sides[names[0]]
@@ -181,8 +193,7 @@ def main(
     start(list(sides))
     for name, by_side in results.items():
         for side, figures in by_side.items():
-            values = "  ".join(f"{key} {value:.3f}" for key, value in figures.items())
-            print(f"{name:18} {side:5} {values}", flush=True)
+            print(f"median {name} {side}: {_text(figures)}", flush=True)
     if out is not None:
         setup = {
             "model": model,
