@@ -3,8 +3,8 @@
     python -m tests.benchmarks.multi_turn --bundles bundles --json build/multi-turn.json
 
 ``turns``: each conversation sends its history, its last answer and a new question as the next
-prompt as soon as it has the answer; ``pauses``: after a pause. ``equal``: clients send one prompt at
-the same time. With ``--base``, the server of another checkout runs the same load, alternately.
+prompt as soon as it has the answer; ``pauses``: after a pause. ``equal``: clients send one prompt
+at the same time. With ``--base``, the server of another checkout runs the same load, alternately.
 """
 
 import asyncio
