@@ -74,6 +74,7 @@ class JobTemplate:
     priority: int
     deadline: float | None
     finish_by: float | None
+    cache_scope: str
 
     def job(
         self,
@@ -100,6 +101,7 @@ class JobTemplate:
             priority=self.priority,
             deadline=self.deadline,
             finish_by=self.finish_by,
+            cache_scope=self.cache_scope,
         )
 
 
@@ -146,6 +148,7 @@ async def job_template(
         priority=request.priority,
         deadline=caller.deadline,
         finish_by=finish_by(stopping, started, caller.deadline),
+        cache_scope=context.cache_scope(caller),
     )
 
 
