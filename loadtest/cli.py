@@ -152,8 +152,8 @@ def compare(
     level: Annotated[
         Level,
         typer.Option(
-            help="engine: without a network; server: with clients on the same cores; static: our "
-            "engine with static batching, on mixed traffic."
+            help="engine: without a network; text: the same from text to text; server: with "
+            "clients on the same cores; static: our engine with static batching, on mixed traffic."
         ),
     ] = Level.ENGINE,
     peers: Annotated[str, typer.Option(help="Peers, separated by commas; by default all.")] = "",

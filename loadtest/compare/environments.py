@@ -12,12 +12,14 @@ class Environment:
     Args:
         name: of its folder.
         requirements: installed by pip.
+        python_version: of the interpreter; ``None`` is our own. It must be installed.
         unwanted: dependencies to uninstall again.
         variables: environment variables of pip, for packages that are built from source.
     """
 
     name: str
     requirements: tuple[str, ...]
+    python_version: str | None = None
     unwanted: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,6 +82,24 @@ ONNXRUNTIME_GENAI = Environment(
         "torch==2.13.0",
         "transformers==5.23.0",
     ),
+)
+OPENVINO = Environment(
+    name="openvino",
+    requirements=(
+        "openvino==2026.4.1",
+        "openvino-genai==2026.4.1.0",
+        "openvino-tokenizers==2026.4.1.0",
+        "nncf==3.4.0",
+        "optimum-intel==2.2.0",
+        "sentencepiece==0.2.3",
+        "torch==2.13.0",
+        "transformers==5.5.4",  # the newest that optimum-intel supports
+    ),
+)
+BERGAMOT = Environment(
+    name="bergamot",
+    requirements=("bergamot==0.4.5", "PyYAML==6.0.3"),
+    python_version="3.10",  # the newest with a wheel
 )
 VLLM = Environment(
     name="vllm",
