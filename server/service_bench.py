@@ -52,17 +52,19 @@ class ServiceBench:
         return {"version": f"ONNX Runtime {backends[0].version}"}
 
     async def run(self, message: Message) -> Message:
-        """Translates ``texts`` in one request; answers with the results and the duration."""
+        """Translates the texts of each of ``requests``, one request after another.
+
+        Answers with all results, ``texts``, and the duration.
+        """
         if self._service is None:
             raise ValueError("nothing is loaded")
-        request = TranslateRequest(model=self._model, inputs=tuple(message["texts"]))
+        caller, texts = Caller(client="", deadline=None), list[str]()
         started = clock()
-        result = await self._service.translate(request, Caller(client="", deadline=None))
-        seconds = clock() - started
-        return {
-            "seconds": seconds,
-            "texts": [output.hypotheses[0].text for output in result.outputs],
-        }
+        for inputs in message["requests"]:
+            request = TranslateRequest(model=self._model, inputs=tuple(inputs))
+            result = await self._service.translate(request, caller)
+            texts += [output.hypotheses[0].text for output in result.outputs]
+        return {"seconds": clock() - started, "texts": texts}
 
     async def close(self) -> None:
         await self._stack.aclose()

@@ -17,6 +17,7 @@ from loadtest.compare.environments import (
     LLAMA_CPP,
     ONNXRUNTIME_GENAI,
     OPENVINO,
+    OPENVINO_MARIAN,
     SENTENCE_TRANSFORMERS,
 )
 from loadtest.tasks import Task
@@ -133,7 +134,9 @@ ENGINE_PEERS: dict[Task, tuple[Candidate, ...]] = {
     ),
     Task.TRANSLATE: (
         _ctranslate2("transformer-base"),
-        _openvino("translator", "transformer-base", ("int8",)),
+        dataclasses.replace(
+            _openvino("translator", "transformer-base", ("int8",)), environment=OPENVINO_MARIAN
+        ),
     ),
     Task.EMBED: (
         _ctranslate2("minilm"),

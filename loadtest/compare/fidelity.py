@@ -62,7 +62,8 @@ def chrf(found: Sequence[str], reference: Sequence[str]) -> float:
     for a, b in zip(found, reference, strict=True):
         for order in range(CHRF_ORDER):
             mine, exact = _ngrams(a, order + 1), _ngrams(b, order + 1)
-            counts[order] += mine.total(), exact.total(), (mine & exact).total()
+            if exact:  # like sacrebleu, which does not count what cannot match
+                counts[order] += mine.total(), exact.total(), (mine & exact).total()
     counts = counts[(counts[:, :2] > 0).all(1)]
     if not len(counts):
         return 0.0

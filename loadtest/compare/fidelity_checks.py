@@ -58,7 +58,7 @@ def _vectors(reference: EngineRunner) -> FidelityCheck:
 
 
 def _translations(reference: EngineRunner) -> FidelityCheck:
-    message = {"op": "run", "texts": list(sentences())}
+    message = {"op": "run", "requests": [list(sentences())]}
     return FidelityCheck(
         message,
         reference.ask(message),

@@ -24,18 +24,19 @@ def rate(workload: Workload, reply: Mapping[str, Any]) -> float:
         InvalidResultError: tokens or texts are missing.
     """
     if workload.kind == WorkloadKind.TEXT:
-        if len(reply["texts"]) != workload.batch:
-            raise InvalidResultError(f"got {len(reply['texts'])} of {workload.batch} texts")
-        return float(workload.batch / reply["seconds"])
+        requested, found = workload.batch * workload.num_requests, len(reply["texts"])
+        if found != requested:
+            raise InvalidResultError(f"got {found} of {requested} texts")
+        return float(found / reply["seconds"])
     wanted = workload.num_outputs or sum(workload.lengths)
     arrivals: list[list[float]] | None = reply.get("arrivals")
     if arrivals is None:
         if reply["num_tokens"] != wanted:
             raise InvalidResultError(f"got {reply['num_tokens']} of {wanted} tokens")
         return float(wanted / reply["seconds"])
-    found = sum(map(len, arrivals))
-    if len(arrivals) != workload.batch or found != wanted:
-        raise InvalidResultError(f"got {found} of {wanted} tokens")
+    arrived = sum(map(len, arrivals))
+    if len(arrivals) != workload.batch or arrived != wanted:
+        raise InvalidResultError(f"got {arrived} of {wanted} tokens")
     if workload.kind == WorkloadKind.DECODE:
         return _steady_rate(arrivals)
     last = max(row[0] if workload.kind == WorkloadKind.PREFILL else row[-1] for row in arrivals)

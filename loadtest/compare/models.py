@@ -13,6 +13,7 @@ from loadtest.compare.environments import (
     LLAMA_CPP,
     ONNXRUNTIME_GENAI,
     OPENVINO,
+    OPENVINO_MARIAN,
     Environment,
 )
 from loadtest.tasks import Task
@@ -85,8 +86,8 @@ class _Steps:
         if level == Level.ENGINE:
             marian = f"hugging_face/{base}"
             source, out = self._models / marian, f"openvino/{base}-int8"
-            steps.append(self._make(OPENVINO, f"marian-{base}", Path(), marian))
-            steps.append(self._make(OPENVINO, "openvino-translator-int8", source, out))
+            steps.append(self._make(OPENVINO_MARIAN, f"marian-{base}", Path(), marian))
+            steps.append(self._make(OPENVINO_MARIAN, "openvino-translator-int8", source, out))
         return steps
 
     def text(self) -> list[BuildStep]:

@@ -1,6 +1,7 @@
 """The report: a JSON file that is complete after every row, and text for people."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def format_row(row: dict[str, Any]) -> str:
     )
 
 
+_FILE_COLUMNS = 140
 COLUMNS = ("work", "size", "candidate", "rate", "ours ÷ theirs", "of roofline", "fidelity to fp32")
 
 
@@ -85,7 +87,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         for line in candidate_lines(row):
             table.add_row(*line)
         table.add_section()
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else _FILE_COLUMNS).print(table)
     for reason in dict.fromkeys(reason for row in rows for reason in _reasons(row)):
         print(reason)
 

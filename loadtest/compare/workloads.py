@@ -1,5 +1,6 @@
 """Workloads of engines, their inputs, and the sizes of the models that run them."""
 
+import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -85,6 +86,11 @@ class Workload:
     """Sequences that are texts."""
 
     @property
+    def num_requests(self) -> int:
+        """Requests with texts in one run, one after another: a single one would be too short."""
+        return max(1, TEXTS_PER_RUN // self.num_texts) if self.num_texts else 1
+
+    @property
     def num_outputs(self) -> int:
         """Output tokens of all sequences."""
         return sum(self.new_tokens) or self.batch * self.num_new_tokens
@@ -100,10 +106,13 @@ class Workload:
     def message(self, seed: int) -> dict[str, Any]:
         """The ``run`` message to a worker. Ids are random, so that prompts share no prefix."""
         if self.num_texts:
-            texts = sentences()
-            first = seed * self.num_texts
-            chosen = [texts[(first + index) % len(texts)] for index in range(self.num_texts)]
-            return {"op": "run", "task": self.task.value, "kind": self.kind.value, "texts": chosen}
+            texts = itertools.cycle(sentences())
+            first = seed * self.num_texts * self.num_requests
+            chosen = itertools.islice(texts, first, None)
+            requests = [
+                list(itertools.islice(chosen, self.num_texts)) for _ in range(self.num_requests)
+            ]
+            return {"op": "run", "task": self.task.value, "requests": requests}
         sizes = MODEL_SIZES[self.task]
         random = np.random.default_rng((seed, self.batch, sum(self.lengths), self.beams))
         rows = [random.integers(sizes.first_id, sizes.vocabulary, n).tolist() for n in self.lengths]
@@ -122,6 +131,7 @@ CACHED_TOKENS = 128
 PREFILLS = (128, 512)
 TRANSLATED = (1, 8, 32, 64)
 TRANSLATED_TEXTS = (1, 8, 64, 200)
+TEXTS_PER_RUN = 64
 SENTENCE_TOKENS = 30
 MIXED_TEXTS = 64
 

@@ -32,11 +32,13 @@ class Peer:
         return {"version": f"bergamot {metadata.version('bergamot')}"}
 
     def run(self, message: Message) -> Message:
-        texts = self._native.VectorString(message["texts"])
         options = self._native.ResponseOptions(qualityScores=False, sentenceMappings=False)
+        translated: list[str] = []
         started = time.perf_counter()
-        responses = self._service.translate(self._model, texts, options)
-        translated = [response.target.text for response in responses]
+        for texts in message["requests"]:
+            inputs = self._native.VectorString(texts)
+            responses = self._service.translate(self._model, inputs, options)
+            translated += [response.target.text for response in responses]
         return {"seconds": time.perf_counter() - started, "texts": translated}
 
 
