@@ -1,6 +1,5 @@
 """Builds models for OpenVINO. Each function imports only what it needs."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,52 +74,47 @@ def _quantized(model: Any, source: Path) -> Any:
 
 
 def decoder(precision: str) -> Callable[[Path, Path], None]:
-    """A decoder with its tokenizer. int8: a scale per channel; int4: one per group."""
-
-    def make(source: Path, out: Path) -> None:
-        from optimum.exporters.openvino import main_export  # noqa: PLC0415
-
-        main_export(
-            str(source),
-            str(out),
-            task="text-generation-with-past",
-            ov_config=_ov_config(precision),
-            convert_tokenizer=True,
-        )
-
-    return make
+    """A decoder with its tokenizer."""
+    return _exporter("text-generation-with-past", precision, convert_tokenizer=True)
 
 
 def translator(precision: str) -> Callable[[Path, Path], None]:
-    """An encoder-decoder as one graph for the encoder and one for the decoder with its cache."""
+    """An encoder-decoder: a graph for the encoder and one for the decoder with its cache."""
+    return _exporter("text2text-generation-with-past", precision, convert_tokenizer=False)
 
+
+def _exporter(
+    task: str, precision: str, *, convert_tokenizer: bool
+) -> Callable[[Path, Path], None]:
     def make(source: Path, out: Path) -> None:
+        import openvino as ov  # noqa: PLC0415
         from optimum.exporters.openvino import main_export  # noqa: PLC0415
+        from optimum.intel import OVConfig  # noqa: PLC0415
 
         main_export(
             str(source),
             str(out),
-            task="text2text-generation-with-past",
-            ov_config=_ov_config(precision),
-            convert_tokenizer=False,
+            task=task,
+            ov_config=OVConfig(dtype="fp32"),
+            convert_tokenizer=convert_tokenizer,
         )
-        shutil.copyfile(source / "generation_config.json", out / "generation_config.json")
+        for path in out.glob("openvino_*model.xml") if precision != "fp32" else ():
+            small = path.with_stem(f"{path.stem}_small")
+            ov.save_model(_compressed(ov.Core().read_model(path), precision), str(small))
+            for suffix in (".xml", ".bin"):
+                small.with_suffix(suffix).rename(path.with_suffix(suffix))
 
     return make
 
 
-def _ov_config(precision: str) -> Any:
-    from optimum.intel import OVConfig, OVWeightQuantizationConfig  # noqa: PLC0415
+def _compressed(model: Any, precision: str) -> Any:
+    """int8: a scale per output channel; int4: one per group."""
+    import nncf  # noqa: PLC0415
 
-    quantizations: dict[str, Any] = {
-        "fp32": lambda: None,
-        "int8": lambda: OVWeightQuantizationConfig(bits=8, sym=True),
-        "int4": lambda: OVWeightQuantizationConfig(bits=4, sym=False, group_size=GROUP),
-    }
-    quantization = quantizations[precision]()
-    if quantization is None:
-        return OVConfig(dtype="fp32")
-    return OVConfig(quantization_config=quantization)
+    if precision == "int8":
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    mode = nncf.CompressWeightsMode.INT4_ASYM
+    return nncf.compress_weights(model, mode=mode, group_size=GROUP, ratio=1.0)
 
 
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
