@@ -166,6 +166,7 @@ def _compare_engines(comparison: Comparison, report: Report) -> None:
     log = _progress_log(time_budget, None, comparison)
     peers = _select(engine_peers(comparison.task, comparison.level), comparison)
     ceilings = _ceilings(comparison)
+    report.set("ceilings", ceilings)
     measured: list[Workload] = []
     for precision, selected in workloads_by_precision.items():
         with closing(

@@ -14,6 +14,7 @@ from loadtest.tasks import Task
 
 LOAD_SECONDS = 300.0
 RUN_SECONDS = 180.0
+ASK_SECONDS = 600.0
 
 
 class EngineRunner:
@@ -89,7 +90,7 @@ class EngineRunner:
         """
         if self.reason:
             raise LookupError(self.reason)
-        return next(iter(self._workers.values())).call(message, RUN_SECONDS)
+        return next(iter(self._workers.values())).call(message, ASK_SECONDS)
 
     def close(self) -> None:
         for layout in list(self._workers):
