@@ -67,6 +67,9 @@ bench: bundles
 		$(VENV)/python -m loadtest compare --task $$task --json loadtest/results/compare-$$task.json \
 			|| exit 1; \
 	done
+	$(VENV)/python -m loadtest compare --task translate --level text --prepare
+	$(VENV)/python -m loadtest compare --task translate --level text \
+		--json loadtest/results/compare-translate-text.json
 	$(VENV)/python -m scripts.comparisons
 
 protos: setup

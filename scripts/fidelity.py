@@ -56,7 +56,10 @@ class Fidelity:
 
 
 def _cosine(row: Row, engine: str) -> float | None:
-    cosine: float | None = row.get("min_cosine_to_fp32", {}).get(engine)
+    measured = row.get("fidelity", {}).get(engine, {})
+    # Reports made before 2026-11-22 have random texts, under another name.
+    before = row.get("min_cosine_to_fp32", {}).get(engine)
+    cosine: float | None = measured.get("min_cosine", before)
     return cosine
 
 
