@@ -145,7 +145,8 @@ def quantize_graph(
     """Quantizes matrices, embeddings and experts, in place.
 
     Args:
-        kept: name suffixes of matrices that stay as they are unless their format is in blocks.
+        kept: name suffixes of matrices that stay as they are, or are sensitive, if their format is
+            in blocks.
         smoothing_factors: divisors of matrices' inputs. A matrix that has one and becomes int8 by
             rows is quantized even if it is in ``kept``.
     """
@@ -154,7 +155,8 @@ def quantize_graph(
     model.graph.opset_imports[CONTRIB] = 1
     shared = _quantize_embeddings(model.graph, recipe.embedding)
     for product in list(constant_matmuls(model.graph)):
-        form = recipe.sensitive if product.name.endswith(SENSITIVE) else recipe.matrices
+        is_sensitive = product.name.endswith((*SENSITIVE, *kept))
+        form = recipe.sensitive if is_sensitive else recipe.matrices
         smoothing_factor = smoothing_factors.get(product.name.removeprefix(TRACED))
         if form != WeightFormat.ROW_INT8:
             smoothing_factor = None
