@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "candidate_matmul.h"
 #include "int8_matmul.h"
 #include "logits.h"
 #include "matmul.h"
@@ -14,6 +15,7 @@ struct KernelTable {
   weight_format::Compress* compress;
   int8_matmul::Quantize* int8_quantize;
   int8_matmul::Multiply* int8_multiply;
+  candidate_matmul::Multiply* candidate_multiply;
   bool uses_group_pairs;  // int8_multiply needs the group order of int8_pairing.cc
   attention::WriteCache* write_cache;
   attention::Attend* attend;

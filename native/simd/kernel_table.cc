@@ -12,6 +12,9 @@ namespace int8_matmul::SIMD {
 Quantize quantize;
 Multiply multiply;
 }
+namespace candidate_matmul::SIMD {
+Multiply multiply;
+}
 namespace attention::SIMD {
 WriteCache write_cache;
 Attend attend;
@@ -33,6 +36,7 @@ const KernelTable kernel_table{
     .compress = weight_format::SIMD::compress,
     .int8_quantize = int8_matmul::SIMD::quantize,
     .int8_multiply = int8_matmul::SIMD::multiply,
+    .candidate_multiply = candidate_matmul::SIMD::multiply,
     .uses_group_pairs = SIMD_BITS == 256,
     .write_cache = attention::SIMD::write_cache,
     .attend = attention::SIMD::attend,
