@@ -16,6 +16,7 @@ from client.options import (
     ResponseOptions,
     SamplingOptions,
     ScoreOptions,
+    ShortlistMode,
     StoppingOptions,
 )
 from client.results import (
@@ -66,6 +67,7 @@ __all__ = [
     "ScoreOptions",
     "ScoreResult",
     "Scored",
+    "ShortlistMode",
     "StoppingOptions",
     "Text",
     "TextResult",

@@ -38,6 +38,7 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "NAME_PATTERN",
     "PARITY_FILE",
+    "SHORTLIST_FILE",
     "TOKENIZER_FILE",
     "AttentionKind",
     "BundleError",
@@ -53,6 +54,9 @@ __all__ = [
     "Precision",
     "ScoreFunction",
     "Shape",
+    "ShortlistLoss",
+    "ShortlistOrigin",
+    "ShortlistSpec",
     "SpecialTokens",
     "StateRole",
     "StateSpec",
@@ -64,6 +68,7 @@ __all__ = [
 FORMAT_VERSION = 2
 MANIFEST_FILE = "bundle.json"
 PARITY_FILE = "parity.json"
+SHORTLIST_FILE = "shortlist.bin"
 TOKENIZER_FILE = "tokenizer.json"
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -175,6 +180,20 @@ class Embedding(Record, frozen=True, kw_only=True):
     default_prompt: str | None = None
 
 
+class ShortlistOrigin(StrEnum):
+    """Where a lexical shortlist comes from: the checkpoint, or parallel texts (IBM model 1)."""
+
+    CHECKPOINT = "checkpoint"
+    IBM1 = "ibm1"
+
+
+class ShortlistSpec(Record, frozen=True, kw_only=True):
+    """The lexical shortlist of an encoder-decoder: :mod:`model.shortlist`."""
+
+    file: str
+    origin: ShortlistOrigin
+
+
 class Manifest(Record, frozen=True, kw_only=True):
     """``bundle.json``: the description of one model. Fields are in the order of the file."""
 
@@ -202,6 +221,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # The default of max_new_tokens in encoder-decoders, as a multiple of the source length.
     max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    shortlist: ShortlistSpec | None = None
     graphs: dict[str, GraphSpec]
     files: tuple[FileRecord, ...]
 
@@ -209,6 +229,20 @@ class Manifest(Record, frozen=True, kw_only=True):
     def label(self) -> str:
         """``name/version``, for messages."""
         return f"{self.name}/{self.version}"
+
+
+class ShortlistLoss(Record, frozen=True, kw_only=True):
+    """What the shortlist changes: greedy translations with it, compared with those without it.
+
+    ``bleu`` and ``chrf``: of sacrebleu, 0 to 100, the output without a shortlist being the
+    reference; 100 means no change. None if sacrebleu was not installed.
+    """
+
+    num_sentences: LargeCount
+    num_identical: LargeCount
+    mean_candidates: float
+    bleu: float | None = None
+    chrf: float | None = None
 
 
 class Parity(Record, frozen=True, kw_only=True):
@@ -221,6 +255,7 @@ class Parity(Record, frozen=True, kw_only=True):
         perplexity: of the bundle's graphs, if the model generates text.
         fp32_perplexity: of the fp32 graphs.
         float_cache_perplexity: of the bundle's graphs before their cache became int8.
+        shortlist: what the shortlist costs, if there is one.
     """
 
     max_absolute_error: float
@@ -234,3 +269,4 @@ class Parity(Record, frozen=True, kw_only=True):
     perplexity: float | None = None
     fp32_perplexity: float | None = None
     float_cache_perplexity: float | None = None
+    shortlist: ShortlistLoss | None = None

@@ -8,14 +8,24 @@ import numpy as np
 from model.bundle import AttentionKind, GraphSpec
 from server.constraint import Floats
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
+from server.engine.decoding.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.options import AttentionSelection
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import DeviceLogits
 from server.engine.gpu.padded_decode import PaddedDecode
-from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
+from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import SOURCE_ROWS, Array, BoundGraph, Graph, MakeMemory
+from server.runtime.contract import (
+    CANDIDATES,
+    SOURCE_ROWS,
+    Array,
+    BoundGraph,
+    Graph,
+    MakeMemory,
+    Tensor,
+)
 
 # Prompt tokens per run with logits at all positions: bounds the memory of the logits.
 SCORED_CHUNK = 64
@@ -76,6 +86,7 @@ class ModelRunner:
                 spec, decode, self.cache, capacity, buckets, memory, has_source=has_source
             )
         self._row_gather = row_gather
+        self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]), self._suppressed)
 
     def encode(self, sequences: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
         """Runs the encoder over the sources and stores the cross-attention cache in ``slots``."""
@@ -132,7 +143,9 @@ class ModelRunner:
         self.cache.restore(num_sequences, len(padding))
         if self._row_gather is not None:
             return DeviceLogits(self._padded.logits(num_sequences), self._row_gather)
-        return self._without_suppressed(self._padded.read_logits(num_sequences))
+        return self._host_logits(
+            self._padded.read_logits(num_sequences), [sequence.job for sequence in sequences]
+        )
 
     def record(self) -> int:
         """Runs each bucket until the device has recorded it. All slots must be free.
@@ -213,16 +226,30 @@ class ModelRunner:
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
         inputs = self._inputs(chunks, all_positions=all_positions)
+        inputs[CANDIDATES] = ALL_TOKENS
         if self._row_gather is not None:
-            return DeviceLogits(self._bound[key].run_on_device(inputs)["logits"], self._row_gather)
-        return self._without_suppressed(self._bound[key].run(inputs)["logits"])
+            return DeviceLogits(self._bound[key].run_on_device(inputs)[LOGITS], self._row_gather)
+        jobs = [chunk.sequence.job for chunk in chunks]
+        if all_positions:
+            jobs *= chunks[0].size
+        candidates = self._candidates.of(jobs)
+        if candidates is not None:
+            inputs[CANDIDATES] = Tensor.of(candidates.ids)
+        logits = self._bound[key].run(inputs)[LOGITS]
+        if candidates is not None and logits.shape == candidates.ids.shape:
+            return candidates.logits(logits)
+        return self._host_logits(logits, jobs)
 
-    def _without_suppressed(self, logits: Floats) -> HostLogits:
+    def _host_logits(self, logits: Floats, jobs: Sequence[GenerationJob]) -> HostLogits:
+        """Wraps logits ``[rows, vocabulary]``, one row for each job, which it changes."""
         if self._suppressed.size:
             logits[:, self._suppressed] = SUPPRESSED_LOGIT
+        mask(logits, jobs)
         return HostLogits(logits)
 
-    def _inputs(self, chunks: Sequence[_Chunk], *, all_positions: bool = False) -> dict[str, Array]:
+    def _inputs(
+        self, chunks: Sequence[_Chunk], *, all_positions: bool = False
+    ) -> dict[str, Array | Tensor]:
         ids, num_new = pad(
             [sequence.tokens[start : start + size] for sequence, start, size in chunks]
         )
@@ -231,7 +258,7 @@ class ModelRunner:
             positions = np.arange(ids.shape[1], dtype=np.int32)
         else:
             positions = np.arange(len(chunks), dtype=np.int32) * ids.shape[1] + num_new - 1
-        inputs: dict[str, Array] = {
+        inputs: dict[str, Array | Tensor] = {
             "token_ids": ids,
             "logit_positions": positions,
             "num_cached_tokens": num_cached,

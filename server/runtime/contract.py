@@ -23,9 +23,9 @@ int32. For each row, the first row of the run with the same encoder source. Rows
 source can read its cross-attention keys and values from one place, although each has a copy."""
 
 CANDIDATES = "candidates"
-"""An input that the kernels add to decode graphs loaded with ``takes_candidates``: ``[rows, width]``
-int32. For each row of logits, the ids of the tokens to compute, ascending, then -1. The graph then
-returns logits ``[rows, width]``, -inf after the last id. With width 0, it returns all logits."""
+"""An input that the kernels add to decode graphs loaded with ``takes_candidates``: int32
+``[rows, width]``. For each row of logits, the ids of the tokens to compute, ascending, then -1. The
+graph returns logits ``[rows, width]``, -inf after the last id; with width 0, it returns all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

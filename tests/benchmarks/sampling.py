@@ -28,7 +28,7 @@ from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.token_selector import greedy
+from server.engine.decoding.logits import greedy
 from server.runtime.ort.backend import OrtBackend
 
 VOCABULARY = 49_152
