@@ -8,7 +8,7 @@ import numpy as np
 from model.bundle import AttentionKind, GraphSpec
 from server.constraint import Floats
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
-from server.engine.decoding.candidates import ALL_TOKENS, CandidateBatches, mask
+from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.options import AttentionSelection
 from server.engine.gpu.buckets import Buckets
