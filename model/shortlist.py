@@ -30,12 +30,14 @@ class Shortlist:
     Attributes:
         vocabulary_size: of the target; all ids are below it.
         frequent: candidates for every source.
+        excluded: tokens that are never candidates. The file does not have them.
     """
 
     vocabulary_size: int
     frequent: Ids
     offsets: npt.NDArray[np.int64]
     ids: Ids
+    excluded: tuple[int, ...] = ()
 
     @property
     def num_sources(self) -> int:
@@ -53,6 +55,7 @@ class Shortlist:
         lists = [self.ids[starts[s] : starts[s + 1]] for s in set(source) if s < self.num_sources]
         if lists:
             is_candidate[np.concatenate(lists)] = True
+        is_candidate[list(self.excluded)] = False
         return np.flatnonzero(is_candidate).astype(np.int32)
 
     def to_bytes(self) -> bytes:

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from server.constraint import Floats
 from server.engine.decoding.logits import greedy
-from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
-from server.runtime.contract import Array, Tensor
+from server.runtime.contract import Tensor
 
 ALL_TOKENS = np.zeros((0, 0), np.int32)
 """The input ``CANDIDATES`` of a run that computes all logits."""
@@ -54,10 +53,15 @@ class CandidateLogits:
         return row
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
-        chosen = self.array if len(indices) == len(self.array) else self.array[list(indices)]
+        is_whole = len(indices) == len(self.array)
+        chosen, ids = (
+            (self.array, self.ids)
+            if is_whole
+            else (self.array[list(indices)], self.ids[list(indices)])
+        )
         return [
-            None if column is None else int(self.ids[index, column])
-            for index, column in zip(indices, greedy(chosen), strict=True)
+            None if column is None else int(row[column])
+            for row, column in zip(ids, greedy(chosen), strict=True)
         ]
 
 
@@ -68,32 +72,28 @@ class CandidateBatch:
     Attributes:
         jobs: one for each row.
         ids: ``[rows, width]``: ascending, then -1.
-        suppressed: the places in ``ids`` of tokens that are never generated: rows and columns.
+        tensor: ``ids``, as the input ``CANDIDATES``.
         vocabulary_size: of the model.
     """
 
     jobs: tuple[GenerationJob, ...]
     ids: npt.NDArray[np.int32]
-    suppressed: tuple[Array, ...]
+    tensor: Tensor
     vocabulary_size: int
 
     def logits(self, array: Floats) -> CandidateLogits:
-        """Wraps the logits ``[rows, width]`` of the candidates, which it changes."""
-        array[self.suppressed] = SUPPRESSED_LOGIT
+        """Wraps the logits ``[rows, width]`` of the candidates."""
         return CandidateLogits(array, self.ids, self.vocabulary_size)
 
 
 class CandidateBatches:
     """Combines the candidates of jobs, and keeps the result while rows stay the same.
 
-    Args:
-        vocabulary_size: of the model.
-        suppressed: tokens that are never generated.
+    ``vocabulary_size``: of the model.
     """
 
-    def __init__(self, vocabulary_size: int, suppressed: Array) -> None:
+    def __init__(self, vocabulary_size: int) -> None:
         self._vocabulary_size = vocabulary_size
-        self._suppressed = suppressed
         self._latest: CandidateBatch | None = None
 
     def of(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
@@ -111,8 +111,7 @@ class CandidateBatches:
         ids = np.full((len(jobs), width), -1, np.int32)
         for row, candidates in zip(ids, lists, strict=True):
             row[: len(candidates)] = candidates
-        suppressed = np.nonzero(np.isin(ids, self._suppressed))
-        return CandidateBatch(tuple(jobs), ids, suppressed, self._vocabulary_size)
+        return CandidateBatch(tuple(jobs), ids, Tensor.of(ids), self._vocabulary_size)
 
 
 def mask(logits: Floats, jobs: Sequence[GenerationJob]) -> None:

@@ -216,7 +216,8 @@ def _shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
         return None
     path = directory / manifest.shortlist.file
     try:
-        return Shortlist.from_bytes(path.read_bytes(), manifest.dimensions.vocabulary_size)
+        found = Shortlist.from_bytes(path.read_bytes(), manifest.dimensions.vocabulary_size)
+        return replace(found, excluded=manifest.special_tokens.suppressed)
     except (OSError, ValueError) as error:
         raise BundleError(f"{manifest.label}: {manifest.shortlist.file}: {error}") from error
 

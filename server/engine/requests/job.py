@@ -57,7 +57,7 @@ class GenerationJob:
         alternatives: the outputs begin with the likeliest first tokens, one each.
         constraint: a grammar that each output follows.
         candidates: the only tokens that are generated, ascending; None for all. The logits of all
-            others are -inf. Each token of ``prompt`` and ``eos`` should be among them.
+            others are -inf. They include ``eos``, and no tokens that the model suppresses.
         logprob_options: which log-probabilities and attention to return.
         priority: jobs of higher priority are served earlier.
         deadline: the client's timeout, in the engine's clock (seconds).

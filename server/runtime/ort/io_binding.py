@@ -44,7 +44,8 @@ class HostBoundGraph:
     """Implements :class:`server.runtime.contract.BoundGraph` over host memory.
 
     It keeps the memory that its ``IOBinding`` points to alive. Inputs stay bound while their
-    shapes stay the same: a run copies new values into the bound arrays.
+    shapes stay the same: a run copies new values into the bound arrays, except from a tensor or
+    read-only array that it was given before.
 
     Args:
         session: runs the graph.
@@ -61,6 +62,8 @@ class HostBoundGraph:
         self._outputs = outputs
         self._keep_alive = keep_alive
         self._inputs: dict[str, Array] = {}
+        # The tensors and read-only arrays that were given last.
+        self._kept: dict[str, Array | Tensor] = {}
         # Outputs with a known width, kept from run to run.
         self._fixed_outputs: dict[str, Array] = {}
 
@@ -101,10 +104,16 @@ class HostBoundGraph:
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
         for name, value in self._declared(inputs):
+            if self._kept.get(name) is value:
+                continue
             if isinstance(value, Tensor):
-                self._inputs.pop(name, None)  # an array that was bound before
+                self._inputs.pop(name, None)
+                self._kept[name] = value
                 self._io_binding.bind_input(name, *binding_arguments(value))
                 continue
+            self._kept.pop(name, None)
+            if not value.flags.writeable:
+                self._kept[name] = value
             bound = self._inputs.get(name)
             if bound is not None and (bound.shape, bound.dtype) == (value.shape, value.dtype):
                 bound[...] = value
