@@ -59,6 +59,17 @@ class JsonSchema:
     schema: str
 
 
+class ShortlistMode(StrEnum):
+    """Whether only the tokens of an encoder-decoder's lexical shortlist are generated."""
+
+    AUTO = "auto"
+    """If the model has one, unless there is a grammar."""
+    OFF = "off"
+    """The whole vocabulary."""
+    ON = "on"
+    """As ``AUTO``, but it is an error if the model has none or there is a grammar."""
+
+
 @dataclass(frozen=True, slots=True)
 class Regex:
     """The whole output matches ``pattern``, in the syntax of Rust's ``regex`` crate."""
@@ -170,6 +181,10 @@ class DecodingOptions(TypedDict, total=False):
     grammar: Grammar | None
     """The grammar that the whole output must match."""
     bad_words: Annotated[Sequence[str], Flag(name="bad-word", help="Never generate this text.")]
+    shortlist: Annotated[
+        ShortlistMode | None,
+        Flag(help="Generate only likely translations of the source's tokens, which is faster."),
+    ]
 
 
 class StoppingOptions(TypedDict, total=False):

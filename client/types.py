@@ -16,6 +16,7 @@ from client.options import (
     ResponseOptions,
     SamplingOptions,
     ScoreOptions,
+    ShortlistMode,
     StoppingOptions,
 )
 from client.results import (
@@ -67,6 +68,7 @@ __all__ = [
     "ScoreOptions",
     "ScoreResult",
     "Scored",
+    "ShortlistMode",
     "StoppingOptions",
     "Text",
     "TextResult",

@@ -12,6 +12,8 @@ from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
 from export.fidelity.measure import figures
 from export.recipes import AUTO, choose_precision
+from export.shortlists import AUTO as AUTO_SHORTLIST
+from export.shortlists import OFF, choose_shortlist
 from export.sources import DEFAULT_SOURCES, load_checkpoint
 from model.bundle import Device, KvCache, Manifest, Parity, Precision
 from model.bundle_files import read_manifest, read_parity
@@ -45,6 +47,20 @@ def export(
             "--accept-loss", help="Write the bundle even if it loses more than its limits allow."
         ),
     ] = False,
+    shortlist: Annotated[
+        str,
+        typer.Option(
+            metavar=f"{AUTO_SHORTLIST}|{OFF}|FILE",
+            help="Shortlist of a translation model: its own, none, or Marian's binary FILE.",
+        ),
+    ] = AUTO_SHORTLIST,
+    shortlist_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.tsv",
+            help="Make the shortlist from parallel texts: source, tab, target on each line.",
+        ),
+    ] = None,
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
     out = out.absolute()
@@ -53,6 +69,8 @@ def export(
     except UnsupportedError as error:
         raise typer.BadParameter(str(error), param_hint="--precision") from error
     console.print(f"precision {choice.precision} for {device}: {choice.reason}", highlight=False)
+    if shortlist_from is not None and shortlist != AUTO_SHORTLIST:
+        raise typer.BadParameter("needs --shortlist auto", param_hint="--shortlist-from")
     started = time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
@@ -74,6 +92,7 @@ def export(
                 precision=choice.precision,
                 device=device,
                 kv_cache=kv_cache,
+                shortlist=choose_shortlist(checkpoint, shortlist, shortlist_from),
                 progress=report,
                 keep_weights=False,
                 accept_loss=accept_loss,
@@ -87,7 +106,7 @@ def export(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
         f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
-        f"{_cache_size(read_manifest(path))}"
+        f"{_cache_size(read_manifest(path))}{_shortlist(parity)}"
     )
 
 
@@ -116,6 +135,19 @@ def _cache_perplexity(parity: Parity) -> str:
     if parity.perplexity is None or parity.float_cache_perplexity is None:
         return ""
     return f", {parity.perplexity / parity.float_cache_perplexity:.4f} x float cache"
+
+
+def _shortlist(parity: Parity) -> str:
+    loss = parity.shortlist
+    if loss is None:
+        return ""
+    text = (
+        f", shortlist of {loss.mean_candidates:.0f} tokens: "
+        f"{loss.num_identical}/{loss.num_sentences} sentences unchanged"
+    )
+    if loss.bleu is None or loss.chrf is None:
+        return text
+    return f"{text}, BLEU {loss.bleu:.1f}, chrF {loss.chrf:.1f}"
 
 
 def _cache_size(manifest: Manifest) -> str:

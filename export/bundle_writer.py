@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -34,6 +35,8 @@ from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
 from export.quantize import NO_SMOOTHING
 from export.recipes import recipe_for
+from export.shortlist_loss import measure_shortlist
+from export.shortlists import ShortlistSource
 from export.signatures import Signatures
 from export.smooth_quant import residual_smoothing_factors, smooth_activations
 from model.bundle import (
@@ -41,6 +44,7 @@ from model.bundle import (
     MANIFEST_FILE,
     NAME_PATTERN,
     PARITY_FILE,
+    SHORTLIST_FILE,
     TOKENIZER_FILE,
     Device,
     Dimensions,
@@ -51,6 +55,8 @@ from model.bundle import (
     Manifest,
     Parity,
     Precision,
+    ShortlistOrigin,
+    ShortlistSpec,
 )
 from model.bundle_files import sha256_of, to_json
 
@@ -74,6 +80,7 @@ def write_bundle(
     precision: Precision = Precision.FP32,
     device: Device = Device.CPU,
     kv_cache: KvCache = KvCache.FLOAT,
+    shortlist: ShortlistSource | None = None,
     progress: ProgressCallback = _no_progress,
     keep_weights: bool = True,
     accept_loss: bool = False,
@@ -86,6 +93,7 @@ def write_bundle(
         name: default: the checkpoint's own.
         device: the device that will run the graphs.
         kv_cache: how the graphs store cached keys and values.
+        shortlist: of an encoder-decoder.
         progress: called with the name of each stage as it starts.
         keep_weights: False lets the export remove a large model's weights from
             ``checkpoint``, to free their memory.
@@ -110,15 +118,23 @@ def write_bundle(
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    target = _Target(precision, device, kv_cache, accept_loss)
+    origin = None if shortlist is None else shortlist.origin
+    target = _Target(precision, device, kv_cache, accept_loss, origin)
     with _scratch(root) as directory, _threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
             progress("offload the weights to disk")
             weights = OffloadedWeights(checkpoint.weights, directory / "weights")
         graphs, parity = _write_graphs(checkpoint, weights, directory, target, progress)
-        for folder in ("weights", FP32_FOLDER):
-            shutil.rmtree(directory / folder, ignore_errors=True)
+        for temporary in ("weights", FP32_FOLDER):
+            shutil.rmtree(directory / temporary, ignore_errors=True)
+        if shortlist is not None:
+            progress("measure the shortlist")
+            recipe = recipe_for(precision, device, checkpoint.config.kind)
+            with cpu_runnable(recipe, graphs, directory) as folder:
+                loss = measure_shortlist(checkpoint, shortlist, folder, graphs)
+            parity = msgspec.structs.replace(parity, shortlist=loss)
+            (directory / SHORTLIST_FILE).write_bytes(shortlist.shortlist.to_bytes())
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
@@ -132,12 +148,13 @@ def write_bundle(
 
 @dataclass(frozen=True)
 class _Target:
-    """The precision, device and cache type of the graphs to write, and any loss accepted."""
+    """What to write: kind of graphs, whether they may exceed limits, and the shortlist's origin."""
 
     precision: Precision
     device: Device
     kv_cache: KvCache
     accept_loss: bool
+    shortlist: ShortlistOrigin | None
 
 
 def _write_graphs(
@@ -281,6 +298,9 @@ def _write_records(
         max_input_tokens=checkpoint.max_input_tokens,
         chat_template=checkpoint.chat_template,
         max_length_factor=checkpoint.max_length_factor,
+        shortlist=None
+        if target.shortlist is None
+        else ShortlistSpec(file=SHORTLIST_FILE, origin=target.shortlist),
         graphs=graphs,
         files=files,
     )

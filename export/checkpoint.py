@@ -9,6 +9,7 @@ import torch
 from export.errors import WeightsError
 from model.bundle import Embedding, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
+from model.shortlist import Shortlist
 from model.transformer import parameter_shapes
 
 
@@ -41,6 +42,7 @@ class Checkpoint:
     target_language: str | None = None
     languages: dict[str, int] = dataclasses.field(default_factory=dict)
     max_length_factor: float | None = None
+    shortlist: Shortlist | None = None
     sample_inputs: tuple[str, ...] = ()
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "NAME_PATTERN",
     "PARITY_FILE",
+    "SHORTLIST_FILE",
     "TOKENIZER_FILE",
     "AttentionKind",
     "BundleError",
@@ -55,6 +56,9 @@ __all__ = [
     "Precision",
     "ScoreFunction",
     "Shape",
+    "ShortlistLoss",
+    "ShortlistOrigin",
+    "ShortlistSpec",
     "SpecialTokens",
     "StateRole",
     "StateSpec",
@@ -66,6 +70,7 @@ __all__ = [
 FORMAT_VERSION = 2
 MANIFEST_FILE = "bundle.json"
 PARITY_FILE = "parity.json"
+SHORTLIST_FILE = "shortlist.bin"
 TOKENIZER_FILE = "tokenizer.json"
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -177,6 +182,20 @@ class Embedding(Record, frozen=True, kw_only=True):
     default_prompt: str | None = None
 
 
+class ShortlistOrigin(StrEnum):
+    """Where a lexical shortlist comes from: the checkpoint, or parallel texts (IBM model 1)."""
+
+    CHECKPOINT = "checkpoint"
+    IBM1 = "ibm1"
+
+
+class ShortlistSpec(Record, frozen=True, kw_only=True):
+    """The lexical shortlist of an encoder-decoder: :mod:`model.shortlist`."""
+
+    file: str
+    origin: ShortlistOrigin
+
+
 class Manifest(Record, frozen=True, kw_only=True):
     """``bundle.json``: the description of one model. Fields are in the order of the file."""
 
@@ -204,6 +223,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # The default of max_new_tokens in encoder-decoders, as a multiple of the source length.
     max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    shortlist: ShortlistSpec | None = None
     graphs: dict[str, GraphSpec]
     files: tuple[FileRecord, ...]
 
@@ -258,6 +278,20 @@ class Fidelity(Record, frozen=True, kw_only=True):
     exceeded_limits: tuple[str, ...] = ()
 
 
+class ShortlistLoss(Record, frozen=True, kw_only=True):
+    """What the shortlist changes: greedy translations with it, compared with those without it.
+
+    ``bleu`` and ``chrf``: of sacrebleu, 0 to 100, the output without a shortlist being the
+    reference; 100 means no change. None if sacrebleu was not installed.
+    """
+
+    num_sentences: LargeCount
+    num_identical: LargeCount
+    mean_candidates: float
+    bleu: float | None = None
+    chrf: float | None = None
+
+
 class Parity(Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime compared with the eager PyTorch module.
 
@@ -269,6 +303,7 @@ class Parity(Record, frozen=True, kw_only=True):
         fp32_perplexity: of the fp32 graphs.
         float_cache_perplexity: of the bundle's graphs before their cache became int8.
         fidelity: of the bundle's graphs, if they are not the fp32 graphs.
+        shortlist: what the shortlist costs, if there is one.
     """
 
     max_absolute_error: float
@@ -283,3 +318,4 @@ class Parity(Record, frozen=True, kw_only=True):
     fp32_perplexity: float | None = None
     float_cache_perplexity: float | None = None
     fidelity: Fidelity | None = None
+    shortlist: ShortlistLoss | None = None

@@ -91,7 +91,8 @@ def read_manifest(directory: Path) -> Manifest:
         raise BundleError(f"{label}: bundle.json is of {manifest.label}")
     listed = {record.path for record in manifest.files}
     graph_files = {graph.file for graph in manifest.graphs.values()}
-    for path in sorted(listed | graph_files | {TOKENIZER_FILE, PARITY_FILE}):
+    shortlist_files = set() if manifest.shortlist is None else {manifest.shortlist.file}
+    for path in sorted(listed | graph_files | shortlist_files | {TOKENIZER_FILE, PARITY_FILE}):
         parts = PurePosixPath(path)
         if parts.is_absolute() or ".." in parts.parts or "\\" in path or "\0" in path:
             raise BundleError(f"{label}: file {path!r} is outside the bundle")
@@ -106,6 +107,8 @@ def read_manifest(directory: Path) -> Manifest:
     expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
     if manifest.kind == Kind.ENCODER_DECODER:
         expected = {"encode", "decode"}
+    if manifest.shortlist is not None and manifest.kind != Kind.ENCODER_DECODER:
+        raise BundleError(f"{label}: shortlist: only an encoder-decoder has one")
     optional = {ATTEND} if "decode" in expected else set()
     if set(manifest.graphs) - optional != expected:
         raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")

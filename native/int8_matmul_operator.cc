@@ -1,5 +1,6 @@
 #include "int8_matmul_operator.h"
 
+#include "candidate_matmul_call.h"
 #include "int8_matmul.h"
 #include "kernels.h"
 #include "matmul_call.h"
@@ -18,7 +19,9 @@ enum Input : size_t {
   kScales,
   kZeroPointSums,
   kInputFactors,
-  kFirstParameter
+  kFirstParameter,
+  kColumns = kFirstParameter + kNumMatMulParameters,
+  kCandidates
 };
 
 struct Work {
@@ -55,7 +58,8 @@ void multiply_task(void* data, size_t index) {
 struct DynamicInt8MatMul {
   static constexpr const char* kName = "DynamicInt8MatMul";
   static constexpr Parameter kInputs[] = {
-      {kFloat}, {kInt8}, {kUInt16}, {kFloat}, {kInt32}, {kFloat, true}, MATMUL_PARAMETERS};
+      {kFloat}, {kInt8}, {kUInt16}, {kFloat}, {kInt32}, {kFloat, true}, MATMUL_PARAMETERS,
+      {kInt8, true}, {kInt32, true}};
   static constexpr Parameter kOutputs[] = {{kFloat}};
 
   MatMulAttributes attributes;
@@ -63,14 +67,19 @@ struct DynamicInt8MatMul {
   Status* create(const Api& api, const KernelInfo* info) { return attributes.read(api, info); }
 
   Status* run(const Api& api, KernelContext* context) const {
-    MatMulCall call{};
-    RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
     void* inputs[kFirstParameter] = {};
     for (size_t index = kWeights; index < kFirstParameter; index++) {
       const Value* value = nullptr;
       RETURN_IF_FAILED(api.Input(context, index, &value));
       if (value) RETURN_IF_FAILED(api.Data(value, &inputs[index]));
     }
+    Candidates candidates;
+    const Value* value = nullptr;
+    RETURN_IF_FAILED(api.Input(context, kCandidates, &value));
+    RETURN_IF_FAILED(candidates.read(api, value));
+    if (candidates.width) return multiply_only(api, context, candidates, inputs);
+    MatMulCall call{};
+    RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
     Work work{call,
               {static_cast<const int8_t*>(inputs[kWeights]),
                static_cast<const uint16_t*>(inputs[kGroupOrder]),
@@ -88,6 +97,27 @@ struct DynamicInt8MatMul {
     RETURN_IF_FAILED(
         run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeTaskRows), &work));
     return run_tasks(api, context, multiply_task, work.tasks.count(), &work);
+  }
+
+ private:
+  // Multiplies with the candidates of each row only. `inputs`: those before kFirstParameter.
+  Status* multiply_only(const Api& api, KernelContext* context, const Candidates& candidates,
+                        void* const* inputs) const {
+    const Value *columns = nullptr, *bias = nullptr;
+    void *column_data = nullptr, *bias_data = nullptr;
+    Dimensions shape;
+    RETURN_IF_FAILED(api.Input(context, kFirstParameter, &bias));
+    if (bias) RETURN_IF_FAILED(api.Data(bias, &bias_data));
+    RETURN_IF_FAILED(api.Input(context, kColumns, &columns));
+    if (!columns) return api.CreateStatus(kInvalidArgument, "candidates need columns");
+    RETURN_IF_FAILED(dimensions(api, columns, shape));
+    RETURN_IF_FAILED(api.Data(columns, &column_data));
+    const candidate_matmul::Matrix matrix{static_cast<const int8_t*>(column_data),
+                                          static_cast<const float*>(inputs[kScales]),
+                                          static_cast<const int32_t*>(inputs[kZeroPointSums]),
+                                          static_cast<const float*>(bias_data), shape.last()};
+    return multiply_candidates(api, context, candidates, attributes.num_outputs, matrix,
+                               static_cast<const float*>(inputs[kInputFactors]));
   }
 };
 

@@ -3,7 +3,10 @@
 //
 // Inputs: x, float [.., num_inputs]; weights, group order, scales and zero-point sums as
 // int8_matmul::PackedMatrix has them; input factors, float [num_inputs], optional; then
-// MATMUL_PARAMETERS. Output: y, float [.., Epilogue::width_of(num_outputs)].
+// MATMUL_PARAMETERS; then, optional, for a product without activation and residual of x [rows,
+// num_inputs]: the columns of W as candidate_matmul::Matrix has them, and candidates, int32 [rows,
+// width]. Output: y, float [.., Epilogue::width_of(num_outputs)], or [rows, width] of the candidates
+// unless width is 0.
 // Attributes: those of MatMulAttributes, all required.
 #pragma once
 

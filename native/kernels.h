@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "block_matmul.h"
+#include "candidate_matmul.h"
 #include "int8_matmul.h"
 #include "logits.h"
 #include "matmul.h"
@@ -15,6 +16,7 @@ struct KernelTable {
   weight_format::Compress* compress;
   int8_matmul::Quantize* int8_quantize;
   int8_matmul::Multiply* int8_multiply;
+  candidate_matmul::Multiply* candidate_multiply;
   bool uses_group_pairs;  // int8_multiply needs the group order of int8_pairing.cc
   block_matmul::Quantize* block_quantize;
   block_matmul::Multiply* block_multiply;

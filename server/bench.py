@@ -74,13 +74,15 @@ class Bench:
         self._engine: Engine | None = None
         self._model: Model | None = None
         self._static = StaticBatching()
+        self._uses_shortlist = True
 
     async def load(self, message: Message) -> Message:
         """Loads a bundle.
 
         Fields: ``model`` (a bundle's folder) and ``threads``; optional ``device``, ``lanes``,
-        ``slots``, ``max_length``, ``static`` and ``padded`` (see :class:`StaticBatching`), and
-        ``config`` (other fields of :class:`server.config.ServerConfig`, by name).
+        ``slots``, ``max_length``, ``static`` and ``padded`` (see :class:`StaticBatching`),
+        ``shortlist`` (false: the whole vocabulary), and ``config`` (other fields of
+        :class:`server.config.ServerConfig`, by name).
         """
         options = message.get("config", {})
         if unknown := options.keys() - {field_.name for field_ in fields(ServerConfig)}:
@@ -102,6 +104,7 @@ class Bench:
                 **options,
             },
         )
+        self._uses_shortlist = message.get("shortlist", True)
         self._static = StaticBatching(message.get("static", 0), message.get("padded", False))
         busy = BusyLanes()
         (backend,) = make_backends(config, busy)
@@ -224,11 +227,13 @@ class Bench:
             return GenerationJob(
                 input_.ids, input_.num_new_tokens, beams=search, logprob_options=logprob_options
             )
+        shortlist = self._model.shortlist if self._uses_shortlist else None
         return GenerationJob(
             (start,),
             input_.num_new_tokens,
             source=input_.ids,
             beams=search,
+            candidates=None if shortlist is None else shortlist.candidates(input_.ids, [start]),
             logprob_options=logprob_options,
         )
 

@@ -50,6 +50,18 @@ def tiny_bundles() -> Path:
     return _cached(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
 
 
+def shortlist_bundles() -> Path:
+    """``tests.shortlists.write_bundles``."""
+
+    def make(path: Path) -> None:
+        from tests import shortlists  # noqa: PLC0415  (imports torch)
+
+        shortlists.write_bundles(path)
+
+    key = _key("model", "export", "tests/tiny.py", "tests/shortlists.py")
+    return _cached(f"shortlist-{key}", make)
+
+
 def head_bundles() -> Path:
     """Random encoders, one per task head: ``tests.heads.NAMES``."""
 

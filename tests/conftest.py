@@ -46,6 +46,12 @@ def tiny_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shortlist_bundles() -> Path:
+    """The model ``dates`` in int8: ``shortlist`` with a lexical shortlist, ``dates`` without."""
+    return bundles.shortlist_bundles()
+
+
+@pytest.fixture(scope="session")
 def head_bundles() -> Path:
     """Random encoders, one per task head: ``tests.heads.NAMES``."""
     return bundles.head_bundles()

@@ -16,7 +16,14 @@ ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
     "export": {"export", "model"},
-    "server": {"server", "protos", "model.config", "model.bundle", "model.bundle_files"},
+    "server": {
+        "server",
+        "protos",
+        "model.config",
+        "model.bundle",
+        "model.bundle_files",
+        "model.shortlist",
+    },
     "client": {"client", "protos"},
     "loadtest": {"loadtest", "client", "protos"},
 }
@@ -45,6 +52,7 @@ TORCH_FREE_MODULES = (
     "model/bundle.py",
     "model/graph_spec.py",
     "model/bundle_files.py",
+    "model/shortlist.py",
 )
 
 

@@ -15,6 +15,7 @@ from export.importers.samples import source_sentences
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
 from export.readers.fields import Fields
 from export.readers.marian_folder import MarianFolder
+from export.readers.shortlist import read_marian_shortlist
 from export.supported import check_supported, lookup
 from model.bundle import SpecialTokens, Task
 from model.config import (
@@ -103,6 +104,9 @@ def import_marian(folder: MarianFolder) -> Checkpoint:
         source_language=source_language,
         target_language=target_language,
         max_length_factor=folder.decoder_config.number("max-length-factor", MAX_LENGTH_FACTOR),
+        shortlist=None
+        if folder.shortlist is None
+        else read_marian_shortlist(folder.shortlist, model.vocabulary_size),
         sample_inputs=source_sentences(source_language),
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
 from export.readers.marian import MarianFile, is_marian, read_marian
+from export.readers.shortlist import is_marian_shortlist
 from export.readers.yaml_text import read_yaml
 from export.tokenization.sentence_piece import SentencePieceModel, read_sentence_piece
 
@@ -16,13 +17,17 @@ _DESCRIPTIONS = ("model_info.json", "modelMeta.json")
 
 @dataclass(frozen=True, kw_only=True)
 class MarianFolder:
-    """``decoder_config`` is marian-decoder's configuration; ``description`` has model metadata."""
+    """``decoder_config`` is marian-decoder's configuration; ``description`` has model metadata.
+
+    ``shortlist``: the path of a binary shortlist; None if there is none.
+    """
 
     path: Path
     model: MarianFile
     vocabulary: SentencePieceModel
     decoder_config: Fields
     description: Fields
+    shortlist: Path | None = None
 
 
 def read_marian_folder(path: Path) -> MarianFolder:
@@ -41,6 +46,7 @@ def read_marian_folder(path: Path) -> MarianFolder:
         vocabulary=read_sentence_piece(_vocabulary_path(folder, decoder_config)),
         decoder_config=decoder_config,
         description=_description(folder),
+        shortlist=_shortlist_path(folder, decoder_config),
     )
 
 
@@ -86,6 +92,22 @@ def _vocabulary_path(folder: Path, decoder_config: Fields) -> Path:
         names = ", ".join(path.name for path in paths)
         raise UnsupportedError(f"{folder}: different vocabularies of source and target: {names}")
     return paths[0]
+
+
+def _shortlist_path(folder: Path, decoder_config: Fields) -> Path | None:
+    """The file that the decoder configuration names, or the only one in the folder.
+
+    Raises:
+        SourceError: the named file is outside the folder.
+    """
+    named = decoder_config.get("shortlist")
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        path = _inside(folder, named[0])
+        found = [path] if path.is_file() else []
+    else:
+        found = sorted(folder.glob("*.bin"))
+    found = [path for path in found if is_marian_shortlist(path)]
+    return found[0] if len(found) == 1 else None
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -16,6 +16,9 @@ namespace block_matmul::SIMD {
 Quantize quantize;
 Multiply multiply;
 }
+namespace candidate_matmul::SIMD {
+Multiply multiply;
+}
 namespace attention::SIMD {
 WriteCache write_cache;
 Attend attend;
@@ -39,6 +42,7 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
       .compress = weight_format::SIMD::compress,
       .int8_quantize = int8_matmul::SIMD::quantize,
       .int8_multiply = int8_multiply,
+      .candidate_multiply = candidate_matmul::SIMD::multiply,
       .uses_group_pairs = SIMD_BITS == 256,
       .block_quantize = block_matmul::SIMD::quantize,
       .block_multiply = block_matmul::SIMD::multiply,

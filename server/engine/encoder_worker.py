@@ -8,11 +8,11 @@ import numpy as np
 from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
-from server.engine.model_runner import pad
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, ending_event
 from server.engine.requests.update import JobTimes, JobUpdate
+from server.engine.run_inputs import pad
 from server.runtime.contract import Array, BoundGraph, Graph
 
 TOKEN_VECTORS = "token_embeddings"

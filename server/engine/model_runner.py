@@ -1,32 +1,26 @@
 """Runs one model's graphs over the slots: sequences in, logits out."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from model.bundle import AttentionKind, GraphSpec
 from server.constraint import Floats
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
+from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.options import AttentionSelection
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import DeviceLogits
 from server.engine.gpu.padded_decode import PaddedDecode
-from server.engine.gpu.sampler_inputs import SUPPRESSED_LOGIT
+from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import SOURCE_ROWS, Array, BoundGraph, Graph, MakeMemory
+from server.engine.run_inputs import Chunk, RunInputs, pad, split
+from server.runtime.contract import CANDIDATES, BoundGraph, Graph, MakeMemory
 
 # Prompt tokens per run with logits at all positions: bounds the memory of the logits.
 SCORED_CHUNK = 64
-
-
-class _Chunk(NamedTuple):
-    """``size`` tokens of ``sequence`` from index ``start``; those before are cached."""
-
-    sequence: DecodingSequence
-    start: int
-    size: int
 
 
 class ModelRunner:
@@ -69,6 +63,7 @@ class ModelRunner:
         self._decode = decode
         self._attend = attend
         self._encode = None if encode is None else encode.bind({})
+        self._inputs = RunInputs(has_source=encode is not None)
         self._bound: dict[tuple[int, int], BoundGraph] = {}
         if buckets is not None:
             has_source = encode is not None
@@ -76,6 +71,7 @@ class ModelRunner:
                 spec, decode, self.cache, capacity, buckets, memory, has_source=has_source
             )
         self._row_gather = row_gather
+        self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]))
 
     def encode(self, sequences: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
         """Runs the encoder over the sources and stores the cross-attention cache in ``slots``."""
@@ -132,7 +128,9 @@ class ModelRunner:
         self.cache.restore(num_sequences, len(padding))
         if self._row_gather is not None:
             return DeviceLogits(self._padded.logits(num_sequences), self._row_gather)
-        return self._without_suppressed(self._padded.read_logits(num_sequences))
+        return self._host_logits(
+            self._padded.read_logits(num_sequences), [sequence.job for sequence in sequences]
+        )
 
     def record(self) -> int:
         """Runs each bucket until the device has recorded it. All slots must be free.
@@ -149,7 +147,7 @@ class ModelRunner:
             Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens, valid until the
             next iteration.
         """
-        for chunk in _chunks(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
+        for chunk in split(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
             logits = self._run([chunk], slot, all_positions=True)
             yield logits.rows(range(chunk.size))
 
@@ -168,8 +166,8 @@ class ModelRunner:
         bound = self._attend.bind(self.cache.rows(slot, 1), {selection.kind})
         is_cross = selection.kind == AttentionKind.CROSS
         width = sequence.num_source_tokens if is_cross else len(sequence.job.prompt)
-        for chunk in _chunks(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
-            outputs = bound.run(self._inputs([chunk]))
+        for chunk in split(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
+            outputs = bound.run(self._inputs.of([chunk]))
             attention = outputs[selection.kind][0]  # [layers, heads, n, capacity]
             selected = attention[np.ix_(selection.layers, selection.heads)]
             if selection.average:
@@ -187,13 +185,13 @@ class ModelRunner:
         max_together = 1 if self._within_source else self._max_chunk
         if max_together is None or max(sizes) <= max_together:
             chunks = [
-                _Chunk(sequence, sequence.num_cached_tokens, size)
+                Chunk(sequence, sequence.num_cached_tokens, size)
                 for sequence, size in zip(sequences, sizes, strict=True)
             ]
             return self._run(chunks, first_slot)
         last = []
         for slot, (sequence, size) in enumerate(zip(sequences, sizes, strict=True), first_slot):
-            for chunk in _chunks(sequence, size, self._max_size(sequence, size)):
+            for chunk in split(sequence, size, self._max_size(sequence, size)):
                 logits = self._run([chunk], slot)
             if len(sequences) == 1:
                 return logits
@@ -206,67 +204,30 @@ class ModelRunner:
         return min(limit, sequence.num_source_tokens) if self._within_source else limit
 
     def _run(
-        self, chunks: Sequence[_Chunk], first_slot: int, *, all_positions: bool = False
+        self, chunks: Sequence[Chunk], first_slot: int, *, all_positions: bool = False
     ) -> Logits:
         """One run: logits after each chunk's last token, or after every token of one chunk."""
         key = (first_slot, len(chunks))
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
-        inputs = self._inputs(chunks, all_positions=all_positions)
+        inputs = self._inputs.of(chunks, all_positions=all_positions)
+        inputs[CANDIDATES] = ALL_TOKENS
         if self._row_gather is not None:
-            return DeviceLogits(self._bound[key].run_on_device(inputs)["logits"], self._row_gather)
-        return self._without_suppressed(self._bound[key].run(inputs)["logits"])
+            return DeviceLogits(self._bound[key].run_on_device(inputs)[LOGITS], self._row_gather)
+        jobs = [chunk.sequence.job for chunk in chunks]
+        if all_positions:
+            jobs *= chunks[0].size
+        candidates = self._candidates.of(jobs)
+        if candidates is not None:
+            inputs[CANDIDATES] = candidates.tensor
+        logits = self._bound[key].run(inputs)[LOGITS]
+        if candidates is not None and logits.shape == candidates.ids.shape:
+            return candidates.logits(logits)
+        return self._host_logits(logits, jobs)
 
-    def _without_suppressed(self, logits: Floats) -> HostLogits:
+    def _host_logits(self, logits: Floats, jobs: Sequence[GenerationJob]) -> HostLogits:
+        """Wraps logits ``[rows, vocabulary]``, one row for each job, which it changes."""
         if self._suppressed.size:
             logits[:, self._suppressed] = SUPPRESSED_LOGIT
+        mask(logits, jobs)
         return HostLogits(logits)
-
-    def _inputs(self, chunks: Sequence[_Chunk], *, all_positions: bool = False) -> dict[str, Array]:
-        ids, num_new = pad(
-            [sequence.tokens[start : start + size] for sequence, start, size in chunks]
-        )
-        num_cached = np.array([chunk.start for chunk in chunks], np.int32)
-        if all_positions:
-            positions = np.arange(ids.shape[1], dtype=np.int32)
-        else:
-            positions = np.arange(len(chunks), dtype=np.int32) * ids.shape[1] + num_new - 1
-        inputs: dict[str, Array] = {
-            "token_ids": ids,
-            "logit_positions": positions,
-            "num_cached_tokens": num_cached,
-            "num_new_tokens": num_new,
-            "max_total_length": np.array((num_cached + num_new).max(), np.int32),
-        }
-        if self._encode is not None:
-            lengths = np.array([chunk.sequence.num_source_tokens for chunk in chunks], np.int32)
-            inputs["source_lengths"] = lengths
-            inputs["max_source_length"] = np.array(lengths.max(), np.int32)
-            inputs[SOURCE_ROWS] = _source_rows(chunks)
-        return inputs
-
-
-def _chunks(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[_Chunk]:
-    stop = sequence.num_cached_tokens + size
-    for start in range(sequence.num_cached_tokens, stop, max_size):
-        yield _Chunk(sequence, start, min(max_size, stop - start))
-
-
-def _source_rows(chunks: Sequence[_Chunk]) -> Array:
-    """For each row of a run, the first row of the same job, which has the same source."""
-    first: dict[int, int] = {}
-    rows = [first.setdefault(id(chunk.sequence.job), index) for index, chunk in enumerate(chunks)]
-    return np.array(rows, np.int32)
-
-
-def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
-    """Right-pads token ids with 0.
-
-    Returns:
-        ``[rows, longest]`` int64, and the lengths ``[rows]`` int32.
-    """
-    lengths = np.array([len(row) for row in rows], np.int32)
-    ids = np.zeros((len(rows), int(lengths.max())), np.int64)
-    for index, row in enumerate(rows):
-        ids[index, : len(row)] = row
-    return ids, lengths

@@ -11,7 +11,7 @@ import numpy as np
 
 from server.constraint import ConstraintError, Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits import Logits
+from server.engine.decoding.logits import Logits, greedy
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
@@ -54,7 +54,7 @@ class TokenSelector:
             for sequence in sequences
         ]
         if self._device_sampler is None:
-            return self._select_on_host(sequences, uniforms, logits.rows(indices))
+            return self._select_on_host(sequences, uniforms, indices, logits)
         requests = list(map(SampleRequest, indices, sequences, uniforms))
         tokens = self._device_sampler.sample(logits, requests)
         selected = [
@@ -64,10 +64,10 @@ class TokenSelector:
         ]
         undecided = [i for i, token in enumerate(tokens) if token is None]
         if undecided:
-            rows = logits.rows([indices[i] for i in undecided])
             sequences = [sequences[i] for i in undecided]
             uniforms = [uniforms[i] for i in undecided]
-            selected += self._select_on_host(sequences, uniforms, rows)
+            indices = [indices[i] for i in undecided]
+            selected += self._select_on_host(sequences, uniforms, indices, logits)
         return selected
 
     def append(
@@ -89,17 +89,52 @@ class TokenSelector:
         return [index for index in indices if not np.isfinite(logits.rows([index]).max())]
 
     def _select_on_host(
-        self, sequences: Sequence[DecodingSequence], uniforms: Sequence[float], logits: Floats
+        self,
+        sequences: Sequence[DecodingSequence],
+        uniforms: Sequence[float],
+        indices: Sequence[int],
+        logits: Logits,
     ) -> list[NextToken]:
-        """Selects tokens from ``logits [sequences, vocabulary]``."""
+        """Selects tokens from the rows of ``logits`` at ``indices``."""
+        whole = [i for i, sequence in enumerate(sequences) if _needs_row(sequence)]
+        best: list[int | None] = []
+        rows: Floats | None = None
+        if not whole:
+            best = logits.best(indices)
+        elif len(whole) == len(sequences):
+            rows = logits.rows(indices)
+            best = greedy(rows)
+        else:
+            return self._select_apart(sequences, uniforms, indices, logits, whole)
         selected = []
-        for index, best in enumerate(greedy(logits)):
+        for index, token in enumerate(best):
             sequence = sequences[index]
-            if best is None:
+            if token is None:
                 selected.append(NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE))
             else:
                 uniform = None if sequence.takes_argmax else uniforms[index]
-                selected.append(self._append(sequence, best, logits[index], uniform))
+                row = None if rows is None else rows[index]
+                selected.append(self._append(sequence, token, row, uniform))
+        return selected
+
+    def _select_apart(
+        self,
+        sequences: Sequence[DecodingSequence],
+        uniforms: Sequence[float],
+        indices: Sequence[int],
+        logits: Logits,
+        whole: Sequence[int],
+    ) -> list[NextToken]:
+        """Selects first the tokens of the sequences that need whole rows, then the others."""
+        others = [i for i in range(len(sequences)) if i not in whole]
+        selected = []
+        for part in (whole, others):
+            selected += self._select_on_host(
+                [sequences[i] for i in part],
+                [uniforms[i] for i in part],
+                [indices[i] for i in part],
+                logits,
+            )
         return selected
 
     def _append(
@@ -129,18 +164,9 @@ class TokenSelector:
             return NextToken(sequence, None, outcome, failure=message)
 
 
-def greedy(logits: Floats) -> list[int | None]:
-    """The likeliest token of each row of ``[rows, vocabulary]``; None where a row is not finite.
-
-    NumPy's argmax returns the place of a NaN or an infinity, if there is one.
-    """
-    best = logits.argmax(axis=-1)
-    values = logits[np.arange(len(best)), best]
-    tokens: list[int | None] = best.tolist()
-    if not np.isfinite(values).all():
-        finite = np.isfinite(values)
-        return [token if good else None for token, good in zip(tokens, finite, strict=True)]
-    return tokens
+def _needs_row(sequence: DecodingSequence) -> bool:
+    """Whether the next token needs more than the argmax of the unprocessed logits."""
+    return not sequence.takes_argmax or sequence.job.logprob_options.top_logprobs is not None
 
 
 def choose(sequence: DecodingSequence, logits: Floats, uniform: float) -> int:

@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 
 from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Manifest, Parity
 from model.bundle_files import read_manifest, read_parity, verify_files
+from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
 from server.runtime.contract import Backend, Graph, LoadModel, MakeMemory
 from server.runtime.lazy_graph import LazyGraph
@@ -43,6 +44,7 @@ class Model:
     manifest: Manifest
     parity: Parity
     tokenizer: Tokenizer
+    shortlist: Shortlist | None
     chat_template: ChatTemplate | None
     grammars: GrammarCompiler
     replicas: tuple[Replica, ...]  # one for each device
@@ -172,6 +174,7 @@ def load_bundle(
         manifest=manifest,
         parity=read_parity(directory),
         tokenizer=tokenizer,
+        shortlist=_shortlist(directory, manifest),
         chat_template=_chat_template(manifest, tokenizer),
         grammars=GrammarCompiler(
             directory / TOKENIZER_FILE,
@@ -198,6 +201,7 @@ def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
             directory / graph.file,
             graph.disabled_optimizers,
             repeats=name == "decode",
+            takes_candidates=name == "decode" and manifest.shortlist is not None,
         )
         graphs[name] = LazyGraph(load) if name == ATTEND else load()
     return Replica(graphs, backend.memory, backend.load_model)
@@ -205,6 +209,17 @@ def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
 
 def _tokenizer_hash(manifest: Manifest) -> str:
     return next(record.sha256 for record in manifest.files if record.path == TOKENIZER_FILE)
+
+
+def _shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
+    if manifest.shortlist is None:
+        return None
+    path = directory / manifest.shortlist.file
+    try:
+        found = Shortlist.from_bytes(path.read_bytes(), manifest.dimensions.vocabulary_size)
+        return replace(found, excluded=manifest.special_tokens.suppressed)
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{manifest.label}: {manifest.shortlist.file}: {error}") from error
 
 
 def _chat_template(manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | None:

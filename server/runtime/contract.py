@@ -22,6 +22,11 @@ SOURCE_ROWS = "source_rows"
 int32. For each row, the first row of the run with the same encoder source. Rows that share a
 source can read its cross-attention keys and values from one place, although each has a copy."""
 
+CANDIDATES = "candidates"
+"""An input that the kernels add to decode graphs loaded with ``takes_candidates``: int32
+``[rows, width]``. For each row of logits, the ids of the tokens to compute, ascending, then -1. The
+graph returns logits ``[rows, width]``, -inf after the last id; with width 0, it returns all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
@@ -183,7 +188,12 @@ class Backend(Protocol):
         ...
 
     def load(
-        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        repeats: bool = False,
+        takes_candidates: bool = False,
     ) -> Graph:
         """Loads an ONNX file.
 
@@ -191,13 +201,14 @@ class Backend(Protocol):
             path: of the file.
             disabled_optimizers: names of graph transformations that the runtime must not apply.
             repeats: the graph will have runs to record: see :meth:`BoundGraph.run_into`.
+            takes_candidates: the kernels, if there are any, add the input :data:`CANDIDATES`.
 
         Raises:
             BundleError: the file cannot be loaded.
         """
         ...
 
-    def unshared_bytes(self, path: Path) -> int:
+    def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         """Bytes of weights of which each load of this file has its own copy."""
         ...
 

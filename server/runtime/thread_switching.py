@@ -45,18 +45,25 @@ class ThreadSwitchingBackend:
         return self._per_lane.version
 
     def load(
-        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        repeats: bool = False,
+        takes_candidates: bool = False,
     ) -> Graph:
-        per_lane = self._per_lane.load(path, disabled_optimizers, repeats=repeats)
-        if self._per_lane.unshared_bytes(path) > self._max_bytes:
+        options = {"repeats": repeats, "takes_candidates": takes_candidates}
+        per_lane = self._per_lane.load(path, disabled_optimizers, **options)
+        num_bytes = self._per_lane.unshared_bytes(path, takes_candidates=takes_candidates)
+        if num_bytes > self._max_bytes:
             label = "/".join(path.parts[-3:])
             log.info("%s is too large to load twice: every run uses one lane's threads", label)
             return per_lane
-        all_cores = self._all_cores.load(path, disabled_optimizers, repeats=repeats)
+        all_cores = self._all_cores.load(path, disabled_optimizers, **options)
         return _ThreadSwitchingGraph(per_lane, all_cores, self._is_alone)
 
-    def unshared_bytes(self, path: Path) -> int:
-        return self._per_lane.unshared_bytes(path)
+    def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
+        return self._per_lane.unshared_bytes(path, takes_candidates=takes_candidates)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         return _ThreadSwitchingGraph(

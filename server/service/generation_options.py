@@ -7,6 +7,7 @@ Options that the engine uses unchanged, such as the temperature, are in
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from model.bundle import AttentionKind
 from server.bounds import Bounds, bounded, check_bounds
@@ -35,6 +36,18 @@ MAX_LOGIT_BIAS = 100.0
 PRIORITIES = Bounds(-100, 100)
 
 
+class ShortlistMode(StrEnum):
+    """Whether only the tokens of the model's lexical shortlist are generated.
+
+    ``AUTO``: if the model has one and the request has no grammar. ``ON``: the request fails where
+    ``AUTO`` would use none.
+    """
+
+    AUTO = "auto"
+    OFF = "off"
+    ON = "on"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingOptions:
     """Search options and constraints on the output.
@@ -52,6 +65,7 @@ class DecodingOptions:
     alternatives: bool = False
     grammar: Grammar | None = None
     bad_words: tuple[str, ...] = ()
+    shortlist: ShortlistMode = ShortlistMode.AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +240,28 @@ def checked_grammar(decoding: DecodingOptions, stopping: StoppingOptions) -> Gra
     if grammar.kind == GrammarKind.CHOICES and not (grammar.choices and all(grammar.choices)):
         raise InvalidArgumentError(field, "needs at least one text; none may be empty")
     return grammar
+
+
+def uses_shortlist(decoding: DecodingOptions, *, has_shortlist: bool, on_device: bool) -> bool:
+    """Whether a request uses the model's shortlist.
+
+    Args:
+        decoding: the request's options.
+        has_shortlist: whether the model has one.
+        on_device: whether tokens are selected on the device, which supports none.
+    """
+    if decoding.shortlist == ShortlistMode.OFF:
+        return False
+    reason = ""
+    if not has_shortlist:
+        reason = "the model has none"
+    elif on_device:
+        reason = "is not available on a server that samples on the device"
+    elif decoding.grammar is not None:
+        reason = "cannot be combined with grammar, which may need any token"
+    if reason and decoding.shortlist == ShortlistMode.ON:
+        raise InvalidArgumentError("shortlist", reason)
+    return not reason
 
 
 def check_bad_words(words: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.bundle import Task
+from model.shortlist import Ids, Shortlist
 from server.constraint import Constraint
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.requests.job import GenerationJob
@@ -68,6 +69,7 @@ class JobTemplate:
     num_outputs: int
     alternatives: bool
     constraint: Constraint | None
+    shortlist: Shortlist | None
     logprobs: LogprobOptions
     max_new_tokens: int | None
     eos: frozenset[int]
@@ -97,12 +99,20 @@ class JobTemplate:
             num_outputs=self.num_outputs,
             alternatives=self.alternatives,
             constraint=self.constraint,
+            candidates=self._candidates(prompt, source),
             logprob_options=self.logprobs,
             priority=self.priority,
             deadline=self.deadline,
             finish_by=self.finish_by,
             cache_scope=self.cache_scope,
         )
+
+    def _candidates(self, prompt: tuple[int, ...], source: tuple[int, ...]) -> Ids | None:
+        """The shortlist of ``source``, with all tokens that the request names."""
+        if self.shortlist is None:
+            return None
+        biased = [id_ for id_, _ in self.logits.logit_bias]
+        return self.shortlist.candidates(source, [*prompt, *self.eos, *biased])
 
 
 async def job_template(
@@ -142,6 +152,7 @@ async def job_template(
         num_outputs=num_outputs,
         alternatives=decoding.alternatives and num_outputs > 1,
         constraint=await _constraint(request, model, context, caller),
+        shortlist=_shortlist(request, model, context),
         logprobs=logprobs,
         max_new_tokens=stopping.max_new_tokens,
         eos=eos,
@@ -150,6 +161,17 @@ async def job_template(
         finish_by=finish_by(stopping, started, caller.deadline),
         cache_scope=context.cache_scope(caller),
     )
+
+
+def _shortlist(
+    request: GenerationRequest, model: Model, context: ServiceContext
+) -> Shortlist | None:
+    is_used = checks.uses_shortlist(
+        request.decoding,
+        has_shortlist=model.shortlist is not None,
+        on_device=context.config.samples_on_device,
+    )
+    return model.shortlist if is_used else None
 
 
 def target_jobs(

@@ -22,13 +22,12 @@ from rich.table import Table
 from loadtest.machine import machine
 from server.constraint import Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits import HostLogits
+from server.engine.decoding.logits import HostLogits, greedy
 from server.engine.decoding.options import Sampling
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.token_selector import greedy
 from server.runtime.ort.backend import OrtBackend
 
 VOCABULARY = 49_152

@@ -50,13 +50,20 @@ class FaultyBackend:
         return self.real.version
 
     def load(
-        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        repeats: bool = False,
+        takes_candidates: bool = False,
     ) -> Graph:
-        real = self.real.load(path, disabled_optimizers, repeats=repeats)
+        real = self.real.load(
+            path, disabled_optimizers, repeats=repeats, takes_candidates=takes_candidates
+        )
         return _FaultyGraph(real, self.run_seconds)
 
-    def unshared_bytes(self, path: Path) -> int:
-        return self.real.unshared_bytes(path)
+    def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
+        return self.real.unshared_bytes(path, takes_candidates=takes_candidates)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         return self.real.load_model(model)

@@ -20,6 +20,7 @@ TARGETS = (
     "external_data",
     "gguf",
     "marian",
+    "shortlist",
     "sentence_piece",
 )
 

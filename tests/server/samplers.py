@@ -9,11 +9,11 @@ import onnx
 
 from server.constraint import Floats
 from server.engine.decoding import sampling
+from server.engine.decoding.logits import greedy
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import GATHERED, ROWS, LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.token_selector import greedy
 from server.runtime.contract import Array, BoundGraph, Graph, Tensor
 from server.runtime.ort.backend import OrtBackend
 

@@ -19,6 +19,7 @@ from server.service.generation_options import (
     Grammar,
     GrammarKind,
     ResponseOptions,
+    ShortlistMode,
     StoppingOptions,
 )
 from server.service.generation_request import GenerateRequest, TranslateRequest
@@ -55,6 +56,7 @@ OPTIONS: dict[str, Any] = {
         alternatives=True,
         grammar=pb.Grammar(regex="[ab]+"),
         bad_words=["w"],
+        shortlist=pb.SHORTLIST_MODE_ON,
     ),
     "stopping": pb.StoppingOptions(
         max_new_tokens=12,
@@ -105,6 +107,7 @@ EXPECTED: dict[str, Any] = {
         alternatives=True,
         grammar=Grammar(GrammarKind.REGEX, "[ab]+"),
         bad_words=("w",),
+        shortlist=ShortlistMode.ON,
     ),
     "stopping": StoppingOptions(
         max_new_tokens=12,

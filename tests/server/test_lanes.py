@@ -31,9 +31,14 @@ class NumberedBackend(HostBoundGraph):
         self.value = value
 
     def load(
-        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        repeats: bool = False,
+        takes_candidates: bool = False,
     ) -> Graph:
-        del repeats
+        del repeats, takes_candidates
         if disabled_optimizers:
             raise BundleError(str(path))
         return self
@@ -48,7 +53,8 @@ class NumberedBackend(HostBoundGraph):
         del inputs
         return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
 
-    def unshared_bytes(self, path: Path) -> int:
+    def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
+        del takes_candidates
         return path.stat().st_size
 
     def load_model(self, model: onnx.ModelProto) -> Graph:

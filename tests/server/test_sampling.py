@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from server.engine.decoding import sampling
+from server.engine.decoding.logits import greedy
 from server.engine.decoding.options import Sampling
-from server.engine.token_selector import greedy
 from server.runtime import host_ops
 
 LOGITS = np.log(np.array([0.4, 0.05, 0.3, 0.15, 0.1], np.float32))

@@ -111,6 +111,39 @@ EARLY_STOPPING_NEVER: EarlyStopping.ValueType  # 3
 """Once no live beam can score better than the worst of them at any length."""
 Global___EarlyStopping: _TypeAlias = EarlyStopping  # noqa: Y015
 
+class _ShortlistMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ShortlistModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShortlistMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHORTLIST_MODE_UNSPECIFIED: _ShortlistMode.ValueType  # 0
+    """The same as SHORTLIST_MODE_AUTO."""
+    SHORTLIST_MODE_AUTO: _ShortlistMode.ValueType  # 1
+    """If the model has a shortlist, unless there is a grammar, which may need any token."""
+    SHORTLIST_MODE_OFF: _ShortlistMode.ValueType  # 2
+    """The whole vocabulary."""
+    SHORTLIST_MODE_ON: _ShortlistMode.ValueType  # 3
+    """As AUTO, but fails with INVALID_ARGUMENT where AUTO would use no shortlist."""
+
+class ShortlistMode(_ShortlistMode, metaclass=_ShortlistModeEnumTypeWrapper):
+    """Whether an encoder-decoder generates only the tokens of its lexical shortlist: those that are
+    likely translations of a source token, frequent tokens, end-of-sequence tokens, the tokens of
+    target_prefix and those with a logit_bias. All other tokens are impossible in sampling, beams and
+    alternatives, and log-probabilities are over the shortlist. Each input has a shortlist of its own,
+    so its output does not depend on other inputs.
+    """
+
+SHORTLIST_MODE_UNSPECIFIED: ShortlistMode.ValueType  # 0
+"""The same as SHORTLIST_MODE_AUTO."""
+SHORTLIST_MODE_AUTO: ShortlistMode.ValueType  # 1
+"""If the model has a shortlist, unless there is a grammar, which may need any token."""
+SHORTLIST_MODE_OFF: ShortlistMode.ValueType  # 2
+"""The whole vocabulary."""
+SHORTLIST_MODE_ON: ShortlistMode.ValueType  # 3
+"""As AUTO, but fails with INVALID_ARGUMENT where AUTO would use no shortlist."""
+Global___ShortlistMode: _TypeAlias = ShortlistMode  # noqa: Y015
+
 class _AttentionKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -373,6 +406,7 @@ class DecodingOptions(_message.Message):
     ALTERNATIVES_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
+    SHORTLIST_FIELD_NUMBER: _builtins.int
     beam_size: _builtins.int
     """Number of beams; 1 means no beam search."""
     length_penalty: _builtins.float
@@ -388,6 +422,7 @@ class DecodingOptions(_message.Message):
     """Returns num_hypotheses outputs, one for each of the most likely first tokens after
     target_prefix.
     """
+    shortlist: Global___ShortlistMode.ValueType
     @_builtins.property
     def target_prefix(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The output begins with this text: one for all inputs, or one per input."""
@@ -410,10 +445,11 @@ class DecodingOptions(_message.Message):
         alternatives: _builtins.bool | None = ...,
         grammar: Global___Grammar | None = ...,
         bad_words: _abc.Iterable[_builtins.str] | None = ...,
+        shortlist: Global___ShortlistMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives", "_beam_size", b"_beam_size", "_length_penalty", b"_length_penalty", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "alternatives", b"alternatives", "beam_size", b"beam_size", "grammar", b"grammar", "length_penalty", b"length_penalty", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives", "_beam_size", b"_beam_size", "_length_penalty", b"_length_penalty", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "alternatives", b"alternatives", "bad_words", b"bad_words", "beam_size", b"beam_size", "early_stopping", b"early_stopping", "grammar", b"grammar", "length_penalty", b"length_penalty", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "target_prefix", b"target_prefix"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives", "_beam_size", b"_beam_size", "_length_penalty", b"_length_penalty", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "alternatives", b"alternatives", "bad_words", b"bad_words", "beam_size", b"beam_size", "early_stopping", b"early_stopping", "grammar", b"grammar", "length_penalty", b"length_penalty", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "shortlist", b"shortlist", "target_prefix", b"target_prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alternatives: _TypeAlias = _typing.Literal["alternatives"]  # noqa: Y015
     _WhichOneofArgType__alternatives: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives"]  # noqa: Y015

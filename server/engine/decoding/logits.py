@@ -29,6 +29,10 @@ class Logits(Protocol):
         """One row on the host, valid until its sequence runs again, in another step."""
         ...
 
+    def best(self, indices: Sequence[int]) -> list[int | None]:
+        """:func:`greedy` of these rows. ``indices``: as for :meth:`rows`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HostLogits:
@@ -49,3 +53,20 @@ class HostLogits:
     def row(self, index: int) -> Floats:
         row: Floats = self.rows([index])[0]
         return row
+
+    def best(self, indices: Sequence[int]) -> list[int | None]:
+        return greedy(self.rows(indices))
+
+
+def greedy(logits: Floats) -> list[int | None]:
+    """The likeliest token of each row of ``[rows, vocabulary]``; None where a row is not finite.
+
+    NumPy's argmax returns the place of a NaN or an infinity, if there is one.
+    """
+    best = logits.argmax(axis=-1)
+    values = logits[np.arange(len(best)), best]
+    tokens: list[int | None] = best.tolist()
+    if not np.isfinite(values).all():
+        finite = np.isfinite(values)
+        return [token if good else None for token, good in zip(tokens, finite, strict=True)]
+    return tokens

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.constraint import Floats
+from server.engine.decoding.logits import greedy
 from server.engine.gpu.sampler_graph import build_row_gather
 from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, LogitsSpec
 from server.runtime.contract import BoundGraph, LoadModel, Tensor
@@ -30,6 +31,9 @@ class DeviceLogits:
         return self.row_gather.run({LOGITS: self.tensor, ROWS: np.array(indices, np.int64)})[
             GATHERED
         ]
+
+    def best(self, indices: Sequence[int]) -> list[int | None]:
+        return greedy(self.rows(indices))
 
     def row(self, index: int) -> Floats:
         row: Floats = self.rows([index])[0].copy()

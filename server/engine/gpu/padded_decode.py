@@ -11,6 +11,7 @@ from server.engine.gpu.buckets import Bucket, Buckets
 from server.engine.gpu.sampler_inputs import LOGITS
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import (
+    CANDIDATES,
     SOURCE_ROWS,
     Array,
     BoundGraph,
@@ -119,6 +120,7 @@ class PaddedDecode:
             "num_cached_tokens": np.array(cached, np.int32),
             "num_new_tokens": np.ones(count, np.int32),
             "max_total_length": np.array(bucket.num_tokens, np.int32),
+            CANDIDATES: np.zeros((0, 0), np.int32),
         }
         inputs["token_ids"][: len(ids), 0] = ids
         if self._has_source:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from server.constraint import Constraint
 from server.engine.decoding.options import (
     GREEDY,
@@ -53,6 +56,8 @@ class GenerationJob:
             samples, each with its own random generator (``seed + output``).
         alternatives: the outputs begin with the likeliest first tokens, one each.
         constraint: a grammar that each output follows.
+        candidates: the only tokens that are generated, ascending; None for all. The logits of all
+            others are -inf. They include ``eos``, and no tokens that the model suppresses.
         logprob_options: which log-probabilities and attention to return.
         priority: jobs of higher priority are served earlier.
         deadline: the client's timeout, in the engine's clock (seconds).
@@ -70,6 +75,7 @@ class GenerationJob:
     num_outputs: int = 1
     alternatives: bool = False
     constraint: Constraint | None = None
+    candidates: npt.NDArray[np.int32] | None = None
     logprob_options: LogprobOptions = NO_LOGPROBS
     priority: int = 0
     deadline: float | None = None

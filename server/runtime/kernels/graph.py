@@ -28,9 +28,15 @@ class Replacement:
 
 
 class GraphIndex:
-    """Looks up the nodes and values of ``graph``; its external weights are in ``directory``."""
+    """Looks up the nodes and values of ``graph``; its external weights are in ``directory``.
 
-    def __init__(self, graph: onnx.GraphProto, directory: Path) -> None:
+    ``takes_candidates``: see :func:`server.runtime.kernels.rewrite.rewrite`.
+    """
+
+    def __init__(
+        self, graph: onnx.GraphProto, directory: Path, *, takes_candidates: bool = False
+    ) -> None:
+        self.takes_candidates = takes_candidates
         self.nodes: Sequence[onnx.NodeProto] = graph.node
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.outputs = {value.name for value in graph.output}

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import Array
+from server.runtime.kernels.candidates import with_candidates
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import load_function
@@ -46,7 +47,8 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         epilogue = find_epilogue(graph, product.last, weights.shape[1])
         matrix = pack(weights, graph.array(product.scales), epilogue)
         x, factors = _input_factors(graph, product.x, len(weights))
-        yield epilogue.replacement(graph, OPERATOR, x, matrix, factors)
+        replacement = epilogue.replacement(graph, OPERATOR, x, matrix, factors)
+        yield with_candidates(replacement, weights) if graph.takes_candidates else replacement
 
 
 def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:

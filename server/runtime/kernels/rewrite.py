@@ -15,6 +15,7 @@ import onnx
 
 from server.runtime.contract import Array
 from server.runtime.kernels import attention, blocks, int8, matmul, norms
+from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
 
@@ -32,22 +33,25 @@ PATTERNS: dict[Kernels, Pattern] = {
 class RewrittenGraph:
     """A rewritten graph: a serialized model, and its packed constants by name.
 
-    ``unpacked_bytes``: the size of all other constants.
+    ``unpacked_bytes``: the size of all other constants. ``declared_shapes``: of outputs whose
+    last dimension became dynamic, the shapes in the file.
     """
 
     model: bytes
     unpacked_bytes: int
     packed: dict[str, Array] = field(repr=False)
+    declared_shapes: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
-shared: "weakref.WeakValueDictionary[tuple[Path, int, int], RewrittenGraph]" = (
+shared: "weakref.WeakValueDictionary[tuple[Path, int, int, bool], RewrittenGraph]" = (
     weakref.WeakValueDictionary()
 )
-"""The rewritten graphs in use, by path, modification time and size of the file."""
+"""The rewritten graphs in use, by path, modification time and size of the file, and
+``takes_candidates``."""
 _lock = threading.Lock()
 
 
-def load_rewritten(path: Path) -> RewrittenGraph | None:
+def load_rewritten(path: Path, *, takes_candidates: bool = False) -> RewrittenGraph | None:
     """Rewrites the graph in ``path``; sessions of one file share the result.
 
     Returns None if no pattern matches, or no kernel is faster on this CPU. The file must have been
@@ -55,15 +59,22 @@ def load_rewritten(path: Path) -> RewrittenGraph | None:
     """
     with _lock:
         stat = path.stat()
-        key = (path, stat.st_mtime_ns, stat.st_size)
-        graph = shared.get(key) or rewrite(path, preferred_kernels())
+        key = (path, stat.st_mtime_ns, stat.st_size, takes_candidates)
+        graph = shared.get(key) or rewrite(
+            path, preferred_kernels(), takes_candidates=takes_candidates
+        )
         if graph is not None:
             shared[key] = graph
         return graph
 
 
-def rewrite(path: Path, kernels: Kernels) -> RewrittenGraph | None:
+def rewrite(
+    path: Path, kernels: Kernels, *, takes_candidates: bool = False
+) -> RewrittenGraph | None:
     """Rewrites the graph in ``path`` with these kernels; None if nothing matches.
+
+    ``takes_candidates``: adds the input ``server.runtime.contract.CANDIDATES``, if the output
+    product is in int8.
 
     Raises:
         OSError: a file of weights cannot be read.
@@ -71,7 +82,7 @@ def rewrite(path: Path, kernels: Kernels) -> RewrittenGraph | None:
     if not kernels:
         return None
     model = onnx.load(str(path), load_external_data=False)
-    index = GraphIndex(model.graph, path.parent)
+    index = GraphIndex(model.graph, path.parent, takes_candidates=takes_candidates)
     found = [
         replacement
         for kernel, pattern in PATTERNS.items()
@@ -81,12 +92,13 @@ def rewrite(path: Path, kernels: Kernels) -> RewrittenGraph | None:
     if not found:
         return None
     _replace_nodes(model.graph, found)
+    declared_shapes = make_width_dynamic(model.graph)
     packed = {name: array for r in found for name, array in r.initializers.items()}
     _drop_unused(model.graph)
     unpacked_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
     _declare_packed(model.graph, packed)
     model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    return RewrittenGraph(model.SerializeToString(), unpacked_bytes, packed)
+    return RewrittenGraph(model.SerializeToString(), unpacked_bytes, packed, declared_shapes)
 
 
 def _replace_nodes(graph: onnx.GraphProto, replacements: Iterable[Replacement]) -> None:

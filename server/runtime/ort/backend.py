@@ -73,13 +73,18 @@ class OrtBackend:
         return free_bytes(self._device.number) if self._device.kind == "cuda" else None
 
     def load(
-        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        repeats: bool = False,
+        takes_candidates: bool = False,
     ) -> "OrtGraph":
         label = f"{path.parent.parent.name}/{path.parent.name}"
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
-            with_kernels = load_rewritten(path) if self._device.kind == "cpu" else None
+            with_kernels = self._rewritten(path, takes_candidates)
             if with_kernels is not None:
                 _use_kernels(options, with_kernels, path.parent)
             session, records = self._session(
@@ -99,13 +104,18 @@ class OrtBackend:
                 f"{self._name}: export it with --device {self._device.kind}"
             )
         device = self._device if self._has_device_memory else None
-        return OrtGraph(session, device, records=records, keep_alive=with_kernels)
+        return OrtGraph(session, device, records=records, with_kernels=with_kernels)
 
-    def unshared_bytes(self, path: Path) -> int:
-        with_kernels = load_rewritten(path) if self._device.kind == "cpu" else None
+    def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
+        with_kernels = self._rewritten(path, takes_candidates)
         if with_kernels is not None:
             return with_kernels.unpacked_bytes
         return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+
+    def _rewritten(self, path: Path, takes_candidates: bool) -> RewrittenGraph | None:
+        if self._device.kind != "cpu":
+            return None
+        return load_rewritten(path, takes_candidates=takes_candidates)
 
     def load_model(self, model: onnx.ModelProto) -> "OrtGraph":
         data = model.SerializeToString()
@@ -194,7 +204,7 @@ class OrtGraph:
         session: runs the graph.
         device: whose memory holds inputs and outputs; None for host memory.
         records: whether repeated runs are recorded.
-        keep_alive: memory that the session reads.
+        with_kernels: the rewritten graph that the session runs; it owns the packed weights.
     """
 
     def __init__(
@@ -203,10 +213,10 @@ class OrtGraph:
         device: Device | None,
         *,
         records: bool = False,
-        keep_alive: object = None,
+        with_kernels: RewrittenGraph | None = None,
     ) -> None:
         self.session = session
-        self._keep_alive = keep_alive
+        self._with_kernels = with_kernels
         self._device = device
         self._records = records
         self._host_inputs: set[str] = set()
@@ -216,8 +226,10 @@ class OrtGraph:
         self.inputs = frozenset(node.name for node in session.get_inputs())
         self._recording_ids: dict[object, int] = {}
         self._next_recording_id = itertools.count(1)
+        shapes = {} if with_kernels is None else with_kernels.declared_shapes
         self._outputs = {
-            node.name: (DTYPES[node.type], tuple(node.shape)) for node in session.get_outputs()
+            node.name: (DTYPES[node.type], shapes.get(node.name, tuple(node.shape)))
+            for node in session.get_outputs()
         }
 
     def bind(

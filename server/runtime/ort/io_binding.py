@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from server.runtime.contract import Array, Tensor
+from server.runtime.contract import CANDIDATES, Array, Tensor
 from server.runtime.devices import Device
 from server.runtime.ort.dtypes import DTYPES, element_type, to_array
 from server.runtime.ort.input_packing import InputPacking
@@ -44,7 +44,8 @@ class HostBoundGraph:
     """Implements :class:`server.runtime.contract.BoundGraph` over host memory.
 
     It keeps the memory that its ``IOBinding`` points to alive. Inputs stay bound while their
-    shapes stay the same: a run copies new values into the bound arrays.
+    shapes stay the same: a run copies new values into the bound arrays, except from a tensor or
+    read-only array that it was given before.
 
     Args:
         session: runs the graph.
@@ -61,13 +62,15 @@ class HostBoundGraph:
         self._outputs = outputs
         self._keep_alive = keep_alive
         self._inputs: dict[str, Array] = {}
+        # The tensors and read-only arrays that were given last.
+        self._kept: dict[str, Array | Tensor] = {}
         # Outputs with a known width, kept from run to run.
         self._fixed_outputs: dict[str, Array] = {}
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         self._bind_inputs(inputs)
         first = inputs.get("logit_positions", next(iter(inputs.values())))
-        self._bind_outputs(first.shape[0] if first.shape else 1)
+        self._bind_outputs(first.shape[0] if first.shape else 1, self._width(inputs))
         self._session.run(self._io_binding, None)
         if len(self._fixed_outputs) == len(self._outputs):
             return dict(self._fixed_outputs)
@@ -101,9 +104,16 @@ class HostBoundGraph:
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
         for name, value in self._declared(inputs):
+            if self._kept.get(name) is value:
+                continue
             if isinstance(value, Tensor):
+                self._inputs.pop(name, None)
+                self._kept[name] = value
                 self._io_binding.bind_input(name, *binding_arguments(value))
                 continue
+            self._kept.pop(name, None)
+            if not value.flags.writeable:
+                self._kept[name] = value
             bound = self._inputs.get(name)
             if bound is not None and (bound.shape, bound.dtype) == (value.shape, value.dtype):
                 bound[...] = value
@@ -117,10 +127,16 @@ class HostBoundGraph:
         """The inputs that the graph declares."""
         return (item for item in inputs.items() if item[0] in self._session.inputs)
 
-    def _bind_outputs(self, num_rows: int) -> None:
+    def _width(self, inputs: Mapping[str, Array | Tensor]) -> int:
+        """The width of the candidates, if the graph takes them; else 0."""
+        is_declared = CANDIDATES in self._session.inputs and CANDIDATES in inputs
+        return inputs[CANDIDATES].shape[1] if is_declared else 0
+
+    def _bind_outputs(self, num_rows: int, width: int) -> None:
+        """``width``: of logits of candidates; 0 if the outputs are whole."""
         for name, (dtype, shape) in self._outputs.items():
             if len(shape) == 2 and isinstance(shape[1], int):
-                self._bind_fixed_output(name, dtype, (num_rows, shape[1]))
+                self._bind_fixed_output(name, dtype, (num_rows, width or shape[1]))
             else:
                 self._io_binding.bind_output(name, "cpu")
 

@@ -46,13 +46,19 @@ class _Backend:
     version = "none"
 
     def load(
-        self, path: Path, disabled_optimizers: tuple[str, ...], *, repeats: bool = False
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        repeats: bool = False,
+        takes_candidates: bool = False,
     ) -> _Graph:
-        del disabled_optimizers, repeats
+        del disabled_optimizers, repeats, takes_candidates
         assert path.is_file()
         return _Graph()
 
-    def unshared_bytes(self, path: Path) -> int:
+    def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
+        del takes_candidates
         return path.stat().st_size
 
     def load_model(self, model: onnx.ModelProto) -> _Graph:

@@ -1,0 +1,108 @@
+"""A lexical shortlist: for each source token, the target tokens that may translate it.
+
+``export`` writes it as a file of the bundle, and ``server`` reads it. The idea is Marian's and
+fast_align's (Dyer et al. 2013): a decoder that computes the logits of a few hundred candidates
+instead of a whole vocabulary loses little and is faster.
+
+The file, little-endian: :data:`MAGIC`; three u32: the number of frequent tokens, of source tokens
+and of candidates; the frequent tokens; the offset at which each source token's candidates begin,
+and the end of the last; the candidates. All are u32.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+MAGIC = b"TRISL001"
+_HEADER = struct.Struct("<8s3I")
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Shortlist:
+    """The candidates of source token ``s`` are ``ids[offsets[s] : offsets[s + 1]]``.
+
+    Attributes:
+        vocabulary_size: of the target; all ids are below it.
+        frequent: candidates for every source.
+        excluded: tokens that are never candidates. The file does not have them.
+    """
+
+    vocabulary_size: int
+    frequent: Ids
+    offsets: npt.NDArray[np.int64]
+    ids: Ids
+    excluded: tuple[int, ...] = ()
+
+    @property
+    def num_sources(self) -> int:
+        return len(self.offsets) - 1
+
+    def candidates(self, source: Iterable[int], others: Sequence[int] = ()) -> Ids:
+        """The tokens that may appear in a translation of ``source``, ascending.
+
+        ``others``: tokens that may appear too, such as those that end an output.
+        """
+        is_candidate = np.zeros(self.vocabulary_size, np.bool_)
+        is_candidate[self.frequent] = True
+        is_candidate[list(others)] = True
+        starts = self._starts
+        lists = [self.ids[starts[s] : starts[s + 1]] for s in set(source) if s < self.num_sources]
+        if lists:
+            is_candidate[np.concatenate(lists)] = True
+        is_candidate[list(self.excluded)] = False
+        return np.flatnonzero(is_candidate).astype(np.int32)
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        sizes = (len(self.frequent), self.num_sources, len(self.ids))
+        arrays = (self.frequent, self.offsets, self.ids)
+        return _HEADER.pack(MAGIC, *sizes) + b"".join(x.astype("<u4").tobytes() for x in arrays)
+
+    @classmethod
+    def of_lists(
+        cls, lists: Sequence[Iterable[int]], frequent: Iterable[int], vocabulary_size: int
+    ) -> "Shortlist":
+        """A shortlist with these candidates of each source token."""
+        rows = [sorted(set(row)) for row in lists]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        ids = np.fromiter((id_ for row in rows for id_ in row), np.int32)
+        return cls(vocabulary_size, np.array(sorted(set(frequent)), np.int32), offsets, ids)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, vocabulary_size: int) -> "Shortlist":
+        """Parses a file.
+
+        Raises:
+            ValueError: it is damaged, or has tokens outside the vocabulary.
+        """
+        if len(data) < _HEADER.size:
+            raise ValueError("the header is incomplete")
+        magic, num_frequent, num_sources, num_ids = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise ValueError("it is not a shortlist")
+        sizes = (num_frequent, num_sources + 1, num_ids)
+        if len(data) != _HEADER.size + 4 * sum(sizes):
+            raise ValueError(f"{len(data)} bytes do not fit the sizes in the header, {sizes}")
+        words = np.frombuffer(data, "<u4", offset=_HEADER.size)
+        frequent, offsets, ids = np.split(words, np.cumsum(sizes)[:-1])
+        if offsets[0] != 0 or offsets[-1] != num_ids or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("the offsets are not ascending from 0 to the number of candidates")
+        if max(frequent.max(initial=0), ids.max(initial=0)) >= vocabulary_size:
+            raise ValueError(f"a candidate is not in the vocabulary of {vocabulary_size} tokens")
+        return cls(
+            vocabulary_size,
+            frequent.astype(np.int32),
+            offsets.astype(np.int64),
+            ids.astype(np.int32),
+        )
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        starts: list[int] = self.offsets.tolist()
+        return starts

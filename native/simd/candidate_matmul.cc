@@ -1,0 +1,161 @@
+#include "../candidate_matmul.h"
+
+#include <math.h>
+
+#include "../integers.h"
+#include "vectors.h"
+
+#include "begin_target.h"
+
+namespace candidate_matmul::SIMD {
+namespace {
+
+using namespace ::SIMD;
+
+constexpr int64_t kTileBytes = 1 << 20;  // of columns that stay cached while all rows use them
+constexpr int64_t kMaxRows = 64;         // that pass over a tile together
+
+#if SIMD_BITS == 512
+
+// {the sum of a[0], .., of a[15]}.
+INLINE Ints transposed_sum(const __m512i* a) {
+  __m512i fours[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    __m512i pairs[2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const __m512i even = a[4 * i + 2 * k], odd = a[4 * i + 2 * k + 1];
+      pairs[k] = _mm512_add_epi32(_mm512_unpacklo_epi32(even, odd),
+                                  _mm512_unpackhi_epi32(even, odd));
+    }
+    fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(pairs[0], pairs[1]),
+                                _mm512_unpackhi_epi64(pairs[0], pairs[1]));
+  }
+  const auto fold = [](__m512i low, __m512i high) __attribute__((always_inline)) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88),
+                            _mm512_shuffle_i32x4(low, high, 0xdd));
+  };
+  return reinterpret_cast<Ints>(fold(fold(fours[0], fours[1]), fold(fours[2], fours[3])));
+}
+
+// The products of one row with kLanes columns.
+INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride) {
+  __m512i sums[kLanes];
+#pragma unroll
+  for (int c = 0; c < kLanes; c++) sums[c] = _mm512_setzero_si512();
+  for (int64_t i = 0; i < stride; i += kBlock) {
+    const __m512i values = _mm512_loadu_si512(x + i);
+#pragma unroll
+    for (int c = 0; c < kLanes; c++) {
+      sums[c] = _mm512_dpbusd_epi32(sums[c], values, _mm512_loadu_si512(columns[c] + i));
+    }
+  }
+  return transposed_sum(sums);
+}
+
+#else
+
+// {the sum of a[0], .., of a[7]}.
+INLINE Ints transposed_sum(const __m256i* a) {
+  __m256i fours[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    fours[i] = _mm256_hadd_epi32(_mm256_hadd_epi32(a[4 * i], a[4 * i + 1]),
+                                 _mm256_hadd_epi32(a[4 * i + 2], a[4 * i + 3]));
+  }
+  return reinterpret_cast<Ints>(
+      _mm256_add_epi32(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
+                       _mm256_permute2x128_si256(fours[0], fours[1], 0x31)));
+}
+
+// As above. Products of inputs 2i and 2i + 1 add up within 16 bits: int8_matmul::PackedMatrix.
+INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i sums[kLanes];
+#pragma unroll
+  for (int c = 0; c < kLanes; c++) sums[c] = _mm256_setzero_si256();
+  for (int64_t i = 0; i < stride; i += 32) {
+    const __m256i values = load<__m256i>(x + i);
+#pragma unroll
+    for (int c = 0; c < kLanes; c++) {
+      const __m256i products = _mm256_maddubs_epi16(values, load<__m256i>(columns[c] + i));
+      sums[c] = _mm256_add_epi32(sums[c], _mm256_madd_epi16(products, ones));
+    }
+  }
+  return transposed_sum(sums);
+}
+
+#endif
+
+// Values of `count` candidates, at most kLanes, of one row.
+INLINE void multiply_candidates(const uint8_t* x, float max_abs, const int32_t* ids, int64_t count,
+                                const Matrix& matrix, float* y) {
+  const int8_t* columns[kLanes];
+  Ints zero_point_sums;
+  Floats scales, bias;
+#pragma unroll
+  for (int64_t c = 0; c < kLanes; c++) {
+    const int64_t id = ids[c < count ? c : 0];
+    columns[c] = matrix.columns + id * matrix.stride;
+    zero_point_sums[c] = matrix.zero_point_sums[id];
+    scales[c] = matrix.scales[id];
+    bias[c] = matrix.bias ? matrix.bias[id] : -0.0f;
+  }
+  const Ints sums = multiply_columns(x, columns, matrix.stride) - zero_point_sums;
+  // In the order of dequantize_and_apply(), so that rounding is the same.
+  const Floats values = __builtin_convertvector(sums, Floats) * scales * max_abs + bias;
+  if (count == kLanes) {
+    store(y, values);
+  } else {
+    store_n(y, values, count);
+  }
+}
+
+// How many of the ids [width] are candidates.
+int64_t num_candidates(const int32_t* ids, int64_t width) {
+  while (width && ids[width - 1] < 0) width--;
+  return width;
+}
+
+// Rows first .. first + count - 1, at most kMaxRows. All rows pass over one tile of columns before
+// the next: candidates are ascending, and rows share many.
+void multiply_rows(const Rows& rows, int64_t first, int64_t count, const Matrix& matrix, float* y) {
+  int64_t position[kMaxRows], size[kMaxRows], num_left = 0;
+  for (int64_t r = 0; r < count; r++) {
+    const int64_t row = (first + r) * rows.width;
+    position[r] = 0;
+    size[r] = num_candidates(rows.ids + row, rows.width);
+    num_left += size[r];
+    for (int64_t i = size[r]; i < rows.width; i++) y[row + i] = -INFINITY;
+  }
+  const int64_t tile = max(kLanes, kTileBytes / matrix.stride);
+  for (int64_t end = tile; num_left; end += tile) {
+    for (int64_t r = 0; r < count; r++) {
+      const int64_t row = (first + r) * rows.width;
+      const int32_t* const ids = rows.ids + row;
+      const uint8_t* const x = rows.bytes + (first + r) * rows.row_bytes;
+      int64_t at = position[r];
+      while (at < size[r]) {
+        const int64_t group = min(kLanes, size[r] - at);
+        if (ids[at + group - 1] >= end) break;
+        multiply_candidates(x, rows.max_abs[first + r], ids + at, group, matrix, y + row + at);
+        at += group;
+      }
+      num_left -= at - position[r];
+      position[r] = at;
+    }
+  }
+}
+
+}  // namespace
+
+void multiply(const Rows& rows, const Matrix& matrix, float* y) {
+  for (int64_t first = 0; first < rows.count; first += kMaxRows) {
+    multiply_rows(rows, first, min(kMaxRows, rows.count - first), matrix, y);
+  }
+}
+
+}  // namespace candidate_matmul::SIMD
+
+#include "end_target.h"

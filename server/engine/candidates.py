@@ -1,0 +1,123 @@
+"""Logits of each job's candidates only: the tokens of a lexical shortlist.
+
+If the graph computes candidates only, :class:`CandidateLogits` has their logits; if it computes the
+whole vocabulary, :func:`mask` sets all other logits to -inf. Both give the same rows, so that a row
+does not depend on the other rows of its run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import is_
+
+import numpy as np
+import numpy.typing as npt
+
+from server.constraint import Floats
+from server.engine.decoding.logits import greedy
+from server.engine.requests.job import GenerationJob
+from server.runtime.contract import Tensor
+
+ALL_TOKENS = np.zeros((0, 0), np.int32)
+"""The input ``CANDIDATES`` of a run that computes all logits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateLogits:
+    """Implements :class:`server.engine.decoding.logits.Logits`.
+
+    Attributes:
+        array: ``[rows, width]``: of the candidates; -inf after the last.
+        ids: ``[rows, width]``: the candidates.
+        vocabulary_size: the width of the rows that it returns.
+    """
+
+    array: Floats
+    ids: npt.NDArray[np.int32]
+    vocabulary_size: int
+
+    @property
+    def tensor(self) -> Tensor:
+        return Tensor.of(self.rows(range(len(self.array))))
+
+    def rows(self, indices: Sequence[int]) -> Floats:
+        rows = np.full((len(indices), self.vocabulary_size), -np.inf, np.float32)
+        for row, index in zip(rows, indices, strict=True):
+            ids = self.ids[index]
+            # The places after the last candidate hold -inf, and so does the last token unless it
+            # is a candidate: written first, they change nothing.
+            row[ids[::-1]] = self.array[index, ::-1]
+        return rows
+
+    def row(self, index: int) -> Floats:
+        row: Floats = self.rows([index])[0]
+        return row
+
+    def best(self, indices: Sequence[int]) -> list[int | None]:
+        is_whole = len(indices) == len(self.array)
+        chosen, ids = (
+            (self.array, self.ids)
+            if is_whole
+            else (self.array[list(indices)], self.ids[list(indices)])
+        )
+        return [
+            None if column is None else int(row[column])
+            for row, column in zip(ids, greedy(chosen), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateBatch:
+    """The candidates of a run's rows.
+
+    Attributes:
+        jobs: one for each row.
+        ids: ``[rows, width]``: ascending, then -1.
+        tensor: ``ids``, as the input ``CANDIDATES``.
+        vocabulary_size: of the model.
+    """
+
+    jobs: tuple[GenerationJob, ...]
+    ids: npt.NDArray[np.int32]
+    tensor: Tensor
+    vocabulary_size: int
+
+    def logits(self, array: Floats) -> CandidateLogits:
+        """Wraps the logits ``[rows, width]`` of the candidates."""
+        return CandidateLogits(array, self.ids, self.vocabulary_size)
+
+
+class CandidateBatches:
+    """Combines the candidates of jobs, and keeps the result while rows stay the same.
+
+    ``vocabulary_size``: of the model.
+    """
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self._vocabulary_size = vocabulary_size
+        self._latest: CandidateBatch | None = None
+
+    def of(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
+        """The candidates of a run with one row for each job; None if it needs all logits."""
+        latest = self._latest
+        if latest is None or len(jobs) != len(latest.jobs) or not all(map(is_, jobs, latest.jobs)):
+            latest = self._latest = self._combine(jobs)
+        return latest
+
+    def _combine(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
+        lists = [job.candidates for job in jobs if job.candidates is not None]
+        width = max(map(len, lists), default=0)
+        if len(lists) < len(jobs) or not 0 < width < self._vocabulary_size:
+            return None
+        ids = np.full((len(jobs), width), -1, np.int32)
+        for row, candidates in zip(ids, lists, strict=True):
+            row[: len(candidates)] = candidates
+        return CandidateBatch(tuple(jobs), ids, Tensor.of(ids), self._vocabulary_size)
+
+
+def mask(logits: Floats, jobs: Sequence[GenerationJob]) -> None:
+    """Sets the logits ``[rows, vocabulary]`` that are not of a row's candidates to -inf."""
+    for row, job in zip(logits, jobs, strict=True):
+        if job.candidates is not None:
+            kept = row[job.candidates]
+            row.fill(-np.inf)
+            row[job.candidates] = kept

@@ -1,0 +1,126 @@
+"""The inputs of the decoder's runs, from sequences."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import NamedTuple
+
+import numpy as np
+
+from server.engine.requests.sequence import DecodingSequence
+from server.runtime.contract import SOURCE_ROWS, Array, Tensor
+
+Inputs = dict[str, Array | Tensor]
+
+
+class Chunk(NamedTuple):
+    """``size`` tokens of ``sequence`` from index ``start``; those before are cached."""
+
+    sequence: DecodingSequence
+    start: int
+    size: int
+
+
+def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chunk]:
+    """The next ``size`` tokens of a sequence, in chunks of at most ``max_size``."""
+    stop = sequence.num_cached_tokens + size
+    for start in range(sequence.num_cached_tokens, stop, max_size):
+        yield Chunk(sequence, start, min(max_size, stop - start))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The sequences of a decode step, and the inputs that are the same while these decode."""
+
+    sequences: tuple[DecodingSequence, ...]
+    inputs: Mapping[str, Array]
+
+
+class RunInputs:
+    """Makes the inputs of runs. Arrays that depend only on the rows are kept, and read-only.
+
+    ``has_source``: whether the model is an encoder-decoder.
+    """
+
+    def __init__(self, *, has_source: bool) -> None:
+        self._has_source = has_source
+        self._latest = _Rows((), {})
+
+    def of(self, chunks: Sequence[Chunk], *, all_positions: bool = False) -> Inputs:
+        """The inputs of a run, except its states.
+
+        ``all_positions``: of a run over one chunk, with logits after each token.
+        """
+        if not all_positions and all(chunk.size == 1 for chunk in chunks):
+            return self._decode_step(chunks)
+        ids, num_new = pad(
+            [sequence.tokens[start : start + size] for sequence, start, size in chunks]
+        )
+        num_cached = np.array([chunk.start for chunk in chunks], np.int32)
+        if all_positions:
+            positions = np.arange(ids.shape[1], dtype=np.int32)
+        else:
+            positions = np.arange(len(chunks), dtype=np.int32) * ids.shape[1] + num_new - 1
+        return {
+            "token_ids": ids,
+            "logit_positions": positions,
+            "num_cached_tokens": num_cached,
+            "num_new_tokens": num_new,
+            "max_total_length": np.array((num_cached + num_new).max(), np.int32),
+            **self._sources([chunk.sequence for chunk in chunks]),
+        }
+
+    def _decode_step(self, chunks: Sequence[Chunk]) -> Inputs:
+        """The inputs of a run over one token of each sequence."""
+        sequences = [chunk.sequence for chunk in chunks]
+        latest = self._latest.sequences
+        if len(sequences) != len(latest) or not all(map(is_, sequences, latest)):
+            self._latest = self._rows(sequences)
+        cached = [chunk.start for chunk in chunks]
+        ids = [[chunk.sequence.tokens[chunk.start]] for chunk in chunks]
+        return {
+            "token_ids": np.array(ids, np.int64),
+            "num_cached_tokens": np.array(cached, np.int32),
+            "max_total_length": np.array(max(cached) + 1, np.int32),
+            **self._latest.inputs,
+        }
+
+    def _rows(self, sequences: Sequence[DecodingSequence]) -> _Rows:
+        inputs = {
+            "logit_positions": np.arange(len(sequences), dtype=np.int32),
+            "num_new_tokens": np.ones(len(sequences), np.int32),
+            **self._sources(sequences),
+        }
+        for array in inputs.values():
+            array.flags.writeable = False
+        return _Rows(tuple(sequences), inputs)
+
+    def _sources(self, sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
+        if not self._has_source:
+            return {}
+        lengths = np.array([sequence.num_source_tokens for sequence in sequences], np.int32)
+        return {
+            "source_lengths": lengths,
+            "max_source_length": np.array(lengths.max(), np.int32),
+            SOURCE_ROWS: _source_rows(sequences),
+        }
+
+
+def _source_rows(sequences: Sequence[DecodingSequence]) -> Array:
+    """For each row of a run, the first row of the same job, which has the same source."""
+    first: dict[int, int] = {}
+    rows = [first.setdefault(id(sequence.job), index) for index, sequence in enumerate(sequences)]
+    return np.array(rows, np.int32)
+
+
+def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """Right-pads token ids with 0.
+
+    Returns:
+        ``[rows, longest]`` int64, and the lengths ``[rows]`` int32.
+    """
+    lengths = np.array([len(row) for row in rows], np.int32)
+    ids = np.zeros((len(rows), int(lengths.max())), np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return ids, lengths

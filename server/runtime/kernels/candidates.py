@@ -1,0 +1,59 @@
+"""Lets the output product compute a few columns for each row: native/candidate_matmul.h."""
+
+import dataclasses
+
+import numpy as np
+import onnx
+
+from server.runtime.contract import CANDIDATES, Array
+from server.runtime.kernels.graph import Replacement
+
+LOGITS = "logits"
+COLUMNS = "logits.columns"
+BLOCK = 64  # inputs that a micro-kernel reads together
+
+_CANDIDATES_INPUT = onnx.helper.make_tensor_value_info(
+    CANDIDATES, onnx.TensorProto.INT32, ["rows", "width"]
+)
+
+
+def with_candidates(replacement: Replacement, weights: Array) -> Replacement:
+    """Adds the input :data:`CANDIDATES` to the int8 product of ``weights`` if it computes logits.
+
+    The node also gets a copy of the weights ``[inputs, outputs]``, in the layout that a few columns
+    are read from.
+    """
+    node = replacement.node
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    _, residual, lengths = node.input[-3:]
+    if list(node.output) != [LOGITS] or attributes["activation"] or residual or lengths:
+        return replacement
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    made.input.extend([COLUMNS, CANDIDATES])
+    return dataclasses.replace(
+        replacement,
+        node=made,
+        initializers={**replacement.initializers, COLUMNS: columns_of(weights)},
+        inputs=(*replacement.inputs, _CANDIDATES_INPUT),
+    )
+
+
+def columns_of(weights: Array) -> Array:
+    """Arranges ``[inputs, outputs]`` as ``candidate_matmul::Matrix`` has its columns."""
+    return np.ascontiguousarray(np.pad(weights.T, ((0, 0), (0, -len(weights) % BLOCK))))
+
+
+def make_width_dynamic(graph: onnx.GraphProto) -> dict[str, tuple[str | int, ...]]:
+    """Makes the width of the logits dynamic if their node takes candidates.
+
+    Returns:
+        The declared shapes, by name, of the outputs that it changes.
+    """
+    if not any(CANDIDATES in node.input for node in graph.node):
+        return {}
+    (logits,) = (value for value in graph.output if value.name == LOGITS)
+    sizes = logits.type.tensor_type.shape.dim
+    declared = {LOGITS: tuple(size.dim_param or size.dim_value for size in sizes)}
+    sizes[-1].dim_param = "logit_width"
+    return declared
