@@ -47,6 +47,7 @@ check: setup
 	$(VENV)/python -m scripts.engine_figures --check
 	$(VENV)/python -m scripts.comparisons --check
 	$(VENV)/python -m scripts.families --check
+	$(VENV)/python -m scripts.export_fidelity --check
 	$(VENV)/python -m scripts.faults --check
 
 # Every fault test, including those that `make test` leaves out because they load the machine or
@@ -60,12 +61,15 @@ faults: setup
 bench: bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
 	$(VENV)/python -m scripts.engine_figures
-	cp bundles/smollm2/1/parity.json loadtest/results/parity-smollm2-int8.json
+	$(VENV)/python -m scripts.export_fidelity
 	for task in generate translate embed; do \
 		$(VENV)/python -m loadtest compare --task $$task --prepare; \
 		$(VENV)/python -m loadtest compare --task $$task --json loadtest/results/compare-$$task.json \
 			|| exit 1; \
 	done
+	$(VENV)/python -m loadtest compare --task translate --level text --prepare
+	$(VENV)/python -m loadtest compare --task translate --level text \
+		--json loadtest/results/compare-translate-text.json
 	$(VENV)/python -m scripts.comparisons
 
 protos: setup

@@ -43,10 +43,15 @@ def build(
     return request(**values)
 
 
-def read_fields(kind: type[ValueT], message: Message) -> ValueT:
-    """Fills a dataclass of scalars from the fields of the same names in ``message``."""
+def read_fields(kind: type[ValueT], message: Message, **given: object) -> ValueT:
+    """Fills a dataclass of scalars from the fields of the same names in ``message``.
+
+    Args:
+        given: values by name, instead of those of ``message``.
+    """
     dataclass: Any = kind
-    return kind(**{name: getattr(message, name) for name in _names(dataclass)})
+    read = {name: getattr(message, name) for name in _names(dataclass) if name not in given}
+    return kind(**read, **given)
 
 
 def enum_members(kind: type[EnumT], enum: Any) -> dict[int, EnumT]:

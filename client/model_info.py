@@ -20,6 +20,34 @@ class ModelState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Fidelity:
+    """The served graph compared with the fp32 graph. ``None``: not a figure of the model's task."""
+
+    num_texts: int
+    num_tokens: int
+    """Of the fp32 graph's own greedy answers, or masked tokens; 0 for other encoders."""
+    top1_agreement: float | None
+    """Share of tokens, labels or answers whose most probable choice is the same."""
+    kl_divergence: float | None
+    """(fp32 || served) per token, in nats."""
+    rms_logprob_difference: float | None
+    """Of the fp32 graph's tokens, in nats."""
+    mean_probability: float | None
+    """Which the fp32 graph gives to its own tokens."""
+    identical_outputs: float | None
+    """Share of an encoder-decoder's greedy outputs that are identical."""
+    chrf: float | None
+    """Of these outputs, with the fp32 graph's as references, in percent."""
+    min_cosine: float | None
+    mean_cosine: float | None
+    retrieval_agreement: float | None
+    """Share of texts whose nearest other text is the same."""
+    max_probability_difference: float | None
+    exceeded_limits: tuple[str, ...]
+    """Limits that the bundle exceeds; its export accepted the loss."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Parity:
     """The export's comparison of the ONNX graphs with the PyTorch model."""
 
@@ -33,6 +61,8 @@ class Parity:
     evaluation_tokens: int
     float_cache_perplexity: float
     """The served graph's with a float cache, if its own cache is int8; else 0."""
+    fidelity: Fidelity | None = None
+    """Of a graph that is not the fp32 graph; ``None`` for older bundles."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -158,7 +158,8 @@ def write_tokenizations(result: types.TokenizeResult) -> None:
 
 def write_models(models: Sequence[types.Model]) -> None:
     """A table of the models. The failures of refused models go to standard error."""
-    table = Table("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
+    titles = ("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
+    table = Table(*titles, "fidelity to fp32")
     for model in models:
         table.add_row(
             model.name,
@@ -168,8 +169,26 @@ def write_models(models: Sequence[types.Model]) -> None:
             model.architecture,
             model.precision,
             f"{model.parameters:,}" if model.parameters else "",
+            _fidelity(model),
         )
     Console().print(table)
     for model in models:
         if model.state is types.ModelState.REFUSED:
             print(f"{model.name} was refused: {model.failure}", file=sys.stderr)
+
+
+def _fidelity(model: types.Model) -> str:
+    """The figures of a quantized model that compare it with others at a glance."""
+    found = None if model.parity is None else model.parity.fidelity
+    if found is None:
+        return ""
+    figures = (
+        ("top-1", found.top1_agreement),
+        ("KL", found.kl_divergence),
+        ("rms", found.rms_logprob_difference),
+        ("cosine ≥", found.min_cosine),
+        ("retrieval", found.retrieval_agreement),
+        ("Δp ≤", found.max_probability_difference),
+    )
+    measured = [f"{name} {value:.3f}" for name, value in figures if value is not None]
+    return ", ".join(measured)

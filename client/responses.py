@@ -151,6 +151,19 @@ def _embedding_info(message: models_pb2.EmbeddingInfo) -> types.EmbeddingInfo:
     )
 
 
+def _parity(message: models_pb2.Parity) -> types.Parity:
+    fidelity = _fidelity(message.fidelity) if message.HasField("fidelity") else None
+    return read_fields(types.Parity, message, fidelity=fidelity)
+
+
+def _fidelity(message: models_pb2.Fidelity) -> types.Fidelity:
+    present = {field.name for field, _ in message.ListFields()}
+    optional = (field.name for field in message.DESCRIPTOR.fields if field.has_presence)
+    unset = {name: None for name in optional if name not in present}
+    exceeded = tuple(message.exceeded_limits)
+    return read_fields(types.Fidelity, message, exceeded_limits=exceeded, **unset)
+
+
 def _model(message: models_pb2.Model) -> types.Model:
     return types.Model(
         name=message.name,
@@ -171,7 +184,7 @@ def _model(message: models_pb2.Model) -> types.Model:
         languages=tuple(message.languages),
         labels=tuple(message.labels),
         has_chat_template=message.has_chat_template,
-        parity=read_fields(types.Parity, message.parity) if message.HasField("parity") else None,
+        parity=_parity(message.parity) if message.HasField("parity") else None,
         slots=message.slots,
         mask_token=message.mask_token,
         embedding=_embedding_info(message.embedding) if message.HasField("embedding") else None,

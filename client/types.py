@@ -1,6 +1,6 @@
 """The public types of the client, except those of the encoder calls (``encoder_types``)."""
 
-from client.model_info import EmbeddingInfo, Model, ModelKind, ModelState, Parity
+from client.model_info import EmbeddingInfo, Fidelity, Model, ModelKind, ModelState, Parity
 from client.options import (
     AttentionKind,
     AttentionOptions,
@@ -48,6 +48,7 @@ __all__ = [
     "DecodingOptions",
     "EarlyStopping",
     "EmbeddingInfo",
+    "Fidelity",
     "FinishReason",
     "GenerationOptions",
     "Grammar",

@@ -10,6 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
+from export.fidelity.measure import figures
 from export.recipes import AUTO, choose_precision
 from export.shortlists import AUTO as AUTO_SHORTLIST
 from export.shortlists import OFF, choose_shortlist
@@ -54,6 +55,12 @@ def export(
             help="Make the shortlist from parallel texts: source, tab, target on each line.",
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Write the bundle even if it loses more than its limits allow."
+        ),
+    ] = False,
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
     out = out.absolute()
@@ -88,6 +95,7 @@ def export(
                 shortlist=choose_shortlist(checkpoint, shortlist, shortlist_from),
                 progress=report,
                 keep_weights=False,
+                accept_loss=accept_loss,
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except ExportError as error:
@@ -97,7 +105,8 @@ def export(
     typer.echo(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
-        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_cache_size(read_manifest(path))}"
+        f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
+        f"{_cache_size(read_manifest(path))}"
         f"{_shortlist(parity)}"
     )
 
@@ -110,6 +119,17 @@ def _perplexity(parity: Parity) -> str:
         f", perplexity {parity.perplexity:.3f} over {parity.evaluation_tokens} tokens "
         f"({ratio:.4f} x fp32{_cache_perplexity(parity)})"
     )
+
+
+def _fidelity(parity: Parity) -> str:
+    if parity.fidelity is None:
+        return ""
+    found = (
+        f"{name.replace('_', ' ')} {value}" for name, value in figures(parity.fidelity).items()
+    )
+    worst = parity.fidelity.worst_matrices[:1]
+    matrices = [f"worst matrix {one.name} {one.relative_error:.3f}" for one in worst]
+    return f"; compared with fp32: {', '.join([*found, *matrices])}"
 
 
 def _cache_perplexity(parity: Parity) -> str:
@@ -126,9 +146,8 @@ def _shortlist(parity: Parity) -> str:
         f", shortlist of {loss.mean_candidates:.0f} tokens: "
         f"{loss.num_identical}/{loss.num_sentences} sentences unchanged"
     )
-    if loss.bleu is None or loss.chrf is None:
-        return text
-    return f"{text}, BLEU {loss.bleu:.1f}, chrF {loss.chrf:.1f}"
+    bleu = "" if loss.bleu is None else f", BLEU {loss.bleu:.1f}"
+    return f"{text}, chrF {loss.chrf:.1f}{bleu}"
 
 
 def _cache_size(manifest: Manifest) -> str:

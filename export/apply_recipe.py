@@ -20,12 +20,14 @@ def apply_recipe(
     graphs: Signatures,
     directory: Path,
     smoothing_factors: SmoothingFactors = NO_SMOOTHING,
+    fp32_folder: Path | None = None,
 ) -> Signatures:
     """Rewrites the fp32 graphs in ``directory`` and returns their new signatures.
 
     Args:
         smoothing_factors: divisors of int8 matrices' inputs, from
             :func:`export.smooth_quant.residual_smoothing_factors`.
+        fp32_folder: a folder that the files of converted graphs move to.
     """
     if recipe.is_plain:
         return graphs
@@ -39,7 +41,7 @@ def apply_recipe(
             convert_floats(model, recipe.computed, frozenset(outputs))
         elif recipe.stored != Dtype.FLOAT32:
             store_weights_as(model, recipe.stored)
-        save_graph(model, directory / graph.file)
+        save_graph(model, directory / graph.file, fp32_folder)
     return changed
 
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -17,6 +16,10 @@ from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import BundleExistsError, ExportError
+from export.fidelity.limits import checked_fidelity
+from export.fidelity.measure import measure_fidelity
+from export.fidelity.subject import GraphFolder, Subject
+from export.graph_files import copy_graphs
 from export.graphs import export_graphs
 from export.kv_cache import (
     CacheRanges,
@@ -30,8 +33,8 @@ from export.parity import compare_fp32, min_cosine, parity_record
 from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
 from export.quantize import NO_SMOOTHING
-from export.recipes import RECIPES, Recipe
-from export.shortlist_loss import measure_shortlist
+from export.recipes import recipe_for
+from export.shortlist_loss import add_shortlist
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
 from export.smooth_quant import residual_smoothing_factors, smooth_activations
@@ -40,18 +43,16 @@ from model.bundle import (
     MANIFEST_FILE,
     NAME_PATTERN,
     PARITY_FILE,
-    SHORTLIST_FILE,
     TOKENIZER_FILE,
     Device,
     Dimensions,
+    Dtype,
     FileRecord,
     GraphSpec,
     KvCache,
     Manifest,
     Parity,
     Precision,
-    ShortlistOrigin,
-    ShortlistSpec,
 )
 from model.bundle_files import sha256_of, to_json
 
@@ -59,6 +60,7 @@ ProgressCallback = Callable[[str], None]
 
 # The minimum cosine to fp32 of the worst row, with an int8 cache.
 INT8_CACHE_MIN_COSINE = 0.9
+FP32_FOLDER = "fp32"  # of the graphs before their conversion, until the export ends
 
 
 def _no_progress(_: str) -> None:
@@ -77,6 +79,7 @@ def write_bundle(
     shortlist: ShortlistSource | None = None,
     progress: ProgressCallback = _no_progress,
     keep_weights: bool = True,
+    accept_loss: bool = False,
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
 
@@ -90,10 +93,13 @@ def write_bundle(
         progress: called with the name of each stage as it starts.
         keep_weights: False lets the export remove a large model's weights from
             ``checkpoint``, to free their memory.
+        accept_loss: writes the bundle even if its fidelity is below the limits of
+            :mod:`export.fidelity.limits`; ``parity.json`` then lists them.
 
     Raises:
         WeightsError: the weights do not fit the configuration.
         ParityError: a graph does not compute what the eager module computes.
+        FidelityError: the precision loses more than its limits allow.
         BundleExistsError: a bundle of this name and version exists.
         UnsupportedError: the model's cache cannot be stored as ``kv_cache``.
     """
@@ -108,20 +114,19 @@ def write_bundle(
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    target = _Target(precision, device, kv_cache, None if shortlist is None else shortlist.origin)
+    target = _Target(precision, device, kv_cache, accept_loss, shortlist)
     with _scratch(root) as directory, _threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
             progress("offload the weights to disk")
             weights = OffloadedWeights(checkpoint.weights, directory / "weights")
         graphs, parity = _write_graphs(checkpoint, weights, directory, target, progress)
-        shutil.rmtree(directory / "weights", ignore_errors=True)
+        for temporary in ("weights", FP32_FOLDER):
+            shutil.rmtree(directory / temporary, ignore_errors=True)
         if shortlist is not None:
             progress("measure the shortlist")
-            with cpu_runnable(target.recipe, graphs, directory) as folder:
-                loss = measure_shortlist(checkpoint, shortlist, folder, graphs)
-            parity = msgspec.structs.replace(parity, shortlist=loss)
-            (directory / SHORTLIST_FILE).write_bytes(shortlist.shortlist.to_bytes())
+            recipe = recipe_for(precision, device, checkpoint.config.kind)
+            parity = add_shortlist(checkpoint, shortlist, recipe, directory, graphs, parity)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
@@ -135,16 +140,13 @@ def write_bundle(
 
 @dataclass(frozen=True)
 class _Target:
-    """The precision, device, cache type and shortlist of the bundle to write."""
+    """The precision, device, cache type and shortlist of the bundle, and any loss accepted."""
 
     precision: Precision
     device: Device
     kv_cache: KvCache
-    shortlist: ShortlistOrigin | None
-
-    @property
-    def recipe(self) -> Recipe:
-        return RECIPES[self.precision, self.device]
+    accept_loss: bool
+    shortlist: ShortlistSource | None
 
 
 def _write_graphs(
@@ -155,7 +157,7 @@ def _write_graphs(
     progress: ProgressCallback,
 ) -> tuple[Signatures, Parity]:
     """Writes the graphs of ``target`` into ``directory`` and checks them."""
-    recipe = target.recipe
+    recipe = recipe_for(target.precision, target.device, checkpoint.config.kind)
     progress("smooth activations" if recipe.smoothed else "trace the graphs")
     smoothed, smoothing_factors = dict(weights), NO_SMOOTHING
     if recipe.smoothed:
@@ -180,7 +182,12 @@ def _write_graphs(
         rows = calibration_set(checkpoint.config, evaluation)
         cache_ranges = calibrate(rows, directory, graphs, is_large=is_large)
     progress(f"convert to {target.precision} for {target.device}")
-    graphs = apply_recipe(checkpoint.config, recipe, graphs, directory, smoothing_factors)
+    fp32_graphs = GraphFolder(directory / FP32_FOLDER, graphs, is_large)
+    if cache_ranges and recipe.is_plain:
+        copy_graphs(graphs, directory, fp32_graphs.directory)
+    graphs = apply_recipe(
+        checkpoint.config, recipe, graphs, directory, smoothing_factors, fp32_graphs.directory
+    )
     progress(f"check the {target.precision} graphs")
     if cache_ranges:
         if evaluation is not None:
@@ -196,9 +203,19 @@ def _write_graphs(
             cosine = min_cosine(reference, folder, graphs, threshold)
             if evaluation is not None:
                 final = measure_perplexity(evaluation, folder, graphs)
+            progress("compare answers with fp32")
+            fidelity = measure_fidelity(
+                Subject.of(checkpoint),
+                fp32_graphs,
+                GraphFolder(folder, graphs),
+                by_matrix=recipe.computed == Dtype.FLOAT32,
+            )
+            fidelity = checked_fidelity(
+                fidelity, target.precision, target.kv_cache, accept_loss=target.accept_loss
+            )
     else:
-        cosine = reference.cosine
-    return graphs, parity_record(reference, cosine, fp32, final, float_cache)
+        cosine, fidelity = reference.cosine, None
+    return graphs, parity_record(reference, cosine, fp32, final, float_cache, fidelity)
 
 
 @contextmanager
@@ -273,9 +290,7 @@ def _write_records(
         max_input_tokens=checkpoint.max_input_tokens,
         chat_template=checkpoint.chat_template,
         max_length_factor=checkpoint.max_length_factor,
-        shortlist=None
-        if target.shortlist is None
-        else ShortlistSpec(file=SHORTLIST_FILE, origin=target.shortlist),
+        shortlist=None if target.shortlist is None else target.shortlist.spec,
         graphs=graphs,
         files=files,
     )

@@ -21,5 +21,9 @@ class ParityError(ExportError):
     """A graph in ONNX Runtime does not compute what the eager module computes."""
 
 
+class FidelityError(ExportError):
+    """The bundle's precision loses more than its limits allow; the message names all of them."""
+
+
 class BundleExistsError(ExportError):
     """A bundle of this name and version exists already."""

@@ -34,7 +34,7 @@ from export.offload import LARGE_BYTES, num_bytes
 from export.parity_inputs import decoding_inputs, parity_rows
 from export.perplexity import PerplexityScore
 from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
-from model.bundle import GraphSpec, Parity
+from model.bundle import Fidelity, GraphSpec, Parity
 from model.config import Kind
 from model.transformer import Transformer
 
@@ -137,6 +137,7 @@ def parity_record(
     fp32: PerplexityScore | None = None,
     bundle: PerplexityScore | None = None,
     float_cache: PerplexityScore | None = None,
+    fidelity: Fidelity | None = None,
 ) -> Parity:
     """``parity.json`` of a bundle that passed.
 
@@ -144,6 +145,7 @@ def parity_record(
         fp32: the perplexity of the fp32 graphs.
         bundle: that of the bundle's graphs.
         float_cache: that of the bundle's graphs before their cache became int8.
+        fidelity: how close the bundle's graphs are to the fp32 graphs.
     """
     return Parity(
         max_absolute_error=reference.max_absolute_error,
@@ -157,6 +159,7 @@ def parity_record(
         perplexity=None if bundle is None else bundle.perplexity,
         fp32_perplexity=None if fp32 is None else fp32.perplexity,
         float_cache_perplexity=None if float_cache is None else float_cache.perplexity,
+        fidelity=fidelity,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
+from export import block_matmul
+from export.block_matmul import Blocks
 from export.experts import is_mixture, quantized_mixture
 from export.quantized_matmul import (
     CONTRIB,
@@ -33,7 +36,10 @@ MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] =
     WeightFormat.ROW_INT8: row_int8,
     WeightFormat.BLOCK_INT8: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 8),
     WeightFormat.BLOCK_INT4: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 4),
+    WeightFormat.DYNAMIC_INT8: partial(block_matmul.block_matmul, bits=8),
+    WeightFormat.DYNAMIC_INT4: partial(block_matmul.block_matmul, bits=4),
 }
+_DYNAMIC = (WeightFormat.DYNAMIC_INT8, WeightFormat.DYNAMIC_INT4)
 
 
 # Divisors [inputs] of matrices' inputs, by the matrices' names without the prefix TRACED.
@@ -111,7 +117,7 @@ def _array(value: ir.Value) -> NDArray[np.float32]:
 
 
 def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
-    """Name suffixes of weights that stay fp32 unless their inputs are smoothed.
+    """Name suffixes of weights that stay fp32 unless their inputs are smoothed or in blocks.
 
     A post-norm encoder's queries, keys and values read the residual stream, whose few large
     channels make int8 too coarse (:mod:`export.smooth_quant`).
@@ -126,9 +132,8 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
             "mixer.qkv.weight",
             "global_tokens.query.weight",
             "global_tokens.key_value.weight",
-            ROUTER,
         )
-    return (ROUTER,)
+    return ()
 
 
 def quantize_graph(
@@ -140,25 +145,29 @@ def quantize_graph(
     """Quantizes matrices, embeddings and experts, in place.
 
     Args:
-        kept: name suffixes of matrices that stay as they are.
+        kept: name suffixes of matrices that stay as they are, or are sensitive, if their format is
+            in blocks.
         smoothing_factors: divisors of matrices' inputs. A matrix that has one and becomes int8 by
             rows is quantized even if it is in ``kept``.
     """
     if recipe.matrices == WeightFormat.FLOAT:
         return
     model.graph.opset_imports[CONTRIB] = 1
-    shared = _quantize_embeddings(model.graph) if recipe.embedding != WeightFormat.FLOAT else {}
+    shared = _quantize_embeddings(model.graph, recipe.embedding)
     for product in list(constant_matmuls(model.graph)):
-        form = recipe.sensitive if product.name.endswith(SENSITIVE) else recipe.matrices
+        is_sensitive = product.name.endswith((*SENSITIVE, *kept))
+        form = recipe.sensitive if is_sensitive else recipe.matrices
         smoothing_factor = smoothing_factors.get(product.name.removeprefix(TRACED))
         if form != WeightFormat.ROW_INT8:
             smoothing_factor = None
-        if product.name.endswith(kept) and smoothing_factor is None:
+        if form in _DYNAMIC and not block_matmul.can_have_blocks(product.weight().shape[0]):
+            form = WeightFormat.ROW_INT8
+        is_coarse = form not in _DYNAMIC and smoothing_factor is None
+        if product.name.endswith(ROUTER) or (is_coarse and product.name.endswith(kept)):
             continue
         tape = Tape()
         if product.name in shared and product.is_transposed:
-            rows, stored = shared[product.name]
-            result = tied_int8(tape, product.x, rows, stored)
+            result = _tied(tape, product, *shared[product.name])
         elif recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
             continue
         else:
@@ -189,25 +198,49 @@ def _quantize_experts(graph: ir.Graph, recipe: Recipe) -> None:
             _replace(graph, node, quantized_mixture(tape, node, recipe.experts), tape)
 
 
-Shared = dict[str, tuple[Int8Rows, ir.Value]]
+# Quantized token embeddings and their stored integers, by name.
+Shared = dict[str, tuple[Int8Rows | Blocks, ir.Value]]
 
 
-def _quantize_embeddings(graph: ir.Graph) -> Shared:
-    """Stores each token embedding as int8; returns them by name, for tied output matrices."""
+def _quantize_embeddings(graph: ir.Graph, form: WeightFormat) -> Shared:
+    """Stores each token embedding in 8 bits; returns them for tied output matrices."""
     shared: Shared = {}
+    if form == WeightFormat.FLOAT:
+        return shared
     for node in list(graph):
         matrix = node.inputs[0] if node.inputs else None
         if matrix is None or not _is_lookup(node):
             continue
         name, tape = matrix.name or "embedding", Tape()
         if name not in shared:
-            rows = Int8Rows.of(name, _array(matrix))
-            shared[name] = rows, constant(tape, f"{name}.int8", rows.around_128)
-        rows, stored = shared[name]
+            quantized = _quantized_rows(name, _array(matrix), form)
+            integers = quantized.numbers if isinstance(quantized, Blocks) else quantized.around_128
+            shared[name] = quantized, constant(tape, f"{name}.int8", integers)
+        quantized, stored = shared[name]
         ids = node.inputs[1]
-        if ids is not None:
-            _replace(graph, node, gather_rows(tape, ids, rows, stored), tape)
+        if ids is None:
+            continue
+        if isinstance(quantized, Blocks):
+            rows = block_matmul.gather_rows(tape, ids, name, stored, quantized)
+        else:
+            rows = gather_rows(tape, ids, quantized, stored)
+        _replace(graph, node, rows, tape)
     return shared
+
+
+def _quantized_rows(name: str, matrix: Weight, form: WeightFormat) -> Int8Rows | Blocks:
+    """``matrix [rows, size]``, with a scale for each row or for each block of it."""
+    if form in _DYNAMIC and block_matmul.can_have_blocks(matrix.shape[1]):
+        return block_matmul.rounded_to_8_bits(matrix.reshape(len(matrix), -1, block_matmul.BLOCK))
+    return Int8Rows.of(name, matrix)
+
+
+def _tied(
+    tape: Tape, product: ConstantMatMul, rows: Int8Rows | Blocks, stored: ir.Value
+) -> ir.Value:
+    if isinstance(rows, Blocks):
+        return block_matmul.multiply(tape, product.x, product.name, stored, rows)
+    return tied_int8(tape, product.x, rows, stored)
 
 
 def _is_lookup(node: ir.Node) -> bool:

@@ -5,15 +5,21 @@ from enum import StrEnum
 
 from export.errors import UnsupportedError
 from model.bundle import Device, Dtype, Precision
+from model.config import Kind
 
 
 class WeightFormat(StrEnum):
-    """How a constant matrix is stored and multiplied: see :mod:`export.quantized_matmul`."""
+    """How a constant matrix is stored and multiplied.
+
+    ``DYNAMIC_*``: :mod:`export.block_matmul`; the others: :mod:`export.quantized_matmul`.
+    """
 
     FLOAT = "float"
     ROW_INT8 = "row_int8"
     BLOCK_INT8 = "block_int8"
     BLOCK_INT4 = "block_int4"
+    DYNAMIC_INT8 = "dynamic_int8"
+    DYNAMIC_INT4 = "dynamic_int4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,7 @@ _ROWS, _BLOCKS_8, _BLOCKS_4 = (
     WeightFormat.BLOCK_INT8,
     WeightFormat.BLOCK_INT4,
 )
+_DYNAMIC_8, _DYNAMIC_4 = WeightFormat.DYNAMIC_INT8, WeightFormat.DYNAMIC_INT4
 _HALF, _BRAIN = Dtype.FLOAT16, Dtype.BFLOAT16
 
 # Measurements: docs/decisions/0006 to 0011. CUDA has no fp32 attention kernel and no MatMulInteger
@@ -74,11 +81,10 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
         min_cosine=0.95,
     ),
     (Precision.INT4, Device.CPU): Recipe(
-        matrices=_BLOCKS_4,
-        sensitive=_ROWS,
+        matrices=_DYNAMIC_4,
+        sensitive=_DYNAMIC_8,
         experts=_BLOCKS_4,
-        embedding=_ROWS,
-        smoothed=True,
+        embedding=_DYNAMIC_8,
         min_cosine=0.85,
     ),
     (Precision.INT8, Device.CUDA): Recipe(
@@ -88,6 +94,24 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
         matrices=_BLOCKS_4, sensitive=_BLOCKS_8, smoothed=True, computed=_HALF, min_cosine=0.85
     ),
 }
+
+# A decoder's errors add up over the tokens that it generates, and its activations have outliers:
+# its weights and activations get a scale for each block of 32 (docs/decisions/0006-int8.md).
+_INT8_DECODER = Recipe(
+    matrices=_DYNAMIC_8,
+    sensitive=_DYNAMIC_8,
+    experts=_BLOCKS_8,
+    embedding=_DYNAMIC_8,
+    min_cosine=0.95,
+)
+
+
+def recipe_for(precision: Precision, device: Device, kind: Kind) -> Recipe:
+    """How a model of this kind is converted."""
+    if (precision, device, kind) == (Precision.INT8, Device.CPU, Kind.DECODER):
+        return _INT8_DECODER
+    return RECIPES[precision, device]
+
 
 AUTO = "auto"
 # What ``auto`` chooses, and why.

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,16 @@ class Session:
 
     def run(self, **inputs: Array) -> dict[str, Floats]:
         """Runs the graph; inputs by name, cast to the dtype of the signature."""
+        return self.run_outputs((), **inputs)
+
+    def run_outputs(self, more: Sequence[str], **inputs: Array) -> dict[str, Floats]:
+        """:meth:`run`; also returns the outputs ``more``, which the signature need not have."""
         specs = {spec.name: spec for spec in self.graph.inputs}
         feed = {name: np.asarray(x, specs[name].dtype.value) for name, x in inputs.items()}
         binding = self.session.io_binding()
         for name, array in feed.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        names = [spec.name for spec in self.graph.outputs]
+        names = list(dict.fromkeys([*(spec.name for spec in self.graph.outputs), *more]))
         for name in names:
             binding.bind_output(name, "cpu")
         self.session.run_with_iobinding(binding)
@@ -108,11 +113,18 @@ class DecodeSession(Session):
         Returns:
             logits ``[batch, vocabulary]``
         """
+        return self.step_outputs(("logits",), first_slot, **inputs)["logits"]
+
+    def step_outputs(
+        self, names: Sequence[str], first_slot: int = 0, **inputs: Array
+    ) -> dict[str, Floats]:
+        """:meth:`step`, but returns the outputs ``names``."""
         binding = self.session.io_binding()
         for spec in self.graph.inputs:
             array = np.ascontiguousarray(inputs[spec.name], spec.dtype.value)
             binding.bind_cpu_input(spec.name, array)
-        binding.bind_output("logits", "cpu")
+        for name in names:
+            binding.bind_output(name, "cpu")
         batch = inputs["token_ids"].shape[0]
         for state in self.graph.states:
             rows = self.states[state.name][first_slot : first_slot + batch]
@@ -120,5 +132,5 @@ class DecodeSession(Session):
             binding.bind_input(state.input, *where)
             binding.bind_output(state.output, *where)
         self.session.run_with_iobinding(binding)
-        logits: Floats = binding.get_outputs()[0].numpy()  # in the order of binding
-        return logits
+        outputs = binding.get_outputs()[: len(names)]  # in the order of binding
+        return dict(zip(names, map(_to_array, outputs), strict=True))

@@ -17,6 +17,7 @@ from loadtest import machine, report
 from loadtest.compare.candidates import COMPARED, Level
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
+from loadtest.compare.workloads import PRECISIONS
 from loadtest.gpu.command import Request, run_gpu
 from loadtest.gpu.plan import PlanSize
 from loadtest.prompts import LengthRange
@@ -152,8 +153,8 @@ def compare(
     level: Annotated[
         Level,
         typer.Option(
-            help="engine: without a network; server: with clients on the same cores; static: our "
-            "engine with static batching, on mixed traffic."
+            help="engine: without a network; text: the same from text to text; server: with "
+            "clients on the same cores; static: our engine with static batching, on mixed traffic."
         ),
     ] = Level.ENGINE,
     peers: Annotated[str, typer.Option(help="Peers, separated by commas; by default all.")] = "",
@@ -195,6 +196,8 @@ def compare(
     """Compare this engine, or this server, with others on the same work."""
     if task not in COMPARED:
         raise typer.BadParameter(f"only {', '.join(COMPARED)} can be compared", param_hint="--task")
+    if not PRECISIONS[level][task]:
+        raise typer.BadParameter(f"there is no {level} for {task}", param_hint="--level")
     comparison = Comparison(
         task=task,
         level=level,

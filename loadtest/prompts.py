@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -34,12 +35,31 @@ def read_lines(path: Path | None) -> list[str]:
 
     Raises ``OSError``, or ``ValueError`` for a file without text.
     """
-    shipped = resources.files("loadtest") / "data" / "prompts.txt"
-    text = (shipped if path is None else path).read_text(encoding="utf-8")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    text = _shipped("prompts") if path is None else path.read_text(encoding="utf-8")
+    lines = _lines(text)
     if not lines:
         raise ValueError(f"{path} has no text")
     return lines
+
+
+def questions() -> list[str]:
+    """Everyday questions to a chat model."""
+    return _lines(_shipped("questions"))
+
+
+@cache
+def sentences() -> tuple[str, ...]:
+    """200 distinct sentences to translate or embed, of 2 to 37 words."""
+    longer = [part for line in read_lines(None) for part in re.split(r"(?<=[.!?]) +", line)]
+    return (*_lines(_shipped("sentences")), *longer, *questions())[:200]
+
+
+def _shipped(name: str) -> str:
+    return (resources.files("loadtest") / "data" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from model.graph_spec import (
     TensorSpec,
     TokenId,
 )
+from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
 
 __all__ = [
     "ATTEND",
@@ -46,10 +47,12 @@ __all__ = [
     "Dimensions",
     "Dtype",
     "Embedding",
+    "Fidelity",
     "FileRecord",
     "GraphSpec",
     "KvCache",
     "Manifest",
+    "MatrixError",
     "Parity",
     "Precision",
     "ScoreFunction",
@@ -180,20 +183,6 @@ class Embedding(Record, frozen=True, kw_only=True):
     default_prompt: str | None = None
 
 
-class ShortlistOrigin(StrEnum):
-    """Where a lexical shortlist comes from: the checkpoint, or parallel texts (IBM model 1)."""
-
-    CHECKPOINT = "checkpoint"
-    IBM1 = "ibm1"
-
-
-class ShortlistSpec(Record, frozen=True, kw_only=True):
-    """The lexical shortlist of an encoder-decoder: :mod:`model.shortlist`."""
-
-    file: str
-    origin: ShortlistOrigin
-
-
 class Manifest(Record, frozen=True, kw_only=True):
     """``bundle.json``: the description of one model. Fields are in the order of the file."""
 
@@ -231,18 +220,49 @@ class Manifest(Record, frozen=True, kw_only=True):
         return f"{self.name}/{self.version}"
 
 
-class ShortlistLoss(Record, frozen=True, kw_only=True):
-    """What the shortlist changes: greedy translations with it, compared with those without it.
+class MatrixError(Record, frozen=True, kw_only=True):
+    """``relative_error``: of a linear map's output, ``|error| / |output|``, on the same inputs."""
 
-    ``bleu`` and ``chrf``: of sacrebleu, 0 to 100, the output without a shortlist being the
-    reference; 100 means no change. None if sacrebleu was not installed.
+    name: str
+    relative_error: float
+
+
+class Fidelity(Record, frozen=True, kw_only=True):
+    """How close the bundle's graphs are to the fp32 graphs. Only figures of the model's task.
+
+    Attributes:
+        num_texts: prompts, sources or texts that were compared.
+        num_tokens: of the fp32 graphs' greedy answers, or masked tokens of the texts.
+        top1_agreement: the share of tokens, labels or answers whose best choice is the same.
+        kl_divergence: of a token (fp32 || bundle), in nats.
+        rms_logprob_difference: of the tokens of fp32, in nats.
+        mean_probability: which fp32 gives to its own tokens.
+        identical_outputs: the share of an encoder-decoder's greedy outputs that are fp32's.
+        chrf: of these outputs with those of fp32 as references, in percent.
+        min_cosine: of a text's vector to that of fp32.
+        mean_cosine: of all texts.
+        retrieval_agreement: the share of texts whose nearest other text is the same.
+        max_probability_difference: of a label or a token of an answer.
+        worst_matrices: the linear maps with the largest errors, the worst first.
+        matrix_errors: the root mean square of the errors of each kind of linear map.
+        exceeded_limits: limits that ``--accept-loss`` set aside; empty if all were met.
     """
 
-    num_sentences: LargeCount
-    num_identical: LargeCount
-    mean_candidates: float
-    bleu: float | None = None
+    num_texts: LargeCount
+    num_tokens: LargeCount = 0
+    top1_agreement: float | None = None
+    kl_divergence: float | None = None
+    rms_logprob_difference: float | None = None
+    mean_probability: float | None = None
+    identical_outputs: float | None = None
     chrf: float | None = None
+    min_cosine: float | None = None
+    mean_cosine: float | None = None
+    retrieval_agreement: float | None = None
+    max_probability_difference: float | None = None
+    worst_matrices: tuple[MatrixError, ...] = ()
+    matrix_errors: dict[str, float] = msgspec.field(default_factory=dict)
+    exceeded_limits: tuple[str, ...] = ()
 
 
 class Parity(Record, frozen=True, kw_only=True):
@@ -256,6 +276,7 @@ class Parity(Record, frozen=True, kw_only=True):
         fp32_perplexity: of the fp32 graphs.
         float_cache_perplexity: of the bundle's graphs before their cache became int8.
         shortlist: what the shortlist costs, if there is one.
+        fidelity: of the bundle's graphs, if they are not the fp32 graphs.
     """
 
     max_absolute_error: float
@@ -270,3 +291,4 @@ class Parity(Record, frozen=True, kw_only=True):
     fp32_perplexity: float | None = None
     float_cache_perplexity: float | None = None
     shortlist: ShortlistLoss | None = None
+    fidelity: Fidelity | None = None

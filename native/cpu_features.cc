@@ -1,6 +1,8 @@
 #include "cpu_features.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 // Bit numbers: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, CPUID.
 namespace cpu_features {
@@ -26,7 +28,14 @@ bool os_saves(unsigned mask) {
   return (low & mask) == mask;
 }
 
-constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6;
+constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6, kAmxState = 0x60000;
+
+// Linux gives a process the state of tiles only if it asks:
+// https://docs.kernel.org/arch/x86/xstate.html
+bool request_amx() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
 
 }  // namespace
 
@@ -43,6 +52,12 @@ bool has_avx512_and_vnni() {
 bool has_vnni() {
   if (has_bit(cpuid(7).c, 11)) return true;  // AVX512_VNNI
   return cpuid(7).a >= 1 && has_bit(cpuid(7, 1).a, 4);
+}
+
+bool has_amx_int8() {
+  static const bool found = os_saves(kAmxState) && has_bit(cpuid(7).d, 24) &&
+                            has_bit(cpuid(7).d, 25) && request_amx();
+  return found;
 }
 
 }  // namespace cpu_features

@@ -13,4 +13,7 @@ bool has_avx512_and_vnni();
 // AVX-VNNI or AVX512-VNNI: int8 dot products in ONNX Runtime's own kernels.
 bool has_vnni();
 
+// AMX-TILE and AMX-INT8, with the operating system's permission.
+bool has_amx_int8();
+
 }  // namespace cpu_features

@@ -7,17 +7,24 @@ namespace avx2 {
 extern const KernelTable kernel_table;
 }
 namespace avx512 {
-extern const KernelTable kernel_table;
+extern const KernelTable kernel_table, tile_kernel_table;
 }
 
 namespace {
 
 const KernelTable* chosen = nullptr;  // until the first call
 
-// `bits`: 256, 512, or 0 for the widest. Null if this CPU lacks them.
+constexpr int kTileBits = 8192;
+
+// `bits`: 256; 512; 8192, AMX's tiles, with vectors of 512; or 0 for the widest. Null if this CPU
+// lacks them.
 const KernelTable* table_for(int bits) {
-  if (bits != 256 && cpu_features::has_avx512_and_vnni()) return &avx512::kernel_table;
-  return bits == 512 ? nullptr : &avx2::kernel_table;
+  const bool has_512_bits = cpu_features::has_avx512_and_vnni();
+  if ((bits == 0 || bits == kTileBits) && has_512_bits && cpu_features::has_amx_int8()) {
+    return &avx512::tile_kernel_table;
+  }
+  if ((bits == 0 || bits == 512) && has_512_bits) return &avx512::kernel_table;
+  return bits == 0 || bits == 256 ? &avx2::kernel_table : nullptr;
 }
 
 }  // namespace
@@ -31,7 +38,7 @@ const KernelTable& kernels() {
   return *table;
 }
 
-// For tests and benchmarks: uses registers of 256 or 512 bits, or 0 for the widest, for everything
+// For tests and benchmarks: uses registers of that many bits, as in table_for(), for everything
 // packed and run from now on. Returns false if this CPU lacks them.
 EXPORTED bool triune_use_registers(int bits) {
   const KernelTable* table = cpu_features::has_avx2_and_fma() ? table_for(bits) : nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "block_matmul.h"
 #include "candidate_matmul.h"
 #include "int8_matmul.h"
 #include "logits.h"
@@ -17,6 +18,8 @@ struct KernelTable {
   int8_matmul::Multiply* int8_multiply;
   candidate_matmul::Multiply* candidate_multiply;
   bool uses_group_pairs;  // int8_multiply needs the group order of int8_pairing.cc
+  block_matmul::Quantize* block_quantize;
+  block_matmul::Multiply* block_multiply;
   attention::WriteCache* write_cache;
   attention::Attend* attend;
   norm::Normalize* normalize;

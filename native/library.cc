@@ -2,6 +2,7 @@
 // server/runtime/kernels/library.py, and the registration of the operators with ONNX Runtime.
 
 #include "attention_operator.h"
+#include "block_matmul_operator.h"
 #include "cpu_features.h"
 #include "exported.h"
 #include "int8_matmul_operator.h"
@@ -18,7 +19,8 @@ enum Kernels : int {
   kLogits = 4,
   kAttention = 8,
   kNorm = 16,
-  kAll = 31
+  kBlockMatMul = 32,
+  kAll = 63
 };
 
 }  // namespace
@@ -49,6 +51,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
     RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
     RETURN_IF_FAILED(api.Add(domain, &ort::dynamic_int8_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::packed_matmul()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::dynamic_block_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
     RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
   }

@@ -24,8 +24,9 @@ namespace weight_format {
 constexpr int64_t kBlockInputs = 32;  // inputs that share a scale
 
 // 32 inputs of a panel's 16 outputs: weight = number * scale + offset. Scales are float16, as are
-// the offsets, which only 4-bit numbers have. A word holds consecutive inputs of one output, the
-// first in its lowest bits; 16 words, one for each output, come before those of the next inputs.
+// the offsets, which only 4-bit numbers have. 8-bit numbers are stored + 128. A word holds
+// consecutive inputs of one output, one a byte; with 4 bits, the first four are in the lower halves
+// of its bytes. 16 words, one for each output, come before those of the next inputs.
 template <int kBits>
 struct QuantizedBlock {
   static constexpr int64_t kInputsPerWord = 32 / kBits;
@@ -33,6 +34,12 @@ struct QuantizedBlock {
   static constexpr int64_t kScales = 0, kOffsets = kPanelWidth;  // where they begin in `halves`
   static constexpr int64_t kNumHalves = kHasOffsets ? 32 : 16;
   static constexpr int64_t kNumWords = kBlockInputs / kInputsPerWord * kPanelWidth;
+
+  // The lowest bit of input i in its word.
+  static constexpr int bit_of(int64_t i) {
+    const int in_word = static_cast<int>(i % kInputsPerWord);
+    return in_word % 4 * 8 + in_word / 4 * 4;
+  }
 
   uint16_t halves[kNumHalves];
   uint32_t words[kNumWords];

@@ -1,8 +1,9 @@
 """How close each measured model's output is to fp32, from the committed reports.
 
 Encoders: the worst cosine of a vector to its fp32 vector, which ``loadtest compare`` measures.
-Decoders: perplexity over that of fp32, which ``python -m export`` writes to a bundle's
-``parity.json``. The translator that is compared has random weights, so it has no such figure.
+Decoders: perplexity over that of fp32, and the share of tokens of fp32's answers with the same
+best token, which ``python -m export`` writes to a bundle's ``parity.json``. The translator that is
+compared has random weights, so it has no such figure.
 """
 
 import json
@@ -46,14 +47,19 @@ class Fidelity:
             return f"cosine ≥ {_floor(own)}{beside}"
         if row["task"] == "generate" and row["precision"] == "int8":
             ratio = self.parity["perplexity"] / self.parity["fp32_perplexity"]
-            return f"perplexity × {ratio:.3f}"
+            fidelity = self.parity.get("fidelity")
+            agreement = f", top-1 {fidelity['top1_agreement']:.3f}" if fidelity else ""
+            return f"perplexity × {ratio:.3f}{agreement}"
         if row["task"] == "generate" and row["precision"] == "fp32":
             return f"logits within {self.parity['max_absolute_error']:.0e}"
         return UNKNOWN
 
 
 def _cosine(row: Row, engine: str) -> float | None:
-    cosine: float | None = row.get("min_cosine_to_fp32", {}).get(engine)
+    measured = row.get("fidelity", {}).get(engine, {})
+    # Reports made before 2026-11-22 have random texts, under another name.
+    before = row.get("min_cosine_to_fp32", {}).get(engine)
+    cosine: float | None = measured.get("min_cosine", before)
     return cosine
 
 

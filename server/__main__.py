@@ -92,6 +92,21 @@ def main(
     slots: Annotated[
         int, typer.Option(min=1, help="Sequences decoded together, per model and lane.")
     ] = 32,
+    prefix_slots: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Prompts and answers kept for reuse beside the running sequences, per model and "
+            "lane. Default: as many as --slots; on a GPU, 0.",
+        ),
+    ] = None,
+    share_prefixes: Annotated[
+        bool,
+        typer.Option(
+            help="Reuse cached prompts across callers. Default: only for the caller's own token "
+            "or certificate."
+        ),
+    ] = False,
     max_length: Annotated[int, typer.Option(min=2, help="Longest sequence, in tokens.")] = 2048,
     max_batched_tokens: Annotated[
         int | None,
@@ -149,6 +164,8 @@ def main(
         num_lanes=lanes or (min(threads or num_cores, MAX_LANES) if devices == ("cpu",) else 1),
         num_threads=threads or num_cores,
         num_slots=slots,
+        num_prefix_slots=_prefix_slots(prefix_slots, slots, devices),
+        shares_prefixes=share_prefixes,
         max_length=max_length,
         max_batched_tokens=max_batched_tokens or BATCHED_TOKENS[parse_device(devices[0]).kind],
         max_padded_tokens=PADDED_TOKENS[parse_device(devices[0]).kind],
@@ -171,6 +188,13 @@ def main(
         log.error("%s", error)
         raise typer.Exit(1) from error
     raise typer.Exit(status)
+
+
+def _prefix_slots(given: int | None, slots: int, devices: tuple[str, ...]) -> int:
+    """A page of host memory is allocated when it is first used; device memory is, at once."""
+    if given is not None:
+        return given
+    return slots if devices == ("cpu",) else 0
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:

@@ -3,51 +3,48 @@
 Reads one JSON object per line and answers each with one line, in the protocol of the peers of
 ``python -m loadtest compare`` (documented in ``loadtest/peers/json_lines.py``). It runs the
 server's own engine with its lanes and scheduler, from submission to the update of each token.
-
-``{"op": "ceilings"}`` measures the limits of this machine, which no model can exceed.
 """
 
 import asyncio
-import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TextIO
 
 import onnx
 
-from model.bundle import BundleError
 from server.app import make_backends
-from server.ceilings import measure_ceilings
 from server.config import BATCHED_TOKENS, PADDED_TOKENS, ServerConfig
 from server.engine.decoding.options import NO_LOGPROBS, Beams, LogprobOptions
+from server.engine.decoding.sampling import TokenLogprob
 from server.engine.engine import Engine
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
-from server.errors import StartupError
 from server.installation import check_installation
+from server.json_lines import Message, serve
 from server.models.registry import Model, load_bundle
 from server.models.workers import admission_limits, build_engine, clock, make_workers
 from server.runtime.devices import parse_device
 
-Message = dict[str, Any]
-
 
 @dataclass(slots=True)
 class Result:
-    """The tokens of one input with their times (seconds) and log-probabilities, or its vector."""
+    """The tokens of one input with their times (seconds) and log-probabilities, or its vector.
+
+    ``prompt_logprobs``: of the input's tokens except the first.
+    """
 
     tokens: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
     vector: list[float] = field(default_factory=list)
 
 
 WITH_LOGPROBS = LogprobOptions(top_logprobs=0)
+SCORED = LogprobOptions(prompt_logprobs=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class StaticBatching:
 
 
 class Bench:
-    """Handles the requests of :func:`serve`, one at a time, on one event loop."""
+    """Handles the requests of :func:`server.json_lines.serve`, one at a time, on one event loop."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -169,9 +166,22 @@ class Bench:
             "logprobs": [result.logprobs for result in results],
         }
 
-    async def ceilings(self, message: Message) -> Message:
-        """Answers with the limits of this machine, for ``threads``."""
-        return measure_ceilings(message["threads"])
+    async def score(self, message: Message) -> Message:
+        """Scores the tokens of each input from index ``starts`` on, each given those before it.
+
+        Answers with their ``logprobs`` and with the likeliest token in each place, ``top``.
+        """
+        inputs, starts = _inputs({**message, "max_new_tokens": 1}), message["starts"]
+        results = await self._results(inputs, message, SCORED)
+        # The first token of a prompt has no score.
+        scored = [
+            result.prompt_logprobs[start - 1 :]
+            for result, start in zip(results, starts, strict=True)
+        ]
+        return {
+            "logprobs": [[token.logprob for token in row] for row in scored],
+            "top": [[token.top[0][0] for token in row] for row in scored],
+        }
 
     def close(self) -> None:
         if self._engine is not None:
@@ -247,6 +257,7 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
         result.tokens += update.tokens
         result.token_times += [clock()] * len(update.tokens)
         result.logprobs += [token.logprob for token in update.logprobs]
+        result.prompt_logprobs += update.prompt_logprobs
         if update.vector is not None:
             result.vector = update.vector.tolist()
         if update.completion is not None and not update.completion.is_success:
@@ -257,26 +268,20 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
             return result
 
 
-async def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answers requests until the input ends. The reply to a failed request is its ``error``."""
+async def main() -> None:
+    """Answers the requests on standard input with an engine."""
     bench = Bench()
-    handlers: dict[str, Callable[[Message], Awaitable[Message]]] = {
+    handlers = {
         "load": bench.load,
         "run": bench.run,
         "clients": bench.clients,
         "vectors": bench.vectors,
         "tokens": bench.tokens,
-        "ceilings": bench.ceilings,
+        "score": bench.score,
     }
-    while line := await asyncio.to_thread(requests.readline):
-        try:
-            message = json.loads(line)
-            reply = await handlers[message["op"]](message)
-        except (BundleError, StartupError, KeyError, ValueError, RuntimeError) as error:
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(reply), file=replies, flush=True)
+    await serve(sys.stdin, sys.stdout, handlers)
     bench.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.stdin, sys.stdout))
+    asyncio.run(main())

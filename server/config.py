@@ -44,6 +44,10 @@ class ServerConfig:
     ``max_duplicated_bytes`` (:mod:`server.runtime.thread_switching`). Up to
     ``single_lane_max_sequences`` sequences share one lane.
 
+    Cache: ``num_slots`` sequences run at a time, and ``num_prefix_slots`` more rows keep the tokens
+    of ended ones. Callers with different tokens or certificates do not reuse each other's prefixes,
+    unless ``shares_prefixes``. Without authentication, all callers share them.
+
     Listeners: ``admin`` is the address for loading and unloading models; ``None`` opens none.
     Without ``tls``, connections are not encrypted. ``tokens`` and ``admin_tokens`` are files of
     bearer tokens; without ``tokens``, calls need none. The admin address uses ``admin_tokens`` if
@@ -78,6 +82,8 @@ class ServerConfig:
     max_duplicated_bytes: int = 1 << 29
     single_lane_max_sequences: int = 8
     num_slots: int = 32
+    num_prefix_slots: int = 0
+    shares_prefixes: bool = False
     max_length: int = 2048
     max_batched_tokens: int = BATCHED_TOKENS["cpu"]
     max_padded_tokens: int = PADDED_TOKENS["cpu"]
@@ -91,6 +97,11 @@ class ServerConfig:
     max_input_bytes: int = 1 << 20
     stall_seconds: float = 30.0
     grace_seconds: float = 30.0
+
+    @property
+    def authenticates_callers(self) -> bool:
+        """Whether every call has a token or a client certificate."""
+        return self.tokens is not None or (self.tls is not None and self.tls.client_ca is not None)
 
     @property
     def has_buckets(self) -> bool:

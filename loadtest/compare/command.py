@@ -6,18 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from loadtest.compare import engine_runner, measurements
-from loadtest.compare.candidates import (
-    ENGINE_PEERS,
-    ROOT,
-    STATIC_PEERS,
-    Candidate,
-    Level,
-    engine_command,
-)
+from loadtest.compare import measurements
+from loadtest.compare.candidates import Candidate, Level
+from loadtest.compare.ceilings import Ceilings, highest, measure_ceilings
 from loadtest.compare.engine_level import EngineComparison
+from loadtest.compare.engines import engine_peers
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.loads import Load, Requests, loads
 from loadtest.compare.models import build_steps
@@ -29,8 +24,7 @@ from loadtest.compare.server_level import ServerComparison, load_seconds
 from loadtest.compare.server_runner import ServerRunner
 from loadtest.compare.servers import SERVER_PEERS, ServerCandidate, our_server, tokenizer_path
 from loadtest.compare.time_budget import TimeBudget
-from loadtest.compare.worker import Worker
-from loadtest.compare.workloads import PRECISIONS, workloads
+from loadtest.compare.workloads import PRECISIONS, Workload, workloads
 from loadtest.tasks import Task
 
 Log = Callable[[str], None]
@@ -80,7 +74,9 @@ def prepare_all(comparison: Comparison) -> bool:
     """Installs, exports and compiles what the comparison needs. Returns whether all succeeded."""
     is_server = comparison.level == Level.SERVER
     servers = _select(SERVER_PEERS[comparison.task], comparison) if is_server else []
-    engines = [] if is_server else _select(_engine_peers(comparison), comparison)
+    engines = (
+        [] if is_server else _select(engine_peers(comparison.task, comparison.level), comparison)
+    )
     steps = build_steps(comparison.task, comparison.level, comparison.root)
     needed = [step.environment for step in steps]
     needed += [server.environment for server in servers]
@@ -168,13 +164,15 @@ def _compare_engines(comparison: Comparison, report: Report) -> None:
     costs = [1.0 for selected in workloads_by_precision.values() for _ in selected]
     time_budget = TimeBudget(comparison.budget_seconds, costs)
     log = _progress_log(time_budget, None, comparison)
-    peers = _select(_engine_peers(comparison), comparison)
+    peers = _select(engine_peers(comparison.task, comparison.level), comparison)
     ceilings = _ceilings(comparison)
     report.set("ceilings", ceilings)
+    measured: list[Workload] = []
     for precision, selected in workloads_by_precision.items():
         with closing(
             EngineComparison(
                 comparison.task,
+                comparison.level,
                 precision,
                 peers,
                 comparison.paths,
@@ -195,11 +193,21 @@ def _compare_engines(comparison: Comparison, report: Report) -> None:
                     "work": workload.label,
                     "precision": precision,
                     "batch": workload.batch,
-                    "metric": "tokens/s",
+                    "metric": workload.metric,
                 }
                 floor = roofline_rate(workload, ceilings)
                 report.add(measurements.row(about, ours, theirs, floor))
+                measured.append(workload)
                 log(format_row(report.rows[-1]))
+    # The machine may have been disturbed at the start.
+    if "failure" not in ceilings:
+        ceilings = highest(ceilings, _ceilings(comparison))
+    report.set("ceilings", ceilings)
+    floors = [roofline_rate(workload, ceilings) for workload in measured]
+    report.replace_from(
+        0,
+        [measurements.with_floor(*pair) for pair in zip(report.rows, floors, strict=True)],
+    )
 
 
 def _server_runner(server: ServerCandidate, comparison: Comparison, log: Log) -> ServerRunner:
@@ -239,23 +247,12 @@ def _sigterm_as_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _ceilings(comparison: Comparison) -> dict[str, Any]:
+def _ceilings(comparison: Comparison) -> Ceilings:
     """This machine's bandwidth and arithmetic rates. Without them rows have no roofline."""
-    message = {"op": "ceilings", "threads": comparison.threads}
     try:
-        worker = Worker(engine_command(), {}, comparison.paths.logs / "ceilings.log", ROOT)
-        try:
-            return worker.call(message, engine_runner.RUN_SECONDS)
-        finally:
-            worker.close()
+        return measure_ceilings(comparison.threads, comparison.root / "peak")
     except WorkerError as error:
         return {"failure": str(error)}
-
-
-def _engine_peers(comparison: Comparison) -> Sequence[Candidate]:
-    if comparison.level == Level.STATIC:
-        return STATIC_PEERS.get(comparison.task, ())
-    return ENGINE_PEERS[comparison.task]
 
 
 def _select(known: Sequence[Peer], comparison: Comparison) -> list[Peer]:

@@ -1,14 +1,15 @@
 """Compares engines at one precision, without a network."""
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from loadtest.compare import measurements
-from loadtest.compare.candidates import Candidate, our_engine
+from loadtest.compare.candidates import Candidate, Level
 from loadtest.compare.engine_runner import EngineRunner
+from loadtest.compare.engines import our_engine
 from loadtest.compare.errors import InvalidResultError, WorkerError
+from loadtest.compare.fidelity import Fidelity, describe
+from loadtest.compare.fidelity_checks import CHECKS
 from loadtest.compare.measurements import Measurement
 from loadtest.compare.paths import Paths
 from loadtest.compare.time_budget import TimeBudget
@@ -21,12 +22,13 @@ Log = Callable[[str], None]
 class EngineComparison:
     """Our engine and its peers at one precision.
 
-    To compare vectors, our engine in fp32 is loaded as well: it is the reference.
+    Before speed, the fidelity of each is measured. The reference is our engine in fp32.
     """
 
     def __init__(
         self,
         task: Task,
+        level: Level,
         precision: str,
         peers: Sequence[Candidate],
         paths: Paths,
@@ -36,14 +38,12 @@ class EngineComparison:
     ) -> None:
         self._rounds, self._log = rounds, log
         self._runners: list[EngineRunner] = []
-        self._reference: EngineRunner | None = None
         try:
-            for candidate in (our_engine(task), *peers):
+            for candidate in (our_engine(task, level), *peers):
                 log(f"loading {candidate.name} {precision}")
                 self._runners.append(EngineRunner(candidate, task, precision, paths, threads))
                 log(f"{candidate.name} {precision}: {self._runners[-1].status}")
-            if task == Task.EMBED:
-                self._reference = EngineRunner(our_engine(task), task, "fp32", paths, threads)
+            self._fidelity = self._measure_fidelity(task, level, paths, threads)
         except BaseException:
             self.close()
             raise
@@ -58,13 +58,37 @@ class EngineComparison:
         """Our measurement, and those of the peers by name."""
         until = time_budget.begin_item()
         found = measure(workload, self._runners, self._rounds, time_budget, until, self._log)
-        if self._reference is not None:
-            found = with_min_cosines(found, workload, self._runners, self._reference)
+        for name, fidelity in self._fidelity.items():
+            found[name] = replace(found[name], extra={"fidelity": fidelity})
         return found.pop(self._runners[0].name), found
 
     def close(self) -> None:
-        for runner in (*self._runners, *([self._reference] if self._reference else [])):
+        for runner in self._runners:
             runner.close()
+
+    def _measure_fidelity(
+        self, task: Task, level: Level, paths: Paths, threads: int
+    ) -> dict[str, Fidelity]:
+        """By candidate; those that cannot be compared with fp32 are left out."""
+        if (task, level) not in CHECKS:
+            return {}
+        reference = EngineRunner(our_engine(task, level), task, "fp32", paths, threads)
+        try:
+            check = CHECKS[task, level](reference)
+        except (WorkerError, LookupError) as error:
+            self._log(f"no fidelity: {error}")
+            return {}
+        finally:
+            reference.close()
+        measured: dict[str, Fidelity] = {}
+        for runner in self._runners:
+            try:
+                measured[runner.name] = check.of(runner)
+            except (WorkerError, LookupError) as error:
+                self._log(f"{runner.name}: no fidelity: {error}")
+            else:
+                self._log(f"{runner.name}: {describe(measured[runner.name])}")
+        return measured
 
 
 def measure(
@@ -142,35 +166,10 @@ def _best_layouts(
     return best
 
 
-def with_min_cosines(
-    found: Mapping[str, Measurement],
-    workload: Workload,
-    runners: Sequence[EngineRunner],
-    reference: EngineRunner,
-) -> dict[str, Measurement]:
-    """``found`` with ``min_cosine_to_fp32`` of each candidate.
-
-    It is the lowest cosine similarity of a vector to that of ``reference``, over the texts of
-    the workload. It is left out where either side has no vectors.
-    """
-    inputs = workload.message(0)["inputs"]
-    try:
-        exact = reference.vectors(inputs)
-    except (WorkerError, LookupError):
-        return dict(found)
-    result = dict(found)
-    for runner in runners:
-        if not found[runner.name].reason:
-            with contextlib.suppress(WorkerError):
-                worst = measurements.min_cosine(runner.vectors(inputs), exact)
-                extra = {"min_cosine_to_fp32": worst}
-                result[runner.name] = replace(found[runner.name], extra=extra)
-    return result
-
-
 def _message(workload: Workload, runner: EngineRunner, layout: str, phase: str, rate: float) -> str:
     name = f"{runner.name} {layout}".rstrip()
-    return f"{workload.label}, batch {workload.batch}, {phase}: {name}: {rate:.4g} tokens/s"
+    about = f"{workload.label}, batch {workload.batch}, {phase}: {name}"
+    return f"{about}: {rate:.4g} {workload.metric}"
 
 
 def _rotate(runners: Sequence[EngineRunner], by: int) -> list[EngineRunner]:

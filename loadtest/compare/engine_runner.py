@@ -1,6 +1,8 @@
 """Runs workloads on one engine, in a process for each of its layouts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from loadtest.compare import measurements
 from loadtest.compare.candidates import ROOT, Candidate
@@ -12,6 +14,7 @@ from loadtest.tasks import Task
 
 LOAD_SECONDS = 300.0
 RUN_SECONDS = 180.0
+ASK_SECONDS = 600.0
 
 
 class EngineRunner:
@@ -28,8 +31,9 @@ class EngineRunner:
         self.reason = ""
         self.version = ""
         self._workers: dict[str, Worker] = {}
+        self._model: Path | None = None
         try:
-            model = candidate.model(precision, paths.models)
+            self._model = model = candidate.model(precision, paths.models)
             command = candidate.command(paths.environments)
         except LookupError as error:
             self.reason = str(error)
@@ -53,6 +57,13 @@ class EngineRunner:
                 self._drop(layout, f"does not load: {error}")
 
     @property
+    def model(self) -> Path:
+        """The folder or file of the model. Raises ``LookupError`` with the reason if missing."""
+        if self._model is None:
+            raise LookupError(self.reason)
+        return self._model
+
+    @property
     def status(self) -> str:
         """The engine's version, or the reason why it cannot run."""
         return self.reason or self.version
@@ -63,7 +74,7 @@ class EngineRunner:
         return layouts[:1] if workload.batch * workload.beams == 1 else layouts
 
     def run(self, layout: str, workload: Workload, seed: int) -> float:
-        """Tokens per second of one run. Raises ``WorkerError`` or ``InvalidResultError``."""
+        """The rate of one run. Raises ``WorkerError`` or ``InvalidResultError``."""
         try:
             reply = self._workers[layout].call(workload.message(seed), RUN_SECONDS)
         except WorkerError as error:
@@ -72,17 +83,14 @@ class EngineRunner:
             raise
         return measurements.rate(workload, reply)
 
-    def vectors(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
-        """``[N, H]``, from the first layout: vectors do not depend on it.
+    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply of the first layout, to a message whose reply does not depend on it.
 
         Raises ``LookupError`` if there is no layout, or ``WorkerError``.
         """
         if self.reason:
             raise LookupError(self.reason)
-        worker = next(iter(self._workers.values()))
-        reply = worker.call({"op": "vectors", "inputs": inputs}, RUN_SECONDS)
-        vectors: list[list[float]] = reply["vectors"]
-        return vectors
+        return next(iter(self._workers.values())).call(message, ASK_SECONDS)
 
     def close(self) -> None:
         for layout in list(self._workers):

@@ -12,12 +12,14 @@ class Environment:
     Args:
         name: of its folder.
         requirements: installed by pip.
+        python_version: of the interpreter; ``None`` is our own. It must be installed.
         unwanted: dependencies to uninstall again.
         variables: environment variables of pip, for packages that are built from source.
     """
 
     name: str
     requirements: tuple[str, ...]
+    python_version: str | None = None
     unwanted: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,6 +82,33 @@ ONNXRUNTIME_GENAI = Environment(
         "torch==2.13.0",
         "transformers==5.23.0",
     ),
+)
+_OPENVINO = ("openvino==2026.4.1", "nncf==3.4.0", "optimum-intel==2.2.0", "torch==2.13.0")
+# Its wheel is built for CUDA and cannot be loaded with a CPU torch.
+_OPENVINO_UNWANTED = ("torchvision",)
+OPENVINO = Environment(
+    name="openvino",
+    requirements=(
+        *_OPENVINO,
+        "openvino-genai==2026.4.1.0",
+        "openvino-tokenizers==2026.4.1.0",
+        "transformers==5.5.4",  # the newest that optimum-intel supports
+    ),
+    unwanted=_OPENVINO_UNWANTED,
+)
+OPENVINO_MARIAN = Environment(
+    name="openvino-marian",
+    requirements=(
+        *_OPENVINO,
+        "sentencepiece==0.2.3",
+        "transformers==4.57.6",  # the newest that optimum-intel exports Marian with
+    ),
+    unwanted=_OPENVINO_UNWANTED,
+)
+BERGAMOT = Environment(
+    name="bergamot",
+    requirements=("bergamot==0.4.5",),
+    python_version="3.10",  # the newest with a wheel
 )
 VLLM = Environment(
     name="vllm",

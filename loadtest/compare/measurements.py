@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from loadtest.compare.errors import InvalidResultError
 from loadtest.compare.workloads import Workload, WorkloadKind
 
@@ -14,25 +12,31 @@ Rates = Sequence[float]
 
 
 def rate(workload: Workload, reply: Mapping[str, Any]) -> float:
-    """Tokens per second of one run.
+    """Tokens per second of one run; sentences per second from text to text.
 
     - Decode: tokens that arrive while all sequences decode, over that time: from the last first
       token to the first last token.
     - Prefill: prompt tokens over the time until the last first token.
+    - Text: sentences over the whole run.
     - Else: the tokens that ``workload`` counts, over the whole run.
 
     Raises:
-        InvalidResultError: tokens are missing.
+        InvalidResultError: tokens or texts are missing.
     """
+    if workload.kind == WorkloadKind.TEXT:
+        requested, found = workload.batch * workload.num_requests, len(reply["texts"])
+        if found != requested:
+            raise InvalidResultError(f"got {found} of {requested} texts")
+        return float(found / reply["seconds"])
     wanted = workload.num_outputs or sum(workload.lengths)
     arrivals: list[list[float]] | None = reply.get("arrivals")
     if arrivals is None:
         if reply["num_tokens"] != wanted:
             raise InvalidResultError(f"got {reply['num_tokens']} of {wanted} tokens")
         return float(wanted / reply["seconds"])
-    found = sum(map(len, arrivals))
-    if len(arrivals) != workload.batch or found != wanted:
-        raise InvalidResultError(f"got {found} of {wanted} tokens")
+    arrived = sum(map(len, arrivals))
+    if len(arrivals) != workload.batch or arrived != wanted:
+        raise InvalidResultError(f"got {arrived} of {wanted} tokens")
     if workload.kind == WorkloadKind.DECODE:
         return _steady_rate(arrivals)
     last = max(row[0] if workload.kind == WorkloadKind.PREFILL else row[-1] for row in arrivals)
@@ -45,13 +49,6 @@ def _steady_rate(arrivals: list[list[float]]) -> float:
     if end <= begin or not count:
         raise InvalidResultError("the sequences never decoded together")
     return count / (end - begin)
-
-
-def min_cosine(vectors: Sequence[Sequence[float]], exact: Sequence[Sequence[float]]) -> float:
-    """The lowest cosine similarity of vectors at the same index; both ``[N, H]``."""
-    a, b = np.array(vectors), np.array(exact)
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return float(((a * b).sum(1) / norms).min())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +74,9 @@ def row(
 ) -> dict[str, Any]:
     """A row of the report.
 
-    ``ratio_to_best_peer`` is the median of the ratios of each round, so that drift of the
-    machine's speed affects both sides alike. The best peer is the one with the highest median.
-    ``spread`` has the lowest and the highest rate of each candidate.
+    ``ratios`` has the median of the ratios of each round, ours to each peer's, so that drift of
+    the machine's speed affects both sides alike. ``ratio_to_best_peer`` is that of the peer with
+    the highest median. ``spread`` has the lowest and the highest rate of each candidate.
 
     Args:
         about: the row's identifying fields.
@@ -87,19 +84,21 @@ def row(
     """
     running = {name: found for name, found in peers.items() if not found.reason}
     best = max(running, key=lambda name: median(running[name].rates), default=None)
-    ratios: list[float] = []
-    if best is not None and not ours.reason:
-        ratios = [a / b for a, b in zip(ours.rates, running[best].rates, strict=True)]
+    ratios = {
+        name: [a / b for a, b in zip(ours.rates, found.rates, strict=True)]
+        for name, found in running.items()
+        if not ours.reason
+    }
+    of_best = ratios.get(best or "", [])
     candidates = {"ours": ours, **peers}
-    return {
+    found = {
         **about,
         "ours": ours.value,
         "peers": {name: found.value for name, found in peers.items()},
-        "floor": floor,
-        "ratio_to_best_peer": median(ratios) if ratios else None,
+        "ratio_to_best_peer": median(of_best) if of_best else None,
         "best_peer": best,
-        "ratio_spread": [min(ratios), max(ratios)] if ratios else None,
-        "part_of_floor": median(ours.rates) / floor if floor and not ours.reason else None,
+        "ratio_spread": [min(of_best), max(of_best)] if of_best else None,
+        "ratios": {name: median(each) for name, each in ratios.items()},
         "spread": {
             name: [min(found.rates), max(found.rates)]
             for name, found in candidates.items()
@@ -114,3 +113,11 @@ def row(
         },
         "rounds": max(len(found.rates) for found in candidates.values()),
     }
+    return with_floor(found, floor)
+
+
+def with_floor(row: Mapping[str, Any], floor: float | None) -> dict[str, Any]:
+    """``row`` with the roofline's rate and the part of it that we reach."""
+    ours = row["ours"]
+    part = None if floor is None or isinstance(ours, str) else ours / floor
+    return {**row, "floor": floor, "part_of_floor": part}

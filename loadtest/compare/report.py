@@ -1,6 +1,7 @@
 """The report: a JSON file that is complete after every row, and text for people."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest import machine
+from loadtest.compare.fidelity import describe
 
 
 class Report:
@@ -74,34 +76,53 @@ def format_row(row: dict[str, Any]) -> str:
     )
 
 
+_FILE_COLUMNS = 140
+COLUMNS = ("work", "size", "candidate", "rate", "ours ÷ theirs", "of roofline", "fidelity to fp32")
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Prints all rows, then once each reason why a peer did not run."""
-    table = Table(
-        "task", "work", "precision", "size", "metric", "ours", "peers", "× best", "of roofline"
-    )
-    reasons: dict[str, None] = {}
+    """Prints a line for each candidate of each row, then once each reason why one did not run."""
+    table = Table(*COLUMNS)
     for row in rows:
-        ratio, floor = row["ratio_to_best_peer"], row["part_of_floor"]
-        peers = {n: v for n, v in row["peers"].items() if not isinstance(v, str)}
-        reasons |= {
-            f"{row['task']} {row['precision']} {name}: {value}": None
-            for name, value in row["peers"].items()
-            if isinstance(value, str)
-        }
-        table.add_row(
-            row["task"],
-            row["work"],
-            row["precision"],
-            str(row.get("batch", row.get("clients"))),
-            row["metric"],
-            _short(row["ours"]),
-            ", ".join(f"{name} {_short(value)}" for name, value in peers.items()),
-            "–" if ratio is None else f"{ratio:.2f}",
-            "–" if floor is None else f"{floor:.0%}",
-        )
-    Console().print(table)
-    for reason in reasons:
+        for line in candidate_lines(row):
+            table.add_row(*line)
+        table.add_section()
+    Console(width=None if sys.stdout.isatty() else _FILE_COLUMNS).print(table)
+    for reason in dict.fromkeys(reason for row in rows for reason in _reasons(row)):
         print(reason)
+
+
+def candidate_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A line of the table for us, and one for each peer that ran, with ``COLUMNS``."""
+    work = f"{row['task']} {row['precision']}, {row['work']}"
+    size = str(row.get("batch", row.get("clients")))
+    ratios, floor = row.get("ratios", {}), row["floor"]
+    lines: list[tuple[str, ...]] = []
+    for name, rate in {"ours": row["ours"], **row["peers"]}.items():
+        if isinstance(rate, str):
+            continue
+        fidelity = row.get("fidelity", {}).get(name, {})
+        lines.append(
+            (
+                "" if lines else work,
+                "" if lines else size,
+                name,
+                f"{_short(rate)} {row['metric']}",
+                f"{ratios[name]:.2f}" if name in ratios else "",
+                "–" if floor is None else f"{rate / floor:.1%}",
+                describe(fidelity),
+            )
+        )
+    return lines
+
+
+def _reasons(row: dict[str, Any]) -> list[str]:
+    named = {"ours": row["ours"], **row["peers"]}
+    return [
+        f"{row['task']} {row['precision']} {name}: {value}"
+        for name, value in named.items()
+        if isinstance(value, str)
+    ]
 
 
 def _short(value: float | str) -> str:

@@ -1,43 +1,39 @@
 """Roofline of a workload: each byte read once, each multiply-add at the machine's peak rate.
 
-It is an upper bound of the rate of any engine that reads its weights in this precision. The
-operations of attention itself are left out, which makes it slightly too high. In the report it
-is called ``floor``, for the floor of the time.
+It is an upper bound of the rate of any engine at this precision of the weights: the operations of
+attention itself and the scales of quantized weights are left out. In the report it is called
+``floor``, for the floor of the time.
 
 Source: Williams et al., "Roofline: An Insightful Visual Performance Model", 2009.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
+from loadtest.compare.ceilings import bandwidth, peak_operations
 from loadtest.compare.workloads import MODEL_SIZES, Workload, WorkloadKind
 
-WEIGHT_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.5625}
-"""Bytes per weight; int4 has blocks of 32 with a 16-bit scale."""
-_CACHE_BYTES = 4.0
+WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5}
+"""Bytes per weight. In fp32 it depends on the model: ``ModelSize.lossless_bytes``."""
+CACHE_BYTES = {"fp32": 2.0, "int8": 1.0, "int4": 1.0}
+"""Bytes per element of the smallest cache among the candidates."""
+_WITHOUT_ROOFLINE = (WorkloadKind.MIXED, WorkloadKind.TEXT)
 
 
-def roofline_rate(workload: Workload, ceilings: Mapping[str, Any]) -> float | None:
+def roofline_rate(workload: Workload, ceilings: dict[str, Any]) -> float | None:
     """Upper bound of tokens per second, of the tokens that ``workload`` counts.
 
-    ``None`` if the peak rate at this precision is unknown, or for a mixed workload.
-
-    Args:
-        ceilings: ``bytes_per_second``, and ``operations_per_second`` by precision.
+    ``None`` for a workload whose number of tokens in each step is not known, or if ``ceilings``
+    has only the reason why nothing was measured.
     """
-    if workload.kind == WorkloadKind.MIXED:
+    if workload.kind in _WITHOUT_ROOFLINE or "operations_per_second" not in ceilings:
         return None
-    rates: dict[str, float] = ceilings.get("operations_per_second", {})
-    # Four-bit weights are multiplied as int8.
-    operations_rate = rates.get("int8" if workload.precision == "int4" else workload.precision)
-    if operations_rate is None:
-        return None
-    bandwidth: float = ceilings["bytes_per_second"]
+    operations_rate = peak_operations(ceilings, workload.precision)
     sizes, rows = MODEL_SIZES[workload.task], workload.batch * workload.beams
+    weight_bytes = WEIGHT_BYTES.get(workload.precision, sizes.lossless_bytes)
 
     def seconds(parameters: int, num_multiply_adds: float, cache_values: float = 0.0) -> float:
-        read = parameters * WEIGHT_BYTES[workload.precision] + cache_values * _CACHE_BYTES
-        return max(read / bandwidth, 2.0 * num_multiply_adds / operations_rate)
+        read = parameters * weight_bytes + cache_values * CACHE_BYTES[workload.precision]
+        return max(read / bandwidth(ceilings, read), 2.0 * num_multiply_adds / operations_rate)
 
     num_inputs = sum(workload.lengths)
     if workload.kind == WorkloadKind.EMBED:
@@ -46,10 +42,14 @@ def roofline_rate(workload: Workload, ceilings: Mapping[str, Any]) -> float | No
     if workload.kind == WorkloadKind.PREFILL:
         multiply_adds = sizes.decoder * num_inputs + sizes.head * workload.batch
         return num_inputs / seconds(target, multiply_adds)
-    # The cache at the middle of the output; cross-attention reads the whole source.
+    # The cache at the middle of the output; cross-attention reads the whole source. Beams may
+    # share what they have in common.
     length = num_inputs / workload.batch + workload.num_new_tokens / 2
-    step = seconds(target, target * rows, rows * length * sizes.cache_values_per_token)
+    cached = workload.batch * length * sizes.cache_values_per_token
+    step = seconds(target, target * rows, cached)
     if workload.kind == WorkloadKind.DECODE:
         return workload.batch / step
+    # All beams of a source are the same in the first step.
+    steps = seconds(target, target * workload.batch) + (workload.num_new_tokens - 1) * step
     encoding = seconds(sizes.encoder, sizes.encoder * num_inputs)
-    return workload.batch * workload.num_new_tokens / (encoding + workload.num_new_tokens * step)
+    return workload.batch * workload.num_new_tokens / (encoding + steps)

@@ -1,5 +1,6 @@
 """Workloads of engines, their inputs, and the sizes of the models that run them."""
 
+import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtest.compare.candidates import Level
+from loadtest.prompts import sentences
 from loadtest.tasks import Task
 
 
@@ -18,6 +20,7 @@ class WorkloadKind(StrEnum):
     PREFILL = "prefill"  # prompt tokens until the first output token
     TRANSLATE = "translate"  # output tokens, encoder and decoder together
     EMBED = "embed"  # input tokens
+    TEXT = "text"  # sentences, from text to text
     MIXED = "mixed"  # output tokens of sequences that start and end at different times
 
 
@@ -28,12 +31,14 @@ class ModelSize:
     ``encoder``: once per source token (or per token of an encoder). ``decoder``: once per target
     token, without the output projection, which is ``head``. Token and position embeddings are
     looked up and do not count. ``cache_values_per_token``: elements of the key/value cache.
+    ``lossless_bytes``: of a weight in fp32, in the smallest format that restores it exactly.
     """
 
     encoder: int = 0
     decoder: int = 0
     head: int = 0
     cache_values_per_token: int = 0
+    lossless_bytes: float = 4.0
     first_id: int
     """Lower token ids are special."""
     vocabulary: int
@@ -41,10 +46,12 @@ class ModelSize:
 
 MODEL_SIZES = {
     # 30 layers of 576: attention 576·(576+2·192)+576², gated feed-forward 3·576·1536.
+    # The file has blocks of 32 weights: 20 bytes in the layers (Q4_1), 34 in the head (Q8_0).
     Task.GENERATE: ModelSize(
         decoder=30 * (576 * 960 + 576 * 576 + 3 * 576 * 1536),
         head=576 * 49152,
         cache_values_per_token=30 * 2 * 192,
+        lossless_bytes=(106.2 * 20 + 28.3 * 34) / 32 / 134.5,
         first_id=1000,
         vocabulary=49152,
     ),
@@ -64,7 +71,7 @@ MODEL_SIZES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A batch of sequences. ``lengths``: input tokens of each sequence."""
+    """A batch of sequences. ``lengths``: input tokens of each sequence; none if they are texts."""
 
     task: Task
     kind: WorkloadKind
@@ -75,6 +82,13 @@ class Workload:
     beams: int = 1
     new_tokens: tuple[int, ...] = ()
     """Output tokens of each sequence, if they differ; else ``num_new_tokens`` applies."""
+    num_texts: int = 0
+    """Sequences that are texts."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests with texts in one run, one after another: a single one would be too short."""
+        return max(1, TEXTS_PER_RUN // self.num_texts) if self.num_texts else 1
 
     @property
     def num_outputs(self) -> int:
@@ -83,10 +97,22 @@ class Workload:
 
     @property
     def batch(self) -> int:
-        return len(self.lengths)
+        return self.num_texts or len(self.lengths)
+
+    @property
+    def metric(self) -> str:
+        return "sentences/s" if self.kind == WorkloadKind.TEXT else "tokens/s"
 
     def message(self, seed: int) -> dict[str, Any]:
         """The ``run`` message to a worker. Ids are random, so that prompts share no prefix."""
+        if self.num_texts:
+            texts = itertools.cycle(sentences())
+            first = seed * self.num_texts * self.num_requests
+            chosen = itertools.islice(texts, first, None)
+            requests = [
+                list(itertools.islice(chosen, self.num_texts)) for _ in range(self.num_requests)
+            ]
+            return {"op": "run", "task": self.task.value, "requests": requests}
         sizes = MODEL_SIZES[self.task]
         random = np.random.default_rng((seed, self.batch, sum(self.lengths), self.beams))
         rows = [random.integers(sizes.first_id, sizes.vocabulary, n).tolist() for n in self.lengths]
@@ -104,6 +130,8 @@ BATCHES = (1, 4, 8, 16, 32)
 CACHED_TOKENS = 128
 PREFILLS = (128, 512)
 TRANSLATED = (1, 8, 32, 64)
+TRANSLATED_TEXTS = (1, 8, 64, 200)
+TEXTS_PER_RUN = 64
 SENTENCE_TOKENS = 30
 MIXED_TEXTS = 64
 
@@ -141,6 +169,20 @@ def _translate(precision: str) -> list[Workload]:
         )
         for beams in (1, 4)
         for batch in TRANSLATED
+    ]
+
+
+def _texts(precision: str) -> list[Workload]:
+    return [
+        Workload(
+            task=Task.TRANSLATE,
+            kind=WorkloadKind.TEXT,
+            label="en-pt, text to text",
+            precision=precision,
+            lengths=(),
+            num_texts=count,
+        )
+        for count in TRANSLATED_TEXTS
     ]
 
 
@@ -192,10 +234,11 @@ def _log_uniform(
 _WORKLOADS = {Task.GENERATE: _generate, Task.TRANSLATE: _translate, Task.EMBED: _embed}
 PRECISIONS: dict[Level, dict[Task, tuple[str, ...]]] = {
     Level.ENGINE: {
-        Task.GENERATE: ("int8", "fp32"),
+        Task.GENERATE: ("int8", "int4", "fp32"),
         Task.TRANSLATE: ("int8",),
         Task.EMBED: ("fp32", "int8"),
     },
+    Level.TEXT: {Task.GENERATE: (), Task.TRANSLATE: ("int8",), Task.EMBED: ()},
     Level.SERVER: {
         Task.GENERATE: ("int8",),
         Task.TRANSLATE: ("int8",),
@@ -211,7 +254,7 @@ def workloads(
     """All workloads of a task. ``quick``: batches of at most 8, to show that everything works."""
     if level == Level.STATIC:
         return _mixed(task, precision)
-    chosen = _WORKLOADS[task](precision)
+    chosen = (_texts if level == Level.TEXT else _WORKLOADS[task])(precision)
     if not quick:
         return chosen
     return [workload for workload in chosen if workload.batch <= 8 or task == Task.EMBED]

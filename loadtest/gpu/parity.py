@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.compare.measurements import min_cosine
+from loadtest.compare.fidelity import of_vectors
 
 
 def compare_logprobs(
@@ -40,7 +40,7 @@ def compare_vectors(
     ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], tolerance: float
 ) -> dict[str, Any]:
     """Compares vectors, both ``[N, H]``, by the lowest cosine similarity."""
-    cosine = min_cosine(ours, theirs)
+    cosine = of_vectors(ours, theirs)["min_cosine"]
     return {
         "vectors": len(ours),
         "min_cosine": cosine,

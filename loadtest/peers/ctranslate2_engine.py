@@ -1,6 +1,6 @@
 """CTranslate2: decoders, encoder-decoders and encoders.
 
-A batch is divided among ``inter`` workers, each with an equal share of the threads. By default
+A batch is divided among ``workers``, each with an equal share of the threads. By default
 there is one worker with all threads.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from ctranslate2.converters import TransformersConverter
 
 from loadtest.peers.json_lines import Message, serve
+from loadtest.peers.scoring import score_all
 
 _COMPUTE = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 _MAX_ENCODED_TOKENS = 4096
@@ -24,7 +25,7 @@ _MAX_ENCODED_TOKENS = 4096
 class Peer:
     _model: Any
     _words: list[str]
-    _inter: int
+    _workers: int
     _cached: list[str]
 
     def load(self, message: Message) -> Message:
@@ -35,13 +36,13 @@ class Peer:
             "embed": ctranslate2.Encoder,
         }
         self._cached = []
-        self._inter = message.get("inter", 1)
+        self._workers = message.get("workers", 1)
         self._model = makers[message["task"]](
             str(path),
             device=message.get("device", "cpu").partition(":")[0],
             compute_type=_COMPUTE[message["precision"]],
-            inter_threads=self._inter,
-            intra_threads=message["threads"] // self._inter,
+            inter_threads=self._workers,
+            intra_threads=message["threads"] // self._workers,
         )
         names = ("vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json")
         file = next(path / name for name in names if (path / name).exists())
@@ -66,7 +67,7 @@ class Peer:
 
     def _share(self, num_rows: int) -> int:
         """Batch size of one worker."""
-        return math.ceil(num_rows / self._inter)
+        return math.ceil(num_rows / self._workers)
 
     def _generate(self, message: Message) -> Message:
         """Records the arrival of each token.
@@ -120,6 +121,13 @@ class Peer:
             "num_tokens": sum(map(len, message["inputs"])),
         }
 
+    def score(self, message: Message) -> Message:
+        def logits_of(ids: list[int]) -> Any:
+            words = [self._words[id_] for id_ in ids]
+            return np.array(self._model.forward_batch([words]))[0]
+
+        return score_all(message, logits_of)
+
     def vectors(self, message: Message) -> Message:
         return {"vectors": self._vectors(message["inputs"]).tolist()}
 
@@ -142,8 +150,8 @@ class Peer:
                     found[index] = mean / np.linalg.norm(mean)
 
         threads = [
-            threading.Thread(target=work, args=(batches[first :: self._inter],))
-            for first in range(self._inter)
+            threading.Thread(target=work, args=(batches[first :: self._workers],))
+            for first in range(self._workers)
         ]
         for thread in threads:
             thread.start()
@@ -160,5 +168,6 @@ if __name__ == "__main__":
             "convert": peer.convert,
             "run": peer.run,
             "vectors": peer.vectors,
+            "score": peer.score,
         }
     )

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime_genai as og
 
 from loadtest.peers.json_lines import Message, serve
+from loadtest.peers.scoring import score_all
 
 
 class Peer:
@@ -40,7 +41,17 @@ class Peer:
             moments.append(time.perf_counter() - started)
         return {"arrivals": [moments] * len(rows)}
 
+    def score(self, message: Message) -> Message:
+        def logits_of(ids: list[int]) -> Any:
+            parameters: Any = og.GeneratorParams(self._model)
+            parameters.set_search_options(do_sample=False, batch_size=1, max_length=len(ids) + 1)
+            generator: Any = og.Generator(self._model, parameters)
+            generator.append_tokens(np.array([ids], np.int32))
+            return generator.get_output("logits")[0]
+
+        return score_all(message, logits_of)
+
 
 if __name__ == "__main__":
     peer = Peer()
-    serve({"load": peer.load, "run": peer.run})
+    serve({"load": peer.load, "run": peer.run, "score": peer.score})

@@ -10,7 +10,13 @@ else of this project.
                       ``beams``. Reply: ``{"arrivals": [[seconds, …], …]}``, when each
                       new token of each sequence arrived since the start of the run; or
                       ``{"seconds", "num_tokens"}`` if all tokens arrive together.
+``{"op": "run"}``     with ``requests`` (lists of texts, run one after another), if the
+                      candidate's work begins and ends with text. Reply: ``{"seconds",
+                      "texts"}``, the results of all requests.
 ``{"op": "vectors"}``  with ``inputs``: ``{"vectors": [[…], …]}``.
+``{"op": "score"}``   with ``inputs`` and ``starts``. Reply: ``{"logprobs": [[…], …]}`` of the
+                      tokens of each input from its start on, each given all before it, and
+                      ``top``, the likeliest token in each place.
 ====================  ==============================================================
 
 A failure has the reply ``{"error": "…"}``, and the process continues. It ends when its input does.

@@ -7,6 +7,7 @@ import llama_cpp
 import numpy as np
 
 from loadtest.peers.json_lines import Message, serve
+from loadtest.peers.scoring import score_all
 
 MAX_SEQUENCES = 32
 TOKENS_PER_SEQUENCE = 640
@@ -79,6 +80,10 @@ class Peer:
 
     def _decode(self, entries: list[tuple[int, int, int]], wanted: list[int]) -> list[int]:
         """Decodes ``entries`` (sequence, token, position). Returns greedy tokens at ``wanted``."""
+        self._compute(entries, wanted)
+        return [int(self._logits(index).argmax()) for index in wanted]
+
+    def _compute(self, entries: list[tuple[int, int, int]], wanted: list[int]) -> None:
         batch, with_logits = self._batch, set(wanted)
         batch.n_tokens = len(entries)
         for index, (sequence, token, position) in enumerate(entries):
@@ -88,11 +93,24 @@ class Peer:
         status = llama_cpp.llama_decode(self._context, batch)
         if status:
             raise RuntimeError(f"llama_decode returned {status}")
-        return [self._argmax(index) for index in wanted]
 
-    def _argmax(self, index: int) -> int:
+    def _logits(self, index: int) -> Any:
+        """``[V]`` at an entry of the last batch; valid until the next."""
         logits = llama_cpp.llama_get_logits_ith(self._context, index)
-        return int(np.ctypeslib.as_array(logits, (self._vocabulary,)).argmax())
+        return np.ctypeslib.as_array(logits, (self._vocabulary,))
+
+    def score(self, message: Message) -> Message:
+        def logits_of(ids: list[int]) -> Any:
+            self._clear()
+            found: list[Any] = []
+            for start in range(0, len(ids), BATCH_TOKENS):
+                part = ids[start : start + BATCH_TOKENS]
+                entries = [(0, token, start + offset) for offset, token in enumerate(part)]
+                self._compute(entries, list(range(len(part))))
+                found += [self._logits(index).copy() for index in range(len(part))]
+            return np.stack(found)
+
+        return score_all(message, logits_of)
 
     def _truncate(self, index: int, length: int) -> None:
         memory = llama_cpp.llama_get_memory(self._context)
@@ -105,4 +123,4 @@ class Peer:
 
 if __name__ == "__main__":
     peer = Peer()
-    serve({"load": peer.load, "run": peer.run})
+    serve({"load": peer.load, "run": peer.run, "score": peer.score})

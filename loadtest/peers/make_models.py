@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from loadtest.peers import make_openvino
+
 VOCABULARY = 32_000
 
 
@@ -38,10 +40,13 @@ def ctranslate2(source: Path, out: Path) -> None:
     TransformersConverter(str(source)).convert(str(out))
 
 
-def ctranslate2_transformer_base(source: Path, out: Path) -> None:
+def marian_transformer_base(source: Path, out: Path) -> None:
     """A random Transformer-base (Vaswani et al. 2017) like OPUS-MT's; ``source`` is unused."""
     del source
-    from ctranslate2.converters import transformers as loaders  # noqa: PLC0415
+    _marian_transformer_base().save_pretrained(out)
+
+
+def _marian_transformer_base() -> Any:
     from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415
 
     sides: dict[str, Any] = {}
@@ -58,6 +63,14 @@ def ctranslate2_transformer_base(source: Path, out: Path) -> None:
         **sides,
     )
     model: Any = MarianMTModel(config)
+    return model.eval()
+
+
+def ctranslate2_transformer_base(source: Path, out: Path) -> None:
+    """The same for CTranslate2; ``source`` is unused."""
+    del source
+    from ctranslate2.converters import transformers as loaders  # noqa: PLC0415
+
     words = ["</s>", "<unk>", *(f"w{index}" for index in range(2, VOCABULARY - 1)), "<pad>"]
     tokenizer = SimpleNamespace(
         bos_token="</s>",
@@ -69,7 +82,7 @@ def ctranslate2_transformer_base(source: Path, out: Path) -> None:
 
     class Converter(loaders.TransformersConverter):  # type: ignore[misc]
         def _load(self) -> object:
-            return loaders.MarianMTLoader()(model.eval(), tokenizer)
+            return loaders.MarianMTLoader()(_marian_transformer_base(), tokenizer)
 
     Converter("").convert(str(out))
 
@@ -133,6 +146,7 @@ def copy(source: Path, out: Path) -> None:
 
 
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
+    **make_openvino.MAKERS,
     "hugging-face-from-gguf": hugging_face_from_gguf,
     "copy": copy,
     "onnx-encoder": onnx_encoder,
@@ -140,6 +154,7 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "genai-int8": genai("int8"),
     "genai-int4": genai("int4"),
     "ctranslate2": ctranslate2,
+    "marian-transformer-base": marian_transformer_base,
     "ctranslate2-transformer-base": ctranslate2_transformer_base,
     "gguf-f32": gguf("LLAMA_FTYPE_ALL_F32"),
     "gguf-q8": gguf("LLAMA_FTYPE_MOSTLY_Q8_0"),

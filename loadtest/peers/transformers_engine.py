@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from loadtest.peers.devices import device_of, model_of, wait
 from loadtest.peers.json_lines import Message, serve
+from loadtest.peers.scoring import score_all
 
 
 class Peer:
@@ -49,7 +50,15 @@ class Peer:
                 moments.append(time.perf_counter() - started)
         return {"arrivals": [moments] * rows}
 
+    def score(self, message: Message) -> Message:
+        def logits_of(ids: list[int]) -> Any:
+            with torch.inference_mode():
+                row = torch.tensor([ids], device=self._device)
+                return self._model(row).logits[0].float().cpu().numpy()
+
+        return score_all(message, logits_of)
+
 
 if __name__ == "__main__":
     peer = Peer()
-    serve({"load": peer.load, "run": peer.run})
+    serve({"load": peer.load, "run": peer.run, "score": peer.score})

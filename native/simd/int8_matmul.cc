@@ -5,6 +5,7 @@
 
 #include "../integers.h"
 #if SIMD_BITS == 512
+#include "int8_microkernel_amx.h"
 #include "int8_microkernel_avx512.h"
 #else
 #include "int8_microkernel_avx2.h"
@@ -84,9 +85,14 @@ void quantize_row(const Row& row, int64_t size, int64_t stride, uint8_t* bytes, 
 }
 
 // P panels times up to mc rows.
-template <int P>
+template <int P, bool kUsesTiles>
 void multiply_panels(const uint8_t* bytes, int64_t stride, const float* max_abs, int64_t num_rows,
                      const Panel* panels, PanelEpilogue* epilogues) {
+#if SIMD_BITS == 512
+  if (kUsesTiles && num_rows >= kMinTileRows && stride % kTileBytes == 0) {
+    return multiply_panels_in_tiles<P>(bytes, stride, max_abs, num_rows, panels, epilogues);
+  }
+#endif
   LinePrefetcher prefetcher(panels[P - 1].weights + stride * kPanelWidth);
   while (num_rows) {
     const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr));
@@ -98,6 +104,33 @@ void multiply_panels(const uint8_t* bytes, int64_t stride, const float* max_abs,
     max_abs += count;
     num_rows -= count;
     for (int p = 0; p < P; p++) epilogues[p].advance(count);
+  }
+}
+
+template <bool kUsesTiles>
+void multiply_all(const uint8_t* bytes, const float* max_abs, const Rows& rows,
+                  const PackedMatrix& matrix, const Epilogue& epilogue, int64_t first_panel,
+                  int64_t last_panel, float* y) {
+  const int64_t stride = matrix.num_groups() * kKr;
+  for (int64_t row = 0; row < rows.count; row += kMc) {
+    const Rows mc_rows = rows.slice(row, min(kMc, rows.count - row));
+    const auto panel_epilogue = [&](int64_t index) {
+      return PanelEpilogue(epilogue, matrix.num_outputs, mc_rows, index, y);
+    };
+    const uint8_t* const from = bytes + row * stride;
+    int64_t index = first_panel;
+    if constexpr (kNrPanels == 2) {
+      for (; index + 2 <= last_panel; index += 2) {
+        const Panel panels[] = {{matrix, index}, {matrix, index + 1}};
+        PanelEpilogue epilogues[] = {panel_epilogue(index), panel_epilogue(index + 1)};
+        multiply_panels<2, kUsesTiles>(from, stride, max_abs + row, mc_rows.count, panels, epilogues);
+      }
+    }
+    for (; index < last_panel; index++) {
+      const Panel panels[] = {{matrix, index}};
+      PanelEpilogue epilogues[] = {panel_epilogue(index)};
+      multiply_panels<1, kUsesTiles>(from, stride, max_abs + row, mc_rows.count, panels, epilogues);
+    }
   }
 }
 
@@ -120,28 +153,16 @@ void quantize(const float* x, const float* input_factors, const Rows& rows, int6
 void multiply(const uint8_t* bytes, const float* max_abs, const Rows& rows,
               const PackedMatrix& matrix, const Epilogue& epilogue, int64_t first_panel,
               int64_t last_panel, float* y) {
-  const int64_t stride = matrix.num_groups() * kKr;
-  for (int64_t row = 0; row < rows.count; row += kMc) {
-    const Rows mc_rows = rows.slice(row, min(kMc, rows.count - row));
-    const auto panel_epilogue = [&](int64_t index) {
-      return PanelEpilogue(epilogue, matrix.num_outputs, mc_rows, index, y);
-    };
-    const uint8_t* const from = bytes + row * stride;
-    int64_t index = first_panel;
-    if constexpr (kNrPanels == 2) {
-      for (; index + 2 <= last_panel; index += 2) {
-        const Panel panels[] = {{matrix, index}, {matrix, index + 1}};
-        PanelEpilogue epilogues[] = {panel_epilogue(index), panel_epilogue(index + 1)};
-        multiply_panels<2>(from, stride, max_abs + row, mc_rows.count, panels, epilogues);
-      }
-    }
-    for (; index < last_panel; index++) {
-      const Panel panels[] = {{matrix, index}};
-      PanelEpilogue epilogues[] = {panel_epilogue(index)};
-      multiply_panels<1>(from, stride, max_abs + row, mc_rows.count, panels, epilogues);
-    }
-  }
+  multiply_all<false>(bytes, max_abs, rows, matrix, epilogue, first_panel, last_panel, y);
 }
+
+#if SIMD_BITS == 512
+void multiply_in_tiles(const uint8_t* bytes, const float* max_abs, const Rows& rows,
+                       const PackedMatrix& matrix, const Epilogue& epilogue, int64_t first_panel,
+                       int64_t last_panel, float* y) {
+  multiply_all<true>(bytes, max_abs, rows, matrix, epilogue, first_panel, last_panel, y);
+}
+#endif
 
 }  // namespace int8_matmul::SIMD
 

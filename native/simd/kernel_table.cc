@@ -10,6 +10,10 @@ Multiply multiply;
 }
 namespace int8_matmul::SIMD {
 Quantize quantize;
+Multiply multiply, multiply_in_tiles;
+}
+namespace block_matmul::SIMD {
+Quantize quantize;
 Multiply multiply;
 }
 namespace candidate_matmul::SIMD {
@@ -30,21 +34,35 @@ TopTokens top_tokens;
 
 namespace SIMD {
 
+namespace {
+
+constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
+  return {
+      .matmul_multiply = matmul::SIMD::multiply,
+      .compress = weight_format::SIMD::compress,
+      .int8_quantize = int8_matmul::SIMD::quantize,
+      .int8_multiply = int8_multiply,
+      .candidate_multiply = candidate_matmul::SIMD::multiply,
+      .uses_group_pairs = SIMD_BITS == 256,
+      .block_quantize = block_matmul::SIMD::quantize,
+      .block_multiply = block_matmul::SIMD::multiply,
+      .write_cache = attention::SIMD::write_cache,
+      .attend = attention::SIMD::attend,
+      .normalize = norm::SIMD::normalize,
+      .log_sum_exp = logits::SIMD::log_sum_exp,
+      .top_indices = logits::SIMD::top_indices,
+      .top_tokens = logits::SIMD::top_tokens,
+  };
+}
+
+}  // namespace
+
 extern const KernelTable kernel_table;
-const KernelTable kernel_table{
-    .matmul_multiply = matmul::SIMD::multiply,
-    .compress = weight_format::SIMD::compress,
-    .int8_quantize = int8_matmul::SIMD::quantize,
-    .int8_multiply = int8_matmul::SIMD::multiply,
-    .candidate_multiply = candidate_matmul::SIMD::multiply,
-    .uses_group_pairs = SIMD_BITS == 256,
-    .write_cache = attention::SIMD::write_cache,
-    .attend = attention::SIMD::attend,
-    .normalize = norm::SIMD::normalize,
-    .log_sum_exp = logits::SIMD::log_sum_exp,
-    .top_indices = logits::SIMD::top_indices,
-    .top_tokens = logits::SIMD::top_tokens,
-};
+constexpr KernelTable kernel_table = table_with(int8_matmul::SIMD::multiply);
+#if SIMD_BITS == 512
+extern const KernelTable tile_kernel_table;
+constexpr KernelTable tile_kernel_table = table_with(int8_matmul::SIMD::multiply_in_tiles);
+#endif
 
 }  // namespace SIMD
 

@@ -101,8 +101,9 @@ INLINE Ints iota() {
 
 // Reductions add or compare the upper half to the lower half, until one lane is left.
 INLINE float reduce_sum(FloatsOf<2> x) { return x[0] + x[1]; }
+INLINE int32_t reduce_sum(IntsOf<2> x) { return x[0] + x[1]; }
 template <typename V>
-INLINE float reduce_sum(V x) {
+INLINE auto reduce_sum(V x) {
   return reduce_sum(x.lo + x.hi);
 }
 
@@ -137,6 +138,14 @@ INLINE IntsOf<8> nearest_int(FloatsOf<8> x) {
   return reinterpret_cast<IntsOf<8>>(_mm256_cvtps_epi32(x));
 }
 
+// The lowest byte of each lane, -128 .. 127.
+INLINE void store_low_bytes(int8_t* to, IntsOf<8> x) {
+  const __m256i words = _mm256_packs_epi32(reinterpret_cast<__m256i>(x), _mm256_setzero_si256());
+  const __m256i bytes = _mm256_packs_epi16(words, words);
+  store<int32_t>(to, _mm256_extract_epi32(bytes, 0));
+  store<int32_t>(to + 4, _mm256_extract_epi32(bytes, 4));
+}
+
 // Saturates to 0 .. 255.
 INLINE void store_saturated_u8(uint8_t* to, IntsOf<8> x) {
   const __m256i words = _mm256_packus_epi32(reinterpret_cast<__m256i>(x), _mm256_setzero_si256());
@@ -151,6 +160,9 @@ INLINE bool any_true(IntsOf<16> mask) {
 }
 INLINE IntsOf<16> nearest_int(FloatsOf<16> x) {
   return reinterpret_cast<IntsOf<16>>(_mm512_cvtps_epi32(x));
+}
+INLINE void store_low_bytes(int8_t* to, IntsOf<16> x) {
+  store(to, _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(x)));
 }
 INLINE void store_saturated_u8(uint8_t* to, IntsOf<16> x) {
   const __m512i positive = _mm512_max_epi32(reinterpret_cast<__m512i>(x), _mm512_setzero_si512());

@@ -99,10 +99,12 @@ bool find_scale(const QuantizedBlock<4>&, const float* column, Scale& found, int
   return false;
 }
 
+constexpr uint32_t kStored0 = 0x80808080;  // a word of zeros of 8 bits
+
 template <int kBits>
 bool compress_blocks(const float* panel, int64_t num_inputs, QuantizedBlock<kBits>* out) {
   using Block = QuantizedBlock<kBits>;
-  constexpr uint32_t kMask = (1u << kBits) - 1;
+  constexpr uint32_t kMask = (1u << kBits) - 1, kZero = kBits == 8 ? 128 : 0;
   for (int64_t begin = 0; begin < num_inputs; begin += kBlockInputs, out++) {
     memset(out, 0, sizeof *out);
     for (int64_t output = 0; output < kPanelWidth; output++) {
@@ -113,7 +115,7 @@ bool compress_blocks(const float* panel, int64_t num_inputs, QuantizedBlock<kBit
       if (Block::kHasOffsets) out->halves[Block::kOffsets + output] = found.offset;
       for (int64_t i = 0; i < kBlockInputs; i++) {
         out->words[i / Block::kInputsPerWord * kPanelWidth + output] |=
-            (static_cast<uint32_t>(numbers[i]) & kMask) << (i % Block::kInputsPerWord * kBits);
+            (static_cast<uint32_t>(numbers[i] + kZero) & kMask) << Block::bit_of(i);
       }
     }
   }
@@ -130,10 +132,18 @@ void decompress_bfloat16(const uint16_t* from, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += kLanes) store(out + i, load_bfloat16(from + i));
 }
 
-// The i-th number of each word: two's complement of 8 bits, or unsigned of 4.
+// Words of two's complement numbers, of 8 bits, from stored ones.
+template <int kBits>
+INLINE Ints signed_words(Ints words) {
+  return kBits == 8 ? words ^ static_cast<int>(kStored0) : words;
+}
+
+// The i-th number of each of the signed_words().
 template <int kBits>
 INLINE Floats number_at(Ints words, int i) {
-  if constexpr (kBits == 4) return __builtin_convertvector(words >> (4 * i) & 15, Floats);
+  if constexpr (kBits == 4) {
+    return __builtin_convertvector(words >> QuantizedBlock<4>::bit_of(i) & 15, Floats);
+  }
   return __builtin_convertvector(words << (24 - 8 * i) >> 24, Floats);
 }
 
@@ -149,7 +159,7 @@ void decompress_blocks(const QuantizedBlock<kBits>* from, int64_t num_inputs, fl
       }
       float* to = out + output;
       for (int64_t word = 0; word < Block::kNumWords; word += kPanelWidth) {
-        const Ints words = load<Ints>(from->words + word + output);
+        const Ints words = signed_words<kBits>(load<Ints>(from->words + word + output));
 #pragma unroll
         for (int i = 0; i < Block::kInputsPerWord; i++, to += kPanelWidth) {
           const Floats numbers = number_at<kBits>(words, i);

@@ -19,7 +19,7 @@ from server.engine.requests.admission import Admission, AdmissionLimits, ClientB
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import choose_lane
+from server.engine.requests.placement import PrefixLanes, choose_lane
 from server.engine.requests.update import JobUpdate
 from server.errors import ShuttingDownError
 
@@ -74,6 +74,7 @@ class Engine:
         self._handles: dict[int, JobHandle] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
+        self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
         self._is_closed = False
         self._is_dead = False
         self._lanes = [
@@ -194,14 +195,28 @@ class Engine:
         return partial(self._loop.call_soon_threadsafe, _complete_future, done)
 
     def _accept(self, model_id: int, job: Job, *, coalesce_updates: bool) -> JobHandle:
-        lane = choose_lane(
-            self._lane_load, self._num_devices, job.num_sequences, self._single_lane_max_sequences
-        )
+        lane = self._choose_lane(model_id, job)
         self._lane_load[lane] += job.num_sequences
         handle = JobHandle(next(self._ids), lane, model_id, job.cost, coalesce_updates)
         self._handles[handle.id] = handle
         self._lanes[lane].send(Submit(model_id, handle.id, job))
         return handle
+
+    def _choose_lane(self, model_id: int, job: Job) -> int:
+        preferred = None
+        key = (model_id, job.cache_scope, job.prompt) if isinstance(job, GenerationJob) else None
+        if self._prefix_lanes is not None and key is not None:
+            preferred = self._prefix_lanes.find(*key)
+        lane = choose_lane(
+            self._lane_load,
+            self._num_devices,
+            job.num_sequences,
+            self._single_lane_max_sequences,
+            preferred,
+        )
+        if self._prefix_lanes is not None and key is not None:
+            self._prefix_lanes.record(*key, lane)
+        return lane
 
     def _publish(self, updates: list[JobUpdate]) -> None:
         """Hands the updates of a step to the loop in one call. Runs on a lane's thread."""

@@ -69,7 +69,7 @@ class GenerationWorker:
         self._observer = observer
         self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
-        self._slots = SlotStore(runner.cache, capacity.num_slots, capacity.max_length)
+        self._slots = SlotStore(runner.cache, capacity)
         self._jobs = JobTable(self._slots)
         self._selector = TokenSelector(capacity.max_length, device_sampler)
         self._forking = Forking(self._jobs, self._slots, self._selector)
@@ -158,8 +158,8 @@ class GenerationWorker:
         waiting = self._waiting.items
         if not waiting:
             return schedule(waiting, self._slots.running, self._limits)
-        self._slots.match_prefixes(waiting)
-        plan = schedule(waiting, self._slots.running, self._limits)
+        held = self._slots.match_prefixes(waiting)
+        plan = schedule(waiting, self._slots.running, self._limits, held)
         for id_ in plan.admit:
             self._admit(self._waiting.remove(id_), now)
         self._slots.discard_matches(waiting)

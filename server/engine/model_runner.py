@@ -55,7 +55,7 @@ class ModelRunner:
         self.buckets = buckets
         self._padded: PaddedDecode | None = None
         self.cache = SlotTensors(
-            spec.states, capacity.num_slots, capacity.max_length, capacity.max_source_length, memory
+            spec.states, capacity.num_rows, capacity.max_length, capacity.max_source_length, memory
         )
         self._max_chunk = spec.max_chunk
         self._within_source = spec.chunk_within_source

@@ -8,7 +8,7 @@ Slots: decodable sequences run in slots ``0 … d-1``; at most one sequence is
 in the middle of its prompt, and it has slot ``d``, the last.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,18 +95,24 @@ def sequences_to_end(items: Iterable[Schedulable], now: float) -> tuple[int, ...
 
 
 def schedule(
-    waiting: Sequence[Schedulable], running: Sequence[Schedulable], limits: StepLimits
+    waiting: Sequence[Schedulable],
+    running: Sequence[Schedulable],
+    limits: StepLimits,
+    held: Container[int] = (),
 ) -> Plan:
     """Plans one step.
 
     No sequence starves: every decodable sequence decodes in every step, prompts get at least
-    ``min_chunk`` tokens of every step, and sequences are admitted strictly in their order.
+    ``min_chunk`` tokens of every step, and sequences are admitted strictly in their order. Those
+    after a held sequence may overtake it, but leave it the slots that it needs.
 
     Args:
         waiting: in the order to serve. A prefix that will be copied from another slot counts as
             cached.
         running: in slot order.
         limits: of a step.
+        held: ids of waiting sequences that are not admitted in this step, because they wait for a
+            prefill to share.
     """
     decode = tuple(item.id for item in running if is_decodable(item))
     if not waiting and len(decode) == len(running):
@@ -126,6 +132,8 @@ def schedule(
         num_free -= 1 + item.num_reserved_slots
         if is_blocked or budget <= 0 or num_free < 0:
             break
+        if item.id in held:
+            continue
         # A fresh one-token prompt has nothing to prefill: it decodes from the next step on.
         cost = item.num_source_tokens
         if cost > budget and (admit or chunks):

@@ -28,7 +28,7 @@ def warm_up(model: Model, config: ServerConfig) -> None:
     Raises:
         BundleError: a run failed, or its output is not finite.
     """
-    small = replace(config, num_slots=1, cuda_graphs=False)
+    small = replace(config, num_slots=1, num_prefix_slots=0, cuda_graphs=False)
     short = replace(model, max_length=min(model.max_length, _MAX_LENGTH))
     for replica in (copy for loaded in model.replicas for copy in _copies(loaded)):
         worker = make_worker(short, replica, small, Unobserved())

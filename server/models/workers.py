@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from model.bundle import ATTEND
+from model.bundle import ATTEND, StateRole
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import Capacity
@@ -64,7 +64,13 @@ def make_worker(
         spec, graph = manifest.graphs["encode"], graphs["encode"]
         return EncoderWorker(manifest.name, spec, graph, limits, clock, observer)
     spec = manifest.graphs["decode"]
-    capacity = Capacity(config.num_slots, model.max_length, model.max_length)
+    holds_prefixes = all(state.role == StateRole.KV for state in spec.states)
+    capacity = Capacity(
+        config.num_slots,
+        model.max_length,
+        model.max_length,
+        config.num_prefix_slots if holds_prefixes else 0,
+    )
     logits = logits_spec(spec, manifest.special_tokens.suppressed)
     runner = ModelRunner(
         spec,

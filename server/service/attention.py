@@ -112,6 +112,7 @@ async def read_attention(
         logprob_options=LogprobOptions(attention=replace(plan.selection, from_token=first)),
         priority=job.priority,
         deadline=job.deadline,
+        cache_scope=job.cache_scope,
     )
     handles = engine.submit(model.key, [rerun])
     try:

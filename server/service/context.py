@@ -34,6 +34,15 @@ class ServiceContext:
         """A snapshot of the served models. Read it once per call."""
         return self.catalog.registry
 
+    def cache_scope(self, caller: Caller) -> str:
+        """The scope of a caller's jobs: see :class:`GenerationJob`.
+
+        It is the caller's identity; "" if all callers share prefixes.
+        """
+        if self.config.shares_prefixes or not self.config.authenticates_callers:
+            return ""
+        return caller.client
+
     async def in_thread(self, function: Callable[[], T], caller: Caller | None = None) -> T:
         """Runs ``function`` in a thread and returns its result.
 

@@ -76,6 +76,7 @@ class JobTemplate:
     priority: int
     deadline: float | None
     finish_by: float | None
+    cache_scope: str
 
     def job(
         self,
@@ -103,6 +104,7 @@ class JobTemplate:
             priority=self.priority,
             deadline=self.deadline,
             finish_by=self.finish_by,
+            cache_scope=self.cache_scope,
         )
 
     def _candidates(self, prompt: tuple[int, ...], source: tuple[int, ...]) -> Ids | None:
@@ -157,6 +159,7 @@ async def job_template(
         priority=request.priority,
         deadline=caller.deadline,
         finish_by=finish_by(stopping, started, caller.deadline),
+        cache_scope=context.cache_scope(caller),
     )
 
 

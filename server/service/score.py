@@ -96,6 +96,7 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
             logprob_options=LogprobOptions(prompt_logprobs=request.response.top_logprobs),
             priority=request.priority,
             deadline=caller.deadline,
+            cache_scope=context.cache_scope(caller),
         )
         for row in rows
     ]

@@ -266,7 +266,7 @@ class _OutputText:
                 prompt_logprobs = scored_tokens(
                     prepared.model, job.prompt[1:], update.prompt_logprobs
                 )
-        self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens)
+        self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens, usage.reused_tokens)
         reason = FinishReason.STOP_STRING
         if not self.is_stopped:
             reason = _FINISH_REASONS[completion.outcome]

@@ -39,6 +39,9 @@ class Metrics:
             "model",
             "direction",
         )
+        self._reused = self._count(
+            "reused_tokens", "Prompt tokens copied from the cache instead of prefilled.", "model"
+        )
         self._running = self._per_lane("sequences_running", "Sequences that hold a slot.")
         self._waiting = self._per_lane("sequences_waiting", "Sequences and texts in the queue.")
         self._slots = self._per_lane("slots", "Slots: the most sequences that run at a time.")
@@ -104,9 +107,17 @@ class Metrics:
         self._prefill(model).observe(prefill_seconds)
         self._decode(model).observe(decode_seconds)
 
-    def on_tokens(self, model: str, num_input_tokens: int, num_output_tokens: int) -> None:
+    def on_tokens(
+        self,
+        model: str,
+        num_input_tokens: int,
+        num_output_tokens: int,
+        num_reused_tokens: int = 0,
+    ) -> None:
+        """``num_reused_tokens``: of the input tokens."""
         self._tokens(model, "in").inc(num_input_tokens)
         self._tokens(model, "out").inc(num_output_tokens)
+        self._reused(model).inc(num_reused_tokens)
 
     def on_first_token(self, model: str, seconds: float) -> None:
         self._first_token(model).observe(seconds)

@@ -19,7 +19,8 @@ import typer
 from tokenizers import Tokenizer
 
 from client.aio import AsyncClient
-from loadtest.compare.candidates import ROOT, engine_command
+from loadtest.compare.candidates import ROOT
+from loadtest.compare.engines import engine_command
 from loadtest.compare.worker import Worker
 from loadtest.machine import machine
 from loadtest.prompts import LengthRange, Prompts, read_lines

@@ -22,7 +22,8 @@ import uvloop
 
 from client.aio import AsyncClient
 from loadtest import driver
-from loadtest.compare.candidates import ROOT, engine_command
+from loadtest.compare.candidates import ROOT
+from loadtest.compare.engines import engine_command
 from loadtest.compare.worker import Worker
 from loadtest.machine import machine
 from loadtest.statistics import OK, Sample, summarise

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from client import encoder_types, flags, render, types
+from client import encoder_types, flags, render, responses, types
+from protos.triune.v1 import models_pb2
 
 USAGE = types.Usage(input_tokens=3, output_tokens=2, reused_tokens=1)
 TIMING = types.Timing(
@@ -133,3 +134,22 @@ def test_texts_come_from_arguments_and_lines(
 def test_no_text_is_a_usage_error() -> None:
     with pytest.raises(typer.BadParameter, match="no text"):
         flags.read_texts(None, ["\n"])
+
+
+def test_models_are_listed_with_their_fidelity(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    message = models_pb2.Model(name="m", precision="int8")
+    message.parity.fidelity.top1_agreement = 0.0  # set, unlike the other figures
+    message.parity.fidelity.rms_logprob_difference = 0.1681
+    message.parity.fidelity.exceeded_limits.append("top1_agreement is 0.0000, below 0.85")
+    model = responses.model(models_pb2.GetModelResponse(model=message))
+    assert model.parity is not None
+    assert model.parity.fidelity is not None
+    assert model.parity.fidelity.kl_divergence is None
+    assert len(model.parity.fidelity.exceeded_limits) == 1
+    older = responses.model(models_pb2.GetModelResponse(model=models_pb2.Model(name="older")))
+    render.write_models([model, older])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "top-1 0.000, rms 0.168" in printed

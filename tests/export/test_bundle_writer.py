@@ -4,15 +4,19 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from export.bundle_writer import write_bundle
 from export.checkpoint import check_weights
 from export.errors import BundleExistsError, ExportError, ParityError, WeightsError
+from export.fidelity.__main__ import app as compare_app
+from export.fidelity.__main__ import compare_bundles
 from export.parity import compare_fp32
-from model.bundle import ATTEND, BundleError, Precision, StateRole
+from model.bundle import ATTEND, BundleError, Fidelity, Precision, StateRole
 from model.bundle_files import read_manifest, read_parity, verify_files
 from model.config import Kind
 from tests.architectures import ARCHITECTURES, LLAMA, checkpoint, random_weights
@@ -42,6 +46,7 @@ def test_bundle_matches_the_eager_module(bundles: dict[str, Path], name: str) ->
     parity = read_parity(bundles[name])
     assert parity.max_absolute_error <= 1e-5
     assert parity.min_cosine > 0.999999
+    assert parity.fidelity is None  # these are the fp32 graphs
     expected = 0 if ARCHITECTURES[name].kind == Kind.ENCODER else 32 * 7
     assert parity.greedy_tokens_compared == parity.greedy_tokens_equal == expected
 
@@ -95,7 +100,7 @@ def test_decoder_layer_has_no_extra_operators(bundles: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_int8_bundle_passes_parity(tmp_path: Path, name: str) -> None:
+def test_int8_bundle_passes_parity(bundles: dict[str, Path], tmp_path: Path, name: str) -> None:
     directory = write_bundle(checkpoint(name), tmp_path, precision=Precision.INT8)
     assert read_manifest(directory).precision == Precision.INT8
     parity = read_parity(directory)
@@ -110,6 +115,25 @@ def test_int8_bundle_passes_parity(tmp_path: Path, name: str) -> None:
         num_matmuls = 2 if has_scores else 0
         assert (operators["MatMul"], operators["Gemm"]) == (num_matmuls, 0)
         assert operators["MatMulInteger"] >= 6
+    # Comparing the finished bundles gives the recorded figures, but for the rounding of fp32.
+    recorded, compared = parity.fidelity, compare_bundles(bundles[name], directory)
+    assert recorded is not None
+    assert recorded.worst_matrices
+    assert recorded.exceeded_limits == ()
+    for field in ("kl_divergence", "rms_logprob_difference", "mean_cosine", "top1_agreement"):
+        expected = getattr(recorded, field)
+        assert getattr(compared, field) == (expected and pytest.approx(expected, rel=1e-2))
+
+
+def test_bundles_are_compared_on_the_command_line(bundles: dict[str, Path]) -> None:
+    run, same = CliRunner().invoke, [str(bundles["bert"])] * 2
+    compared = msgspec.json.decode(run(compare_app, [*same, "--json"]).stdout, type=Fidelity)
+    assert (compared.num_texts, compared.retrieval_agreement) == (24, 1)
+    assert compared.min_cosine == pytest.approx(1)
+    assert "retrieval agreement" in run(compare_app, same).stdout
+    other = run(compare_app, [str(bundles["bert"]), str(bundles["classifier"])])
+    assert other.exit_code == 1
+    assert "not of one model: tasks" in other.stderr
 
 
 def test_parity_check_detects_changed_weights(bundles: dict[str, Path]) -> None:

@@ -14,9 +14,9 @@ from export.errors import ParityError, UnsupportedError
 from export.graph_files import data_file
 from export.parity import min_cosine
 from export.quantized_matmul import Int8Rows
-from export.recipes import AUTO, RECIPES, choose_precision
+from export.recipes import AUTO, RECIPES, choose_precision, recipe_for
 from model.bundle import Device, Dtype, Precision
-from server.runtime.kernels import int8
+from server.runtime.kernels import blocks, int8
 from server.runtime.kernels.library import Kernels
 from server.runtime.kernels.rewrite import rewrite
 from tests.architectures import ARCHITECTURES
@@ -43,7 +43,7 @@ def test_recipe_sets_types_and_stays_close_to_fp32(
 ) -> None:
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
-    recipe = RECIPES[precision, device]
+    recipe = recipe_for(precision, device, ARCHITECTURES[exported.name].kind)
     graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
     with cpu_runnable(recipe, graphs, directory) as folder:
         cosine = min_cosine(exported.reference, folder, graphs, COSINES[precision])
@@ -68,7 +68,12 @@ def test_16_bit_precisions_halve_the_file(
         directory = tmp_path / device
         shutil.copytree(exported.directory, directory)
         config = ARCHITECTURES[exported.name]
-        graphs = apply_recipe(config, RECIPES[precision, device], exported.graphs, directory)
+        graphs = apply_recipe(
+            config,
+            recipe_for(precision, device, ARCHITECTURES[exported.name].kind),
+            exported.graphs,
+            directory,
+        )
         for graph in graphs.values():
             before, after = (
                 data_file(folder / graph.file).stat().st_size
@@ -80,7 +85,7 @@ def test_16_bit_precisions_halve_the_file(
 def operator_counts(exported: Exported, tmp_path: Path, precision: Precision) -> Counter[str]:
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
-    recipe = RECIPES[precision, Device.CPU]
+    recipe = recipe_for(precision, Device.CPU, ARCHITECTURES[exported.name].kind)
     graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
     return Counter(
         node.op_type
@@ -93,30 +98,42 @@ def operator_counts(exported: Exported, tmp_path: Path, precision: Precision) ->
 def test_tied_embedding_is_stored_once_as_uint8(exported: Exported, tmp_path: Path) -> None:
     counts = operator_counts(exported, tmp_path, Precision.INT8)
     assert (counts["Gather"], counts["Gemm"], counts["MatMul"]) == (1, 0, 0)  # logit_positions
-    assert counts["GatherBlockQuantized"] == counts["Transpose"] == 1
+    assert (counts["GatherBlockQuantized"], counts["Transpose"]) == (1, 0)
     proto = onnx.load(str(tmp_path / "graphs" / "decode.onnx"), load_external_data=False)
-    shape = [61, 64]
-    tables = [t for t in proto.graph.initializer if list(t.dims) in (shape, shape[::-1])]
+    tables = [t for t in proto.graph.initializer if list(t.dims) == [61, 2, 32]]
     assert [tensor.data_type for tensor in tables] == [TensorProto.UINT8]
 
 
-def test_server_fuses_every_int8_matmul(exported: Exported, tmp_path: Path) -> None:
-    """The rewrite replaces each int8 matmul pattern by one operator."""
-    counts = operator_counts(exported, tmp_path, Precision.INT8)
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4])
+def test_server_fuses_every_quantized_matmul(
+    exported: Exported, tmp_path: Path, precision: Precision
+) -> None:
+    """The rewrite replaces each product and its quantization by one operator."""
+    counts = operator_counts(exported, tmp_path, precision)
     after: Counter[str] = Counter()
     for file in (tmp_path / "graphs").glob("*.onnx"):
-        rewritten = rewrite(file, Kernels.INT8_MATMUL)
+        rewritten = rewrite(file, Kernels.INT8_MATMUL | Kernels.BLOCK_MATMUL)
         assert rewritten is not None
         graph = onnx.ModelProto.FromString(rewritten.model).graph
         after.update(node.op_type for node in graph.node)
-    assert after[int8.OPERATOR] == counts["MatMulInteger"] > 0
-    assert not {"MatMulInteger", "QuantizeLinear"} & set(after)
+    assert after[int8.OPERATOR] == counts["MatMulInteger"]
+    assert after[blocks.OPERATOR] == counts["MatMulNBits"]
+    assert after[int8.OPERATOR] + after[blocks.OPERATOR] > 0
+    assert not {"MatMulInteger", "MatMulNBits", "QuantizeLinear", "Round"} & set(after)
 
 
 def test_int4_keeps_sensitive_matrices_in_int8(exported: Exported, tmp_path: Path) -> None:
-    counts = operator_counts(exported, tmp_path, Precision.INT4)
-    blocks, rows = {"llama": (6, 3), "ssru": (18, 5), "bert": (4, 2)}[exported.name]
-    assert (counts["MatMulNBits"], counts["MatMulInteger"]) == (blocks, rows)
+    operator_counts(exported, tmp_path, Precision.INT4)
+    bits = Counter(
+        attribute.i
+        for file in (tmp_path / "graphs").glob("*.onnx")
+        for node in onnx.load(str(file), load_external_data=False).graph.node
+        for attribute in node.attribute
+        if node.op_type == "MatMulNBits" and attribute.name == "bits"
+    )
+    assert (
+        bits == {"llama": {4: 6, 8: 3}, "ssru": {4: 18, 8: 5}, "bert": {4: 4, 8: 4}}[exported.name]
+    )
 
 
 def test_cosine_below_the_limit_fails(exported: Exported) -> None:

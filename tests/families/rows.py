@@ -11,7 +11,7 @@ import onnx_ir
 from export.apply_recipe import apply_recipe
 from export.graph_files import load_graph
 from export.parity import ParityReference, min_cosine
-from export.recipes import RECIPES
+from export.recipes import recipe_for
 from model.bundle import Device, GraphSpec, Precision
 from model.config import ModelConfig
 from scripts.families import ROWS, Family
@@ -28,7 +28,7 @@ def sizes_of(
     """Bytes of the fp32 graphs in ``directory`` and of their versions in other precisions."""
     sizes = {str(Precision.FP32): _graph_bytes(directory)}
     for precision, floor in COSINES.items():
-        recipe, folder = RECIPES[precision, Device.CPU], directory / precision
+        recipe, folder = recipe_for(precision, Device.CPU, config.kind), directory / precision
         folder.mkdir()
         for file in directory.glob("*.onnx*"):
             shutil.copy(file, folder)

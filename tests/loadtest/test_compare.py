@@ -13,25 +13,20 @@ from pathlib import Path
 import pytest
 
 from loadtest.compare import measurements
-from loadtest.compare.candidates import (
-    COMPARED,
-    ENGINE_PEERS,
-    ROOT,
-    Candidate,
-    engine_command,
-)
+from loadtest.compare.candidates import COMPARED, ROOT, Candidate, Level
 from loadtest.compare.engine_level import measure
 from loadtest.compare.engine_runner import EngineRunner
+from loadtest.compare.engines import engine_command, engine_peers, our_engine
 from loadtest.compare.environments import FAILURE_SUFFIX, Environment
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.measurements import Measurement
-from loadtest.compare.models import BuildStep
+from loadtest.compare.models import BuildStep, build_steps
 from loadtest.compare.paths import Paths
-from loadtest.compare.prepare import _build, _install
-from loadtest.compare.report import Report, print_table
+from loadtest.compare.prepare import _build, _install, _interpreter
+from loadtest.compare.report import Report, candidate_lines, print_table
 from loadtest.compare.time_budget import TimeBudget
 from loadtest.compare.worker import Worker
-from loadtest.compare.workloads import Workload, WorkloadKind, workloads
+from loadtest.compare.workloads import PRECISIONS, Workload, WorkloadKind, workloads
 from loadtest.tasks import Task
 
 WORKLOAD = Workload(
@@ -197,9 +192,12 @@ def test_our_engine_speaks_the_protocol_of_peers(tiny_bundles: Path, tmp_path: P
         workload = dataclasses.replace(WORKLOAD, num_new_tokens=120)
         assert measurements.rate(workload, answer) > 0
         assert all(row == sorted(row) and len(row) == 120 for row in answer["arrivals"])
-        ceilings = worker.call({"op": "ceilings", "threads": 1}, 60)
-        assert ceilings["bytes_per_second"] > 1e8
-        assert min(ceilings["operations_per_second"].values()) > 1e8
+        greedy = {"op": "tokens", "inputs": [[5, 6, 7]], "max_new_tokens": 9, "with_logprobs": True}
+        found = worker.call(greedy, 60)
+        answer = found["tokens"][0]
+        scored = worker.call({"op": "score", "inputs": [[5, 6, 7, *answer]], "starts": [3]}, 60)
+        assert scored["top"] == found["tokens"]
+        assert scored["logprobs"][0] == pytest.approx(found["logprobs"][0], abs=1e-4)
     finally:
         worker.close()
 
@@ -252,11 +250,67 @@ def test_missing_models_are_reported_with_what_to_do(tmp_path: Path) -> None:
     assert ran.stderr.splitlines()[-1].startswith("error: ")
 
 
-@pytest.mark.parametrize("task", COMPARED)
-def test_peers_are_pinned_and_workloads_are_unique(task: Task) -> None:
-    for peer in ENGINE_PEERS[task]:
+LEVELS = [(task, Level.ENGINE) for task in COMPARED] + [(Task.TRANSLATE, Level.TEXT)]
+
+
+@pytest.mark.parametrize(("task", "level"), LEVELS)
+def test_peers_are_pinned_and_workloads_are_unique(task: Task, level: Level) -> None:
+    for peer in engine_peers(task, level):
         assert peer.environment is not None
         assert all("==" in requirement for requirement in peer.environment.requirements)
-    chosen = workloads(task, "int8")
+    chosen = workloads(task, "int8", level)
     assert len({(workload.label, workload.batch) for workload in chosen}) == len(chosen)
-    assert set(workloads(task, "int8", quick=True)) <= set(chosen)
+    assert set(workloads(task, "int8", level, quick=True)) <= set(chosen)
+
+
+@pytest.mark.parametrize(("task", "level"), LEVELS)
+def test_every_model_of_a_candidate_has_a_build_step(
+    task: Task, level: Level, tmp_path: Path
+) -> None:
+    built = {step.out for step in build_steps(task, level, tmp_path)}
+    for peer in engine_peers(task, level):
+        assert {tmp_path / "compare" / model for model in peer.models.values()} <= built
+    ours = our_engine(task, level).models
+    assert {tmp_path / "compare" / ours[each] for each in PRECISIONS[level][task]} - built <= {
+        tmp_path / "compare" / ours["fp32"]
+    }
+    assert len(built) == len(build_steps(task, level, tmp_path))
+
+
+def test_a_candidate_line_has_speed_ratio_floor_and_fidelity() -> None:
+    about = {"task": "generate", "work": "w", "precision": "int8", "batch": 1, "metric": "tokens/s"}
+    peers = {
+        "a": Measurement(rates=(1.0, 2.0), extra={"fidelity": {"top_1": 0.9, "rms_nats": 0.2}}),
+        "b": Measurement(reason="has no int8"),
+    }
+    row = measurements.row(about, Measurement(rates=(2.0, 2.0)), peers, 4.0)
+    assert candidate_lines(row) == [
+        ("generate int8, w", "1", "ours", "2 tokens/s", "", "50.0%", "–"),
+        ("", "", "a", "1.5 tokens/s", "1.50", "37.5%", "top-1 0.900, rms 0.200"),
+    ]
+    assert measurements.with_floor(row, 8.0)["part_of_floor"] == 0.25
+    assert measurements.with_floor(row, None)["part_of_floor"] is None
+
+
+def test_an_environment_may_need_another_python() -> None:
+    assert _interpreter(None) == sys.executable
+    with pytest.raises(LookupError, match=r"Python 2\.1 is not installed"):
+        _interpreter("2.1")
+
+
+def test_the_service_translates_the_texts_of_each_request(
+    tiny_bundles: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", our_engine(Task.TRANSLATE, Level.TEXT).module]
+    worker = Worker(command, {}, tmp_path / "log", ROOT)
+    try:
+        with pytest.raises(WorkerError, match="nothing is loaded"):
+            worker.call({"op": "run", "requests": [["a"]]}, 60)
+        bundle = tiny_bundles / "dates" / "1"
+        worker.call({"op": "load", "model": str(bundle), "threads": 1}, 60)
+        together = worker.call({"op": "run", "requests": [["4 May 1999", "1 June 2001"]]}, 60)
+        apart = worker.call({"op": "run", "requests": [["4 May 1999"], ["1 June 2001"]]}, 60)
+        assert together["texts"] == apart["texts"]
+        assert len(together["texts"]) == 2
+    finally:
+        worker.close()

@@ -1,12 +1,16 @@
 """Rates of runs, and their rooflines."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.compare.candidates import COMPARED, Level
-from loadtest.compare.errors import InvalidResultError
-from loadtest.compare.measurements import min_cosine, rate
+from loadtest.compare.ceilings import bandwidth, highest, measure_ceilings, peak_operations
+from loadtest.compare.errors import InvalidResultError, WorkerError
+from loadtest.compare.measurements import rate
 from loadtest.compare.roofline import roofline_rate
 from loadtest.compare.workloads import Workload, WorkloadKind, workloads
 from loadtest.tasks import Task
@@ -83,8 +87,8 @@ def test_common_steps_decode_at_the_rate_of_the_steps(
 
 def _ceilings(bytes_per_second: float, operations_per_second: float) -> dict:
     return {
-        "bytes_per_second": bytes_per_second,
-        "operations_per_second": {"int8": operations_per_second},
+        "bytes_per_second": {"1048576": bytes_per_second},
+        "operations_per_second": {"int8": {"AVX2": operations_per_second}},
     }
 
 
@@ -93,7 +97,7 @@ def test_the_roofline_is_bandwidth_or_arithmetic() -> None:
     # SmolLM2 has 134.48 million parameters without norms; the cache holds 11,520 values for each
     # of 129 tokens.
     assert roofline_rate(decode, _ceilings(1e9, 1e20)) == pytest.approx(
-        1e9 / (134.48e6 + 129 * 11520 * 4), rel=1e-3
+        1e9 / (134.48e6 + 129 * 11520), rel=1e-3
     )
     assert roofline_rate(decode, _ceilings(1e20, 1e9)) == pytest.approx(
         1e9 / (2 * 134.48e6), rel=1e-3
@@ -101,6 +105,67 @@ def test_the_roofline_is_bandwidth_or_arithmetic() -> None:
     embed = _workload(WorkloadKind.EMBED, (16, 16))
     assert roofline_rate(embed, _ceilings(1e20, 2 * 10_616_832)) == pytest.approx(1.0)
     assert roofline_rate(embed, {"failure": "no engine"}) is None
+
+
+def test_the_weights_of_a_gguf_need_fewer_bytes_in_fp32() -> None:
+    decode = dataclasses.replace(_workload(WorkloadKind.DECODE, (128,), 2), precision="fp32")
+    ceilings = {**_ceilings(1e9, 0.0), "operations_per_second": {"fp32": {"AVX2": 1e20}}}
+    # 0.625 bytes for each of 106.2 million weights, 1.0625 for the 28.3 million of the head.
+    read = 0.625 * 106.17e6 + 1.0625 * 28.31e6 + 2 * 129 * 11520
+    assert roofline_rate(decode, ceilings) == pytest.approx(1e9 / read, rel=1e-3)
+
+
+def test_beams_of_a_source_share_the_first_step() -> None:
+    search = _workload(WorkloadKind.TRANSLATE, (30,), 30, beams=4)
+    rate_of_4 = roofline_rate(search, _ceilings(1e20, 1e9))
+    greedy = roofline_rate(dataclasses.replace(search, beams=1), _ceilings(1e20, 1e9))
+    assert rate_of_4 is not None
+    assert greedy is not None
+    assert greedy / 4 < rate_of_4 < greedy
+
+
+CEILINGS = {
+    "bytes_per_second": {"1000": 90.0, "4000": 40.0, "16000": 50.0, "64000": 10.0},
+    "operations_per_second": {
+        "fp32": {"AVX2": 3.0, "AVX-512": 6.0},
+        "bf16": {"AMX": 70.0},
+        "int8": {"AVX2": 10.0, "AVX-512 VNNI": 24.0},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "rate"), [(10, 90), (1000, 90), (3999, 90), (4000, 50), (5e4, 50), (1e9, 10)]
+)
+def test_bandwidth_is_that_of_the_next_smaller_read(num_bytes: float, rate: float) -> None:
+    assert bandwidth(CEILINGS, num_bytes) == rate
+
+
+def test_the_peak_is_that_of_the_fastest_arithmetic_at_a_precision() -> None:
+    assert peak_operations(CEILINGS, "fp32") == 6.0
+    assert peak_operations(CEILINGS, "int8") == 70.0  # weights may be widened to bfloat16
+    assert peak_operations(CEILINGS, "int4") == 70.0
+
+
+def test_the_highest_of_two_measurements_counts() -> None:
+    first = {"a": {"x": 1.0, "y": 5.0}, "b": {"z": {"k": 2.0}}}
+    second = {"a": {"x": 3.0, "y": 4.0}, "b": {"z": {"k": 1.0}}}
+    assert highest(first, second) == {"a": {"x": 3.0, "y": 5.0}, "b": {"z": {"k": 2.0}}}
+
+
+def test_a_program_that_does_not_run_has_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "peak").write_text("#!/bin/sh\necho no AVX2 here >&2; exit 1\n")
+    (tmp_path / "peak").chmod(0o755)
+    with pytest.raises(WorkerError, match="no AVX2 here"):
+        measure_ceilings(1, tmp_path)
+
+
+@pytest.mark.slow
+def test_registers_and_memory_are_measured(tmp_path: Path) -> None:
+    ceilings = measure_ceilings(1, tmp_path)
+    assert peak_operations(ceilings, "fp32") > 1e9
+    assert peak_operations(ceilings, "int8") > peak_operations(ceilings, "fp32")
+    assert bandwidth(ceilings, 1 << 20) >= bandwidth(ceilings, 1 << 30) > 1e8
 
 
 @pytest.mark.parametrize("task", COMPARED)
@@ -127,14 +192,23 @@ def test_inputs_of_runs_share_no_prefix() -> None:
         assert [len(row) for row in workload.message(3)["inputs"]] == list(workload.lengths)
 
 
-def test_min_cosine_is_that_of_the_worst_vector() -> None:
-    assert min_cosine([[2.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]) == pytest.approx(0.5**0.5)
-
-
 def test_source_ids_are_in_every_vocabulary() -> None:
     largest = workloads(Task.TRANSLATE, "int8")[-1]
     ids = {id_ for seed in range(20) for row in largest.message(seed)["inputs"] for id_ in row}
     assert max(ids) < 31_999
+
+
+def test_texts_are_requested_often_enough_to_be_timed() -> None:
+    for workload in workloads(Task.TRANSLATE, "int8", Level.TEXT):
+        requests = workload.message(1)["requests"]
+        assert [len(texts) for texts in requests] == [workload.batch] * workload.num_requests
+        assert workload.batch * workload.num_requests >= 64
+        texts = [text for request in requests for text in request]
+        reply = {"seconds": 2.0, "texts": texts}
+        assert rate(workload, reply) == len(texts) / 2
+        with pytest.raises(InvalidResultError, match="texts"):
+            rate(workload, {"seconds": 2.0, "texts": texts[1:]})
+        assert roofline_rate(workload, CEILINGS) is None
 
 
 def test_mixed_sequences_have_their_own_output_lengths() -> None:
@@ -144,7 +218,4 @@ def test_mixed_sequences_have_their_own_output_lengths() -> None:
     assert rate(workload, {"arrivals": arrivals}) == pytest.approx(
         sum(workload.new_tokens) / max(workload.new_tokens)
     )
-    assert (
-        roofline_rate(workload, {"operations_per_second": {"int8": 1.0}, "bytes_per_second": 1})
-        is None
-    )
+    assert roofline_rate(workload, CEILINGS) is None

@@ -8,7 +8,7 @@ import pytest
 
 from server.runtime.kernels.library import use_registers
 
-WIDTHS = [bits for bits in (256, 512) if use_registers(bits)]
+WIDTHS = [bits for bits in (256, 512, 8192) if use_registers(bits)]
 use_registers(0)
 
 TOKENS = "# who: what\n\nalice:first-token\nsecond.token==\n"

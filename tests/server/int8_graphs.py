@@ -36,6 +36,11 @@ def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
         y = row_int8(tape, x, "w", weight)
         outputs = [y]
     y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
+    return save(path, inputs, outputs, tape)
+
+
+def save(path: Path, inputs: list[ir.Value], outputs: list[ir.Value], tape: Tape) -> Path:
+    """Saves a graph of the nodes of ``tape``, with its weights in another file."""
     graph = ir.Graph(
         inputs,
         outputs,
@@ -77,6 +82,7 @@ def append_epilogue(file: Path, activation: str, bias: Array) -> Path:
         for name in ("rest", "z")
     )
     graph.input.append(rest)
+    graph.value_info.append(graph.output[0])  # ONNX infers no shape of MatMulNBits
     del graph.output[:]
     graph.output.append(z)
     onnx.save(onnx.shape_inference.infer_shapes(model), file)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.config import ServerConfig
 from server.engine.cache.slot_store import SlotStore
-from server.engine.cache.slot_tensors import SlotTensors
+from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.engine import Engine
 from server.engine.gpu.buckets import Buckets
 from server.engine.observer import Unobserved
@@ -54,7 +54,7 @@ def test_padding_writes_only_to_unused_positions() -> None:
     """Padding goes after a row's last token, or over the last token of a full row."""
     spec = decode_spec(has_source=False, is_recurrent=False)
     cache = SlotTensors(spec.states, 4, MAX_LENGTH, MAX_LENGTH, HostMemory)
-    store = SlotStore(cache, 4, MAX_LENGTH)
+    store = SlotStore(cache, Capacity(4, MAX_LENGTH, MAX_LENGTH))
 
     def admit(id_: int, num_tokens: int) -> DecodingSequence:
         sequence = DecodingSequence.first_of(id_, GenerationJob((5,) * num_tokens, 1))
@@ -76,7 +76,7 @@ def test_padding_writes_only_to_unused_positions() -> None:
 def test_padding_trims_one_token_of_a_full_cached_prefix() -> None:
     spec = decode_spec(has_source=False, is_recurrent=False)
     cache = SlotTensors(spec.states, 2, MAX_LENGTH, MAX_LENGTH, HostMemory)
-    store = SlotStore(cache, 2, MAX_LENGTH)
+    store = SlotStore(cache, Capacity(2, MAX_LENGTH, MAX_LENGTH))
     sequence = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
     store.admit(sequence)
     sequence.num_cached_tokens = MAX_LENGTH

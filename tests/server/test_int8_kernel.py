@@ -83,10 +83,11 @@ def test_fuses_input_factors(tmp_path: Path) -> None:
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.parametrize("num_inputs", [70, 128])
 @pytest.mark.parametrize("activation", ["Relu", "Gelu", "SiluGate"])
-def test_fuses_the_epilogue(tmp_path: Path, activation: str) -> None:
+def test_fuses_the_epilogue(tmp_path: Path, activation: str, num_inputs: int) -> None:
     rng = np.random.default_rng(0)
-    weight = rng.normal(size=(70, 44)).astype(np.float32)
+    weight = rng.normal(size=(num_inputs, 44)).astype(np.float32) * 0.5
     bias = rng.normal(size=44).astype(np.float32)
     file = append_epilogue(product(tmp_path / "a" / "1", weight), activation, bias)
     rewritten = rewrite(file, Kernels.INT8_MATMUL)
@@ -95,7 +96,7 @@ def test_fuses_the_epilogue(tmp_path: Path, activation: str) -> None:
     assert sorted(node.op_type for node in nodes) == ["DynamicInt8MatMul", "Identity", "Identity"]
     for num_rows in (1, 6, 70):
         inputs = {
-            "x": rng.normal(size=(num_rows, 70)).astype(np.float32),
+            "x": rng.normal(size=(num_rows, num_inputs)).astype(np.float32),
             "rest": rng.normal(size=(num_rows, 22 if activation == "SiluGate" else 44)).astype(
                 np.float32
             ),

@@ -39,7 +39,7 @@ def test_paired_groups_fit_in_16_bits(
         groups = np.array(inputs) // 4
         assert sorted(inputs) == [4 * group for group in range(num_groups)]
         np.testing.assert_array_equal(packed, panel[groups])
-        if register_bits == 512:  # accumulators have 32 bits
+        if register_bits != 256:  # accumulators have 32 bits
             assert num_paired == 0
             continue
         assert num_paired % 2 == 0

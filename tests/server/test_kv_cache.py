@@ -32,6 +32,22 @@ def test_reports_cache_bytes_per_token(client: Client) -> None:
     assert int8_model.parity.float_cache_perplexity > 0
 
 
+def test_reports_fidelity_to_fp32(client: Client) -> None:
+    float_model, int8_model, dates = (client.get_model(name).parity for name in (*KvCache, "dates"))
+    assert float_model is not None
+    assert float_model.fidelity is None
+    assert int8_model is not None
+    found = int8_model.fidelity
+    assert found is not None
+    assert (found.num_texts, found.num_tokens > 0) == (8, True)
+    assert 0.9 < (found.top1_agreement or 0) <= 1
+    assert 0 < (found.rms_logprob_difference or 0) < 0.4
+    assert (found.chrf, found.mean_cosine, found.exceeded_limits) == (None, None, ())
+    assert dates is not None
+    assert dates.fidelity is not None
+    assert dates.fidelity.chrf is not None
+
+
 @pytest.mark.parametrize("model", list(KvCache))
 def test_int8_cache_keeps_trained_model_accuracy(client: Client, model: str) -> None:
     """Concurrent prompts share slots and reuse each other's prefixes."""

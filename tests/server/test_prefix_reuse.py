@@ -21,32 +21,51 @@ from tests.server.worker_harness import make_harness, make_job
             st.integers(0, 20),
             st.lists(st.integers(1, 96), max_size=6),
             st.integers(0, 9),
-            st.sampled_from([None, Beams(2), Beams(3)]),
+            st.sampled_from([None, None, "samples", Beams(2), Beams(3)]),
+            st.sampled_from(["", "", "other"]),
+            st.sampled_from([False, False, False, True]),
         ),
         min_size=2,
         max_size=14,
     ),
     num_slots=st.integers(3, 6),
+    num_prefix_slots=st.integers(0, 3),
+    max_batched_tokens=st.integers(8, 128),
 )
-def test_prefix_reuse_does_not_change_tokens(requests, num_slots) -> None:
-    """Prompts share long prefixes with running, waiting and finished sequences."""
+def test_prefix_reuse_does_not_change_tokens(
+    requests, num_slots, num_prefix_slots, max_batched_tokens
+) -> None:
+    """Prompts share prefixes with running, waiting and finished sequences; some are cancelled."""
     shared_prefixes = [[first * 7 + k % 5 + 1 for k in range(44)] for first in range(3)]
-    batched = make_harness(num_slots=num_slots, max_batched_tokens=64, is_recurrent=False)
-    prompts = []
-    for id_, (family, cut, suffix, steps_before, beams) in enumerate(requests):
+    batched = make_harness(
+        num_slots=num_slots,
+        num_prefix_slots=num_prefix_slots,
+        max_batched_tokens=max_batched_tokens,
+        is_recurrent=False,
+    )
+    prompts, cancelled = [], set()
+    for id_, (family, cut, suffix, steps, kind, scope, is_cancelled) in enumerate(requests):
         prompts.append(shared_prefixes[family][: 44 - cut] + suffix)
-        batched.submit(id_, replace(make_job(prompts[-1], 6), beams=beams))
-        for _ in range(steps_before):
+        job = replace(make_job(prompts[-1], 6), cache_scope=scope)
+        if kind == "samples":
+            job = replace(job, num_outputs=2)
+        elif kind is not None:
+            job = replace(job, beams=kind)
+        batched.submit(id_, job)
+        for _ in range(steps):
             batched.step()
+        if is_cancelled:
+            batched.worker.cancel(id_)
+            cancelled.add(id_)
     batched.run()
-    for id_, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
-        beams = request[-1]
-        expected = (
-            reference(prompt, 6)
-            if beams is None
-            else reference_beam_search(prompt, beams, 6)[0].tokens
-        )
-        assert batched.tokens_of(id_) == expected
+    for id_, (prompt, (_, _, _, _, kind, _, _)) in enumerate(zip(prompts, requests, strict=True)):
+        if isinstance(kind, Beams):
+            expected = reference_beam_search(prompt, kind, 6)[0].tokens
+        else:
+            expected = reference(prompt, 6)
+        for output in range(2 if kind == "samples" else 1):
+            tokens = batched.tokens_of(id_, output)
+            assert tokens == (expected[: len(tokens)] if id_ in cancelled else expected)
 
 
 def test_prefills_only_tokens_after_the_cached_prefix() -> None:

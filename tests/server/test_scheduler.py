@@ -10,7 +10,8 @@ from server.engine.cache.slots import SlotTable
 from server.engine.requests.lifecycle import Phase
 from server.engine.scheduler import StepLimits, is_decodable, schedule, sequences_to_end
 
-NUM_SLOTS, MAX_LENGTH = 5, 9
+NUM_SLOTS, MAX_LENGTH, NUM_PREFIX_SLOTS = 5, 9, 3
+NUM_ROWS = NUM_SLOTS + NUM_PREFIX_SLOTS
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,16 @@ def situations(draw):
     return waiting, running, bounds
 
 
-@given(situations())
-def test_plan_respects_limits_and_slot_order(situation) -> None:
+@st.composite
+def held_ids(draw, waiting):
+    return draw(st.sets(st.sampled_from([item.id for item in waiting]))) if waiting else set()
+
+
+@given(situations(), st.data())
+def test_plan_respects_limits_and_slot_order(situation, data) -> None:
     waiting, running, bounds = situation
-    plan = schedule(waiting, running, bounds)
+    held = data.draw(held_ids(waiting))
+    plan = schedule(waiting, running, bounds, held)
     by_id = {item.id: item for item in (*waiting, *running)}
     admitted = [by_id[id_] for id_ in plan.admit]
     assert sum(1 + item.num_reserved_slots for item in (*running, *admitted)) <= bounds.num_slots
@@ -74,7 +81,12 @@ def test_plan_respects_limits_and_slot_order(situation) -> None:
     for batch in plan.prefill:
         rows = [order.index(chunk.id) for chunk in batch]
         assert rows == list(range(rows[0], rows[0] + len(rows)))
-    assert list(plan.admit) == [item.id for item in waiting[: len(plan.admit)]]
+    free_to_go = [item.id for item in waiting if item.id not in held]
+    assert list(plan.admit) == free_to_go[: len(plan.admit)]
+    if plan.admit:  # those that were overtaken still have slots
+        last = next(i for i, item in enumerate(waiting) if item.id == plan.admit[-1])
+        in_order = (*running, *waiting[: last + 1])
+        assert sum(1 + item.num_reserved_slots for item in in_order) <= bounds.num_slots
 
 
 @given(st.lists(items))
@@ -111,15 +123,22 @@ class SlotTableMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = SlotTable(NUM_SLOTS, MAX_LENGTH)
-        self.contents: list[int | None] = [None] * NUM_SLOTS
+        self.table = SlotTable(NUM_SLOTS, MAX_LENGTH, NUM_PREFIX_SLOTS)
+        self.contents: list[int | None] = [None] * NUM_ROWS
         self.next_id = 0
 
     @precondition(lambda self: self.table.num_available)
-    @rule(before_last=st.booleans())
-    def acquire(self, before_last) -> None:
+    @rule(data=st.data(), before_last=st.booleans())
+    def acquire(self, data, before_last) -> None:
         last = self.table.ids[-1] if self.table.ids else None
-        move = self.table.acquire(self.next_id, before_last=before_last)
+        slot, prefix_to = self.table.num_running, None
+        num_tokens = self.table.num_prefix_tokens(slot)
+        if num_tokens:
+            prefix_to = data.draw(st.none() | st.integers(slot + 1, NUM_ROWS - 1))
+        move = self.table.acquire(self.next_id, before_last=before_last, prefix_to=prefix_to)
+        if prefix_to is not None:
+            self.contents[prefix_to] = self.contents[slot]
+            assert self.table.num_prefix_tokens(prefix_to) == num_tokens
         if move is not None:
             self.contents[move.target] = self.contents[move.source]
         self.contents[self.table.slot_of(self.next_id)] = self.next_id
@@ -142,7 +161,15 @@ class SlotTableMachine(RuleBasedStateMachine):
         if keep_last and id_ != last:
             assert self.table.ids[-1] == last
 
-    @rule(slot=st.integers(0, NUM_SLOTS - 1), num_tokens=st.integers(1, MAX_LENGTH))
+    @precondition(lambda self: self.table.num_prefixes)
+    @rule(data=st.data())
+    def free_prefix(self, data) -> None:
+        held = [row for row in range(NUM_ROWS) if self.table.num_prefix_tokens(row)]
+        row = data.draw(st.sampled_from(held))
+        self.table.free_prefix(row)
+        assert self.table.num_prefix_tokens(row) == 0
+
+    @rule(slot=st.integers(0, NUM_ROWS - 1), num_tokens=st.integers(1, MAX_LENGTH))
     def trim(self, slot, num_tokens) -> None:
         before = self.table.num_prefix_tokens(slot)
         self.table.trim_prefix(slot, num_tokens)
@@ -152,8 +179,8 @@ class SlotTableMachine(RuleBasedStateMachine):
     def every_slot_is_accounted_for(self) -> None:
         self.table.check()
         table = self.table
-        assert table.num_free + table.num_running + table.num_prefixes == NUM_SLOTS
-        assert table.num_available == table.num_free + table.num_prefixes
+        assert table.num_free + table.num_running + table.num_prefixes == NUM_ROWS
+        assert table.num_available == NUM_SLOTS - table.num_running
 
     @invariant()
     def every_owner_finds_its_content(self) -> None:

@@ -11,20 +11,35 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS
 from server.engine.cache.slot_store import SlotStore
-from server.engine.cache.slot_tensors import SlotTensors
+from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.requests.lifecycle import Event
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.host_memory import HostMemory
-from tests.server.fake_backend import decode_spec
+from tests.server.fake_backend import decode_spec, host_view
 from tests.server.worker_harness import make_harness, make_job
 
-NUM_SLOTS, MAX_LENGTH = 4, 48
+NUM_SLOTS, MAX_LENGTH, NUM_PREFIX_SLOTS = 4, 80, 2
+NUM_ROWS = NUM_SLOTS + NUM_PREFIX_SLOTS
 
 
-def empty_store(*, is_recurrent: bool = False) -> SlotStore:
-    spec = decode_spec(has_source=False, is_recurrent=is_recurrent)
-    cache = SlotTensors(spec.states, NUM_SLOTS, MAX_LENGTH, MAX_LENGTH, HostMemory)
-    return SlotStore(cache, NUM_SLOTS, MAX_LENGTH)
+class Store:
+    """An empty slot store and the cached token ids of each row."""
+
+    def __init__(self) -> None:
+        spec = decode_spec(has_source=False, is_recurrent=False)
+        cache = SlotTensors(spec.states, NUM_ROWS, MAX_LENGTH, MAX_LENGTH, HostMemory)
+        self.slots = SlotStore(cache, Capacity(NUM_SLOTS, MAX_LENGTH, MAX_LENGTH, NUM_PREFIX_SLOTS))
+        ((_, keys),) = cache.rows(0, NUM_ROWS).items()
+        self.rows = host_view(keys)[:, 0, :, 0]
+
+    def prefill(self, sequence: DecodingSequence) -> None:
+        """Caches all tokens of a running sequence."""
+        self.rows[self.slots.slot_of(sequence), : len(sequence.tokens)] = sequence.tokens
+        sequence.num_cached_tokens = len(sequence.tokens)
+
+
+def empty_store() -> SlotStore:
+    return Store().slots
 
 
 class SlotStoreMachine(RuleBasedStateMachine):
@@ -32,27 +47,46 @@ class SlotStoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = empty_store()
+        self.cache = Store()
+        self.store: Any = self.cache.slots
         self.next_id = 0
 
     @precondition(lambda self: len(self.store.running) < NUM_SLOTS)
-    @rule(length=st.integers(1, MAX_LENGTH), first=st.integers(1, 3))
-    def admit(self, length, first) -> None:
-        sequence = DecodingSequence.first_of(self.next_id, make_job([first] * length, 1))
-        self.store.match_prefixes([sequence])
-        reused = sequence.num_cached_tokens
-        assert reused == 0 or MIN_REUSED_TOKENS <= reused < length
-        sequence.on(Event.PREFILL)
-        self.store.admit(sequence)
-        self.store.discard_matches([])
-        assert self.store.running[-1] is sequence
-        self.next_id += 1
+    @rule(
+        prompts=st.lists(
+            st.tuples(st.integers(1, 2), st.integers(1, 40), st.integers(0, 40), st.booleans()),
+            min_size=1,
+            max_size=6,
+        ),
+        num_admitted=st.integers(1, 4),
+    )
+    def admit(self, prompts, num_admitted) -> None:
+        """Prompts share parts with others; the scheduler admits the first of them."""
+        waiting = []
+        for first, length, rest, is_other in prompts:
+            tokens = [first] * length + [3 + self.next_id % 5] * rest
+            job = replace(make_job(tokens, 1), cache_scope="other" if is_other else "")
+            waiting.append(DecodingSequence.first_of(self.next_id, job))
+            self.next_id += 1
+        num_free = NUM_SLOTS - len(self.store.running)
+        held = self.store.match_prefixes(waiting)
+        is_prefilling = any(s.num_remaining_tokens > 1 for s in self.store.running)
+        assert is_prefilling or waiting[0].id not in held
+        admitted = [s for s in waiting[:num_free] if s.id not in held][:num_admitted]
+        for sequence in admitted:
+            reused = sequence.num_cached_tokens
+            assert reused == 0 or MIN_REUSED_TOKENS <= reused < len(sequence.tokens)
+            sequence.on(Event.PREFILL)
+            self.store.admit(sequence)
+            assert self.store.running[-1] is sequence
+        left = [sequence for sequence in waiting if sequence not in admitted]
+        self.store.discard_matches(left)
+        assert not any(sequence.num_cached_tokens for sequence in left)
 
     @precondition(lambda self: self.store.running)
     @rule(data=st.data())
     def prefill(self, data) -> None:
-        sequence = data.draw(st.sampled_from(self.store.running))
-        sequence.num_cached_tokens = len(sequence.tokens)
+        self.cache.prefill(data.draw(st.sampled_from(self.store.running)))
 
     @precondition(lambda self: 0 < len(self.store.running) < NUM_SLOTS)
     @rule(data=st.data())
@@ -78,7 +112,8 @@ class SlotStoreMachine(RuleBasedStateMachine):
         positions = self.store.padding_positions(first, NUM_SLOTS - first)
         full = [s.num_cached_tokens == MAX_LENGTH for s in self.store.running[first:]]
         assert (positions is None) == any(full)
-        assert positions is None or all(0 <= position < MAX_LENGTH for position in positions)
+        for slot, position in enumerate(positions or (), first):
+            self.cache.rows[slot, position] = -1
 
     @invariant()
     def everything_is_accounted_for(self) -> None:
@@ -86,9 +121,18 @@ class SlotStoreMachine(RuleBasedStateMachine):
         slots = [self.store.slot_of(sequence) for sequence in self.store.running]
         assert slots == list(range(len(slots)))
 
+    @invariant()
+    def every_row_holds_its_tokens(self) -> None:
+        for slot, sequence in enumerate(self.store.running):
+            cached = sequence.tokens[: sequence.num_cached_tokens]
+            assert self.cache.rows[slot, : len(cached)].tolist() == cached
+        for row, prefix in self.store._prefixes.items():
+            assert row >= len(self.store.running)
+            assert tuple(self.cache.rows[row, : len(prefix.tokens)]) == prefix.tokens
+
 
 TestStore = SlotStoreMachine.TestCase
-TestStore.settings = settings(deadline=None, max_examples=60)
+TestStore.settings = settings(deadline=None, max_examples=50)
 
 
 def _lose_a_free_slot(store: Any) -> None:
@@ -100,7 +144,7 @@ def _count_a_slot_twice(store: Any) -> None:
 
 
 def _lose_a_prefix(store: Any) -> None:
-    store._prefixes._tokens.clear()
+    store._prefixes._prefixes.clear()
 
 
 def _overfill_a_prefix(store: Any) -> None:
@@ -163,4 +207,4 @@ def test_caches_long_prefixes_of_sequences_that_did_not_fail(length: int) -> Non
         sequence.on(event)
         store.release(sequence)
         is_kept = event == Event.FINISH and length >= MIN_REUSED_TOKENS
-        assert f"prefixes={int(is_kept)}, free={NUM_SLOTS - is_kept}" in repr(store)
+        assert f"prefixes={int(is_kept)}, free={NUM_ROWS - is_kept}" in repr(store)

@@ -124,10 +124,11 @@ def make_harness(
     memory: str = "host",
     has_buckets: bool = False,
     samples_on_device: bool = False,
+    num_prefix_slots: int = 0,
     **graph: int,
 ) -> WorkerHarness:
     decode_graph, clock, recorder = FakeDecode(**graph, is_padded=has_buckets), Clock(), Recorder()
-    capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH)
+    capacity = Capacity(num_slots, MAX_LENGTH, MAX_LENGTH, num_prefix_slots)
     encode_graph = FakeEncode() if has_source else None
     buckets = Buckets.of(num_slots, MAX_LENGTH) if has_buckets else None
     spec = decode_spec(has_source=has_source, is_recurrent=is_recurrent)

@@ -155,6 +155,7 @@ class Parity(_message.Message):
     FP32_PERPLEXITY_FIELD_NUMBER: _builtins.int
     EVALUATION_TOKENS_FIELD_NUMBER: _builtins.int
     FLOAT_CACHE_PERPLEXITY_FIELD_NUMBER: _builtins.int
+    FIDELITY_FIELD_NUMBER: _builtins.int
     max_absolute_error: _builtins.float
     greedy_tokens_compared: _builtins.int
     greedy_tokens_equal: _builtins.int
@@ -168,6 +169,10 @@ class Parity(_message.Message):
     evaluation_tokens: _builtins.int
     float_cache_perplexity: _builtins.float
     """With an int8 key-value cache: perplexity of the same graph with a float cache. Else 0."""
+    @_builtins.property
+    def fidelity(self) -> Global___Fidelity:
+        """For graphs that are not the fp32 graphs: how close they are to these. Not in older bundles."""
+
     def __init__(
         self,
         *,
@@ -179,14 +184,128 @@ class Parity(_message.Message):
         fp32_perplexity: _builtins.float = ...,
         evaluation_tokens: _builtins.int = ...,
         float_cache_perplexity: _builtins.float = ...,
+        fidelity: Global___Fidelity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fidelity", b"fidelity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_tokens", b"evaluation_tokens", "float_cache_perplexity", b"float_cache_perplexity", "fp32_perplexity", b"fp32_perplexity", "greedy_tokens_compared", b"greedy_tokens_compared", "greedy_tokens_equal", b"greedy_tokens_equal", "max_absolute_error", b"max_absolute_error", "min_cosine", b"min_cosine", "perplexity", b"perplexity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_tokens", b"evaluation_tokens", "fidelity", b"fidelity", "float_cache_perplexity", b"float_cache_perplexity", "fp32_perplexity", b"fp32_perplexity", "greedy_tokens_compared", b"greedy_tokens_compared", "greedy_tokens_equal", b"greedy_tokens_equal", "max_absolute_error", b"max_absolute_error", "min_cosine", b"min_cosine", "perplexity", b"perplexity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Parity: _TypeAlias = Parity  # noqa: Y015
+
+@_typing.final
+class Fidelity(_message.Message):
+    """The served graphs compared with the fp32 graphs, on the export's texts. A figure that the model's
+    task does not have is not set.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_TEXTS_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    TOP1_AGREEMENT_FIELD_NUMBER: _builtins.int
+    KL_DIVERGENCE_FIELD_NUMBER: _builtins.int
+    RMS_LOGPROB_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    MEAN_PROBABILITY_FIELD_NUMBER: _builtins.int
+    IDENTICAL_OUTPUTS_FIELD_NUMBER: _builtins.int
+    CHRF_FIELD_NUMBER: _builtins.int
+    MIN_COSINE_FIELD_NUMBER: _builtins.int
+    MEAN_COSINE_FIELD_NUMBER: _builtins.int
+    RETRIEVAL_AGREEMENT_FIELD_NUMBER: _builtins.int
+    MAX_PROBABILITY_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    EXCEEDED_LIMITS_FIELD_NUMBER: _builtins.int
+    num_texts: _builtins.int
+    """Prompts, sources or texts that were compared."""
+    num_tokens: _builtins.int
+    """Tokens of the fp32 graphs' own greedy answers, or masked tokens; 0 for other encoders."""
+    top1_agreement: _builtins.float
+    """Share of tokens, labels or answers whose most probable choice is the same."""
+    kl_divergence: _builtins.float
+    """Kullback-Leibler divergence (fp32 || served) per token, in nats."""
+    rms_logprob_difference: _builtins.float
+    """Root mean square of the differences of the tokens' log-probabilities, in nats."""
+    mean_probability: _builtins.float
+    """The fp32 graphs' mean probability of their own tokens."""
+    identical_outputs: _builtins.float
+    """Encoder-decoders: share of greedy outputs that are identical, and chrF in percent, with the
+    fp32 graphs' outputs as references.
+    """
+    chrf: _builtins.float
+    min_cosine: _builtins.float
+    """Embeddings: cosine of a text's two vectors, the lowest and the mean."""
+    mean_cosine: _builtins.float
+    retrieval_agreement: _builtins.float
+    """Share of texts whose nearest other text is the same."""
+    max_probability_difference: _builtins.float
+    """The largest difference of a label's or a token's probability."""
+    @_builtins.property
+    def exceeded_limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Limits that the bundle exceeds; its export accepted the loss."""
+
+    def __init__(
+        self,
+        *,
+        num_texts: _builtins.int = ...,
+        num_tokens: _builtins.int = ...,
+        top1_agreement: _builtins.float | None = ...,
+        kl_divergence: _builtins.float | None = ...,
+        rms_logprob_difference: _builtins.float | None = ...,
+        mean_probability: _builtins.float | None = ...,
+        identical_outputs: _builtins.float | None = ...,
+        chrf: _builtins.float | None = ...,
+        min_cosine: _builtins.float | None = ...,
+        mean_cosine: _builtins.float | None = ...,
+        retrieval_agreement: _builtins.float | None = ...,
+        max_probability_difference: _builtins.float | None = ...,
+        exceeded_limits: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chrf", b"_chrf", "_identical_outputs", b"_identical_outputs", "_kl_divergence", b"_kl_divergence", "_max_probability_difference", b"_max_probability_difference", "_mean_cosine", b"_mean_cosine", "_mean_probability", b"_mean_probability", "_min_cosine", b"_min_cosine", "_retrieval_agreement", b"_retrieval_agreement", "_rms_logprob_difference", b"_rms_logprob_difference", "_top1_agreement", b"_top1_agreement", "chrf", b"chrf", "identical_outputs", b"identical_outputs", "kl_divergence", b"kl_divergence", "max_probability_difference", b"max_probability_difference", "mean_cosine", b"mean_cosine", "mean_probability", b"mean_probability", "min_cosine", b"min_cosine", "retrieval_agreement", b"retrieval_agreement", "rms_logprob_difference", b"rms_logprob_difference", "top1_agreement", b"top1_agreement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chrf", b"_chrf", "_identical_outputs", b"_identical_outputs", "_kl_divergence", b"_kl_divergence", "_max_probability_difference", b"_max_probability_difference", "_mean_cosine", b"_mean_cosine", "_mean_probability", b"_mean_probability", "_min_cosine", b"_min_cosine", "_retrieval_agreement", b"_retrieval_agreement", "_rms_logprob_difference", b"_rms_logprob_difference", "_top1_agreement", b"_top1_agreement", "chrf", b"chrf", "exceeded_limits", b"exceeded_limits", "identical_outputs", b"identical_outputs", "kl_divergence", b"kl_divergence", "max_probability_difference", b"max_probability_difference", "mean_cosine", b"mean_cosine", "mean_probability", b"mean_probability", "min_cosine", b"min_cosine", "num_texts", b"num_texts", "num_tokens", b"num_tokens", "retrieval_agreement", b"retrieval_agreement", "rms_logprob_difference", b"rms_logprob_difference", "top1_agreement", b"top1_agreement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__chrf: _TypeAlias = _typing.Literal["chrf"]  # noqa: Y015
+    _WhichOneofArgType__chrf: _TypeAlias = _typing.Literal["_chrf", b"_chrf"]  # noqa: Y015
+    _WhichOneofReturnType__identical_outputs: _TypeAlias = _typing.Literal["identical_outputs"]  # noqa: Y015
+    _WhichOneofArgType__identical_outputs: _TypeAlias = _typing.Literal["_identical_outputs", b"_identical_outputs"]  # noqa: Y015
+    _WhichOneofReturnType__kl_divergence: _TypeAlias = _typing.Literal["kl_divergence"]  # noqa: Y015
+    _WhichOneofArgType__kl_divergence: _TypeAlias = _typing.Literal["_kl_divergence", b"_kl_divergence"]  # noqa: Y015
+    _WhichOneofReturnType__max_probability_difference: _TypeAlias = _typing.Literal["max_probability_difference"]  # noqa: Y015
+    _WhichOneofArgType__max_probability_difference: _TypeAlias = _typing.Literal["_max_probability_difference", b"_max_probability_difference"]  # noqa: Y015
+    _WhichOneofReturnType__mean_cosine: _TypeAlias = _typing.Literal["mean_cosine"]  # noqa: Y015
+    _WhichOneofArgType__mean_cosine: _TypeAlias = _typing.Literal["_mean_cosine", b"_mean_cosine"]  # noqa: Y015
+    _WhichOneofReturnType__mean_probability: _TypeAlias = _typing.Literal["mean_probability"]  # noqa: Y015
+    _WhichOneofArgType__mean_probability: _TypeAlias = _typing.Literal["_mean_probability", b"_mean_probability"]  # noqa: Y015
+    _WhichOneofReturnType__min_cosine: _TypeAlias = _typing.Literal["min_cosine"]  # noqa: Y015
+    _WhichOneofArgType__min_cosine: _TypeAlias = _typing.Literal["_min_cosine", b"_min_cosine"]  # noqa: Y015
+    _WhichOneofReturnType__retrieval_agreement: _TypeAlias = _typing.Literal["retrieval_agreement"]  # noqa: Y015
+    _WhichOneofArgType__retrieval_agreement: _TypeAlias = _typing.Literal["_retrieval_agreement", b"_retrieval_agreement"]  # noqa: Y015
+    _WhichOneofReturnType__rms_logprob_difference: _TypeAlias = _typing.Literal["rms_logprob_difference"]  # noqa: Y015
+    _WhichOneofArgType__rms_logprob_difference: _TypeAlias = _typing.Literal["_rms_logprob_difference", b"_rms_logprob_difference"]  # noqa: Y015
+    _WhichOneofReturnType__top1_agreement: _TypeAlias = _typing.Literal["top1_agreement"]  # noqa: Y015
+    _WhichOneofArgType__top1_agreement: _TypeAlias = _typing.Literal["_top1_agreement", b"_top1_agreement"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chrf) -> _WhichOneofReturnType__chrf | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__identical_outputs) -> _WhichOneofReturnType__identical_outputs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kl_divergence) -> _WhichOneofReturnType__kl_divergence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_probability_difference) -> _WhichOneofReturnType__max_probability_difference | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_cosine) -> _WhichOneofReturnType__mean_cosine | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_probability) -> _WhichOneofReturnType__mean_probability | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_cosine) -> _WhichOneofReturnType__min_cosine | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retrieval_agreement) -> _WhichOneofReturnType__retrieval_agreement | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rms_logprob_difference) -> _WhichOneofReturnType__rms_logprob_difference | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top1_agreement) -> _WhichOneofReturnType__top1_agreement | None: ...
+
+Global___Fidelity: _TypeAlias = Fidelity  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):

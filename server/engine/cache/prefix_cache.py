@@ -1,69 +1,147 @@
 """Cached prefixes: tokens that slots still hold, so that a new prompt need not prefill them again.
 
 After automatic prefix caching as in vLLM, but of whole slots: a slot that no longer runs keeps the
-tokens of its last owner until it is given to another sequence.
+tokens of its last owner until it is given to another sequence, or the prefix moves to another row.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 # A prompt with cached tokens runs alone, while fresh prompts share a run. So reusing fewer tokens
 # than this does not pay off.
 MIN_REUSED_TOKENS = 32
 
 
-class PrefixMatch(NamedTuple):
-    """``slot`` holds the first ``num_tokens`` tokens of a prompt."""
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The tokens of a slot that does not run.
 
-    slot: int
-    num_tokens: int
+    Attributes:
+        scope: only sequences of this scope may reuse them.
+        key: see :func:`prefix_key`.
+        tokens: at least ``MIN_REUSED_TOKENS``, unless it was trimmed.
+        last_used: larger is later.
+    """
+
+    scope: str
+    key: int
+    tokens: tuple[int, ...]
+    last_used: int
 
 
 class PrefixCache:
-    """The tokens of the cached prefixes, by slot. It stays empty unless ``is_enabled``."""
+    """The cached prefixes, by slot. It stays empty unless ``is_enabled``."""
 
     def __init__(self, *, is_enabled: bool) -> None:
         self.is_enabled = is_enabled
-        self._tokens: dict[int, tuple[int, ...]] = {}
+        self._prefixes: dict[int, CachedPrefix] = {}
+        self._num_uses = 0
 
-    def is_worth_keeping(self, tokens: Sequence[int]) -> bool:
-        """Whether a slot that is released keeps ``tokens``."""
-        return self.is_enabled and len(tokens) >= MIN_REUSED_TOKENS
+    def __len__(self) -> int:
+        return len(self._prefixes)
 
-    def add(self, slot: int, tokens: Sequence[int]) -> None:
-        """Records that ``slot`` holds ``tokens``."""
-        self._tokens[slot] = tuple(tokens)
+    def copy(self) -> "PrefixCache":
+        """A cache with the same prefixes, to plan changes."""
+        copied = PrefixCache(is_enabled=self.is_enabled)
+        copied._prefixes = dict(self._prefixes)
+        copied._num_uses = self._num_uses
+        return copied
+
+    def items(self) -> list[tuple[int, CachedPrefix]]:
+        """Slots with their prefixes."""
+        return list(self._prefixes.items())
+
+    def get(self, slot: int) -> CachedPrefix | None:
+        """The prefix of ``slot``, if there is one."""
+        return self._prefixes.get(slot)
+
+    def add(self, slot: int, scope: str, tokens: Sequence[int]) -> None:
+        """Records that ``slot`` holds ``tokens``, at least ``MIN_REUSED_TOKENS``."""
+        key = prefix_key(scope, tokens)
+        if key is None:
+            raise ValueError(f"{len(tokens)} tokens are too few for a cached prefix")
+        self._prefixes[slot] = CachedPrefix(scope, key, tuple(tokens), self._next_use())
 
     def remove(self, slot: int) -> None:
         """Removes the prefix of ``slot``, if there is one."""
-        self._tokens.pop(slot, None)
+        self._prefixes.pop(slot, None)
+
+    def move(self, source: int, target: int) -> None:
+        """Moves the prefix of slot ``source`` to ``target``, and removes the one there."""
+        self._prefixes[target] = self._prefixes.pop(source)
+
+    def touch(self, slot: int) -> None:
+        """Marks the prefix of ``slot``, if there is one, as the last used."""
+        if slot in self._prefixes:
+            self._prefixes[slot] = replace(self._prefixes[slot], last_used=self._next_use())
 
     def trim(self, slot: int, num_tokens: int) -> None:
         """Shortens the prefix of ``slot``, if there is one, to at most ``num_tokens``."""
-        if slot in self._tokens:
-            self._tokens[slot] = self._tokens[slot][:num_tokens]
+        if slot in self._prefixes:
+            prefix = self._prefixes[slot]
+            self._prefixes[slot] = replace(prefix, tokens=prefix.tokens[:num_tokens])
 
-    def prefixes(self, first_slot: int = 0) -> list[tuple[int, Sequence[int]]]:
-        """The slots from ``first_slot`` on that hold a prefix, with its tokens."""
-        return [(slot, tokens) for slot, tokens in self._tokens.items() if slot >= first_slot]
+    def row_for(self, slot: int, num_rows: int, keep: int | None = None) -> int | None:
+        """The row to which the prefix of ``slot``, the first that does not run, moves.
+
+        It is the last free row, else that of the least recently used prefix.
+
+        Args:
+            slot: holds a prefix; the slots before it run.
+            num_rows: of the cache.
+            keep: a row whose prefix must stay.
+
+        Returns:
+            None if the prefix of ``slot`` itself is the least recently used.
+        """
+        for row in range(num_rows - 1, slot, -1):
+            if row not in self._prefixes:
+                return row
+        last_used = {row: prefix.last_used for row, prefix in self._prefixes.items() if row != keep}
+        row = min(last_used, key=last_used.__getitem__, default=slot)
+        return None if row == slot else row
+
+    def covered_by(self, scope: str, tokens: Sequence[int]) -> list[int]:
+        """Slots whose prefixes are not longer than ``tokens`` and add too little to them."""
+        key = prefix_key(scope, tokens)
+        return [
+            slot
+            for slot, prefix in self._prefixes.items()
+            if prefix.key == key
+            and prefix.scope == scope
+            and len(prefix.tokens) <= len(tokens)
+            and _adds_little(prefix.tokens, tokens)
+        ]
+
+    def covers(self, scope: str, tokens: Sequence[int]) -> bool:
+        """Whether ``tokens`` add too little to a longer cached prefix to be kept beside it."""
+        key = prefix_key(scope, tokens)
+        return any(
+            prefix.key == key
+            and prefix.scope == scope
+            and len(prefix.tokens) > len(tokens)
+            and _adds_little(tokens, prefix.tokens)
+            for prefix in self._prefixes.values()
+        )
+
+    def _next_use(self) -> int:
+        self._num_uses += 1
+        return self._num_uses
 
 
-def best_match(
-    prompt: Sequence[int], prefixes: Iterable[tuple[int, Sequence[int]]]
-) -> PrefixMatch | None:
-    """The slot with the longest common prefix; None if it is shorter than ``MIN_REUSED_TOKENS``.
+def prefix_key(scope: str, tokens: Sequence[int]) -> int | None:
+    """A hash of the scope and the first ``MIN_REUSED_TOKENS`` tokens; None if there are fewer.
 
-    At least one token of the prompt is left to prefill, because its logits are needed.
+    Token lists that can share a prefix have equal keys.
     """
-    best = None
-    for slot, tokens in prefixes:
-        limit = min(len(prompt) - 1, len(tokens))
-        if limit < (MIN_REUSED_TOKENS if best is None else best.num_tokens + 1):
-            continue
-        size = common_prefix(prompt, tokens, limit)
-        if size >= MIN_REUSED_TOKENS and (best is None or size > best.num_tokens):
-            best = PrefixMatch(slot, size)
-    return best
+    if len(tokens) < MIN_REUSED_TOKENS:
+        return None
+    return hash((scope, *tokens[:MIN_REUSED_TOKENS]))
+
+
+def is_covered(tokens: Sequence[int], num_common: int) -> bool:
+    """Whether too few of ``tokens`` come after the first ``num_common`` to be worth keeping."""
+    return len(tokens) - num_common < MIN_REUSED_TOKENS
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
@@ -76,3 +154,9 @@ def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _adds_little(tokens: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether ``other`` covers ``tokens``: see :func:`is_covered`."""
+    num_common = max(len(tokens) - MIN_REUSED_TOKENS + 1, 0)
+    return list(tokens[:num_common]) == list(other[:num_common])

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from server.engine.cache.prefix_cache import PrefixCache, PrefixMatch, best_match
-from server.engine.cache.slot_tensors import SlotTensors, Span
+from server.engine.cache.admission_plan import AdmissionPlan, plan_admissions, take_slot
+from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS, PrefixCache
+from server.engine.cache.slot_tensors import Capacity, SlotTensors, Span
 from server.engine.cache.slots import SlotTable
 from server.engine.requests.lifecycle import Phase
 from server.engine.requests.sequence import DecodingSequence
@@ -26,22 +27,21 @@ class SlotStore:
 
     Args:
         cache: the tensors.
-        num_slots: slots of ``cache``.
-        max_length: tokens that a slot holds.
+        capacity: of ``cache``.
 
     Attributes:
         running: sequences in slot order.
     """
 
-    def __init__(self, cache: SlotTensors, num_slots: int, max_length: int) -> None:
+    def __init__(self, cache: SlotTensors, capacity: Capacity) -> None:
         self.running: tuple[DecodingSequence, ...] = ()
         self._cache = cache
-        self._max_length = max_length
-        self._slots = SlotTable(num_slots, max_length)
+        self._max_length = capacity.max_length
+        self._slots = SlotTable(capacity.num_slots, capacity.max_length, capacity.num_prefix_slots)
         self._prefixes = PrefixCache(is_enabled=cache.holds_prefixes)
         self._sequences: dict[int, DecodingSequence] = {}
         self._slot_of: dict[int, int] = {}
-        self._matches: dict[int, PrefixMatch] = {}
+        self._plan = AdmissionPlan()
 
     def __repr__(self) -> str:
         return repr(self._slots)
@@ -54,55 +54,63 @@ class SlotStore:
         """The slot that ``sequence`` owns. Raises ``KeyError`` if it does not run."""
         return self._slot_of[sequence.id]
 
-    def match_prefixes(self, waiting: Sequence[DecodingSequence]) -> None:
-        """Finds which first tokens of the next sequences to admit can be copied from another slot.
+    def match_prefixes(self, waiting: Sequence[DecodingSequence]) -> set[int]:
+        """Finds which first tokens of the next sequences to admit can be copied from another row.
 
         They count as cached at once. :meth:`admit` makes the copy; :meth:`discard_matches` resets
-        the count of sequences that are not admitted. The ``n``-th to be admitted gets the ``n``-th
-        available slot, so it can copy from running slots, from those admitted before it, and from
-        cached prefixes that are not overwritten by then.
+        the count of sequences that are not admitted. Sequences must be admitted in order.
+
+        Returns:
+            Ids of sequences to hold: see :func:`plan_admissions`.
         """
-        self._matches.clear()
-        if not (self._prefixes.is_enabled and waiting and self._slots.num_available):
-            return
-        filled: list[tuple[int, Sequence[int]]] = [
-            (slot, sequence.tokens[: sequence.num_cached_tokens])
-            for slot, sequence in enumerate(self.running)
-        ]
-        available = range(self._slots.num_running, self._slots.num_slots)
-        for slot, sequence in zip(available, waiting, strict=False):
-            if sequence.job.logprob_options.prefills_alone:
-                continue
-            found = best_match(sequence.tokens, [*self._prefixes.prefixes(slot), *filled])
-            if found is not None:
-                self._matches[sequence.id] = found
-                sequence.num_cached_tokens = found.num_tokens
-                filled.append((slot, sequence.tokens[: found.num_tokens]))
+        self._plan = AdmissionPlan()
+        if self._prefixes.is_enabled and waiting and self._slots.num_available:
+            self._plan = plan_admissions(
+                waiting, self.running, self._prefixes, self._slots.num_slots, self._slots.num_rows
+            )
+            for sequence in waiting:
+                match = self._plan.matches.get(sequence.id)
+                if match is not None:
+                    sequence.num_cached_tokens = match.num_tokens
+        return self._plan.held
 
     def discard_matches(self, waiting: Sequence[DecodingSequence]) -> None:
         """Drops all matches: sequences that still wait have nothing cached."""
         for sequence in waiting:
-            if sequence.id in self._matches:
+            if sequence.id in self._plan.matches:
                 sequence.num_cached_tokens = 0
-        self._matches.clear()
+        self._plan = AdmissionPlan()
 
     def admit(self, sequence: DecodingSequence) -> None:
         """Gives ``sequence`` the next slot, and copies its matched prefix into it."""
-        self._slots.acquire(sequence.id)
-        slot = self._slots.slot_of(sequence.id)
-        self._prefixes.remove(slot)
+        slot = self._slots.num_running
+        match = self._plan.matches.get(sequence.id)
+        before = self._prefixes.get(slot)
+        moved_to, freed = take_slot(slot, self._prefixes, self._slots.num_rows, match)
+        if freed is not None:
+            self._slots.free_prefix(freed)
+        self._slots.acquire(sequence.id, prefix_to=moved_to)
         self._sequences[sequence.id] = sequence
         self._refresh()
-        match = self._matches.get(sequence.id)
+        moves = []
+        if before is not None and moved_to is not None:
+            moves.append((slot, moved_to, Span(len(before.tokens))))
         if match is None:
             self._cache.reset(slot)
         elif match.slot != slot:
-            self._cache.copy(match.slot, slot, Span(match.num_tokens))
+            moves.append((match.slot, slot, Span(match.num_tokens)))
+        self._cache.move(moves)
 
     def fork(self, parent: DecodingSequence, child: DecodingSequence) -> None:
         """Gives ``child`` a slot with a copy of ``parent``'s. Call it after all runs of a step."""
-        self._prefixes.remove(self._slots.num_running)
-        move = self._slots.acquire(child.id, before_last=self._is_last_prefilling())
+        slot = self._slots.num_running
+        before = self._prefixes.get(slot)
+        moved_to, _ = take_slot(slot, self._prefixes, self._slots.num_rows, None)
+        if before is not None and moved_to is not None:
+            self._cache.copy(slot, moved_to, Span(len(before.tokens)))
+        move = self._slots.acquire(
+            child.id, before_last=self._is_last_prefilling(), prefix_to=moved_to
+        )
         self._sequences[child.id] = child
         self._refresh()
         if move is not None:
@@ -157,17 +165,26 @@ class SlotStore:
         """Releases the slot. Its tokens stay as a cached prefix, unless the sequence failed."""
         before = self.running
         tokens = sequence.tokens[: sequence.num_cached_tokens]
-        keeps = sequence.phase != Phase.FAILED and self._prefixes.is_worth_keeping(tokens)
+        keeps = sequence.phase != Phase.FAILED and self._keeps(sequence.cache_scope, tokens)
         cycle = self._slots.release(
             sequence.id,
             keep_last=self._is_last_prefilling(),
             num_prefix_tokens=len(tokens) if keeps else 0,
         )
         if keeps:
-            self._prefixes.add(cycle[-1], tokens)
+            self._prefixes.add(cycle[-1], sequence.cache_scope, tokens)
         self._cache.rotate(cycle, [_span(before[slot]) for slot in cycle], keep_first=keeps)
         del self._sequences[sequence.id]
         self._refresh()
+
+    def _keeps(self, scope: str, tokens: Sequence[int]) -> bool:
+        """Whether ``tokens`` become a cached prefix. Frees the prefixes that they replace."""
+        if not self._prefixes.is_enabled or len(tokens) < MIN_REUSED_TOKENS:
+            return False
+        for row in self._prefixes.covered_by(scope, tokens):
+            self._prefixes.remove(row)
+            self._slots.free_prefix(row)
+        return not self._prefixes.covers(scope, tokens)
 
     def check(self) -> None:
         """Checks that every slot and token is accounted for. For tests: it visits every slot.
@@ -188,9 +205,9 @@ class SlotStore:
                     f"sequence {sequence.id} has {sequence.num_cached_tokens} tokens cached, "
                     f"{len(sequence.tokens)} in all"
                 )
-        held = {slot: len(tokens) for slot, tokens in self._prefixes.prefixes()}
-        slots = range(self._slots.num_slots)
-        if held != {slot: n for slot in slots if (n := self._slots.num_prefix_tokens(slot))}:
+        held = {row: len(prefix.tokens) for row, prefix in self._prefixes.items()}
+        rows = range(self._slots.num_rows)
+        if held != {row: n for row in rows if (n := self._slots.num_prefix_tokens(row))}:
             raise RuntimeError(f"the cached prefixes {held} are not those of {self._slots!r}")
 
     def _refresh(self) -> None:

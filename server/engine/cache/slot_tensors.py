@@ -16,6 +16,11 @@ class Capacity:
     num_slots: int
     max_length: int  # tokens of a sequence
     max_source_length: int  # tokens of an encoder's source
+    num_prefix_slots: int = 0  # rows for cached prefixes only, after the slots
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_slots + self.num_prefix_slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,28 +13,30 @@ class SlotMove:
 
 
 class SlotTable:
-    """Every slot is in exactly one of three states: running, cached prefix or free.
+    """Every row of the cache is in exactly one of three states: running, cached prefix or free.
 
-    Slots ``0 … num_running-1`` run, without holes, so that adjacent slots can share a model run. A
-    later slot holds a cached prefix of at least one token, or nothing.
+    Rows ``0 … num_running-1`` run, without holes, so that adjacent slots can share a model run. A
+    later row holds a cached prefix of at least one token, or nothing.
 
     Args:
-        num_slots: slots of the cache.
-        max_length: tokens that a slot holds.
+        num_slots: the most sequences that run.
+        max_length: tokens that a row holds.
+        num_prefix_slots: rows for cached prefixes only, after the slots.
     """
 
-    def __init__(self, num_slots: int, max_length: int) -> None:
+    def __init__(self, num_slots: int, max_length: int, num_prefix_slots: int = 0) -> None:
         self.num_slots = num_slots
+        self.num_rows = num_slots + num_prefix_slots
         self._max_length = max_length
         self._ids: list[int] = []
         self._slot_of: dict[int, int] = {}
-        self._free = set(range(num_slots))
+        self._free = set(range(self.num_rows))
         self._num_prefix_tokens: dict[int, int] = {}  # by slot
 
     def __repr__(self) -> str:
         return (
             f"SlotTable(running={self.num_running}, prefixes={self.num_prefixes}, "
-            f"free={self.num_free}, slots={self.num_slots})"
+            f"free={self.num_free}, rows={self.num_rows})"
         )
 
     @property
@@ -47,7 +49,7 @@ class SlotTable:
 
     @property
     def num_free(self) -> int:
-        """Slots that hold nothing."""
+        """Rows that hold nothing."""
         return len(self._free)
 
     @property
@@ -72,25 +74,37 @@ class SlotTable:
         """Tokens of the cached prefix in ``slot``; 0 if it holds none."""
         return self._num_prefix_tokens.get(slot, 0)
 
-    def acquire(self, id_: int, *, before_last: bool = False) -> SlotMove | None:
-        """Gives ``id_`` the first slot that does not run; a cached prefix in it is lost.
+    def acquire(
+        self, id_: int, *, before_last: bool = False, prefix_to: int | None = None
+    ) -> SlotMove | None:
+        """Gives ``id_`` the first slot that does not run.
 
         Args:
             id_: the new owner.
+            prefix_to: the row to which the cached prefix in the slot moves, instead of the one
+                there; without it, the prefix is lost.
             before_last: gives ``id_`` the slot of the last owner, which is still prefilling and
                 moves up one slot.
 
         Returns:
-            The copy to make, if any. The table already reflects it.
+            The copy of the last owner's slot to make, if any, after that of the prefix. The table
+            already reflects both.
 
         Raises:
-            ValueError: no slot is available, or ``id_`` owns one.
+            ValueError: no slot is available, ``id_`` owns one, or there is no prefix to move, or
+                no row for it.
         """
         if not self.num_available:
             raise ValueError("no slot is available")
         if id_ in self._slot_of:
             raise ValueError(f"sequence {id_} has a slot already")
         slot = len(self._ids)
+        num_tokens = self._num_prefix_tokens.get(slot, 0)
+        if prefix_to is not None:
+            if not num_tokens or not slot < prefix_to < self.num_rows:
+                raise ValueError(f"no prefix can move from slot {slot} to {prefix_to}")
+            self._free.discard(prefix_to)
+            self._num_prefix_tokens[prefix_to] = num_tokens
         self._free.discard(slot)
         self._num_prefix_tokens.pop(slot, None)
         move = None
@@ -135,13 +149,18 @@ class SlotTable:
             self._free.add(last)
         return tuple(cycle)
 
+    def free_prefix(self, slot: int) -> None:
+        """Frees a row that holds a cached prefix. Raises ``KeyError`` if it holds none."""
+        del self._num_prefix_tokens[slot]
+        self._free.add(slot)
+
     def trim_prefix(self, slot: int, num_tokens: int) -> None:
         """Shortens the cached prefix in ``slot``, if there is one, to ``num_tokens``."""
         if slot in self._num_prefix_tokens:
             self._num_prefix_tokens[slot] = min(self._num_prefix_tokens[slot], num_tokens)
 
     def check(self) -> None:
-        """Checks that free + running + cached prefix = all slots. For tests.
+        """Checks that free + running + cached prefixes = all rows. For tests.
 
         Raises:
             RuntimeError: a slot is lost or counted twice, an owner does not find its slot, or a
@@ -149,7 +168,7 @@ class SlotTable:
         """
         running, prefixes = range(len(self._ids)), self._num_prefix_tokens.keys()
         states = [*self._free, *running, *prefixes]
-        if sorted(states) != list(range(self.num_slots)):
+        if sorted(states) != list(range(self.num_rows)) or len(running) > self.num_slots:
             raise RuntimeError(f"slots lost or counted twice: {self!r}, {sorted(states)}")
         if self._slot_of != {id_: slot for slot, id_ in enumerate(self._ids)}:
             raise RuntimeError(f"owners lost: {self._ids} does not match {self._slot_of}")

@@ -62,6 +62,7 @@ class GenerationJob:
         priority: jobs of higher priority are served earlier.
         deadline: the client's timeout, in the engine's clock (seconds).
         finish_by: when to stop and return the partial output, in the same clock (seconds).
+        cache_scope: only jobs of the same scope share cached prefixes and prefills.
     """
 
     prompt: tuple[int, ...]
@@ -79,6 +80,7 @@ class GenerationJob:
     priority: int = 0
     deadline: float | None = None
     finish_by: float | None = None
+    cache_scope: str = ""
 
     @property
     def num_sequences(self) -> int:

@@ -1,16 +1,67 @@
-"""Chooses the lane for a new job: a pure function of the load of each lane."""
+"""Chooses the lane for a new job, by the load of each lane and the prompts that they cache."""
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+# The lane that may have a job's prefix gets the job unless another one has as many sequences less.
+MAX_IMBALANCE = 2
+_BLOCK_TOKENS = 32
+_MAX_BLOCKS = 64  # of a prompt
+_MAX_KNOWN_BLOCKS = 1 << 14
+
+
+class PrefixLanes:
+    """Which lane got which prompts last, by hashes of their first blocks of 32 tokens.
+
+    Each lane has a prefix cache of its own, so the next turn of a conversation should get the lane
+    of the turn before. A wrong hint costs a prefill, and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[int, int] = OrderedDict()  # by hash; the last used ones
+
+    def find(self, model_id: int, scope: str, prompt: Sequence[int]) -> int | None:
+        """The lane that got the longest prefix of ``prompt`` in this scope; None if none did."""
+        lane = None
+        for block in _block_hashes(model_id, scope, prompt):
+            known = self._lanes.get(block)
+            if known is None:
+                break
+            lane = known
+        return lane
+
+    def record(self, model_id: int, scope: str, prompt: Sequence[int], lane: int) -> None:
+        """Records that ``lane`` gets ``prompt``."""
+        for block in _block_hashes(model_id, scope, prompt):
+            self._lanes[block] = lane
+            self._lanes.move_to_end(block)
+        while len(self._lanes) > _MAX_KNOWN_BLOCKS:
+            self._lanes.popitem(last=False)
+
+
+def _block_hashes(model_id: int, scope: str, prompt: Sequence[int]) -> Iterator[int]:
+    """A hash of each prefix of whole blocks."""
+    value = hash((model_id, scope))
+    for end in range(
+        _BLOCK_TOKENS, min(len(prompt), _MAX_BLOCKS * _BLOCK_TOKENS) + 1, _BLOCK_TOKENS
+    ):
+        value = hash((value, *prompt[end - _BLOCK_TOKENS : end]))
+        yield value
 
 
 def choose_lane(
-    loads: Sequence[int], num_devices: int, num_sequences: int, single_lane_max_sequences: int
+    loads: Sequence[int],
+    num_devices: int,
+    num_sequences: int,
+    single_lane_max_sequences: int,
+    preferred: int | None = None,
 ) -> int:
     """The lane for a job.
 
-    It is on the least loaded device. If one lane has all work of that device, and would have at
-    most ``single_lane_max_sequences`` sequences, it gets the job too, since a lane alone can use
-    the whole device. Otherwise the least loaded lane gets it.
+    It is ``preferred``, unless that has over ``MAX_IMBALANCE`` sequences more than the least loaded
+    lane. Otherwise it is on the least loaded device: if one lane has all work of that device, and
+    would have at most ``single_lane_max_sequences`` sequences, it gets the job too, since a lane
+    alone can use the whole device; else the least loaded lane gets it.
 
     Args:
         loads: sequences of each lane. Lanes of a device are neighbours, and each device has the
@@ -18,7 +69,10 @@ def choose_lane(
         num_devices: at least one.
         num_sequences: of the job.
         single_lane_max_sequences: the most sequences that one lane takes on its own.
+        preferred: the lane that may hold the job's prefix; None for any.
     """
+    if preferred is not None and loads[preferred] <= min(loads) + MAX_IMBALANCE:
+        return preferred
     per_device = len(loads) // num_devices
     devices = [loads[first : first + per_device] for first in range(0, len(loads), per_device)]
     device = min(range(num_devices), key=lambda index: sum(devices[index]))

@@ -81,6 +81,14 @@ class DecodingSequence:
         )
 
     @property
+    def cache_scope(self) -> str:
+        return self.job.cache_scope
+
+    @property
+    def prefills_alone(self) -> bool:
+        return self.job.logprob_options.prefills_alone
+
+    @property
     def num_source_tokens(self) -> int:
         return len(self.job.source)
 

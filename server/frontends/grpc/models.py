@@ -1,6 +1,6 @@
 """``ModelService`` and ``AdminService``: list, describe, load and unload models."""
 
-from model.bundle import Parity
+from model.bundle import Fidelity, Parity
 from model.config import Kind
 from protos.triune.v1 import admin_pb2, admin_pb2_grpc, models_pb2_grpc
 from protos.triune.v1 import models_pb2 as pb
@@ -95,6 +95,25 @@ def _parity_message(parity: Parity) -> pb.Parity:
         fp32_perplexity=parity.fp32_perplexity or 0.0,
         evaluation_tokens=parity.evaluation_tokens,
         float_cache_perplexity=parity.float_cache_perplexity or 0.0,
+        fidelity=None if parity.fidelity is None else _fidelity_message(parity.fidelity),
+    )
+
+
+def _fidelity_message(fidelity: Fidelity) -> pb.Fidelity:
+    return pb.Fidelity(
+        num_texts=fidelity.num_texts,
+        num_tokens=fidelity.num_tokens,
+        top1_agreement=fidelity.top1_agreement,
+        kl_divergence=fidelity.kl_divergence,
+        rms_logprob_difference=fidelity.rms_logprob_difference,
+        mean_probability=fidelity.mean_probability,
+        identical_outputs=fidelity.identical_outputs,
+        chrf=fidelity.chrf,
+        min_cosine=fidelity.min_cosine,
+        mean_cosine=fidelity.mean_cosine,
+        retrieval_agreement=fidelity.retrieval_agreement,
+        max_probability_difference=fidelity.max_probability_difference,
+        exceeded_limits=fidelity.exceeded_limits,
     )
 
 

@@ -20,6 +20,7 @@ class Kernels(IntFlag):
     LOGITS = 4
     ATTENTION = 8
     NORM = 16
+    BLOCK_MATMUL = 32
 
 
 class NativeFunction(NamedTuple):
@@ -67,7 +68,8 @@ def use_registers(bits: int) -> bool:
     For tests and benchmarks.
 
     Args:
-        bits: 256 or 512; 0 restores the default, the widest that this CPU has.
+        bits: 256, 512, or 8192 for AMX's tiles; 0 restores the default, the widest that this CPU
+            has.
 
     Returns:
         Whether this CPU has such registers.

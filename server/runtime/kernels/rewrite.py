@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 
 from server.runtime.contract import Array
-from server.runtime.kernels import attention, int8, matmul, norms
+from server.runtime.kernels import attention, blocks, int8, matmul, norms
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
@@ -22,6 +22,7 @@ from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
 Pattern = Callable[[GraphIndex], Iterable[Replacement]]
 PATTERNS: dict[Kernels, Pattern] = {
     Kernels.INT8_MATMUL: int8.replacements,
+    Kernels.BLOCK_MATMUL: blocks.replacements,
     Kernels.MATMUL: matmul.replacements,
     Kernels.ATTENTION: attention.replacements,
     Kernels.NORM: norms.replacements,

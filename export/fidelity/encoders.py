@@ -1,0 +1,175 @@
+"""Fidelity of encoders: vectors, decisions of heads, and words for masks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from export.encoding import EncoderInputs, encode_in_graph
+from export.evaluation_texts import PASSAGES
+from export.fidelity.figures import (
+    DecisionComparison,
+    Doubles,
+    LogitComparison,
+    VectorComparison,
+    compare_decisions,
+    compare_logits,
+    compare_vectors,
+    log_softmax,
+)
+from export.fidelity.subject import GraphFolder, Subject
+from export.fidelity.texts import QUESTIONS, mixed_texts
+from export.runtime import Floats, Session
+from model.bundle import ScoreFunction, Task
+
+BATCH = 8
+MIN_TEXTS = 3  # for a nearest neighbour that can differ
+MASK_EVERY = 6  # tokens of a text that a masked language model reads
+
+
+@dataclass(frozen=True)
+class EncoderComparison:
+    """The figures that the model's task has. ``inputs``: the first batch."""
+
+    num_texts: int
+    inputs: EncoderInputs
+    vectors: VectorComparison | None = None
+    decisions: DecisionComparison | None = None
+    logits: LogitComparison | None = None
+
+
+def compare_encoders(
+    subject: Subject, reference: GraphFolder, other: GraphFolder
+) -> EncoderComparison | None:
+    """Compares ``other`` with ``reference``; None if the model takes too few of the texts."""
+    compare = next((COMPARISONS[task] for task in COMPARISONS if task in subject.tasks), None)
+    sessions = [folder.encoder() for folder in (reference, other)]
+    return None if compare is None else compare(subject, sessions)
+
+
+def _vectors(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
+    inputs = _texts(subject, sessions[0])
+    if len(inputs.rows) < MIN_TEXTS:
+        return None
+    expected, actual = (np.stack(_encode(session, inputs)) for session in sessions)
+    vectors = compare_vectors(expected, actual)
+    return EncoderComparison(len(inputs.rows), _batch(inputs, 0), vectors=vectors)
+
+
+def _labels(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
+    """Labels of texts or of tokens: ``[labels]`` or ``[tokens, labels]`` of each text."""
+    score = subject.score_function or ScoreFunction.SOFTMAX
+    return _decisions(
+        _texts(subject, sessions[0]), sessions, SCORES[score], score == ScoreFunction.SIGMOID
+    )
+
+
+def _answers(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
+    """The first and the last token of each answer: ``[tokens, 2]`` of each pair."""
+    pairs = list(zip(QUESTIONS, PASSAGES, strict=True))
+    inputs = _pairs(subject, sessions[0], pairs)
+    return _decisions(inputs, sessions, lambda logits: np.exp(log_softmax(logits.T)), False)
+
+
+def _ranks(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
+    """The best passage for each question."""
+    passages = PASSAGES[: 4 if subject.num_parameters > LARGE_RERANKER else None]
+    pairs = [(question, passage) for question in QUESTIONS for passage in passages]
+    inputs = _pairs(subject, sessions[0], pairs)
+    if len(inputs.rows) < len(pairs):
+        return None
+    score = SCORES[subject.score_function or ScoreFunction.SIGMOID]
+    scores = [
+        score(np.stack(_encode(session, inputs))).reshape(len(QUESTIONS), -1)
+        for session in sessions
+    ]
+    decisions = compare_decisions([scores[0]], [scores[1]])
+    return EncoderComparison(len(pairs), _batch(inputs, 0), decisions=decisions)
+
+
+def _masks(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
+    """Every :data:`MASK_EVERY`-th token is masked and compared."""
+    mask, inputs = subject.special_tokens.mask, _texts(subject, sessions[0])
+    if mask is None or not inputs.rows:
+        return None
+    places = [list(range(1, max(2, len(row) - 1), MASK_EVERY)) for row in inputs.rows]
+    kept = [(row, at) for row, at in zip(inputs.rows, places, strict=True) if len(row) > 1]
+    rows = [[mask if index in at else id_ for index, id_ in enumerate(row)] for row, at in kept]
+    masked = EncoderInputs(rows, None if inputs.segments is None else _zeros(rows))
+    total = LogitComparison()
+    for start in range(0, len(rows), BATCH):
+        batch = _batch(masked, start)
+        expected, actual = (encode_in_graph(session, batch) for session in sessions)
+        for index, (_, at) in enumerate(kept[start : start + BATCH]):
+            total += compare_logits(expected[index][0][at], actual[index][0][at])
+    return EncoderComparison(len(rows), _batch(masked, 0), logits=total) if rows else None
+
+
+LARGE_RERANKER = 200_000_000  # parameters
+Comparison = Callable[[Subject, list[Session]], EncoderComparison | None]
+COMPARISONS: dict[Task, Comparison] = {
+    Task.EMBED: _vectors,
+    Task.RERANK: _ranks,
+    Task.CLASSIFY: _labels,
+    Task.TAG: _labels,
+    Task.ANSWER: _answers,
+    Task.FILL_MASK: _masks,
+}
+SCORES: dict[ScoreFunction, Callable[[Floats], Doubles]] = {
+    ScoreFunction.SOFTMAX: lambda logits: np.exp(log_softmax(logits)),
+    ScoreFunction.SIGMOID: lambda logits: 1 / (1 + np.exp(-logits.astype(np.float64))),
+    ScoreFunction.IDENTITY: lambda logits: logits.astype(np.float64),
+}
+
+
+def _decisions(
+    inputs: EncoderInputs,
+    sessions: list[Session],
+    probabilities: Callable[[Floats], Doubles],
+    multiple: bool,
+) -> EncoderComparison | None:
+    if not inputs.rows:
+        return None
+    expected, actual = (
+        [probabilities(logits) for logits in _encode(session, inputs)] for session in sessions
+    )
+    decisions = compare_decisions(expected, actual, multiple=multiple)
+    return EncoderComparison(len(inputs.rows), _batch(inputs, 0), decisions=decisions)
+
+
+def _encode(session: Session, inputs: EncoderInputs) -> list[Floats]:
+    """The first output of each row."""
+    return [
+        outputs[0]
+        for start in range(0, len(inputs.rows), BATCH)
+        for outputs in encode_in_graph(session, _batch(inputs, start))
+    ]
+
+
+def _batch(inputs: EncoderInputs, start: int) -> EncoderInputs:
+    rows = slice(start, start + BATCH)
+    segments = None if inputs.segments is None else inputs.segments[rows]
+    return EncoderInputs(inputs.rows[rows], segments)
+
+
+def _texts(subject: Subject, session: Session) -> EncoderInputs:
+    rows = [subject.encode(text) for text in mixed_texts()[: subject.max_texts]]
+    rows = [row for row in rows if row]
+    return EncoderInputs(rows, _zeros(rows) if _has_segments(session) else None)
+
+
+def _pairs(subject: Subject, session: Session, pairs: list[tuple[str, str]]) -> EncoderInputs:
+    found = [subject.tokenizer.encode(*pair) for pair in pairs]
+    rows = [one.ids[: subject.max_positions] for one in found]
+    segments = [one.type_ids[: subject.max_positions] for one in found]
+    if any(not row or max(row) >= subject.vocabulary_size for row in rows):
+        return EncoderInputs([], None)
+    return EncoderInputs(rows, segments if _has_segments(session) else None)
+
+
+def _zeros(rows: list[list[int]]) -> list[list[int]]:
+    return [[0] * len(row) for row in rows]
+
+
+def _has_segments(session: Session) -> bool:
+    return any(spec.name == "segment_ids" for spec in session.graph.inputs)

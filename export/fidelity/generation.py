@@ -1,0 +1,127 @@
+"""Fidelity of models that generate text, over the fp32 model's own greedy answers.
+
+The fp32 graphs answer; the other graphs then read the same answers, token by token as they are
+served, and the logits before each token are compared.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from export.decoding import DecodingInputs, decode_in_graph, prefill_source
+from export.fidelity.figures import Ids, LogitComparison, chrf, compare_logits
+from export.fidelity.subject import GraphFolder, Subject
+from export.runtime import DecodeSession, Session
+from model.config import Kind
+
+MAX_LOGITS = 1 << 25  # of one precision in memory
+
+
+@dataclass(frozen=True)
+class GenerationComparison:
+    """``identical`` and ``chrf``: of an encoder-decoder's own outputs with those of fp32.
+
+    ``inputs``: the first rows, and ``tokens [rows, steps]``: fp32's answers to them.
+    """
+
+    num_texts: int
+    logits: LogitComparison
+    inputs: DecodingInputs
+    tokens: Ids
+    identical: float | None = None
+    chrf: float | None = None
+
+
+def compare_generation(
+    subject: Subject, reference: GraphFolder, other: GraphFolder
+) -> GenerationComparison | None:
+    """Compares ``other`` with ``reference``; None if the model takes none of the texts."""
+    inputs = generation_inputs(subject)
+    if inputs is None:
+        return None
+    group = max(1, MAX_LOGITS // (subject.vocabulary_size * inputs.num_steps))
+    runners = [_Runner(folder, inputs, group) for folder in (reference, other)]
+    total, first = LogitComparison(), None
+    answers: list[list[int]] = []
+    outputs: list[list[int]] = []
+    for part in _parts(inputs, group):
+        expected = decode_in_graph(runners[0].prepare(part), part)
+        actual = decode_in_graph(runners[1].prepare(part), part, expected.tokens)
+        if first is None:
+            first = part, expected.tokens
+        for row, tokens in enumerate(expected.tokens):
+            answer = _until_end(tokens, subject.special_tokens.eos)
+            answers.append(answer)
+            total += compare_logits(
+                expected.logits[row, : len(answer)],
+                actual.logits[row, : len(answer)],
+                np.array(answer),
+                inputs.suppressed,
+            )
+        if inputs.sources is not None:
+            free = decode_in_graph(runners[1].prepare(part), part)
+            outputs += [_until_end(row, subject.special_tokens.eos) for row in free.tokens]
+    if first is None:
+        return None
+    result = GenerationComparison(len(answers), total, *first)
+    if not outputs:
+        return result
+    texts = [[subject.tokenizer.decode(row) for row in rows] for rows in (outputs, answers)]
+    return dataclasses.replace(
+        result,
+        identical=float(np.mean([x == y for x, y in zip(outputs, answers, strict=True)])),
+        chrf=chrf(*texts),
+    )
+
+
+def generation_inputs(subject: Subject) -> DecodingInputs | None:
+    """The prompts or sources; None if the model takes none of them."""
+    num_steps = subject.max_new_tokens
+    sources = None
+    if subject.kind == Kind.DECODER:
+        num_steps = min(num_steps, subject.max_positions // 2)
+        prompts = subject.prompts(num_steps)
+    else:
+        start = subject.target_start
+        sources = subject.sources() if start else []
+        prompts = [start] * len(sources)
+        num_steps = min(num_steps, subject.max_positions - len(start))
+    if not prompts or num_steps < 1:
+        return None
+    suppressed = subject.special_tokens.suppressed
+    return DecodingInputs(
+        prompts=prompts, num_steps=num_steps, sources=sources, suppressed=suppressed
+    )
+
+
+class _Runner:
+    """Sessions of one precision for groups of rows."""
+
+    def __init__(self, folder: GraphFolder, inputs: DecodingInputs, group: int) -> None:
+        num_slots = min(group, len(inputs.prompts))
+        self._decoder = folder.decoder(num_slots, inputs.capacity, inputs.source_capacity)
+        self._encoder: Session | None = None
+        if inputs.sources is not None:
+            self._encoder = folder.encoder()
+
+    def prepare(self, inputs: DecodingInputs) -> DecodeSession:
+        """The decoder with nothing in its cache but ``inputs.sources``."""
+        self._decoder.clear()
+        if self._encoder is not None and inputs.sources is not None:
+            prefill_source(self._encoder, self._decoder, inputs.sources)
+        return self._decoder
+
+
+def _parts(inputs: DecodingInputs, size: int) -> Iterator[DecodingInputs]:
+    for start in range(0, len(inputs.prompts), size):
+        rows = slice(start, start + size)
+        sources = None if inputs.sources is None else inputs.sources[rows]
+        yield dataclasses.replace(inputs, prompts=inputs.prompts[rows], sources=sources)
+
+
+def _until_end(tokens: Ids, eos: tuple[int, ...]) -> list[int]:
+    """``tokens`` up to the first end token, included."""
+    ids: list[int] = tokens.tolist()
+    return ids[: next((index + 1 for index, id_ in enumerate(ids) if id_ in eos), len(ids))]

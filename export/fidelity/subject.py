@@ -1,0 +1,187 @@
+"""The model that is measured, from a checkpoint or from a bundle, and its tokenized inputs."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from export.checkpoint import Checkpoint
+from export.fidelity.texts import PROMPTS, sentences
+from export.runtime import DecodeSession, Session
+from export.signatures import Signatures
+from model.bundle import (
+    TOKENIZER_FILE,
+    Manifest,
+    ScoreFunction,
+    SpecialTokens,
+    Task,
+)
+from model.config import Kind
+
+# Parameters times tokens that both precisions compute: about half a minute on two cores.
+BUDGET = 2.2e11
+SMALL_PARAMETERS = 2_000_000  # a test's model
+MAX_PROMPT_TOKENS = 96
+
+
+@dataclass(frozen=True)
+class GraphFolder:
+    """Graphs of one precision, and the folder with their files."""
+
+    directory: Path
+    graphs: Signatures
+    is_large: bool = False
+
+    def encoder(self) -> Session:
+        """A session of the graph ``encode``."""
+        return Session(self.directory, self.graphs["encode"], is_large=self.is_large)
+
+    def decoder(self, num_slots: int, capacity: int, source_capacity: int) -> DecodeSession:
+        """A session of the graph ``decode`` with its states."""
+        return DecodeSession(
+            self.directory,
+            self.graphs["decode"],
+            num_slots=num_slots,
+            capacity=capacity,
+            source_capacity=source_capacity,
+            is_large=self.is_large,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What the measurement needs to know of a model besides its graphs."""
+
+    kind: Kind
+    tasks: tuple[Task, ...]
+    tokenizer_json: str
+    special_tokens: SpecialTokens
+    vocabulary_size: int
+    max_positions: int
+    num_parameters: int
+    chat_template: str | None
+    score_function: ScoreFunction | None
+    source_language: str | None
+    languages: dict[str, int]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Subject":
+        """The model of ``checkpoint``."""
+        positions = checkpoint.config.position.max_positions
+        return cls(
+            kind=checkpoint.config.kind,
+            tasks=checkpoint.tasks,
+            tokenizer_json=checkpoint.tokenizer_json,
+            special_tokens=checkpoint.special_tokens,
+            vocabulary_size=checkpoint.config.vocabulary_size,
+            max_positions=min(positions, checkpoint.max_input_tokens or positions),
+            num_parameters=sum(math.prod(w.shape) for w in checkpoint.weights.values()),
+            chat_template=checkpoint.chat_template,
+            score_function=checkpoint.score_function,
+            source_language=checkpoint.source_language,
+            languages=checkpoint.languages,
+        )
+
+    @classmethod
+    def of_bundle(cls, directory: Path, manifest: Manifest) -> "Subject":
+        """The model of the bundle in ``directory``."""
+        positions = manifest.dimensions.max_positions
+        return cls(
+            kind=manifest.kind,
+            tasks=manifest.tasks,
+            tokenizer_json=(directory / TOKENIZER_FILE).read_text("utf-8"),
+            special_tokens=manifest.special_tokens,
+            vocabulary_size=manifest.dimensions.vocabulary_size,
+            max_positions=min(positions, manifest.max_input_tokens or positions),
+            num_parameters=manifest.dimensions.num_parameters,
+            chat_template=manifest.chat_template,
+            score_function=manifest.score_function,
+            source_language=manifest.source_language,
+            languages=manifest.languages,
+        )
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        tokenizer = Tokenizer.from_str(self.tokenizer_json)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+
+    @property
+    def max_rows(self) -> int:
+        """Prompts or sources to compare: 40, 8 of a tiny model, at least 4 of a large one."""
+        if self.num_parameters < SMALL_PARAMETERS:
+            return 8
+        return int(min(40, max(4, BUDGET / self.num_parameters / 40)))
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens of each answer: 40, 16 of a tiny model, at least 8 of a large one."""
+        if self.num_parameters < SMALL_PARAMETERS:
+            return 16
+        return int(min(40, max(8, BUDGET / self.num_parameters / self.max_rows)))
+
+    @property
+    def max_texts(self) -> int:
+        """Texts for an encoder to compare: 150, 24 of a tiny model, at least 32 of a large one."""
+        if self.num_parameters < SMALL_PARAMETERS:
+            return 24
+        return int(min(150, max(32, BUDGET / self.num_parameters / 20)))
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The ids of ``text`` that the model knows, as many as it has positions for."""
+        ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        known = [index for index in ids if index < self.vocabulary_size]
+        return known[: self.max_positions]
+
+    def prompts(self, num_new_tokens: int) -> list[list[int]]:
+        """Requests to a decoder, in its chat template if it has one that can be rendered."""
+        limit = min(MAX_PROMPT_TOKENS, self.max_positions - num_new_tokens)
+        rows = [self._prompt(text)[:limit] for text in PROMPTS[: self.max_rows]]
+        return [row for row in rows if row]
+
+    def sources(self) -> list[list[int]]:
+        """Sentences for an encoder-decoder."""
+        texts = sentences(self.source_language or "en")
+        rows = [self.encode(text)[:MAX_PROMPT_TOKENS] for text in texts[: self.max_rows]]
+        return [row for row in rows if row]
+
+    @property
+    def target_start(self) -> list[int]:
+        """The first tokens of every target; a multilingual model translates to Portuguese."""
+        special, start = self.special_tokens, self.special_tokens.decoder_start
+        if start is None:
+            return []
+        token, known = special.forced_first, self.languages.values()
+        if token is None and known and start not in known:
+            named = [t for name, t in self.languages.items() if name.startswith(("pt", "por"))]
+            token = (named or list(known))[0]
+        return [start] if token is None else [start, token]
+
+    def _prompt(self, text: str) -> list[int]:
+        rendered = self._rendered(text)
+        if rendered is None:
+            return self.encode(text)
+        return self.encode(rendered, add_special_tokens=False)
+
+    def _rendered(self, text: str) -> str | None:
+        if self.chat_template is None:
+            return None
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        special = self.special_tokens
+        named = {"bos_token": special.bos, "eos_token": next(iter(special.eos), None)}
+        try:
+            return environment.from_string(self.chat_template).render(
+                messages=[{"role": "user", "content": text}],
+                add_generation_prompt=True,
+                **{name: self._token(index) for name, index in named.items()},
+            )
+        except (TemplateError, TypeError, ValueError):
+            return None  # the template needs more than a server can give it
+
+    def _token(self, index: int | None) -> str:
+        return "" if index is None else self.tokenizer.id_to_token(index) or ""

@@ -1,0 +1,99 @@
+#include "block_matmul_operator.h"
+
+#include "block_matmul.h"
+#include "kernels.h"
+#include "matmul_call.h"
+
+namespace ort {
+namespace {
+
+constexpr int64_t kTaskProducts = 1'000'000;  // multiply-adds: about 10 microseconds
+constexpr int64_t kTaskRows = 256, kMinRows = 4;
+constexpr int64_t kQuantizeTaskRows = 16;
+
+enum Input : size_t { kX, kWeights, kFirstParameter };
+
+struct Work {
+  const MatMulCall& call;
+  block_matmul::PackedMatrix matrix;
+  TaskGrid tasks;
+  block_matmul::RowBlock* blocks;  // [rows][num_blocks]
+  int is_out_of_memory;
+};
+
+void quantize_task(void* data, size_t index) {
+  const Work& work = *static_cast<Work*>(data);
+  const int64_t begin = static_cast<int64_t>(index) * kQuantizeTaskRows;
+  const Rows& rows = work.call.rows;
+  kernels().block_quantize(work.call.x,
+                           rows.slice(begin, min(kQuantizeTaskRows, rows.count - begin)),
+                           work.call.num_inputs, work.matrix.format,
+                           work.blocks + begin * work.matrix.num_blocks());
+}
+
+void multiply_task(void* data, size_t index) {
+  Work& work = *static_cast<Work*>(data);
+  const int64_t task = static_cast<int64_t>(index);
+  const Rows rows = work.tasks.rows(task);
+  Scratch scratch;
+  uint8_t* memory = nullptr;
+  if (const int64_t size = block_matmul::scratch_size(work.matrix, rows.count)) {
+    memory = static_cast<uint8_t*>(scratch.allocate(size));
+    if (!memory) return __atomic_store_n(&work.is_out_of_memory, 1, __ATOMIC_RELAXED);
+  }
+  const int64_t begin = rows.first - work.call.rows.first;
+  kernels().block_multiply(work.blocks + begin * work.matrix.num_blocks(), rows, work.matrix,
+                           work.call.epilogue, work.tasks.first_panel(task),
+                           work.tasks.last_panel(task), memory, work.call.y);
+}
+
+struct DynamicBlockMatMul {
+  static constexpr const char* kName = "DynamicBlockMatMul";
+  static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS};
+  static constexpr Parameter kOutputs[] = {{kFloat}};
+
+  MatMulAttributes attributes;
+  WeightFormat format;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    int64_t number = 0;
+    RETURN_IF_FAILED(attributes.read(api, info));
+    RETURN_IF_FAILED(api.Attribute(info, "weight_format", &number));
+    format = static_cast<WeightFormat>(number);
+    if (format == WeightFormat::kInt8Blocks || format == WeightFormat::kInt4Blocks) return nullptr;
+    return api.CreateStatus(kInvalidArgument, "weight_format must be 3 or 4");
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    MatMulCall call{};
+    RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
+    if (call.num_inputs % block_matmul::kBlockInputs) {
+      return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32");
+    }
+    const Value* value = nullptr;
+    void* weights = nullptr;
+    RETURN_IF_FAILED(api.Input(context, kWeights, &value));
+    RETURN_IF_FAILED(api.Data(value, &weights));
+    Work work{call,
+              {static_cast<const uint8_t*>(weights), format, call.num_inputs, call.num_outputs},
+              TaskGrid(call, kTaskRows, kTaskProducts, kMinRows),
+              nullptr,
+              0};
+    const int64_t num_rows = call.rows.count;
+    Scratch scratch;
+    void* const memory =
+        scratch.allocate(num_rows * work.matrix.num_blocks() * sizeof(block_matmul::RowBlock));
+    if (!memory) return out_of_memory(api);
+    work.blocks = static_cast<block_matmul::RowBlock*>(memory);
+    RETURN_IF_FAILED(
+        run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeTaskRows), &work));
+    RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));
+    return work.is_out_of_memory ? out_of_memory(api) : nullptr;
+  }
+};
+
+}  // namespace
+
+const Operator& dynamic_block_matmul() { return make_operator<DynamicBlockMatMul>(); }
+
+}  // namespace ort

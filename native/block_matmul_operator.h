@@ -1,0 +1,14 @@
+// DynamicBlockMatMul: y = epilogue(x W), W in blocks of 8 or 4 bits (block_matmul.h).
+// server/runtime/kernels/blocks.py makes its nodes.
+//
+// Inputs: x [.., num_inputs]; the packed matrix, uint8; then those of matmul_call.h. Attributes:
+// weight_format, 3 or 4 (weight_format.h), and those of matmul_call.h.
+#pragma once
+
+#include "ort_api.h"
+
+namespace ort {
+
+const Operator& dynamic_block_matmul();
+
+}  // namespace ort

@@ -1,0 +1,166 @@
+"""The operator for weights in blocks equals the standard operators, up to the rounding of sums."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx_ir.tape import Tape
+
+from export.block_matmul import block_matmul, gather_rows, multiply, rounded_to_8_bits
+from export.quantized_matmul import constant
+from server.runtime.contract import Array
+from server.runtime.kernels import rewrite as rewriting
+from server.runtime.kernels.library import Kernels, supported_kernels, use_registers
+from server.runtime.kernels.rewrite import rewrite
+from server.runtime.ort.backend import OrtBackend
+from tests.server.conftest import WIDTHS
+from tests.server.int8_graphs import append_epilogue, save, standard_session
+
+pytestmark = pytest.mark.skipif(
+    Kernels.BLOCK_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
+)
+
+
+@pytest.fixture(autouse=True)
+def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
+
+
+def block_product(path: Path, weight: Array, bits: int) -> Path:
+    """Saves a graph ``y = x @ weight`` with ``weight [inputs, outputs]`` in blocks."""
+    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
+    tape = Tape()
+    y = block_matmul(tape, x, "w", weight, bits)
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
+    return save(path, [x], [y], tape)
+
+
+def outliers(rng: np.random.Generator, num_rows: int, num_inputs: int) -> Array:
+    """Rows with large, tiny and zero values."""
+    x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32)
+    x[:, 3] *= 80
+    x[::3] *= 1e-20
+    x[1::5, :40] = 0
+    return x
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 1), (64, 16), (96, 40), (576, 300)])
+@pytest.mark.usefixtures("register_bits")
+def test_matches_the_standard_operators(
+    tmp_path: Path, num_inputs: int, num_outputs: int, bits: int
+) -> None:
+    rng = np.random.default_rng(num_inputs)
+    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    weight[:, -1] = 0
+    weight[:32, 0] = 0.25
+    file = block_product(tmp_path / "a" / "1", weight, bits)
+    native, standard = OrtBackend("cpu", 2).load(file, ()).bind({}), standard_session(file)
+    for num_rows in (1, 2, 3, 5, 6, 7, 12, 65):
+        x = outliers(rng, num_rows, num_inputs)
+        (expected,) = standard.run(None, {"x": x})
+        actual = native.run({"x": x})["y"]
+        scale = np.abs(x).max(1, keepdims=True) * np.sqrt(num_inputs)
+        assert (np.abs(actual - expected) <= 1e-6 * scale).all()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bits_do_not_depend_on_registers_or_companions(tmp_path: Path, bits: int) -> None:
+    rng = np.random.default_rng(0)
+    file = block_product(tmp_path / "1", rng.normal(size=(96, 50)).astype(np.float32), bits)
+    x = outliers(rng, 40, 96)
+    results = []
+    for width in WIDTHS:
+        use_registers(width)
+        native = OrtBackend("cpu", 1).load(file, ()).bind({})
+        results.append(native.run({"x": x})["y"].copy())
+        for row in (0, 7, 39):
+            np.testing.assert_array_equal(
+                native.run({"x": x[row : row + 1]})["y"][0], results[0][row]
+            )
+    use_registers(0)
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("activation", ["Relu", "SiluGate"])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.usefixtures("register_bits")
+def test_fuses_the_epilogue(tmp_path: Path, activation: str, bits: int) -> None:
+    rng = np.random.default_rng(0)
+    file = block_product(tmp_path / "1", rng.normal(size=(64, 44)).astype(np.float32), bits)
+    file = append_epilogue(file, activation, rng.normal(size=44).astype(np.float32))
+    rewritten = rewrite(file, Kernels.BLOCK_MATMUL)
+    assert rewritten is not None
+    nodes = onnx.ModelProto.FromString(rewritten.model).graph.node
+    assert sorted(node.op_type for node in nodes) == ["DynamicBlockMatMul", "Identity", "Identity"]
+    for num_rows in (1, 9):
+        inputs = {
+            "x": rng.normal(size=(num_rows, 64)).astype(np.float32),
+            "rest": rng.normal(size=(num_rows, 22 if activation == "SiluGate" else 44)).astype(
+                np.float32
+            ),
+        }
+        (expected,) = standard_session(file).run(None, inputs)
+        actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run(inputs)["z"]
+        np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.usefixtures("register_bits")
+def test_tied_matrix_is_looked_up_and_multiplied(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    embedding = rng.normal(size=(100, 64)).astype(np.float32)
+    blocks = rounded_to_8_bits(embedding.reshape(100, -1, 32))
+    x = ir.val("x", ir.DataType.FLOAT, ["rows", 64])
+    ids = ir.val("token_ids", ir.DataType.INT64, ["tokens"])
+    tape = Tape()
+    stored = constant(tape, "w.int8", blocks.numbers)
+    y = multiply(tape, x, "w", stored, blocks)
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", 100])
+    found = gather_rows(tape, ids, "w.rows", stored, blocks)
+    found.name, found.dtype, found.shape = "found", ir.DataType.FLOAT, ir.Shape(["tokens", 64])
+    file = save(tmp_path / "1", [x, ids], [y, found], tape)
+    inputs = {"x": outliers(rng, 5, 64), "token_ids": np.array([0, 99, 7])}
+    actual = OrtBackend("cpu", 1).load(file, ()).session.run(["y", "found"], inputs)
+    expected = standard_session(file).run(["y", "found"], inputs)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=2e-3)
+    np.testing.assert_array_equal(actual[1], expected[1])
+    np.testing.assert_allclose(actual[1], embedding[[0, 99, 7]], atol=0.02)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.usefixtures("register_bits")
+def test_non_finite_row_does_not_affect_other_rows(tmp_path: Path, bad: float, bits: int) -> None:
+    rng = np.random.default_rng(0)
+    file = block_product(tmp_path / "1", rng.normal(size=(64, 32)).astype(np.float32), bits)
+    native = OrtBackend("cpu", 1).load(file, ()).bind({})
+    x = rng.normal(size=(6, 64)).astype(np.float32)
+    expected = native.run({"x": x})["y"].copy()
+    x[2, 40] = bad
+    actual = native.run({"x": x})["y"]
+    assert not np.isfinite(actual[2]).any()
+    others = [0, 1, 3, 4, 5]
+    np.testing.assert_array_equal(actual[others], expected[others])
+
+
+def test_does_not_replace_other_products(tmp_path: Path) -> None:
+    """Cases: inputs that are not rounded; scales that are no float16 numbers."""
+    file = block_product(
+        tmp_path / "1", np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32), 8
+    )
+    for change in ("inputs", "scales"):
+        model = onnx.load(file)
+        (node,) = [node for node in model.graph.node if node.op_type == "MatMulNBits"]
+        if change == "inputs":
+            node.input[0] = "x"
+        else:
+            model.graph.initializer.append(
+                onnx.numpy_helper.from_array(np.full((32, 2), 0.1, np.float32), "other")
+            )
+            node.input[2] = "other"
+        other = tmp_path / f"{change}.onnx"
+        onnx.save(model, other)
+        assert rewrite(other, Kernels.BLOCK_MATMUL) is None
