@@ -41,12 +41,6 @@ def export(
         KvCache, typer.Option(help="Type of a decoder's key/value cache.")
     ] = KvCache.FLOAT,
     version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
-    accept_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-loss", help="Write the bundle even if it loses more than its limits allow."
-        ),
-    ] = False,
     shortlist: Annotated[
         str,
         typer.Option(
@@ -61,6 +55,12 @@ def export(
             help="Make the shortlist from parallel texts: source, tab, target on each line.",
         ),
     ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Write the bundle even if it loses more than its limits allow."
+        ),
+    ] = False,
 ) -> None:
     """Exports a trained checkpoint to an ONNX bundle, checked against PyTorch."""
     out = out.absolute()
@@ -106,7 +106,8 @@ def export(
         f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
         f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
-        f"{_cache_size(read_manifest(path))}{_shortlist(parity)}"
+        f"{_cache_size(read_manifest(path))}"
+        f"{_shortlist(parity)}"
     )
 
 
@@ -145,9 +146,8 @@ def _shortlist(parity: Parity) -> str:
         f", shortlist of {loss.mean_candidates:.0f} tokens: "
         f"{loss.num_identical}/{loss.num_sentences} sentences unchanged"
     )
-    if loss.bleu is None or loss.chrf is None:
-        return text
-    return f"{text}, BLEU {loss.bleu:.1f}, chrF {loss.chrf:.1f}"
+    bleu = "" if loss.bleu is None else f", BLEU {loss.bleu:.1f}"
+    return f"{text}, chrF {loss.chrf:.1f}{bleu}"
 
 
 def _cache_size(manifest: Manifest) -> str:

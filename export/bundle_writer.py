@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -35,7 +34,7 @@ from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
 from export.quantize import NO_SMOOTHING
 from export.recipes import recipe_for
-from export.shortlist_loss import measure_shortlist
+from export.shortlist_loss import add_shortlist
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
 from export.smooth_quant import residual_smoothing_factors, smooth_activations
@@ -44,7 +43,6 @@ from model.bundle import (
     MANIFEST_FILE,
     NAME_PATTERN,
     PARITY_FILE,
-    SHORTLIST_FILE,
     TOKENIZER_FILE,
     Device,
     Dimensions,
@@ -55,8 +53,6 @@ from model.bundle import (
     Manifest,
     Parity,
     Precision,
-    ShortlistOrigin,
-    ShortlistSpec,
 )
 from model.bundle_files import sha256_of, to_json
 
@@ -118,8 +114,7 @@ def write_bundle(
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    origin = None if shortlist is None else shortlist.origin
-    target = _Target(precision, device, kv_cache, accept_loss, origin)
+    target = _Target(precision, device, kv_cache, accept_loss, shortlist)
     with _scratch(root) as directory, _threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
@@ -131,10 +126,7 @@ def write_bundle(
         if shortlist is not None:
             progress("measure the shortlist")
             recipe = recipe_for(precision, device, checkpoint.config.kind)
-            with cpu_runnable(recipe, graphs, directory) as folder:
-                loss = measure_shortlist(checkpoint, shortlist, folder, graphs)
-            parity = msgspec.structs.replace(parity, shortlist=loss)
-            (directory / SHORTLIST_FILE).write_bytes(shortlist.shortlist.to_bytes())
+            parity = add_shortlist(checkpoint, shortlist, recipe, directory, graphs, parity)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
@@ -148,13 +140,13 @@ def write_bundle(
 
 @dataclass(frozen=True)
 class _Target:
-    """What to write: kind of graphs, whether they may exceed limits, and the shortlist's origin."""
+    """The precision, device, cache type and shortlist of the bundle, and any loss accepted."""
 
     precision: Precision
     device: Device
     kv_cache: KvCache
     accept_loss: bool
-    shortlist: ShortlistOrigin | None
+    shortlist: ShortlistSource | None
 
 
 def _write_graphs(
@@ -298,9 +290,7 @@ def _write_records(
         max_input_tokens=checkpoint.max_input_tokens,
         chat_template=checkpoint.chat_template,
         max_length_factor=checkpoint.max_length_factor,
-        shortlist=None
-        if target.shortlist is None
-        else ShortlistSpec(file=SHORTLIST_FILE, origin=target.shortlist),
+        shortlist=None if target.shortlist is None else target.shortlist.spec,
         graphs=graphs,
         files=files,
     )

@@ -6,17 +6,21 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
+from export.apply_recipe import cpu_runnable
 from export.checkpoint import Checkpoint
 from export.decoding import Ids, greedy_tokens, lengths_of, prefill_source
 from export.evaluation_texts import PASSAGES, SENTENCES
+from export.fidelity.figures import chrf
 from export.importers.samples import source_sentences
+from export.recipes import Recipe
 from export.runtime import DecodeSession, Floats, Session
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
-from model.bundle import ShortlistLoss
+from model.bundle import SHORTLIST_FILE, Parity, ShortlistLoss
 from model.shortlist import Shortlist
 
 BATCH = 16
@@ -29,6 +33,21 @@ def evaluation_sentences(language: str | None) -> tuple[str, ...]:
     passages = PASSAGES if language == "en" else ()
     parts = [f"{part}." for text in passages for part in text.rstrip(".").split(". ")]
     return (*source_sentences(language), *SENTENCES[language], *parts)
+
+
+def add_shortlist(
+    checkpoint: Checkpoint,
+    source: ShortlistSource,
+    recipe: Recipe,
+    directory: Path,
+    graphs: Signatures,
+    parity: Parity,
+) -> Parity:
+    """Writes the shortlist into ``directory``. Returns ``parity`` with its loss."""
+    with cpu_runnable(recipe, graphs, directory) as folder:
+        loss = measure_shortlist(checkpoint, source, folder, graphs)
+    (directory / SHORTLIST_FILE).write_bytes(source.shortlist.to_bytes())
+    return msgspec.structs.replace(parity, shortlist=loss)
 
 
 def measure_shortlist(
@@ -47,13 +66,12 @@ def measure_shortlist(
     )
     outputs = [tokenizer.decode_batch(tokens) for tokens in (short, whole)]
     sizes = [len(source.shortlist.candidates(row)) for row in rows]
-    bleu, chrf = _scores(*outputs)
     return ShortlistLoss(
         num_sentences=len(rows),
         num_identical=sum(a == b for a, b in zip(whole, short, strict=True)),
         mean_candidates=float(np.mean(sizes)),
-        bleu=bleu,
-        chrf=chrf,
+        chrf=chrf(*outputs),
+        bleu=_bleu(*outputs),
     )
 
 
@@ -135,10 +153,9 @@ def _mask(
     return mask
 
 
-def _scores(outputs: list[str], references: list[str]) -> tuple[float | None, float | None]:
-    """BLEU and chrF by sacrebleu; None if it is not installed."""
+def _bleu(outputs: list[str], references: list[str]) -> float | None:
+    """BLEU by sacrebleu; None if it is not installed."""
     if importlib.util.find_spec("sacrebleu") is None:
-        return None, None
+        return None
     sacrebleu = importlib.import_module("sacrebleu")
-    bleu = sacrebleu.corpus_bleu(outputs, [references]).score
-    return float(bleu), float(sacrebleu.corpus_chrf(outputs, [references]).score)
+    return float(sacrebleu.corpus_bleu(outputs, [references]).score)

@@ -12,7 +12,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.ibm_model import lexical_probabilities
 from export.readers.shortlist import read_marian_shortlist
-from model.bundle import ShortlistOrigin
+from model.bundle import SHORTLIST_FILE, ShortlistOrigin, ShortlistSpec
 from model.config import Kind
 from model.shortlist import Shortlist
 
@@ -30,6 +30,11 @@ class ShortlistSource:
     shortlist: Shortlist
     origin: ShortlistOrigin
     held_out: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> ShortlistSpec:
+        """The manifest's entry."""
+        return ShortlistSpec(file=SHORTLIST_FILE, origin=self.origin)
 
 
 def choose_shortlist(

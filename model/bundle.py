@@ -28,6 +28,7 @@ from model.graph_spec import (
     TensorSpec,
     TokenId,
 )
+from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
 
 __all__ = [
     "ATTEND",
@@ -182,20 +183,6 @@ class Embedding(Record, frozen=True, kw_only=True):
     default_prompt: str | None = None
 
 
-class ShortlistOrigin(StrEnum):
-    """Where a lexical shortlist comes from: the checkpoint, or parallel texts (IBM model 1)."""
-
-    CHECKPOINT = "checkpoint"
-    IBM1 = "ibm1"
-
-
-class ShortlistSpec(Record, frozen=True, kw_only=True):
-    """The lexical shortlist of an encoder-decoder: :mod:`model.shortlist`."""
-
-    file: str
-    origin: ShortlistOrigin
-
-
 class Manifest(Record, frozen=True, kw_only=True):
     """``bundle.json``: the description of one model. Fields are in the order of the file."""
 
@@ -278,20 +265,6 @@ class Fidelity(Record, frozen=True, kw_only=True):
     exceeded_limits: tuple[str, ...] = ()
 
 
-class ShortlistLoss(Record, frozen=True, kw_only=True):
-    """What the shortlist changes: greedy translations with it, compared with those without it.
-
-    ``bleu`` and ``chrf``: of sacrebleu, 0 to 100, the output without a shortlist being the
-    reference; 100 means no change. None if sacrebleu was not installed.
-    """
-
-    num_sentences: LargeCount
-    num_identical: LargeCount
-    mean_candidates: float
-    bleu: float | None = None
-    chrf: float | None = None
-
-
 class Parity(Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime compared with the eager PyTorch module.
 
@@ -302,8 +275,8 @@ class Parity(Record, frozen=True, kw_only=True):
         perplexity: of the bundle's graphs, if the model generates text.
         fp32_perplexity: of the fp32 graphs.
         float_cache_perplexity: of the bundle's graphs before their cache became int8.
-        fidelity: of the bundle's graphs, if they are not the fp32 graphs.
         shortlist: what the shortlist costs, if there is one.
+        fidelity: of the bundle's graphs, if they are not the fp32 graphs.
     """
 
     max_absolute_error: float
@@ -317,5 +290,5 @@ class Parity(Record, frozen=True, kw_only=True):
     perplexity: float | None = None
     fp32_perplexity: float | None = None
     float_cache_perplexity: float | None = None
-    fidelity: Fidelity | None = None
     shortlist: ShortlistLoss | None = None
+    fidelity: Fidelity | None = None

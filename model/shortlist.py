@@ -12,15 +12,46 @@ and the end of the last; the candidates. All are u32.
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from model.graph_spec import LargeCount, Record
+
 MAGIC = b"TRISL001"
 _HEADER = struct.Struct("<8s3I")
 
 Ids = npt.NDArray[np.int32]
+
+
+class ShortlistOrigin(StrEnum):
+    """Where a lexical shortlist comes from: the checkpoint, or parallel texts (IBM model 1)."""
+
+    CHECKPOINT = "checkpoint"
+    IBM1 = "ibm1"
+
+
+class ShortlistSpec(Record, frozen=True, kw_only=True):
+    """The lexical shortlist of an encoder-decoder: :mod:`model.shortlist`."""
+
+    file: str
+    origin: ShortlistOrigin
+
+
+class ShortlistLoss(Record, frozen=True, kw_only=True):
+    """What the shortlist changes: greedy translations with it, compared with those without it.
+
+    ``chrf`` and ``bleu``: in percent, the output without a shortlist being the reference. BLEU is
+    sacrebleu's; None if that was not installed.
+    """
+
+    num_sentences: LargeCount
+    num_identical: LargeCount
+    mean_candidates: float
+    chrf: float
+    bleu: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
