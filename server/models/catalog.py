@@ -30,6 +30,7 @@ from server.models.registry import (
 )
 from server.models.warm_up import warm_up
 from server.models.workers import admission_limits, make_workers
+from server.printable import quoted
 from server.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
@@ -205,7 +206,7 @@ class Catalog:
         """The version of an existing bundle to load. Reads the folder, so it runs in a thread."""
         for field, value in (("model", name), ("version", version)):
             if not re.fullmatch(NAME_PATTERN, value) and (value or field == "model"):
-                raise InvalidArgumentError(field, f"{value!r} does not match {NAME_PATTERN}")
+                raise InvalidArgumentError(field, f"{quoted(value)} does not match {NAME_PATTERN}")
         versions = [
             found
             for model, found in find_bundles(self._config.bundles)
