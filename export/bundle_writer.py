@@ -91,7 +91,7 @@ def write_bundle(
     """
     name = name or checkpoint.name
     for value in (name, version):
-        if not re.match(NAME_PATTERN, value):
+        if not re.fullmatch(NAME_PATTERN, value):
             raise ExportError(f"{value!r} is not a bundle name: it must match {NAME_PATTERN}")
     path = root / name / version
     if path.exists():

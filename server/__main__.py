@@ -11,6 +11,7 @@ import uvloop
 from server.config import BATCHED_TOKENS, PADDED_TOKENS, SamplingLocation, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
+from server.log_format import log_to_stderr
 from server.runtime.devices import parse_device, parse_devices
 
 log = logging.getLogger("server")
@@ -121,7 +122,7 @@ def main(
     ] = 30.0,
 ) -> None:
     """Serves bundles over gRPC until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     num_cores = len(os.sched_getaffinity(0))
     try:
         devices = parse_devices(device)

@@ -27,7 +27,7 @@ class Code(StrEnum):
 class ServeError(Exception):
     """A failed request. ``str(error)`` is sent to the client: no file paths, no internals.
 
-    The message is made printable and cut to ``MAX_MESSAGE_BYTES``: it may repeat what a client sent.
+    The message may repeat what a client sent, so it is made printable and cut.
     """
 
     code: ClassVar[Code] = Code.INTERNAL
