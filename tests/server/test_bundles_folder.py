@@ -54,8 +54,8 @@ def unreadable(path: Path) -> Iterator[None]:
 
 
 async def test_lists_folders_whose_names_are_not_printable(bundles: Path) -> None:
-    for name in ODD_NAMES:
-        shutil.copytree(bundles / CLASSIFIER, bundles / os.fsdecode(name))
+    for raw_name in ODD_NAMES:
+        shutil.copytree(bundles / CLASSIFIER, bundles / os.fsdecode(raw_name))
     async with (
         serving(bundles) as running,
         AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
