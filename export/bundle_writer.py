@@ -112,10 +112,7 @@ def write_bundle(
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            directory.rename(path)
-        except OSError as error:
-            raise ExportError(f"cannot write {path}: {error.strerror}") from error
+        directory.rename(path)
     return path
 
 
@@ -204,14 +201,22 @@ def _threads(weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _scratch(root: Path) -> Iterator[Path]:
-    """A temporary folder inside ``root``, on the same file system; a rename may keep it."""
-    root.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix=".export-", dir=root))
+    """A temporary folder inside ``root``, on the same file system; a rename may keep it.
+
+    Raises:
+        ExportError: a file could not be written there, for example to a full disk.
+    """
+    directory = None
     try:
+        root.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix=".export-", dir=root))
         directory.chmod(0o755)
         yield directory
+    except OSError as error:
+        raise ExportError(f"cannot write to {root}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _write_records(

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from server.addresses import check_grpc_address, host_and_port
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.errors import StartupError
@@ -59,6 +60,9 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         StartupError: a device or an address cannot be used; or no bundle can be served, and
             neither ``watch_seconds`` nor ``admin`` could load one later.
     """
+    for address in filter(None, (config.listen, config.admin)):
+        check_grpc_address(address)
+    metrics_address = host_and_port(config.metrics)
     frontend = GrpcFrontend(config)
     busy = BusyLanes()
     backends = make_backends(config, busy)
@@ -84,7 +88,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         context = ServiceContext(config, catalog, engine, metrics, threads)
         stack.push_async_callback(frontend.drain)
         await frontend.start(Service(context))
-        metrics_server = metrics.serve(*_host_and_port(config.metrics))
+        metrics_server = metrics.serve(*metrics_address)
         stack.callback(metrics_server.stop)
         if watch is not None:
             task = asyncio.create_task(watch.run())
@@ -163,10 +167,3 @@ async def serve(config: ServerConfig) -> int:
         gc.freeze()
         await stop.wait()
         return 1 if running.engine_failure.done() else 0
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise StartupError(f"address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)

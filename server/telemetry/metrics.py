@@ -8,6 +8,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from server.engine.observer import RunReport, WorkerStats
+from server.errors import StartupError
 
 # Seconds: 0.5 ms to 60 s, about 2.2 times apart.
 SECONDS_BUCKETS = (
@@ -63,8 +64,17 @@ class Metrics:
         self._step_seconds = self._seconds("step", "Whole steps of the engine.")
 
     def serve(self, host: str, port: int) -> "MetricsServer":
-        """Serves ``/metrics`` from a thread."""
-        server, thread = start_http_server(port, host, registry=self.registry)
+        """Serves ``/metrics`` from a thread.
+
+        Raises:
+            StartupError: the address cannot be used.
+        """
+        try:
+            server, thread = start_http_server(port, host, registry=self.registry)
+        except OSError as error:
+            raise StartupError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
+            ) from error
         return MetricsServer(server, thread)
 
     def on_run(self, model: str, report: RunReport) -> None:

@@ -1,6 +1,7 @@
 """Bundles of every architecture pass verification and the parity check."""
 
 import dataclasses
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -168,3 +169,20 @@ def test_verification_detects_a_changed_file(tmp_path: Path) -> None:
     data.write_bytes(data.read_bytes()[:-1] + b"\x01")
     with pytest.raises(BundleError, match="does not have the listed hash"):
         verify_files(directory, read_manifest(directory))
+
+
+def test_an_output_folder_below_a_file_is_an_export_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match=r"cannot write to .*file/bundles: Not a directory"):
+        write_bundle(checkpoint("bert"), tmp_path / "file" / "bundles")
+
+
+def test_a_full_disk_is_an_export_error(tmp_path: Path) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
+    try:
+        with pytest.raises(ExportError, match=r"cannot write to .*: File too large"):
+            write_bundle(checkpoint("bert"), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert list(tmp_path.iterdir()) == []
