@@ -91,7 +91,10 @@ class EmbedStreamCodec:
         """The next request, or the error if it cannot be decoded."""
         message, self._first = self._first, None
         if message is None:
-            message = await anext(self._messages)
+            try:
+                message = await anext(self._messages)
+            except ServeError as error:  # the message is malformed, so its id is unknown
+                return BulkItem(0, error)
         whole = self._completed(message)
         try:
             encoding = decode_encoding(whole)

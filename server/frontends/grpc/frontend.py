@@ -85,7 +85,7 @@ class GrpcFrontend:
     def _listener(
         self, service: Service, address: str, tokens: Path | None, names: tuple[str, ...]
     ) -> tuple[grpc.aio.Server, int]:
-        server = make_server(self._config, tokens)
+        server = make_server(self._config, service, tokens)
         models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(service), server)
         reflection.enable_server_reflection(names, server)
         self._listeners.append(server)
