@@ -1,8 +1,10 @@
 """``grpc.health.v1`` that ends its Watch calls when the server drains."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+import grpc.aio
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 
@@ -38,7 +40,8 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
             draining.cancel()
             await asyncio.gather(watch, draining, return_exceptions=True)
         if self._draining.is_set():
-            await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
+            with suppress(grpc.aio.InternalError, grpc.aio.UsageError):  # the watcher is gone
+                await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
 
     async def List(self, request: Any, context: Context) -> HealthListResponse:
         """The status of every service."""
