@@ -14,7 +14,7 @@ from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
-from export.checkpoint import Checkpoint, check_weights
+from export.checkpoint import Checkpoint, check_vocabulary, check_weights
 from export.errors import BundleExistsError, ExportError
 from export.graphs import export_graphs
 from export.kv_cache import (
@@ -97,6 +97,7 @@ def write_bundle(
     if path.exists():
         raise BundleExistsError(f"{path} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
+    check_vocabulary(checkpoint.config, checkpoint.tokenizer_json)
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())

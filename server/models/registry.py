@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Manifest, Parity
 from model.bundle_files import read_manifest, read_parity, verify_files
 from server.errors import ModelNotFoundError
+from server.printable import quoted
 from server.runtime.contract import Backend, Graph, LoadModel, MakeMemory
 from server.runtime.lazy_graph import LazyGraph
 from server.runtime.ort.external_data import check_external_data
@@ -168,6 +169,7 @@ def load_bundle(
         tokenizer = before.tokenizer
     else:
         tokenizer = Tokenizer(directory / TOKENIZER_FILE)
+    _check_vocabulary(manifest, tokenizer)
     return Model(
         manifest=manifest,
         parity=read_parity(directory),
@@ -201,6 +203,24 @@ def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
         )
         graphs[name] = LazyGraph(load) if name == ATTEND else load()
     return Replica(graphs, backend.memory, backend.load_model)
+
+
+def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:
+    """Raises ``BundleError`` if a token has no embedding: its text would be read as another."""
+    size = manifest.dimensions.vocabulary_size
+    token = tokenizer.token_beyond(size)
+    if token is not None:
+        raise BundleError(
+            f"{manifest.label}: {TOKENIZER_FILE}: the id of token {quoted(token)} is beyond the "
+            f"vocabulary of {size} tokens"
+        )
+    special = manifest.special_tokens
+    ids = (*special.eos, special.bos, special.decoder_start, special.mask, special.forced_first)
+    for id_ in (*ids, *special.suppressed, *manifest.languages.values()):
+        if id_ is not None and not 0 <= id_ < size:
+            raise BundleError(
+                f"{manifest.label}: the special token {id_} is beyond the vocabulary of {size}"
+            )
 
 
 def _tokenizer_hash(manifest: Manifest) -> str:

@@ -8,10 +8,17 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from export.bundle_writer import write_bundle
 from export.checkpoint import check_weights
-from export.errors import BundleExistsError, ExportError, ParityError, WeightsError
+from export.errors import (
+    BundleExistsError,
+    ExportError,
+    ParityError,
+    SourceError,
+    WeightsError,
+)
 from export.parity import compare_fp32
 from model.bundle import ATTEND, BundleError, Precision, StateRole
 from model.bundle_files import read_manifest, read_parity, verify_files
@@ -186,3 +193,12 @@ def test_a_full_disk_is_an_export_error(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rejects_a_tokenizer_with_more_tokens_than_embeddings(tmp_path: Path) -> None:
+    model = checkpoint("bert")
+    tokenizer = Tokenizer.from_str(model.tokenizer_json)
+    tokenizer.add_tokens([f"<{number}>" for number in range(model.config.vocabulary_size)])
+    model = dataclasses.replace(model, tokenizer_json=tokenizer.to_str())
+    with pytest.raises(SourceError, match="tokens of the tokenizer are beyond the vocabulary"):
+        write_bundle(model, tmp_path)

@@ -69,7 +69,8 @@ def embed_stream_response(
 class EmbedStreamCodec:
     """Codec of one EmbedStream call: iterates over its requests, and encodes its responses.
 
-    A message without model, options or length takes them from the messages before it.
+    A message without model, version, options or length takes them from the messages before it. A
+    model without a version means its newest.
 
     Args:
         first: the first message.
@@ -112,6 +113,8 @@ class EmbedStreamCodec:
         last = self._last
         if message.model:
             last.model, last.version = message.model, message.version
+        elif message.version:
+            last.version = message.version
         if message.HasField("options"):
             last.options.CopyFrom(message.options)
         if message.HasField("length"):
