@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint, check_vocabulary, check_weights
-from export.errors import BundleExistsError, ExportError
+from export.errors import BundleExistsError, ExportError, ParityError
 from export.graphs import export_graphs
 from export.kv_cache import (
     CacheRanges,
@@ -108,6 +109,7 @@ def write_bundle(
             progress("offload the weights to disk")
             weights = OffloadedWeights(checkpoint.weights, directory / "weights")
         graphs, parity = _write_graphs(checkpoint, weights, directory, target, progress)
+        _check_finite(parity)
         shutil.rmtree(directory / "weights", ignore_errors=True)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
@@ -182,6 +184,13 @@ def _write_graphs(
     else:
         cosine = reference.cosine
     return graphs, parity_record(reference, cosine, fp32, final, float_cache)
+
+
+def _check_finite(parity: Parity) -> None:
+    """Raises ``ParityError`` if a measurement is NaN or infinite, as of outputs that are all 0."""
+    for name, value in msgspec.structs.asdict(parity).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ParityError(f"{name} is {value}: the model computes nothing that is usable")
 
 
 @contextmanager

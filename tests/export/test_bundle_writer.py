@@ -202,3 +202,12 @@ def test_rejects_a_tokenizer_with_more_tokens_than_embeddings(tmp_path: Path) ->
     model = dataclasses.replace(model, tokenizer_json=tokenizer.to_str())
     with pytest.raises(SourceError, match="tokens of the tokenizer are beyond the vocabulary"):
         write_bundle(model, tmp_path)
+
+
+def test_a_model_without_finite_measurements_is_no_bundle(tmp_path: Path) -> None:
+    """All of its outputs are 0, so no cosine is a number."""
+    model = checkpoint("bert")
+    weights = {name: torch.zeros_like(weight) for name, weight in model.weights.items()}
+    with pytest.raises(ParityError, match="min_cosine is nan"):
+        write_bundle(dataclasses.replace(model, weights=weights), tmp_path)
+    assert list(tmp_path.iterdir()) == []
