@@ -60,7 +60,7 @@ COPY --from=install /opt/triune /opt/triune
 COPY --from=install /opt/sbom.cdx.json /usr/share/doc/triune/
 COPY LICENSE NOTICE /usr/share/doc/triune/
 COPY --from=bundles /bundles /bundles
-ENV PATH=/opt/triune/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/triune/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
 EXPOSE 50051 9464
 # SIGTERM lets calls in flight finish for up to 30 seconds: stop with `docker stop --time 35`.
