@@ -59,6 +59,7 @@ def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles:
             running = wait_until_ready(process)
             with Client(running.target, timeout_seconds=60) as client:
                 assert client.classify(CLASSIFIER, "12").outputs
+                reported = client.get_model(CLASSIFIER).native_kernels
             logged = re.search(r"native kernels: (.*)", "".join(running.log))
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             for name, is_used in kernels_in_use().items():
@@ -68,7 +69,7 @@ def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles:
             process.communicate(timeout=60)
     assert logged is not None
     used = {name for name, is_used in kernels_in_use().items() if is_used}
-    assert set(logged[1].split(", ")) == used
+    assert set(logged[1].split(", ")) == used == set(reported)
     mapped = {Path(line.split()[-1]) for line in maps.splitlines() if LIBRARY.name in line}
     assert [path.is_relative_to(python.parents[1]) for path in mapped] == [True]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Manifest, Parity
+from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Device, Manifest, Parity
 from model.bundle_files import read_manifest, read_parity, verify_files
 from server.errors import ModelNotFoundError
 from server.printable import quoted
 from server.runtime.contract import Backend, Graph, LoadModel, MakeMemory
+from server.runtime.kernels.library import kernels_in_use
 from server.runtime.lazy_graph import LazyGraph
 from server.runtime.ort.external_data import check_external_data
 from server.text.chat import ChatTemplate
@@ -56,6 +57,13 @@ class Model:
         """The mask token as text; empty if the model does not fill masks."""
         mask = self.manifest.special_tokens.mask
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
+
+    @property
+    def native_kernels(self) -> tuple[str, ...]:
+        """The native kernels that may run in this model's graphs; none on a GPU."""
+        if self.manifest.device != Device.CPU:
+            return ()
+        return tuple(name for name, is_used in kernels_in_use().items() if is_used)
 
     @property
     def key(self) -> str:

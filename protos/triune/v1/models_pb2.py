@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/triune/v1/models.proto\x12\ttriune.v1\"\x13\n\x11ListModelsRequest\"6\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.triune.v1.Model\"1\n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"3\n\x10GetModelResponse\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.triune.v1.Model\"\xdd\x01\n\x06Parity\x12\x1a\n\x12max_absolute_error\x18\x01 \x01(\x01\x12\x1e\n\x16greedy_tokens_compared\x18\x02 \x01(\x03\x12\x1b\n\x13greedy_tokens_equal\x18\x03 \x01(\x03\x12\x12\n\nmin_cosine\x18\x04 \x01(\x01\x12\x12\n\nperplexity\x18\x05 \x01(\x01\x12\x17\n\x0f\x66p32_perplexity\x18\x06 \x01(\x01\x12\x19\n\x11\x65valuation_tokens\x18\x07 \x01(\x03\x12\x1e\n\x16\x66loat_cache_perplexity\x18\x08 \x01(\x01\"\xb4\x04\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.triune.v1.ModelState\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\x12\"\n\x04kind\x18\x05 \x01(\x0e\x32\x14.triune.v1.ModelKind\x12\r\n\x05tasks\x18\x06 \x03(\t\x12\x14\n\x0c\x61rchitecture\x18\x07 \x01(\t\x12\x11\n\tprecision\x18\x08 \x01(\t\x12\x0f\n\x07license\x18\t \x01(\t\x12\x12\n\nparameters\x18\n \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x0b \x01(\x05\x12\x13\n\x0bhidden_size\x18\x0c \x01(\x05\x12\x12\n\nmax_length\x18\r \x01(\x05\x12\x17\n\x0fsource_language\x18\x0e \x01(\t\x12\x17\n\x0ftarget_language\x18\x0f \x01(\t\x12\x0e\n\x06labels\x18\x10 \x03(\t\x12\x19\n\x11has_chat_template\x18\x11 \x01(\x08\x12!\n\x06parity\x18\x12 \x01(\x0b\x32\x11.triune.v1.Parity\x12\r\n\x05slots\x18\x13 \x01(\x05\x12\x12\n\nmask_token\x18\x14 \x01(\t\x12+\n\tembedding\x18\x15 \x01(\x0b\x32\x18.triune.v1.EmbeddingInfo\x12\x11\n\tlanguages\x18\x16 \x03(\t\x12\x10\n\x08kv_cache\x18\x17 \x01(\t\x12\x1d\n\x15\x63\x61\x63he_bytes_per_token\x18\x18 \x01(\x03\"\xda\x01\n\rEmbeddingInfo\x12\x0c\n\x04size\x18\x01 \x01(\x05\x12\x15\n\ris_normalized\x18\x02 \x01(\x08\x12\x0f\n\x07pooling\x18\x03 \x01(\t\x12\x13\n\x0btruncations\x18\x04 \x03(\x05\x12\x36\n\x07prompts\x18\x05 \x03(\x0b\x32%.triune.v1.EmbeddingInfo.PromptsEntry\x12\x16\n\x0e\x64\x65\x66\x61ult_prompt\x18\x06 \x01(\t\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*w\n\tModelKind\x12\x1a\n\x16MODEL_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12MODEL_KIND_ENCODER\x10\x01\x12\x16\n\x12MODEL_KIND_DECODER\x10\x02\x12\x1e\n\x1aMODEL_KIND_ENCODER_DECODER\x10\x03*\x8d\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MODEL_STATE_READY\x10\x01\x12\x17\n\x13MODEL_STATE_REFUSED\x10\x02\x12\x17\n\x13MODEL_STATE_LOADING\x10\x03\x12\x19\n\x15MODEL_STATE_UNLOADING\x10\x04\x32\x9e\x01\n\x0cModelService\x12I\n\nListModels\x12\x1c.triune.v1.ListModelsRequest\x1a\x1d.triune.v1.ListModelsResponse\x12\x43\n\x08GetModel\x12\x1a.triune.v1.GetModelRequest\x1a\x1b.triune.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/triune/v1/models.proto\x12\ttriune.v1\"\x13\n\x11ListModelsRequest\"6\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.triune.v1.Model\"1\n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"3\n\x10GetModelResponse\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.triune.v1.Model\"\xdd\x01\n\x06Parity\x12\x1a\n\x12max_absolute_error\x18\x01 \x01(\x01\x12\x1e\n\x16greedy_tokens_compared\x18\x02 \x01(\x03\x12\x1b\n\x13greedy_tokens_equal\x18\x03 \x01(\x03\x12\x12\n\nmin_cosine\x18\x04 \x01(\x01\x12\x12\n\nperplexity\x18\x05 \x01(\x01\x12\x17\n\x0f\x66p32_perplexity\x18\x06 \x01(\x01\x12\x19\n\x11\x65valuation_tokens\x18\x07 \x01(\x03\x12\x1e\n\x16\x66loat_cache_perplexity\x18\x08 \x01(\x01\"\xcc\x04\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.triune.v1.ModelState\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\x12\"\n\x04kind\x18\x05 \x01(\x0e\x32\x14.triune.v1.ModelKind\x12\r\n\x05tasks\x18\x06 \x03(\t\x12\x14\n\x0c\x61rchitecture\x18\x07 \x01(\t\x12\x11\n\tprecision\x18\x08 \x01(\t\x12\x0f\n\x07license\x18\t \x01(\t\x12\x12\n\nparameters\x18\n \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x0b \x01(\x05\x12\x13\n\x0bhidden_size\x18\x0c \x01(\x05\x12\x12\n\nmax_length\x18\r \x01(\x05\x12\x17\n\x0fsource_language\x18\x0e \x01(\t\x12\x17\n\x0ftarget_language\x18\x0f \x01(\t\x12\x0e\n\x06labels\x18\x10 \x03(\t\x12\x19\n\x11has_chat_template\x18\x11 \x01(\x08\x12!\n\x06parity\x18\x12 \x01(\x0b\x32\x11.triune.v1.Parity\x12\r\n\x05slots\x18\x13 \x01(\x05\x12\x12\n\nmask_token\x18\x14 \x01(\t\x12+\n\tembedding\x18\x15 \x01(\x0b\x32\x18.triune.v1.EmbeddingInfo\x12\x11\n\tlanguages\x18\x16 \x03(\t\x12\x10\n\x08kv_cache\x18\x17 \x01(\t\x12\x1d\n\x15\x63\x61\x63he_bytes_per_token\x18\x18 \x01(\x03\x12\x16\n\x0enative_kernels\x18\x1e \x03(\t\"\xda\x01\n\rEmbeddingInfo\x12\x0c\n\x04size\x18\x01 \x01(\x05\x12\x15\n\ris_normalized\x18\x02 \x01(\x08\x12\x0f\n\x07pooling\x18\x03 \x01(\t\x12\x13\n\x0btruncations\x18\x04 \x03(\x05\x12\x36\n\x07prompts\x18\x05 \x03(\x0b\x32%.triune.v1.EmbeddingInfo.PromptsEntry\x12\x16\n\x0e\x64\x65\x66\x61ult_prompt\x18\x06 \x01(\t\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*w\n\tModelKind\x12\x1a\n\x16MODEL_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12MODEL_KIND_ENCODER\x10\x01\x12\x16\n\x12MODEL_KIND_DECODER\x10\x02\x12\x1e\n\x1aMODEL_KIND_ENCODER_DECODER\x10\x03*\x8d\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MODEL_STATE_READY\x10\x01\x12\x17\n\x13MODEL_STATE_REFUSED\x10\x02\x12\x17\n\x13MODEL_STATE_LOADING\x10\x03\x12\x19\n\x15MODEL_STATE_UNLOADING\x10\x04\x32\x9e\x01\n\x0cModelService\x12I\n\nListModels\x12\x1c.triune.v1.ListModelsRequest\x1a\x1d.triune.v1.ListModelsResponse\x12\x43\n\x08GetModel\x12\x1a.triune.v1.GetModelRequest\x1a\x1b.triune.v1.GetModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EMBEDDINGINFO_PROMPTSENTRY']._loaded_options = None
   _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_options = b'8\001'
-  _globals['_MODELKIND']._serialized_start=1237
-  _globals['_MODELKIND']._serialized_end=1356
-  _globals['_MODELSTATE']._serialized_start=1359
-  _globals['_MODELSTATE']._serialized_end=1500
+  _globals['_MODELKIND']._serialized_start=1261
+  _globals['_MODELKIND']._serialized_end=1380
+  _globals['_MODELSTATE']._serialized_start=1383
+  _globals['_MODELSTATE']._serialized_end=1524
   _globals['_LISTMODELSREQUEST']._serialized_start=44
   _globals['_LISTMODELSREQUEST']._serialized_end=63
   _globals['_LISTMODELSRESPONSE']._serialized_start=65
@@ -48,11 +48,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARITY']._serialized_start=226
   _globals['_PARITY']._serialized_end=447
   _globals['_MODEL']._serialized_start=450
-  _globals['_MODEL']._serialized_end=1014
-  _globals['_EMBEDDINGINFO']._serialized_start=1017
-  _globals['_EMBEDDINGINFO']._serialized_end=1235
-  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_start=1189
-  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_end=1235
-  _globals['_MODELSERVICE']._serialized_start=1503
-  _globals['_MODELSERVICE']._serialized_end=1661
+  _globals['_MODEL']._serialized_end=1038
+  _globals['_EMBEDDINGINFO']._serialized_start=1041
+  _globals['_EMBEDDINGINFO']._serialized_end=1259
+  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_start=1213
+  _globals['_EMBEDDINGINFO_PROMPTSENTRY']._serialized_end=1259
+  _globals['_MODELSERVICE']._serialized_start=1527
+  _globals['_MODELSERVICE']._serialized_end=1685
 # @@protoc_insertion_point(module_scope)
