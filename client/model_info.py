@@ -116,3 +116,5 @@ class Model:
     """``float`` or ``int8``, for models that generate text."""
     cache_bytes_per_token: int
     """Bytes of cache per token of a sequence."""
+    native_kernels: tuple[str, ...] = ()
+    """The server's own kernels that run instead of ONNX Runtime's operators."""

@@ -190,6 +190,7 @@ def _model(message: models_pb2.Model) -> types.Model:
         embedding=_embedding_info(message.embedding) if message.HasField("embedding") else None,
         kv_cache=message.kv_cache,
         cache_bytes_per_token=message.cache_bytes_per_token,
+        native_kernels=tuple(message.native_kernels),
     )
 
 

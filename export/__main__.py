@@ -98,7 +98,7 @@ def export(
                 accept_loss=accept_loss,
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
-    except ExportError as error:
+    except (ExportError, OSError) as error:
         console.print(f"{source}: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
     parity = read_parity(path)

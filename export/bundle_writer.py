@@ -3,20 +3,17 @@
 import math
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
-from export.checkpoint import Checkpoint, check_weights
+from export.checkpoint import Checkpoint, check_vocabulary, check_weights
 from export.errors import BundleExistsError, ExportError
-from export.fidelity.limits import checked_fidelity
+from export.fidelity.limits import check_finite, checked_fidelity
 from export.fidelity.measure import measure_fidelity
 from export.fidelity.subject import GraphFolder, Subject
 from export.graph_files import copy_graphs
@@ -34,6 +31,7 @@ from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
 from export.quantize import NO_SMOOTHING
 from export.recipes import recipe_for
+from export.scratch import few_threads, scratch_folder
 from export.shortlist_loss import add_shortlist
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
@@ -105,22 +103,24 @@ def write_bundle(
     """
     name = name or checkpoint.name
     for value in (name, version):
-        if not re.match(NAME_PATTERN, value):
+        if not re.fullmatch(NAME_PATTERN, value):
             raise ExportError(f"{value!r} is not a bundle name: it must match {NAME_PATTERN}")
     path = root / name / version
     if path.exists():
         raise BundleExistsError(f"{path} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
+    check_vocabulary(checkpoint.config, checkpoint.tokenizer_json)
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
     target = _Target(precision, device, kv_cache, accept_loss, shortlist)
-    with _scratch(root) as directory, _threads(checkpoint.weights):
+    with scratch_folder(root) as directory, few_threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
             progress("offload the weights to disk")
             weights = OffloadedWeights(checkpoint.weights, directory / "weights")
         graphs, parity = _write_graphs(checkpoint, weights, directory, target, progress)
+        check_finite(parity)
         for temporary in ("weights", FP32_FOLDER):
             shutil.rmtree(directory / temporary, ignore_errors=True)
         if shortlist is not None:
@@ -131,10 +131,7 @@ def write_bundle(
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            directory.rename(path)
-        except OSError as error:
-            raise ExportError(f"cannot write {path}: {error.strerror}") from error
+        directory.rename(path)
     return path
 
 
@@ -216,34 +213,6 @@ def _write_graphs(
     else:
         cosine, fidelity = reference.cosine, None
     return graphs, parity_record(reference, cosine, fp32, final, float_cache, fidelity)
-
-
-@contextmanager
-def _threads(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Limits PyTorch to one thread for small models.
-
-    Their matrices are small. On cores shared with other work, threads that waited for each
-    other slowed a check down from 8 to 37 seconds.
-    """
-    num_threads = torch.get_num_threads()
-    if num_bytes(weights) < LARGE_BYTES:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
-
-
-@contextmanager
-def _scratch(root: Path) -> Iterator[Path]:
-    """A temporary folder inside ``root``, on the same file system; a rename may keep it."""
-    root.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix=".export-", dir=root))
-    try:
-        directory.chmod(0o755)
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _write_records(

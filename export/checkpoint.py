@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from tokenizers import Tokenizer
 
-from export.errors import WeightsError
+from export.errors import SourceError, WeightsError
 from model.bundle import Embedding, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.shortlist import Shortlist
@@ -66,3 +67,19 @@ def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> N
     ]
     if lines:
         raise WeightsError("\n".join(["the weights do not fit the configuration:", *lines]))
+
+
+def check_vocabulary(config: ModelConfig, tokenizer_json: str) -> None:
+    """Checks that every token has an embedding: the text of others would be read as another.
+
+    Raises:
+        SourceError: names the tokens whose ids are beyond the vocabulary.
+    """
+    vocabulary = Tokenizer.from_str(tokenizer_json).get_vocab()
+    beyond = sorted((id_, t) for t, id_ in vocabulary.items() if id_ >= config.vocabulary_size)
+    if beyond:
+        named = ", ".join(f"{token!r} ({id_})" for id_, token in beyond[:5])
+        raise SourceError(
+            f"{len(beyond)} tokens of the tokenizer are beyond the vocabulary of "
+            f"{config.vocabulary_size} embeddings: {named}"
+        )

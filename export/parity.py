@@ -288,8 +288,8 @@ def _error(actual: Floats, expected: Floats) -> float:
 
 
 def _worst_cosine(actual: Sequence[Floats] | Floats, expected: Sequence[Floats] | Floats) -> float:
-    """The smallest cosine of a row; a row is all tokens or steps of one sequence."""
-    return min(_cosine(*pair) for pair in zip(actual, expected, strict=True))
+    """The smallest cosine of a row, or NaN; a row is all tokens or steps of one sequence."""
+    return float(np.min([_cosine(*pair) for pair in zip(actual, expected, strict=True)]))
 
 
 def _cosine(actual: Floats, expected: Floats) -> float:

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import ml_dtypes  # also registers the dtype name "bfloat16" in numpy
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
+
+# Read when the library is loaded: it would write a device id and events below the home directory.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+import onnxruntime as ort
 
 from model.bundle import Dtype, GraphSpec
 

@@ -1,6 +1,7 @@
 """``python -m server``: the command line."""
 
 import logging
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,23 @@ import uvloop
 from server.config import BATCHED_TOKENS, PADDED_TOKENS, SamplingLocation, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
+from server.log_format import log_to_stderr
 from server.runtime.devices import parse_device, parse_devices
 
 log = logging.getLogger("server")
 
+
+def _finite(value: float | None) -> float | None:
+    """Rejects NaN and infinity, which pass the bounds of an option."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
+
 # More lanes would make the batch of each too small.
 MAX_LANES = 4
+# gRPC takes limits, and times in milliseconds, as signed 32-bit integers.
+_MAX_INT = 2**31 - 1
 
 
 def main(
@@ -33,7 +45,9 @@ def main(
     ] = None,
     watch: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Check for new bundles every N seconds. Default: off."),
+        typer.Option(
+            min=0.1, callback=_finite, help="Check for new bundles every N seconds. Default: off."
+        ),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate chain (PEM); read again when it changes.")
@@ -51,9 +65,17 @@ def main(
     admin_tokens: Annotated[
         Path | None, typer.Option(help="Tokens for the admin address. Default: those of --tokens.")
     ] = None,
-    max_streams: Annotated[int, typer.Option(min=1, help="Concurrent calls per connection.")] = 512,
+    max_streams: Annotated[
+        int, typer.Option(min=1, max=_MAX_INT, help="Concurrent calls per connection.")
+    ] = 512,
     max_connection_age: Annotated[
-        float | None, typer.Option(min=1, help="Close connections after N seconds. Default: never.")
+        float | None,
+        typer.Option(
+            min=1,
+            max=_MAX_INT // 1000,
+            callback=_finite,
+            help="Close connections after N seconds. Default: never.",
+        ),
     ] = None,
     device: Annotated[
         str,
@@ -129,14 +151,24 @@ def main(
     ] = None,
     stall_seconds: Annotated[
         float,
-        typer.Option(min=0.1, help="End a stream that its client does not read for N seconds."),
+        typer.Option(
+            min=0.1,
+            callback=_finite,
+            help="End a stream that its client does not read for N seconds.",
+        ),
     ] = 30.0,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that calls in flight get to finish after SIGTERM.")
+        float,
+        typer.Option(
+            min=0,
+            max=_MAX_INT // 1000,
+            callback=_finite,
+            help="Seconds that calls in flight get to finish after SIGTERM.",
+        ),
     ] = 30.0,
 ) -> None:
     """Serves bundles over gRPC until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     num_cores = len(os.sched_getaffinity(0))
     try:
         devices = parse_devices(device)

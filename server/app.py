@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from server.addresses import check_grpc_address, host_and_port
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.errors import StartupError
@@ -19,6 +20,7 @@ from server.models.registry import Registry
 from server.models.watch import Watch
 from server.models.workers import build_engine
 from server.runtime.contract import Backend
+from server.runtime.kernels.library import LIBRARY, kernels_in_use
 from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from server.service.context import ServiceContext
@@ -59,10 +61,14 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         StartupError: a device or an address cannot be used; or no bundle can be served, and
             neither ``watch_seconds`` nor ``admin`` could load one later.
     """
+    for address in filter(None, (config.listen, config.admin)):
+        check_grpc_address(address)
+    metrics_address = host_and_port(config.metrics)
     frontend = GrpcFrontend(config)
     busy = BusyLanes()
     backends = make_backends(config, busy)
     metrics = Metrics()
+    metrics.on_kernels(report_kernels())
     engine_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def publish_models(registry: Registry) -> None:
@@ -84,7 +90,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         context = ServiceContext(config, catalog, engine, metrics, threads)
         stack.push_async_callback(frontend.drain)
         await frontend.start(Service(context))
-        metrics_server = metrics.serve(*_host_and_port(config.metrics))
+        metrics_server = metrics.serve(*metrics_address)
         stack.callback(metrics_server.stop)
         if watch is not None:
             task = asyncio.create_task(watch.run())
@@ -134,6 +140,19 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     )
 
 
+def report_kernels() -> dict[str, bool]:
+    """Logs which native kernels run on this CPU; returns it by the kernel's name."""
+    in_use = kernels_in_use()
+    names = ", ".join(name for name, is_used in in_use.items() if is_used)
+    if names:
+        log.info("native kernels: %s", names)
+    elif LIBRARY.exists():
+        log.warning("native kernels: none, they need AVX2: ONNX Runtime's own operators run")
+    else:
+        log.warning("native kernels: none, this installation has no %s", LIBRARY.name)
+    return in_use
+
+
 async def serve(config: ServerConfig) -> int:
     """Serves until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the engine died."""
     stop = asyncio.Event()
@@ -163,10 +182,3 @@ async def serve(config: ServerConfig) -> int:
         gc.freeze()
         await stop.wait()
         return 1 if running.engine_failure.done() else 0
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise StartupError(f"address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)

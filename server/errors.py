@@ -6,6 +6,8 @@ Each has a code of ``google.rpc.Code``, which front ends map to the statuses of 
 from enum import StrEnum
 from typing import ClassVar
 
+from server.printable import MAX_FIELD_BYTES, MAX_MESSAGE_BYTES, quoted, shortened
+
 
 class Code(StrEnum):
     """The status of a call: names of ``google.rpc.Code``, and the ``status`` label of metrics."""
@@ -23,9 +25,15 @@ class Code(StrEnum):
 
 
 class ServeError(Exception):
-    """A failed request. ``str(error)`` is sent to the client: no file paths, no internals."""
+    """A failed request. ``str(error)`` is sent to the client: no file paths, no internals.
+
+    The message may repeat what a client sent, so it is made printable and cut.
+    """
 
     code: ClassVar[Code] = Code.INTERNAL
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message, MAX_MESSAGE_BYTES))
 
 
 class InvalidArgumentError(ServeError):
@@ -40,9 +48,9 @@ class InvalidArgumentError(ServeError):
     code = Code.INVALID_ARGUMENT
 
     def __init__(self, field: str, description: str) -> None:
-        super().__init__(f"{field}: {description}")
-        self.field = field
-        self.description = description
+        self.field = shortened(field, MAX_FIELD_BYTES)
+        self.description = shortened(description, MAX_MESSAGE_BYTES)
+        super().__init__(f"{self.field}: {self.description}")
 
 
 class Resource(StrEnum):
@@ -85,14 +93,14 @@ class ModelNotFoundError(ServeError):
 
     def __init__(self, model: str, available: list[str]) -> None:
         names = ", ".join(available) or "none"
-        super().__init__(f"model {model!r} is not served here; served: {names}")
+        super().__init__(f"model {quoted(model)} is not served here; served: {names}")
 
 
 class BundleNotFoundError(ServeError):
     code = Code.NOT_FOUND
 
     def __init__(self, label: str) -> None:
-        super().__init__(f"there is no bundle {label!r}")
+        super().__init__(f"there is no bundle {quoted(label)}")
 
 
 class LoadError(ServeError):

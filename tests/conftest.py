@@ -1,12 +1,16 @@
 """Bundles as fixtures; see :mod:`tests.bundles`."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import bundles
+
+# For the tests that import ONNX Runtime themselves.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # Folders and files whose tests train, export or start whole programs: half of the total time.
 SLOW = (

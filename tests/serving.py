@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,13 +43,17 @@ def wait_until_ready(process: "subprocess.Popen[str]") -> ServerProcess:
 
 @contextmanager
 def server_process(
-    bundles: Path, *options: str, module: str = "server", **environment: str
+    bundles: Path,
+    *options: str,
+    module: str = "server",
+    wrapper: Sequence[str] = (),
+    **environment: str,
 ) -> Iterator[ServerProcess]:
     """Starts ``python -m server`` on free ports, waits until it is ready, terminates it at exit.
 
-    ``module``: another program with the same options.
+    ``module``: another program with the same options. ``wrapper``: a command that runs it.
     """
-    command = [sys.executable, "-m", module, "--bundles", str(bundles)]
+    command = [*wrapper, sys.executable, "-m", module, "--bundles", str(bundles)]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
     variables = {**os.environ, **environment}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:

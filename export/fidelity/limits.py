@@ -1,12 +1,13 @@
 """How much a precision may lose before an export refuses it: docs/decisions/0103-fidelity.md."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from export.errors import FidelityError
-from model.bundle import Fidelity, KvCache, Precision
+from export.errors import FidelityError, ParityError
+from model.bundle import Fidelity, KvCache, Parity, Precision
 
 # Top-1 agreement is judged only where fp32 is this sure of its own answers: without training, the
 # best tokens are nearly tied, and any rounding swaps them.
@@ -69,6 +70,13 @@ LIMITS: dict[Precision, Limits] = {
         relative_error=0.25,
     ),
 }
+
+
+def check_finite(parity: Parity) -> None:
+    """Raises ``ParityError`` if a measurement is NaN or infinite, as of outputs that are all 0."""
+    for name, value in msgspec.structs.asdict(parity).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ParityError(f"{name} is {value}: the model computes nothing that is usable")
 
 
 def limits_of(precision: Precision, kv_cache: KvCache) -> Limits:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+import torch
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
@@ -38,6 +39,7 @@ from model.config import (
 )
 from model.mixers import required
 from model.position_config import PositionConfig, PositionKind
+from model.positions import SINUSOIDS as SINUSOID_FORMULAS
 
 NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
 TOKENS = (
@@ -46,11 +48,12 @@ TOKENS = (
     "model.decoder.embed_tokens.weight",
     OUTPUT_MATRIX,
 )
-# Older versions saved their sinusoids, and the version.
-BUFFERS = tuple(
-    f"model.{side}.{name}"
-    for side in ("encoder", "decoder")
-    for name in ("embed_positions.weight", "embed_positions.weights", "version")
+SIDES = ("encoder", "decoder")
+# Older versions saved the version.
+VERSIONS = tuple(f"model.{side}.version" for side in SIDES)
+# Some save their sinusoids.
+SINUSOIDS = tuple(
+    f"model.{side}.embed_positions.{name}" for side in SIDES for name in ("weight", "weights")
 )
 LOGITS_BIAS = "final_logits_bias"
 UNUSED_POSITIONS = 2  # the first rows of learned tables are for fairseq's padding
@@ -116,21 +119,32 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
     elif variant.logits_bias:  # some versions do not save a bias of zeros
         head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
     table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model, variant.names), *head]
-    used = {name for entry in table for name in entry.sources}
-    ignored = {*TOKENS, *BUFFERS} - used
     checkpoint = seq2seq_checkpoint(
         folder,
         model,
         architecture,
         table,
         variant.tasks,
-        ignored=ignored,
+        ignored=VERSIONS,
+        copies=dict.fromkeys({*TOKENS} - {tokens}, "embedding.tokens.weight"),
+        computed=_computed(model),
         language=variant.language,
     )
     special = checkpoint.special_tokens
     suppressed = tuple(sorted({*special.suppressed, special.pad}))
     special = msgspec.structs.replace(special, suppressed=suppressed)
     return dataclasses.replace(checkpoint, special_tokens=special)
+
+
+def _computed(model: ModelConfig) -> dict[str, Tensor]:
+    """The tables of positions that the model computes, by the names of saved ones."""
+    formula = SINUSOID_FORMULAS.get(model.position.kind)
+    if formula is None:
+        return {}
+    first = model.position.first
+    table = formula(first + model.position.max_positions, model.hidden_size)
+    table[:first] = torch.nan
+    return dict.fromkeys(SINUSOIDS, table)
 
 
 def _config(config: Fields, variant: BartVariant) -> ModelConfig:

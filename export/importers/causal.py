@@ -33,19 +33,20 @@ def causal_checkpoint(
     table: Iterable[Rename],
     *,
     ignored: Collection[str] = (),
+    output: str = OUTPUT_MATRIX,
 ) -> Checkpoint:
     """The language model in ``folder``; ``table`` has all of its weights.
 
     Args:
-        ignored: as for :func:`export.importers.renaming.rename`. A saved copy of a tied output
-            matrix is always ignored.
+        ignored: as for :func:`export.importers.renaming.rename`.
+        output: the output matrix. If it is tied, a saved copy must equal the token table.
 
     Raises:
         SourceError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
-    tied = (OUTPUT_MATRIX,) if model.head.tied else ()
-    weights = rename(table, folder.weights, ignored=[*ignored, *tied])
+    copies = {output: "embedding.tokens.weight"} if model.head.tied else {}
+    weights = rename(table, folder.weights, ignored=ignored, copies=copies)
     check_weights(model, weights)
     eos = folder.generation_config.integers("eos_token_id") or config.integers("eos_token_id")
     return Checkpoint(

@@ -4,7 +4,7 @@ A family's importer builds the :class:`Body` and has a table of heads by class.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -27,8 +27,8 @@ from model.position_config import PositionConfig
 class Body:
     """An encoder without its head.
 
-    In classes with a head, the names of its weights start with the prefix ``base``; ``table`` and
-    ``ignored`` have the names without it.
+    In classes with a head, the names of its weights start with the prefix ``base``; ``table``,
+    ``ignored`` and ``computed`` have the names without it.
     """
 
     base: str
@@ -38,6 +38,7 @@ class Body:
     encoder: StackConfig
     table: tuple[Rename, ...]
     ignored: tuple[str, ...] = ()
+    computed: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def read_head(
@@ -86,6 +87,8 @@ def assemble(
         [*prefixed(body.table, prefix), *head.table],
         _MergedWeights(head.weights, folder.weights),
         ignored=ignored,
+        copies={name: target for name, target in head.copies.items() if name not in used},
+        computed={prefix + name: value for name, value in body.computed.items()},
     )
     check_weights(model, weights)
     return Checkpoint(

@@ -82,9 +82,9 @@ def import_gpt_neox(folder: HuggingFaceFolder) -> Checkpoint:
     if not model.head.tied:
         table += linear("head.output", output, bias=False)
     ignored = [f"gpt_neox.layers.{n}.{name}" for n in range(num_layers) for name in BUFFERS]
-    if model.head.tied:
-        ignored.append(f"{output}.weight")
-    return causal_checkpoint(folder, model, architecture, table, ignored=ignored)
+    return causal_checkpoint(
+        folder, model, architecture, table, ignored=ignored, output=f"{output}.weight"
+    )
 
 
 def _layer_table(rows: Transform, config: Fields) -> list[Rename]:

@@ -39,6 +39,7 @@ class Head:
     Attributes:
         table: its weights.
         ignored: weights that the checkpoint may have but the model does not need.
+        copies: as for :func:`export.importers.renaming.rename`.
         weights: weights from separate files.
     """
 
@@ -46,6 +47,7 @@ class Head:
     tasks: tuple[Task, ...]
     table: tuple[Rename, ...] = ()
     ignored: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None
     embedding: Embedding | None = None
@@ -165,9 +167,14 @@ def masked_language_model(
         table += tuple(linear("head.output", decoder, bias=bias is not None))
     elif bias is not None:
         table += (Rename("head.output.bias", (bias,)),)
-    # A tied output, or a bias with two names, may be saved more than once.
-    copies = [f"{decoder}.weight", f"{decoder}.bias", bias or ""]
-    return Head(config=config, tasks=(Task.FILL_MASK,), table=table, ignored=(*ignored, *copies))
+    copies: dict[str, str] = {}
+    if tied:
+        copies[f"{decoder}.weight"] = "embedding.tokens.weight"
+        copies[f"{decoder}.bias"] = "head.output.bias"
+    elif bias is not None:
+        # transformers saves this bias too, but adds the output's own.
+        ignored = (*ignored, bias)
+    return Head(config=config, tasks=(Task.FILL_MASK,), table=table, ignored=ignored, copies=copies)
 
 
 def read_labels(config: Fields) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from export.errors import WeightsError
 
 Transform = Callable[..., Tensor]
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def same(weight: Tensor) -> Tensor:
@@ -130,25 +133,73 @@ def rename(
     weights: Mapping[str, Tensor],
     *,
     ignored: Collection[str] = (),
+    copies: Mapping[str, str] = NONE,
+    computed: Mapping[str, Tensor] = NONE,
 ) -> dict[str, Tensor]:
     """Every target of ``table``, in fp32, from a checkpoint's weights.
 
     Args:
         ignored: weights that the checkpoint may have but the model does not need.
+        copies: weights that the checkpoint may have besides those of another entry: the entry's
+            target by the copy's name.
+        computed: weights that the checkpoint may have, and what the model computes instead, in
+            fp32. NaN: a value that it does not use.
 
     Raises:
-        WeightsError: lists all missing and all unexpected weights by the checkpoint's names.
+        WeightsError: lists all missing and all unexpected weights by the checkpoint's names, or
+            those of ``copies`` and ``computed`` that differ from what replaces them.
     """
     entries = list(table)
     needed = dict.fromkeys(source for entry in entries for source in entry.sources)
-    used = {*needed, *ignored}
+    sources = {entry.target: entry.sources[0] for entry in entries}
+    originals = {name: sources[target] for name, target in copies.items() if target in sources}
+    used = {*needed, *ignored, *originals, *computed}
     lines = [f"missing: {name}" for name in needed if name not in weights]
     lines += [f"unexpected: {name}" for name in weights if name not in used]
     if lines:
         raise WeightsError(
             "\n".join(["the checkpoint's weights do not match its architecture:", *lines])
         )
+    _check_replaced(weights, originals, computed)
     return {entry.target: _apply(entry, weights) for entry in entries}
+
+
+def _check_replaced(
+    weights: Mapping[str, Tensor], originals: Mapping[str, str], computed: Mapping[str, Tensor]
+) -> None:
+    """Checks that the weights which an import drops equal what replaces them.
+
+    Copies must be equal. Tables of positions may be rounded, and have another number of rows.
+
+    Args:
+        originals: the weight that is used, by the name of its copy.
+        computed: the table that is computed, by the name of the saved one.
+    """
+    lines = []
+    for name, original in originals.items():
+        if name in weights and not _are_equal(weights[name], weights[original]):
+            lines.append(f"{name}, which {original} replaces")
+    for name, table in computed.items():
+        if name in weights and not _is_rounded(weights[name], table):
+            lines.append(f"{name}, which a formula replaces")
+    if lines:
+        raise WeightsError("\n".join(["weights differ from what replaces them:", *lines]))
+
+
+def _are_equal(copy: Tensor, original: Tensor) -> bool:
+    coarser = max(copy.dtype, original.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    return torch.equal(copy.to(coarser), original.to(coarser))
+
+
+def _is_rounded(given: Tensor, table: Tensor) -> bool:
+    """Whether ``given`` is ``table`` within its type's rounding, and that of an angle in fp32."""
+    if given.shape[1:] != table.shape[1:]:
+        return False
+    rows = min(len(given), len(table))
+    tolerance = 1e-3 + torch.finfo(given.dtype).eps
+    expected = table[:rows]
+    actual = torch.where(expected.isnan(), expected, given[:rows].float())
+    return torch.allclose(actual, expected, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def _apply(entry: Rename, weights: Mapping[str, Tensor]) -> Tensor:

@@ -27,6 +27,7 @@ from export.supported import check_supported
 from model.config import LayerConfig, StackConfig
 from model.mixers import required
 from model.position_config import PositionConfig, PositionKind, RotaryConfig
+from model.positions import paper_sinusoids
 
 PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
 SINUSOIDS = "encoder.embed_positions.weight"
@@ -58,7 +59,13 @@ def import_roformer(folder: HuggingFaceFolder) -> Checkpoint:
             *(() if embedding.size is None else PROJECTION),
             *per_layer(_in_halves(num_heads), len(layers)),
         ),
-        ignored=(*UNUSED, SINUSOIDS),
+        ignored=UNUSED,
+        computed={
+            SINUSOIDS: paper_sinusoids(
+                config.positive("max_position_embeddings", 1536),
+                required(layers[0].attention).head_size,
+            )
+        },
     )
     return assemble(folder, body, HEADS, "RoFormerModel")
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
-from export.importers.renaming import Rename, rename
+from export.importers.renaming import NONE, Rename, rename
 from export.importers.samples import ENGLISH_TEXTS, source_sentences
 from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
@@ -31,19 +31,21 @@ def seq2seq_checkpoint(
     tasks: tuple[Task, ...],
     *,
     ignored: Collection[str] = (),
+    copies: Mapping[str, str] = NONE,
+    computed: Mapping[str, Tensor] = NONE,
     language: str | None = None,
 ) -> Checkpoint:
     """The encoder-decoder in ``folder``; ``table`` has all of its weights.
 
     Args:
-        ignored: as for :func:`export.importers.renaming.rename`.
+        ignored, copies, computed: as for :func:`export.importers.renaming.rename`.
         language: a regular expression for a multilingual model's language tokens; its first
             group is the language.
 
     Raises:
         SourceError, WeightsError: see :mod:`export.errors`.
     """
-    weights = rename(table, folder.weights, ignored=ignored)
+    weights = rename(table, folder.weights, ignored=ignored, copies=copies, computed=computed)
     check_weights(model, weights)
     return Checkpoint(
         config=model,

@@ -67,13 +67,15 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
             lambda weight: weight * scale,
         ),
     ]
-    ignored = {*TOKENS, UNUSED} - {tokens}
+    copies = dict.fromkeys({*TOKENS} - {tokens}, "embedding.tokens.weight")
     if tied:
-        ignored.add(OUTPUT_MATRIX)
+        copies[OUTPUT_MATRIX] = "embedding.tokens.weight"
     else:
         table += linear("head.output", OUTPUT_MATRIX.removesuffix(".weight"), bias=False)
     tasks = (Task.GENERATE, Task.TRANSLATE)
-    return seq2seq_checkpoint(folder, model, architecture, table, tasks, ignored=ignored)
+    return seq2seq_checkpoint(
+        folder, model, architecture, table, tasks, ignored=(UNUSED,), copies=copies
+    )
 
 
 def _is_tied(folder: HuggingFaceFolder, tokens: str) -> bool:

@@ -1,5 +1,6 @@
 """Typed access to a checkpoint's configuration: JSON, YAML or GGUF metadata."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
@@ -49,7 +50,7 @@ class Fields(Mapping[str, object]):
         value = self._values.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return self._float(name, value)
-        return self._read(name, float, default)
+        return self._float(name, self._read(name, float, default))
 
     def text(self, name: str, default: str | None = None) -> str:
         return self._read(name, str, default)
@@ -90,10 +91,14 @@ class Fields(Mapping[str, object]):
         return values
 
     def _float(self, name: str, value: float) -> float:
+        """Rejects infinity and NaN, which Python's JSON has."""
         try:
-            return float(value)
+            number = float(value)
         except OverflowError as error:
             raise SourceError(f"{self.origin}: {name} is too large a number") from error
+        if not math.isfinite(number):
+            raise SourceError(f"{self.origin}: {name} is {number}, not a finite number")
+        return number
 
     def _read(self, name: str, kind: type[_T], default: _T | None) -> _T:
         value = self._values.get(name)

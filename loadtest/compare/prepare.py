@@ -15,6 +15,7 @@ from pathlib import Path
 from loadtest.compare.candidates import ROOT
 from loadtest.compare.environments import COMPLETE_FILE, FAILURE_SUFFIX, Environment
 from loadtest.compare.models import BuildStep
+from loadtest.compare.process import NO_TELEMETRY
 
 STEP_SECONDS = 3600
 _REASON_CHARACTERS = 300
@@ -107,7 +108,7 @@ def _run(command: tuple[str, ...], variables: Mapping[str, str]) -> str:
         ran = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, **variables},
+            env={**NO_TELEMETRY, **os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -10,6 +10,8 @@ from pathlib import Path
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.reaper import reaper
 
+# ONNX Runtime would write a device id and events below the home directory.
+NO_TELEMETRY = {"ORT_DISABLE_TELEMETRY": "1"}
 _REASON_CHARACTERS = 300
 
 
@@ -49,7 +51,7 @@ class ProcessGroup:
                     stderr=errors,
                     text=True,
                     cwd=folder,
-                    env={**os.environ, **environment},
+                    env={**NO_TELEMETRY, **os.environ, **environment},
                     start_new_session=True,
                 )
         except OSError as error:

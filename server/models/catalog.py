@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from model.bundle import MANIFEST_FILE, NAME_PATTERN, BundleError
+from model.bundle import NAME_PATTERN, BundleError
 from server.config import ServerConfig
 from server.engine.engine import Engine
 from server.engine.lane import Worker
 from server.engine.observer import Observer
 from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, StartupError
+from server.models.bundles_folder import Key, find_bundles
 from server.models.calls_in_flight import CallsInFlight
 from server.models.heap import trim_heap
 from server.models.registry import (
@@ -30,12 +31,13 @@ from server.models.registry import (
 )
 from server.models.warm_up import warm_up
 from server.models.workers import admission_limits, make_workers
+from server.printable import printable, quoted, shortened
 from server.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]
-"""A bundle's name and version."""
+# Bytes of the reason why a bundle is refused, which may repeat its manifest.
+_MAX_REASON_BYTES = 2048
 
 
 class CatalogObserver(Observer, Protocol):
@@ -82,8 +84,18 @@ class Catalog:
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def load_all(self) -> None:
-        """Loads every bundle in the folder. A damaged bundle is refused; the others are served."""
-        for name, version in find_bundles(self._config.bundles):
+        """Loads every bundle in the folder. A damaged bundle is refused; the others are served.
+
+        Raises:
+            StartupError: the folder cannot be read.
+        """
+        try:
+            found = find_bundles(self._config.bundles)
+        except OSError as error:
+            raise StartupError(f"cannot read {self._config.bundles}: {error.strerror}") from error
+        for path, reason in found.unreadable.items():
+            log.error("cannot read %s: %s", "/".join(path), reason)
+        for name, version in found.keys:
             try:
                 await self.load_found(name, version)
             except LoadError:
@@ -105,18 +117,22 @@ class Catalog:
 
     async def load_found(self, name: str, version: str) -> Model:
         """Loads, as :meth:`load` does, a bundle that :func:`find_bundles` has found."""
+        directory = self._config.bundles / name / version
+        # No bundle with an unprintable name is served: a manifest cannot have that name.
+        name, version = printable(name), printable(version)
         async with self._locks[name, version]:
             before = self.registry.entry(name, version)
             serving = None if before is None else before.model
             if serving is None:
                 await self._set(Entry(name, version, State.LOADING))
-            directory = self._config.bundles / name / version
             try:
                 model, workers = await asyncio.get_running_loop().run_in_executor(
                     self._loading, self._prepare, directory, serving
                 )
             except (BundleError, StartupError) as error:
-                reason = str(error).replace(f"{directory}", f"{name}/{version}")
+                reason = shortened(
+                    str(error).replace(f"{directory}", f"{name}/{version}"), _MAX_REASON_BYTES
+                )
                 log.error("refused a bundle: %s", reason)
                 state = State.REFUSED if serving is None else State.READY
                 await self._set(Entry(name, version, state, serving, reason))
@@ -149,6 +165,7 @@ class Catalog:
 
     async def unload_version(self, name: str, version: str) -> list[str]:
         """Unloads one version if it is served; removes its entry if it was refused."""
+        name, version = printable(name), printable(version)
         async with self._locks[name, version]:
             entry = self.registry.entry(name, version)
             if entry is None or entry.state == State.UNLOADING:
@@ -205,12 +222,12 @@ class Catalog:
         """The version of an existing bundle to load. Reads the folder, so it runs in a thread."""
         for field, value in (("model", name), ("version", version)):
             if not re.fullmatch(NAME_PATTERN, value) and (value or field == "model"):
-                raise InvalidArgumentError(field, f"{value!r} does not match {NAME_PATTERN}")
-        versions = [
-            found
-            for model, found in find_bundles(self._config.bundles)
-            if model == name and version in ("", found)
-        ]
+                raise InvalidArgumentError(field, f"{quoted(value)} does not match {NAME_PATTERN}")
+        try:
+            keys = find_bundles(self._config.bundles).keys
+        except OSError as error:
+            raise LoadError(f"cannot read the bundles folder: {error.strerror}") from error
+        versions = [found for model, found in keys if model == name and version in ("", found)]
         if not versions:
             raise BundleNotFoundError(label_of(name, version))
         return max(versions, key=version_order)
@@ -233,11 +250,3 @@ class Catalog:
             # Exception). The server must survive it.
             log.exception("%s cannot be loaded", label)
             raise BundleError(f"{label}: cannot be loaded: {type(error).__name__}") from error
-
-
-def find_bundles(root: Path) -> list[Key]:
-    """The name and version of every folder below ``root`` with a manifest, sorted."""
-    found = (
-        (path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{MANIFEST_FILE}")
-    )
-    return sorted(found, key=lambda key: (key[0], version_order(key[1])))

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Manifest, Parity
+from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Device, Manifest, Parity
 from model.bundle_files import read_manifest, read_parity, verify_files
 from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
+from server.printable import quoted
 from server.runtime.contract import Backend, Graph, LoadModel, MakeMemory
+from server.runtime.kernels.library import kernels_in_use
 from server.runtime.lazy_graph import LazyGraph
 from server.runtime.ort.external_data import check_external_data
 from server.text.chat import ChatTemplate
@@ -57,6 +59,13 @@ class Model:
         """The mask token as text; empty if the model does not fill masks."""
         mask = self.manifest.special_tokens.mask
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
+
+    @property
+    def native_kernels(self) -> tuple[str, ...]:
+        """The native kernels that may run in this model's graphs; none on a GPU."""
+        if self.manifest.device != Device.CPU:
+            return ()
+        return tuple(name for name, is_used in kernels_in_use().items() if is_used)
 
     @property
     def key(self) -> str:
@@ -170,6 +179,7 @@ def load_bundle(
         tokenizer = before.tokenizer
     else:
         tokenizer = Tokenizer(directory / TOKENIZER_FILE)
+    _check_vocabulary(manifest, tokenizer)
     return Model(
         manifest=manifest,
         parity=read_parity(directory),
@@ -205,6 +215,24 @@ def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
         )
         graphs[name] = LazyGraph(load) if name == ATTEND else load()
     return Replica(graphs, backend.memory, backend.load_model)
+
+
+def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:
+    """Raises ``BundleError`` if a token has no embedding: its text would be read as another."""
+    size = manifest.dimensions.vocabulary_size
+    token = tokenizer.token_beyond(size)
+    if token is not None:
+        raise BundleError(
+            f"{manifest.label}: {TOKENIZER_FILE}: the id of token {quoted(token)} is beyond the "
+            f"vocabulary of {size} tokens"
+        )
+    special = manifest.special_tokens
+    ids = (*special.eos, special.bos, special.decoder_start, special.mask, special.forced_first)
+    for id_ in (*ids, *special.suppressed, *manifest.languages.values()):
+        if id_ is not None and not 0 <= id_ < size:
+            raise BundleError(
+                f"{manifest.label}: the special token {id_} is beyond the vocabulary of {size}"
+            )
 
 
 def _tokenizer_hash(manifest: Manifest) -> str:

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.errors import LoadError
-from server.models.catalog import Catalog, Key, find_bundles
+from server.errors import LoadError, StartupError
+from server.models.bundles_folder import FoundBundles, Key, find_bundles
+from server.models.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -42,28 +44,54 @@ def changes(loaded: Fingerprints, previous: Fingerprints, current: Fingerprints)
     )
 
 
-def poll(root: Path) -> dict[Key, Fingerprint]:
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """The fingerprint of each bundle, and the folders that could not be read."""
+
+    fingerprints: Fingerprints
+    found: FoundBundles
+
+    def after(self, previous: Fingerprints) -> dict[Key, Fingerprint]:
+        """The fingerprints, with the previous ones of bundles that could not be read."""
+        kept = {
+            key: fingerprint
+            for key, fingerprint in previous.items()
+            if self.found.is_unreadable(key)
+        }
+        return {**kept, **self.fingerprints}
+
+
+def poll(root: Path) -> Poll:
     """The fingerprint of each bundle below ``root``, except bundles removed during the poll.
 
     Raises:
-        OSError: there is no folder ``root``. An empty folder is no error.
+        OSError: ``root`` cannot be read. An empty folder is no error.
     """
-    root.stat()
+    found = find_bundles(root)
+    unreadable = dict(found.unreadable)
     fingerprints = {}
-    for key in find_bundles(root):
+    for key in found.keys:
         try:
             fingerprints[key] = _fingerprint(root.joinpath(*key))
         except FileNotFoundError:
             continue
-    return fingerprints
+        except OSError as error:
+            unreadable[key] = error.strerror or str(error)
+    return Poll(fingerprints, FoundBundles(found.keys, unreadable))
 
 
 def _fingerprint(directory: Path) -> Fingerprint:
+    """Raises ``OSError`` if a folder cannot be read."""
     return frozenset(
         (str(path.relative_to(directory)), status.st_ino, status.st_size, status.st_mtime_ns)
-        for path in directory.rglob("*")
+        for folder, folders, files in os.walk(directory, onerror=_raise)
+        for path in (Path(folder, name) for name in (*folders, *files))
         for status in (path.lstat(),)
     )
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 @dataclass(slots=True)
@@ -71,6 +99,10 @@ class Watch:
     """Polls ``root`` every ``seconds`` and updates the catalog.
 
     Create it before the bundles are first loaded, so that it detects changes made during the load.
+    What is served from a folder that cannot be read any more is kept.
+
+    Raises:
+        StartupError: ``root`` cannot be read.
     """
 
     catalog: Catalog
@@ -78,10 +110,16 @@ class Watch:
     seconds: float
     _loaded: dict[Key, Fingerprint] = field(init=False)
     _previous: dict[Key, Fingerprint] = field(init=False)
+    _unreadable: Mapping[tuple[str, ...], str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._loaded = poll(self.root)
-        self._previous = dict(self._loaded)
+        try:
+            first = poll(self.root)
+        except OSError as error:
+            raise StartupError(f"cannot read {self.root}: {error.strerror}") from error
+        self._loaded = dict(first.fingerprints)
+        self._previous = dict(first.fingerprints)
+        self._unreadable = first.found.unreadable
 
     async def run(self) -> None:
         """Polls until it is cancelled."""
@@ -91,10 +129,17 @@ class Watch:
                 await self.follow()
             except OSError as error:
                 log.error("cannot read the bundles folder: %s", error)
+            except Exception:
+                # One failed poll must not end the watch.
+                log.exception("watching the bundles folder failed")
 
     async def follow(self) -> None:
         """Polls once, and loads and unloads what changed."""
-        current = await asyncio.to_thread(poll, self.root)
+        latest = await asyncio.to_thread(poll, self.root)
+        for path, reason in latest.found.unreadable.items() - self._unreadable.items():
+            log.error("cannot read %s: %s", "/".join(path), reason)
+        self._unreadable = latest.found.unreadable
+        current = latest.after(self._previous)
         wanted = changes(self._loaded, self._previous, current)
         self._previous = current
         for key in wanted.unload:

@@ -9,6 +9,7 @@ from model import bundle
 from model.bundle import Task
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.printable import quoted
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -133,7 +134,7 @@ def named_prompt(embedding: bundle.Embedding | None, name: str | None, field: st
         return "" if default is None else prompts[default]
     if name not in prompts:
         known = ", ".join(map(repr, prompts)) or "none"
-        raise InvalidArgumentError(field, f"the model has no prompt {name!r}; it has {known}")
+        raise InvalidArgumentError(field, f"the model has no prompt {quoted(name)}; it has {known}")
     return prompts[name]
 
 

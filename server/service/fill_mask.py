@@ -8,6 +8,7 @@ import numpy as np
 from model.bundle import Task
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.printable import quoted
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -140,7 +141,7 @@ def _target_ids(words: Sequence[str], model: Model) -> tuple[int, ...]:
     for index, (id_, word) in enumerate(zip(ids, words, strict=True)):
         if id_ is None:
             raise InvalidArgumentError(
-                f"targets[{index}]", f"{word!r} is not a single token of the model"
+                f"targets[{index}]", f"{quoted(word)} is not a single token of the model"
             )
     return tuple(dict.fromkeys(id_ for id_ in ids if id_ is not None))
 

@@ -3,6 +3,7 @@
 from model.bundle import Manifest
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.printable import quoted
 
 
 def target_start(model: Model, language: str = "") -> tuple[int, ...]:
@@ -58,5 +59,5 @@ def _token(manifest: Manifest, field: str, language: str, own: str | None) -> in
         return None
     names = ", ".join(manifest.languages) or own or "its one language has no name in the bundle"
     raise InvalidArgumentError(
-        field, f"{language!r} is not a language of {manifest.name!r}: {names}"
+        field, f"{quoted(language)} is not a language of {manifest.name!r}: {names}"
     )

@@ -42,6 +42,7 @@ class ModelInfo:
     embedding: "EmbeddingInfo | None" = None
     kv_cache: str = ""
     cache_bytes_per_token: int = 0
+    native_kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         embedding=_embedding_info(manifest.embedding),
         kv_cache="" if decode is None else manifest.kv_cache,
         cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
+        native_kernels=model.native_kernels,
     )
 
 

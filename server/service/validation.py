@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from model.bundle import Task
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.printable import quoted
 from server.text.chat import ROLES, Message
 
 
@@ -73,7 +74,8 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
     for index, message in enumerate(messages):
         if message.role not in ROLES:
             raise InvalidArgumentError(
-                f"messages[{index}].role", f"{message.role!r} is not one of {', '.join(ROLES)}"
+                f"messages[{index}].role",
+                f"{quoted(message.role)} is not one of {', '.join(ROLES)}",
             )
         if not message.content:
             raise InvalidArgumentError(f"messages[{index}].content", "is empty")

@@ -2,12 +2,13 @@
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from server.engine.observer import RunReport, WorkerStats
+from server.errors import StartupError
 
 # Seconds: 0.5 ms to 60 s, about 2.2 times apart.
 SECONDS_BUCKETS = (
@@ -62,12 +63,32 @@ class Metrics:
                 registry=self.registry,
             ).labels
         )
+        self._kernels = Gauge(
+            "triune_native_kernels",
+            "1: the server's own kernel runs on CPUs; 0: ONNX Runtime's operator.",
+            ["kernel"],
+            registry=self.registry,
+        )
         self._run_seconds = self._seconds("run", "Model runs.", "phase")
         self._step_seconds = self._seconds("step", "Whole steps of the engine.")
 
+    def on_kernels(self, in_use: Mapping[str, bool]) -> None:
+        """Reports which native kernels run, by name. Called once."""
+        for kernel, is_used in in_use.items():
+            self._kernels.labels(kernel).set(is_used)
+
     def serve(self, host: str, port: int) -> "MetricsServer":
-        """Serves ``/metrics`` from a thread."""
-        server, thread = start_http_server(port, host, registry=self.registry)
+        """Serves ``/metrics`` from a thread.
+
+        Raises:
+            StartupError: the address cannot be used.
+        """
+        try:
+            server, thread = start_http_server(port, host, registry=self.registry)
+        except OSError as error:
+            raise StartupError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
+            ) from error
         return MetricsServer(server, thread)
 
     def on_run(self, model: str, report: RunReport) -> None:

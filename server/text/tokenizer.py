@@ -29,6 +29,17 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
+    def token_beyond(self, vocabulary_size: int) -> str | None:
+        """A token whose id is not below ``vocabulary_size``; ``None`` if there is none."""
+        num_tokens = self._tokenizer.get_vocab_size()
+        if vocabulary_size <= 2 * num_tokens:
+            # Unlike get_vocab, this lets other threads run.
+            ids = range(vocabulary_size)
+            if num_tokens == sum(self._tokenizer.id_to_token(id_) is not None for id_ in ids):
+                return None
+        vocabulary = self._tokenizer.get_vocab().items()
+        return next((token for token, id_ in vocabulary if id_ >= vocabulary_size), None)
+
     def encode(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[tuple[int, ...]]:
         """Token ids of each text, with the special tokens that the model expects around it."""
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)

@@ -163,7 +163,7 @@ def _responses(path: str, received: Sequence[bytes]) -> list[Json]:
 
 
 def _canonical(message: Message) -> Json:
-    """JSON without durations and ``reused_tokens``."""
+    """JSON without durations, ``reused_tokens`` and ``native_kernels``."""
     content: Json = MessageToDict(message, preserving_proto_field_name=True)
     _clean(content)
     return content
@@ -174,6 +174,7 @@ def _clean(value: Any) -> None:
         if "timing" in value:
             value["timing"] = "given"
         value.pop("reused_tokens", None)
+        value.pop("native_kernels", None)  # of the processor
         for part in value.values():
             _clean(part)
         if "packed" in value:

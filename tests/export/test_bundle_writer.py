@@ -1,6 +1,7 @@
 """Bundles of every architecture pass verification and the parity check."""
 
 import dataclasses
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -8,11 +9,18 @@ import msgspec
 import onnx
 import pytest
 import torch
+from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from export.bundle_writer import write_bundle
 from export.checkpoint import check_weights
-from export.errors import BundleExistsError, ExportError, ParityError, WeightsError
+from export.errors import (
+    BundleExistsError,
+    ExportError,
+    ParityError,
+    SourceError,
+    WeightsError,
+)
 from export.fidelity.__main__ import app as compare_app
 from export.fidelity.__main__ import compare_bundles
 from export.parity import compare_fp32
@@ -114,7 +122,8 @@ def test_int8_bundle_passes_parity(bundles: dict[str, Path], tmp_path: Path, nam
         has_scores = graph_name == ATTEND and manifest.kind == Kind.ENCODER_DECODER
         num_matmuls = 2 if has_scores else 0
         assert (operators["MatMul"], operators["Gemm"]) == (num_matmuls, 0)
-        assert operators["MatMulInteger"] >= 6
+        in_blocks = manifest.kind == Kind.DECODER
+        assert operators["MatMulNBits" if in_blocks else "MatMulInteger"] >= 6
     # Comparing the finished bundles gives the recorded figures, but for the rounding of fp32.
     recorded, compared = parity.fidelity, compare_bundles(bundles[name], directory)
     assert recorded is not None
@@ -192,3 +201,38 @@ def test_verification_detects_a_changed_file(tmp_path: Path) -> None:
     data.write_bytes(data.read_bytes()[:-1] + b"\x01")
     with pytest.raises(BundleError, match="does not have the listed hash"):
         verify_files(directory, read_manifest(directory))
+
+
+def test_an_output_folder_below_a_file_is_an_export_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match=r"cannot write to .*file/bundles: Not a directory"):
+        write_bundle(checkpoint("bert"), tmp_path / "file" / "bundles")
+
+
+def test_a_full_disk_is_an_export_error(tmp_path: Path) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))
+    try:
+        with pytest.raises(ExportError, match=r"cannot write to .*: File too large"):
+            write_bundle(checkpoint("bert"), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rejects_a_tokenizer_with_more_tokens_than_embeddings(tmp_path: Path) -> None:
+    model = checkpoint("bert")
+    tokenizer = Tokenizer.from_str(model.tokenizer_json)
+    tokenizer.add_tokens([f"<{number}>" for number in range(model.config.vocabulary_size)])
+    model = dataclasses.replace(model, tokenizer_json=tokenizer.to_str())
+    with pytest.raises(SourceError, match="tokens of the tokenizer are beyond the vocabulary"):
+        write_bundle(model, tmp_path)
+
+
+def test_a_model_without_finite_measurements_is_no_bundle(tmp_path: Path) -> None:
+    """All of its outputs are 0, so no cosine is a number."""
+    model = checkpoint("bert")
+    weights = {name: torch.zeros_like(weight) for name, weight in model.weights.items()}
+    with pytest.raises(ParityError, match="min_cosine is nan"):
+        write_bundle(dataclasses.replace(model, weights=weights), tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 """BART and the families that share its weight names against transformers."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,21 +101,47 @@ def test_special_tokens_and_tasks(tmp_path: Path) -> None:
     assert checkpoint.tasks == (Task.GENERATE,)
 
 
-def test_duplicate_tables_of_older_folders_are_ignored(tmp_path: Path) -> None:
-    """Older versions saved per-side token tables and sinusoids instead of the shared table."""
-    model = model_of("Marian (OPUS-MT)")
-    check_eager(model)
+ENCODER_POSITIONS = "model.encoder.embed_positions.weight"
+OLD_POSITIONS = "model.decoder.embed_positions.weights"
+# A table that older versions saved besides what the model uses.
+DROPPED = (
+    ("Marian (OPUS-MT)", "lm_head.weight", lambda model: model.model.shared.weight),
+    (
+        "Marian (OPUS-MT)",
+        ENCODER_POSITIONS,
+        lambda model: model.model.encoder.embed_positions.weight,
+    ),
+    ("PEGASUS", ENCODER_POSITIONS, lambda model: model.model.encoder.embed_positions.weight),
+    ("PEGASUS", "model.decoder.embed_tokens.weight", lambda model: model.model.shared.weight),
+    ("M2M-100, NLLB", OLD_POSITIONS, lambda model: model.model.decoder.embed_positions.weights),
+)
+
+
+@pytest.mark.parametrize(("family", "name", "table"), DROPPED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_dropped_tables_equal_what_replaces_them(
+    family: str, name: str, table: Callable[[Any], torch.Tensor], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = model_of(family)
     save(model, tmp_path)
-    edit_weights(
-        tmp_path,
-        add=(
-            "lm_head.weight",
-            "model.encoder.embed_tokens.weight",
-            "model.decoder.embed_positions.weight",
-        ),
-    )
-    weights = load_checkpoint(str(tmp_path)).weights
-    assert torch.equal(weights["embedding.tokens.weight"], model.model.shared.weight)
+    saved = table(model).detach().clone()
+    edit_weights(tmp_path, values={name: saved.to(dtype)})
+    loaded = load_checkpoint(str(tmp_path)).weights["embedding.tokens.weight"]
+    assert torch.equal(loaded, model.model.shared.weight)
+    saved[5] += 0.1
+    edit_weights(tmp_path, values={name: saved.to(dtype)})
+    with pytest.raises(WeightsError, match=re.escape(f"{name}, which")):
+        load_checkpoint(str(tmp_path))
+    edit_weights(tmp_path, values={name: saved[:, :4].clone()})
+    with pytest.raises(WeightsError, match=re.escape(f"{name}, which")):
+        load_checkpoint(str(tmp_path))
+
+
+def test_sinusoids_of_a_family_with_learned_positions_are_unexpected(tmp_path: Path) -> None:
+    save(model_of("BART"), tmp_path)
+    edit_weights(tmp_path, add=(OLD_POSITIONS,))
+    with pytest.raises(WeightsError, match=f"unexpected: {OLD_POSITIONS}"):
+        load_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize(

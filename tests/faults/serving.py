@@ -35,7 +35,12 @@ def faulty_server(
 
 def metric(server: ServerProcess, name: str, **labels: str) -> float:
     """Sums a metric over all series with these labels."""
-    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
+    return metric_at(server.metrics_url, name, **labels)
+
+
+def metric_at(url: str, name: str, **labels: str) -> float:
+    """Sums a metric over all series with these labels."""
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
     total = 0.0
     for line in text.splitlines():

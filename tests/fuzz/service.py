@@ -2,11 +2,13 @@
 
 import asyncio
 import shutil
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import grpc
 from google.protobuf.message import Message
@@ -48,6 +50,15 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("Tokenize", pb.TokenizeRequest, ("tiny-decoder", "tagger")),
 )
 
+# Clients reject calls with more, unless they are configured otherwise.
+MAX_METADATA_BYTES = 8 << 10
+
+
+def metadata_bytes(details: str, metadata: Any) -> int:
+    """The bytes that an error adds to a response: percent-encoded text, and base64."""
+    values = (value if isinstance(value, bytes) else value.encode() for _, value in metadata)
+    return len(quote(details)) + sum(len(b64encode(value)) for value in values)
+
 
 class RefusedError(Exception):
     """Raised by ``abort``, which ends a call in gRPC."""
@@ -69,9 +80,9 @@ class Context:
         message.SerializeToString()
 
     async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> NoReturn:
-        del metadata
         if code.name in REFUSALS:
-            details.encode()  # status messages must be valid UTF-8
+            assert details.isprintable(), details
+            assert metadata_bytes(details, metadata) <= MAX_METADATA_BYTES, details
             raise RefusedError
         raise AssertionError(f"{code.name}: {details}")  # __context__ holds the original exception
 

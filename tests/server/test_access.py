@@ -1,6 +1,8 @@
 """Access control: tokens, the admin listener, and limits per connection."""
 
 import asyncio
+import shutil
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +10,14 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from client.admin import AdminClient
 from client.aio import AsyncClient
 from client.channel import Security
 from client.errors import TriuneError
-from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
+from protos.triune.v1 import admin_pb2, encoding_pb2, inference_pb2, models_pb2
 from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.frontends.grpc.listeners import check_admin_access
@@ -23,6 +26,7 @@ from tests.faults.record import record
 from tests.server.in_process_server import CLASSIFIER, serving
 
 HEALTH = "grpc.health.v1.Health"
+PUBLIC = {f"/{HEALTH}/Check", f"/{HEALTH}/Watch"}
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 
 
@@ -67,7 +71,9 @@ async def methods(channel: grpc.aio.Channel, token: str) -> list[str]:
     return method_names
 
 
-async def test_all_methods_except_health_require_a_token(bundles: Path, tokens: Path) -> None:
+async def test_all_methods_except_health_checks_require_a_token(
+    bundles: Path, tokens: Path
+) -> None:
     async with serving(bundles, tokens=tokens) as running:
         all_methods: set[str] = set()
         wrongly_accepted: list[str] = []
@@ -84,7 +90,7 @@ async def test_all_methods_except_health_require_a_token(bundles: Path, tokens: 
                         for token in (None, "", "third-token", "first-token2", "alice:first-token")
                     ]
                     unauthenticated = grpc.StatusCode.UNAUTHENTICATED
-                    if method.startswith(f"/{HEALTH}/"):
+                    if method in PUBLIC:
                         assert unauthenticated not in rejections
                     else:
                         wrongly_accepted += [
@@ -104,9 +110,9 @@ async def test_all_methods_except_health_require_a_token(bundles: Path, tokens: 
         assert not wrongly_accepted
         record(
             18,
-            "calls without a token or with a wrong one, to every method except health",
+            "calls without a token or with a wrong one, to every method except health checks",
             "`UNAUTHENTICATED`, reflection and administration included",
-            methods=len([method for method in all_methods if not method.startswith(f"/{HEALTH}/")]),
+            methods=len(all_methods - PUBLIC),
             let_in=len(wrongly_accepted),
         )
 
@@ -227,3 +233,54 @@ async def test_limits_concurrent_streams_per_connection(bundles: Path) -> None:
         assert await second.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         first.cancel()
         assert await streams(b"", timeout=60).read() is not grpc.aio.EOF
+
+
+async def test_malformed_messages_are_invalid_arguments(
+    bundles: Path, tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing that a client sends leaves a traceback in the log."""
+    metadata = [("authorization", "Bearer first-token")]
+    async with serving(bundles, tokens=tokens) as running:
+        for port in (running.port, running.admin_port):
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                for method in await methods(channel, "first-token"):
+                    kind: Any = channel.stream_stream(method)
+                    call = kind(iter([b"\xff"]), metadata=metadata, timeout=60)
+                    assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT, method
+                    assert "is not a valid protobuf message" in await call.details()
+        url = f"http://127.0.0.1:{running.metrics_port}/metrics"
+        response = await asyncio.to_thread(urllib.request.urlopen, url)
+        metrics = response.read().decode()
+    assert 'method="ListModels",model="unknown",status="INVALID_ARGUMENT"} 2.0' in metrics
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+async def test_a_malformed_message_ends_its_stream(head_bundles: Path, tmp_path: Path) -> None:
+    """The results of earlier messages arrive first."""
+    shutil.copytree(head_bundles / "embedder", tmp_path / "embedder")
+    first = encoding_pb2.EmbedStreamRequest(id=7, model="embedder", inputs=["12"])
+    async with (
+        serving(tmp_path) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        kind: Any = channel.stream_stream("/triune.v1.InferenceService/EmbedStream")
+        call = kind(iter([first.SerializeToString(), b"\xff"]), timeout=60)
+        response = encoding_pb2.EmbedStreamResponse.FromString(await call.read())
+        assert (response.id, len(response.outputs)) == (7, 1)
+        assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_lists_health_only_with_a_token(bundles: Path, tokens: Path) -> None:
+    async with (
+        serving(bundles, tokens=tokens) as running,
+        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
+    ):
+        list_health = health_pb2_grpc.HealthStub(channel).List
+        request = health_pb2.HealthListRequest()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await list_health(request)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        metadata = (("authorization", "Bearer first-token"),)
+        statuses = (await list_health(request, metadata=metadata)).statuses
+        inference = "triune.v1.InferenceService"
+        assert {"", inference, f"{inference}/{CLASSIFIER}"} <= statuses.keys()

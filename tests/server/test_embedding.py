@@ -170,6 +170,23 @@ def test_invalid_message_ends_the_stream_with_its_status(client: Client) -> None
     assert caught.value.violations[0].field == "inputs[0]"
 
 
+def test_version_alone_applies_to_the_messages_after_it(server: ServerProcess) -> None:
+    """The first two messages name the version that exists; the third another, without the model."""
+    requests = [
+        pb.EmbedStreamRequest(id=0, model="embedder", inputs=[TEXT]),
+        pb.EmbedStreamRequest(id=1, version="1", inputs=[TEXT]),
+        pb.EmbedStreamRequest(id=2, version="9", inputs=[TEXT]),
+    ]
+    received: list[int] = []
+    with grpc.insecure_channel(server.target) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            received.extend(response.id for response in stub.EmbedStream(iter(requests)))
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    assert "embedder/9" in str(caught.value.details())
+    assert received == [0, 1]
+
+
 def test_metrics_count_calls(server: ServerProcess, client: Client) -> None:
     client.tag("tagger", TEXT)
     list(client.embed_stream("embedder", [TEXT]))

@@ -335,6 +335,7 @@ class Model(_message.Message):
     LANGUAGES_FIELD_NUMBER: _builtins.int
     KV_CACHE_FIELD_NUMBER: _builtins.int
     CACHE_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -376,6 +377,12 @@ class Model(_message.Message):
     def languages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For multilingual models: valid values of source_language and target_language."""
 
+    @_builtins.property
+    def native_kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The server's own kernels that run instead of ONNX Runtime's operators, if the model needs them.
+        Empty: this server has none for its processor.
+        """
+
     def __init__(
         self,
         *,
@@ -403,10 +410,11 @@ class Model(_message.Message):
         languages: _abc.Iterable[_builtins.str] | None = ...,
         kv_cache: _builtins.str = ...,
         cache_bytes_per_token: _builtins.int = ...,
+        native_kernels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

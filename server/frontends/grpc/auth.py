@@ -1,4 +1,4 @@
-"""Bearer token authentication of every call except health checks."""
+"""Bearer token authentication of every call except ``Check`` and ``Watch`` of health."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,7 +12,8 @@ from server.frontends.grpc.identity import token_name
 from server.frontends.grpc.status import message_of, metadata_of, status_of
 from server.service.access_tokens import AccessTokens
 
-_HEALTH = "/grpc.health.v1.Health/"
+# Supervisors have no token. ``List`` needs one: it returns the names of all models.
+_PUBLIC = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
 
 
 class BearerTokenInterceptor(grpc.aio.ServerInterceptor):
@@ -28,7 +29,7 @@ class BearerTokenInterceptor(grpc.aio.ServerInterceptor):
         ],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        if str(handler_call_details.method).startswith(_HEALTH):
+        if str(handler_call_details.method) in _PUBLIC:
             return await continuation(handler_call_details)
         headers = [
             str(value)

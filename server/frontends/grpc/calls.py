@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import grpc.aio
 from google.protobuf.message import Message
 
 from server.errors import ServeError
@@ -41,8 +42,9 @@ async def rpc_scope(
         async with service.track_call(method, model):
             yield
     except ServeError as error:
-        # If the client does not read its stream, the status waits behind earlier messages.
-        with suppress(TimeoutError):
+        # If the client does not read its stream, the status waits behind earlier messages. If it is
+        # gone, nobody gets the status.
+        with suppress(TimeoutError, grpc.aio.InternalError, grpc.aio.UsageError):
             async with asyncio.timeout(_ABORT_SECONDS):
                 await context.abort(
                     status_of(error), message_of(error, request), metadata_of(error, request)

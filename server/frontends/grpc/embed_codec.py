@@ -69,7 +69,8 @@ def embed_stream_response(
 class EmbedStreamCodec:
     """Codec of one EmbedStream call: iterates over its requests, and encodes its responses.
 
-    A message without model, options or length takes them from the messages before it.
+    A message without model, version, options or length takes them from the messages before it. A
+    model without a version means its newest.
 
     Args:
         first: the first message.
@@ -91,7 +92,10 @@ class EmbedStreamCodec:
         """The next request, or the error if it cannot be decoded."""
         message, self._first = self._first, None
         if message is None:
-            message = await anext(self._messages)
+            try:
+                message = await anext(self._messages)
+            except ServeError as error:  # the message is malformed, so its id is unknown
+                return BulkItem(0, error)
         whole = self._completed(message)
         try:
             encoding = decode_encoding(whole)
@@ -109,6 +113,8 @@ class EmbedStreamCodec:
         last = self._last
         if message.model:
             last.model, last.version = message.model, message.version
+        elif message.version:
+            last.version = message.version
         if message.HasField("options"):
             last.options.CopyFrom(message.options)
         if message.HasField("length"):

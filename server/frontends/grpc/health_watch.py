@@ -1,10 +1,12 @@
 """``grpc.health.v1`` that ends its Watch calls when the server drains."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+import grpc.aio
 from grpc_health.v1 import health
-from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 
 from server.frontends.grpc.context import Context
 
@@ -15,7 +17,8 @@ _MAX_SECONDS = 1.0
 class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
     """In a graceful shutdown, each watcher gets NOT_SERVING and its call ends.
 
-    The servicer of grpcio-health-checking leaves these calls open, which delays the shutdown.
+    The servicer of grpcio-health-checking leaves these calls open, which delays the shutdown, and
+    does not implement ``List``.
     """
 
     def __init__(self) -> None:
@@ -37,7 +40,18 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
             draining.cancel()
             await asyncio.gather(watch, draining, return_exceptions=True)
         if self._draining.is_set():
-            await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
+            with suppress(grpc.aio.InternalError, grpc.aio.UsageError):  # the watcher is gone
+                await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
+
+    async def List(self, request: Any, context: Context) -> HealthListResponse:
+        """The status of every service."""
+        del request, context
+        return HealthListResponse(
+            statuses={
+                service: HealthCheckResponse(status=status)
+                for service, status in self._server_status.items()
+            }
+        )
 
     async def enter_graceful_shutdown(self) -> None:
         """Sets everything to NOT_SERVING, tells the watchers, and ends their calls."""

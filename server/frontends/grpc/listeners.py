@@ -4,6 +4,7 @@ import ipaddress
 import logging
 import ssl
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -19,8 +20,15 @@ from server.service.access_tokens import AccessTokens
 log = logging.getLogger(__name__)
 
 
-def make_server(config: ServerConfig, tokens: Path | None) -> grpc.aio.Server:
-    """A server without services. With ``tokens``, every call needs a token from that file."""
+def make_server(
+    config: ServerConfig,
+    tokens: Path | None,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+) -> grpc.aio.Server:
+    """A server without services. With ``tokens``, every call needs a token from that file.
+
+    ``interceptors`` see the calls that have one.
+    """
     options: list[tuple[str, int]] = [
         *CHANNEL_ARGUMENTS,
         ("grpc.max_concurrent_streams", config.max_streams),
@@ -29,7 +37,9 @@ def make_server(config: ServerConfig, tokens: Path | None) -> grpc.aio.Server:
         age, grace = config.max_connection_seconds, config.grace_seconds
         options.append(("grpc.max_connection_age_ms", round(age * 1000)))
         options.append(("grpc.max_connection_age_grace_ms", round(grace * 1000)))
-    checks = [] if tokens is None else [BearerTokenInterceptor(AccessTokens(tokens))]
+    checks = list(interceptors)
+    if tokens is not None:  # first, so that nobody learns anything without a token
+        checks.insert(0, BearerTokenInterceptor(AccessTokens(tokens)))
     return grpc.aio.server(options=options, interceptors=checks)
 
 

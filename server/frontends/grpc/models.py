@@ -82,6 +82,7 @@ def model_message(info: ModelInfo) -> pb.Model:
         embedding=None if info.embedding is None else _embedding_message(info.embedding),
         kv_cache=info.kv_cache,
         cache_bytes_per_token=info.cache_bytes_per_token,
+        native_kernels=info.native_kernels,
     )
 
 

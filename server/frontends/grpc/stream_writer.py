@@ -4,6 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+import grpc.aio
 from google.protobuf.message import Message
 
 from server.errors import RETRY_SECONDS, Limit, OverloadedError
@@ -52,8 +53,13 @@ class StreamWriter:
             ) from None
 
     async def write(self, message: Message) -> None:
+        """Writes a message. Raises ``CancelledError``, as gRPC does, if the client is gone."""
         self._write_started = self._loop.time()
-        await self._context.write(message)
+        try:
+            await self._context.write(message)
+        except (grpc.aio.InternalError, grpc.aio.UsageError) as error:
+            # The write failed before gRPC cancelled this task.
+            raise asyncio.CancelledError("the client is gone") from error
         self._write_started = None
 
     def _check(self) -> None:

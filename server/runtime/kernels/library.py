@@ -62,6 +62,12 @@ def preferred_kernels() -> Kernels:
     return _ask("triune_preferred_kernels")
 
 
+def kernels_in_use() -> dict[str, bool]:
+    """Whether each kernel replaces ONNX Runtime's own operators on this CPU, by its name."""
+    preferred = preferred_kernels()
+    return {str(kernel.name).lower(): kernel in preferred for kernel in Kernels}
+
+
 def use_registers(bits: int) -> bool:
     """Sets the register width for all later packing and runs.
 

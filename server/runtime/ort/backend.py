@@ -2,12 +2,16 @@
 
 import itertools
 import logging
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+
+# Read when the library is loaded: it would write a device id and events below the home directory.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 
 from model.bundle import BundleError

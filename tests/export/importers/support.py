@@ -1,7 +1,9 @@
 """Small checkpoints on disk, and the eager module's outputs for imported ones."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,11 +37,20 @@ def edit_json(path: Path, **values: object) -> None:
     path.write_text(json.dumps({name: x for name, x in content.items() if x is not None}))
 
 
-def edit_weights(folder: Path, *, remove: tuple[str, ...] = (), add: tuple[str, ...] = ()) -> None:
-    """Removes weights from a folder's ``model.safetensors`` and adds others."""
+def edit_weights(
+    folder: Path,
+    *,
+    remove: tuple[str, ...] = (),
+    add: tuple[str, ...] = (),
+    values: Mapping[str, Tensor] = MappingProxyType({}),
+) -> None:
+    """Removes weights from a folder's ``model.safetensors`` and adds others.
+
+    Those of ``add`` are two zeros.
+    """
     path = folder / "model.safetensors"
     weights = {name: x for name, x in load_file(path).items() if name not in remove}
-    save_file({**weights, **{name: torch.zeros(2) for name in add}}, path)
+    save_file({**weights, **{name: torch.zeros(2) for name in add}, **values}, path)
 
 
 def eager(checkpoint: Checkpoint) -> Transformer:

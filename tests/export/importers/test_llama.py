@@ -65,6 +65,28 @@ def test_logits_match_transformers(tmp_path: Path, changes: dict[str, Any]) -> N
     assert_equal_logits(model, save(model, tmp_path))
 
 
+def test_a_copy_of_a_tied_output_must_equal_the_token_table(tmp_path: Path) -> None:
+    model = llama(tie_word_embeddings=True)
+    save(model, tmp_path)
+    table = model.model.embed_tokens.weight.detach().clone()
+    edit_weights(tmp_path, values={"lm_head.weight": table})
+    assert_equal_logits(model, tmp_path)
+    table[3, 5] += 1e-4
+    edit_weights(tmp_path, values={"lm_head.weight": table})
+    with pytest.raises(WeightsError, match=r"lm_head\.weight, which model\.embed_tokens\.weight"):
+        load_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("field", ["rms_norm_eps", "rope_theta"])
+def test_numbers_of_the_configuration_are_finite(tmp_path: Path, field: str, value: float) -> None:
+    """Python's JSON has NaN and Infinity."""
+    save(llama(), tmp_path)
+    edit_json(tmp_path / "config.json", **{"rope_parameters": None, field: value})
+    with pytest.raises(SourceError, match=f"{field} is {value}, not a finite number"):
+        load_checkpoint(str(tmp_path))
+
+
 def test_rope_theta_of_older_configurations_is_read(tmp_path: Path) -> None:
     model = llama(rope_parameters={"rope_type": "default", "rope_theta": 1e5})
     save(model, tmp_path)

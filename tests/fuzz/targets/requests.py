@@ -26,18 +26,25 @@ def run(data: bytes) -> None:
 
 
 def seeds() -> Iterator[bytes]:
-    for index, (_, kind, models) in enumerate(CALLS):
+    for index, (_, _, models) in enumerate(CALLS):
         for model in models:
-            request: Any = kind(model=model)
-            fields = kind.DESCRIPTOR.fields_by_name
-            if method_inputs := fields.get("inputs"):
-                if method_inputs.message_type is None:
-                    request.inputs.extend(["12, a [MASK]", "3 March 2021"])
-                else:
-                    request.inputs.add(context="1", target="2,")
-            if "questions" in fields:
-                request.questions.add(question="who", context="angela merkel met barack obama")
-            if "documents" in fields:
-                request.query = "paris"
-                request.documents.extend(["a city", "a name"])
-            yield bytes([index]) + request.SerializeToString()
+            yield bytes([index]) + valid(index, model)
+
+
+def valid(call: int, model: str = "") -> bytes:
+    """A serialized request of ``CALLS[call]`` with inputs and without options."""
+    kind = CALLS[call][1]
+    request: Any = kind(model=model)
+    fields = kind.DESCRIPTOR.fields_by_name
+    if method_inputs := fields.get("inputs"):
+        if method_inputs.message_type is None:
+            request.inputs.extend(["12, a [MASK]", "3 March 2021"])
+        else:
+            request.inputs.add(context="1", target="2,")
+    if "questions" in fields:
+        request.questions.add(question="who", context="angela merkel met barack obama")
+    if "documents" in fields:
+        request.query = "paris"
+        request.documents.extend(["a city", "a name"])
+    serialized: bytes = request.SerializeToString()
+    return serialized

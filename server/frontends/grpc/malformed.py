@@ -1,0 +1,99 @@
+"""Rejects messages that are not valid protobuf, which gRPC reports as UNKNOWN with a traceback."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+
+from server.errors import InvalidArgumentError
+from server.frontends.grpc.calls import rpc_scope
+from server.frontends.grpc.context import Context
+from server.service.service import Service
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_MALFORMED = object()
+
+
+class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):
+    """Ends calls whose request is malformed with ``INVALID_ARGUMENT``, and counts them."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._checked: dict[str, tuple[Handler, Handler]] = {}  # original and checked, by method
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler | None":
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = str(handler_call_details.method)
+        original, checked = self._checked.get(method, (None, None))
+        if original is not handler:
+            checked = _checked(handler, self._service, method.rpartition("/")[2])
+            self._checked[method] = handler, checked
+        return checked
+
+
+def _checked(handler: Any, service: Service, method: str) -> Handler:
+    """``handler``, with a check of each request before it reaches the servicer."""
+    behavior = (
+        handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    )
+    check = _check_stream if handler.request_streaming else _check_message
+
+    async def abort(error: InvalidArgumentError, context: Context) -> None:
+        async with rpc_scope(service, method, Empty(), context):
+            raise error
+
+    async def call(request: Any, context: Context) -> Any:
+        try:
+            return await behavior(check(request), context)
+        except InvalidArgumentError as error:
+            return await abort(error, context)
+
+    async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
+        try:
+            async for response in behavior(check(request), context):
+                yield response
+        except InvalidArgumentError as error:
+            await abort(error, context)
+
+    kinds = (
+        (grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler),
+        (grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler),
+    )
+    make: Any = kinds[handler.request_streaming][handler.response_streaming]
+    checked: Handler = make(
+        generate if inspect.isasyncgenfunction(behavior) else call,
+        request_deserializer=_decoder(handler.request_deserializer),
+        response_serializer=handler.response_serializer,
+    )
+    return checked
+
+
+def _decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def decode_or_mark(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except DecodeError:
+            return _MALFORMED
+
+    return decode_or_mark
+
+
+def _check_message(message: Any) -> Any:
+    if message is _MALFORMED:
+        raise InvalidArgumentError("request", "is not a valid protobuf message of this method")
+    return message
+
+
+async def _check_stream(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        yield _check_message(message)

@@ -1,0 +1,91 @@
+"""The wheel contains the native kernels, and an installed server runs them."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from client.sync import Client
+from server.runtime.kernels.library import LIBRARY, kernels_in_use
+from tests.faults.serving import metric
+from tests.serving import wait_until_ready
+
+ROOT = Path(__file__).parents[1]
+CLASSIFIER = "tiny-classifier"
+needs_kernels = pytest.mark.skipif(
+    not any(kernels_in_use().values()), reason="this CPU has no registers for the kernels"
+)
+BUILD_SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel of the source distribution, and this one's dependencies."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-c", BUILD_SDIST, str(folder)], check=True, cwd=ROOT)
+    (source,) = folder.glob("triune-*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    subprocess.run([*pip, *build], check=True, cwd=folder)
+    (wheel,) = folder.glob("triune-*.whl")
+    assert wheel.name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
+    environment = folder / "environment"
+    venv.create(environment)
+    python = environment / "bin" / "python"
+    install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, *install], check=True, cwd=folder)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    # The files .pth of a folder that is named in a file .pth are not read, so the project itself,
+    # which is installed there for development, cannot be imported.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+@needs_kernels
+@pytest.mark.slow
+def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles: Path) -> None:
+    command = [str(python), "-P", "-m", "server", "--bundles", str(tiny_bundles)]
+    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=python.parent, env=environment
+    ) as process:
+        try:
+            running = wait_until_ready(process)
+            with Client(running.target, timeout_seconds=60) as client:
+                assert client.classify(CLASSIFIER, "12").outputs
+                reported = client.get_model(CLASSIFIER).native_kernels
+            logged = re.search(r"native kernels: (.*)", "".join(running.log))
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            for name, is_used in kernels_in_use().items():
+                assert metric(running, "triune_native_kernels", kernel=name) == is_used
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+    assert logged is not None
+    used = {name for name, is_used in kernels_in_use().items() if is_used}
+    assert set(logged[1].split(", ")) == used == set(reported)
+    mapped = {Path(line.split()[-1]) for line in maps.splitlines() if LIBRARY.name in line}
+    assert [path.is_relative_to(python.parents[1]) for path in mapped] == [True]
+
+
+def test_a_server_without_the_library_warns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from server import app  # noqa: PLC0415
+    from server.runtime.kernels import library  # noqa: PLC0415
+
+    for module in (app, library):
+        monkeypatch.setattr(module, "LIBRARY", tmp_path / LIBRARY.name)
+    library.preferred_kernels.cache_clear()
+    try:
+        assert set(app.report_kernels().values()) == {False}
+    finally:
+        library.preferred_kernels.cache_clear()
+    assert "native kernels: none, this installation has no libtriune_kernels.so" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
