@@ -18,6 +18,7 @@ from server.config import ServerConfig
 from server.frontends.grpc.health import INFERENCE, MODELS, Health
 from server.frontends.grpc.inference import InferenceServicer
 from server.frontends.grpc.listeners import check_admin_access, make_server, open_port
+from server.frontends.grpc.malformed import MalformedMessageInterceptor
 from server.frontends.grpc.models import AdminServicer, ModelServicer
 from server.service.service import Service
 
@@ -85,7 +86,7 @@ class GrpcFrontend:
     def _listener(
         self, service: Service, address: str, tokens: Path | None, names: tuple[str, ...]
     ) -> tuple[grpc.aio.Server, int]:
-        server = make_server(self._config, service, tokens)
+        server = make_server(self._config, tokens, MalformedMessageInterceptor(service))
         models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(service), server)
         reflection.enable_server_reflection(names, server)
         self._listeners.append(server)

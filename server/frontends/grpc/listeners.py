@@ -13,16 +13,20 @@ from server.config import ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.file_changes import FileChanges
 from server.frontends.grpc.auth import BearerTokenInterceptor
-from server.frontends.grpc.malformed import MalformedMessageInterceptor
 from server.frontends.grpc.transport import CHANNEL_ARGUMENTS
 from server.service.access_tokens import AccessTokens
-from server.service.service import Service
 
 log = logging.getLogger(__name__)
 
 
-def make_server(config: ServerConfig, service: Service, tokens: Path | None) -> grpc.aio.Server:
-    """A server without services. With ``tokens``, every call needs a token from that file."""
+def make_server(
+    config: ServerConfig, tokens: Path | None, *interceptors: grpc.aio.ServerInterceptor
+) -> grpc.aio.Server:
+    """A server without services.
+
+    With ``tokens``, every call needs a token from that file, which is checked before the
+    ``interceptors`` run.
+    """
     options: list[tuple[str, int]] = [
         *CHANNEL_ARGUMENTS,
         ("grpc.max_concurrent_streams", config.max_streams),
@@ -31,10 +35,8 @@ def make_server(config: ServerConfig, service: Service, tokens: Path | None) -> 
         age, grace = config.max_connection_seconds, config.grace_seconds
         options.append(("grpc.max_connection_age_ms", round(age * 1000)))
         options.append(("grpc.max_connection_age_grace_ms", round(grace * 1000)))
-    checks: list[grpc.aio.ServerInterceptor] = [MalformedMessageInterceptor(service)]
-    if tokens is not None:  # first, so that nobody learns anything without a token
-        checks.insert(0, BearerTokenInterceptor(AccessTokens(tokens)))
-    return grpc.aio.server(options=options, interceptors=checks)
+    checks = [] if tokens is None else [BearerTokenInterceptor(AccessTokens(tokens))]
+    return grpc.aio.server(options=options, interceptors=[*checks, *interceptors])
 
 
 def open_port(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> int:
