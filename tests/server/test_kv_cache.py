@@ -40,7 +40,7 @@ def test_reports_fidelity_to_fp32(client: Client) -> None:
     found = int8_model.fidelity
     assert found is not None
     assert (found.num_texts, found.num_tokens > 0) == (8, True)
-    assert 0.9 < (found.top1_agreement or 0) <= 1
+    assert 0.8 < (found.top1_agreement or 0) <= 1  # of 39 tokens
     assert 0 < (found.rms_logprob_difference or 0) < 0.4
     assert (found.chrf, found.mean_cosine, found.exceeded_limits) == (None, None, ())
     assert dates is not None
