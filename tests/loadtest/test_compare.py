@@ -3,11 +3,8 @@
 import dataclasses
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,43 +52,6 @@ def _toy(name: str, paths: Paths, **more) -> Candidate:
 
 def _runners(paths: Paths, *candidates: Candidate) -> list[EngineRunner]:
     return [EngineRunner(each, Task.GENERATE, "fp32", paths, threads=2) for each in candidates]
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    command = [sys.executable, "-m", "tests.loadtest.toy_peer"]
-    process = Worker(command, {}, tmp_path / "log", ROOT)
-    yield process
-    process.close()
-    assert not process.is_alive
-
-
-def test_a_worker_is_stopped_between_calls(worker: Worker) -> None:
-    assert worker.call({"op": "load", "model": "fast"}, 30) == {"version": "1.2"}
-    stopped = os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
-    assert stopped is not None
-    assert stopped.si_status == signal.SIGSTOP
-    answer = worker.call(WORKLOAD.message(0), 30)
-    assert measurements.rate(WORKLOAD, answer) == pytest.approx(2 / 0.25)
-
-
-def test_a_worker_survives_an_error(worker: Worker) -> None:
-    with pytest.raises(WorkerError, match="RuntimeError: this model is not for me"):
-        worker.call({"op": "load", "model": "refuses"}, 30)
-    assert worker.call({"op": "load", "model": "slow"}, 30) == {"version": "1.2"}
-
-
-def test_a_worker_that_ends_reports_its_last_line(worker: Worker) -> None:
-    worker.call({"op": "load", "model": "dies"}, 30)
-    with pytest.raises(WorkerError, match="ended with status 3: out of luck"):
-        worker.call(WORKLOAD.message(0), 30)
-
-
-def test_a_worker_that_does_not_reply_is_killed(worker: Worker) -> None:
-    worker.call({"op": "load", "model": "hangs"}, 30)
-    with pytest.raises(WorkerError, match=r"no reply within 0\.1 s"):
-        worker.call(WORKLOAD.message(0), 0.1)
-    assert not worker.is_alive
 
 
 def test_a_candidate_that_fails_has_a_reason_and_the_others_continue(paths: Paths) -> None:

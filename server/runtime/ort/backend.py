@@ -101,7 +101,12 @@ class OrtBackend:
             # ONNX Runtime raises types of its own, which share no base class but Exception.
             raise BundleError(f"{label}: {error}") from error
         self._check_provider(session)
-        misplaced = devices.misplaced_operators(self._device, _node_placements(session))
+        placements = [
+            NodePlacement(part.ep_name, node.op_type)
+            for part in session.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+        ]
+        misplaced = devices.misplaced_operators(self._device, placements)
         if misplaced:
             raise BundleError(
                 f"{label}: {path.name}: {', '.join(misplaced)} would run on the CPU, not on "
@@ -178,15 +183,11 @@ class OrtBackend:
         """A session, and whether it can record runs."""
 
         def load(*, records: bool) -> onnxruntime.InferenceSession:
+            settings = devices.provider_options(self._device, records=records)
             return onnxruntime.InferenceSession(
                 model,
                 options,
-                providers=[
-                    (
-                        self._device.provider,
-                        devices.provider_options(self._device, records=records),
-                    )
-                ],
+                providers=[(self._device.provider, settings)],
                 disabled_optimizers=list(disabled_optimizers),
             )
 
@@ -298,12 +299,3 @@ def _use_kernels(
         for array in graph.packed.values()
     ]
     options.add_external_initializers(list(graph.packed), values)
-
-
-def _node_placements(session: onnxruntime.InferenceSession) -> list[NodePlacement]:
-    """The provider of each node of a session."""
-    return [
-        NodePlacement(part.ep_name, node.op_type)
-        for part in session.get_provider_graph_assignment_info()
-        for node in part.get_nodes()
-    ]
