@@ -184,11 +184,9 @@ class OrtBackend:
 
         def load(*, records: bool) -> onnxruntime.InferenceSession:
             settings = devices.provider_options(self._device, records=records)
+            providers = [(self._device.provider, settings)]
             return onnxruntime.InferenceSession(
-                model,
-                options,
-                providers=[(self._device.provider, settings)],
-                disabled_optimizers=list(disabled_optimizers),
+                model, options, providers=providers, disabled_optimizers=list(disabled_optimizers)
             )
 
         if not records:
