@@ -4,8 +4,10 @@ from starlette.routing import BaseRoute
 
 from server.frontends.http.endpoint import Api, Context
 from server.frontends.http.openai import embeddings
+from server.frontends.http.openai import responses as response
 from server.frontends.http.openai.chat import ChatBody, chat_completions
 from server.frontends.http.openai.completions import CompletionBody, completions
+from server.frontends.http.openai.decisions import DecisionsBody, decisions
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.models import get_model, list_models
 from server.frontends.http.openai.options import NAMES
@@ -23,6 +25,8 @@ def routes(context: Context) -> list[BaseRoute]:
             embeddings.embeddings,
             names=embeddings.NAMES,
         ),
+        api.post("/v1/responses", response.ResponseBody, response.responses, names=response.NAMES),
+        api.post("/v1/decisions", DecisionsBody, decisions, names={"inputs": "questions"}),
         api.get("/v1/models", list_models),
         api.get("/v1/models/{model}", get_model),
     ]
