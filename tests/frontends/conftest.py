@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.conftest import bundles as bundles  # noqa: PLC0414
+from tests.server.conftest import tokens as tokens  # noqa: PLC0414
 from tests.serving import ServerProcess, server_process
 
 DECODER, EMBEDDER, RERANKER, CLASSIFIER = "tiny-decoder", "embedder", "judge", "sorter"

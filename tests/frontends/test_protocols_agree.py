@@ -27,7 +27,7 @@ STATUSES = {
 }
 
 
-class Failed(Exception):
+class FailedCallError(Exception):
     """A failed call, with the status as an HTTP status."""
 
     def __init__(self, status: int) -> None:
@@ -56,15 +56,15 @@ class Grpc:
         try:
             result = self._client.generate(model, prompts, **options)
         except TriuneError as error:
-            raise Failed(STATUSES[error.code]) from error
+            raise FailedCallError(STATUSES[error.code]) from error
         return [output.text for output in result.outputs]
 
     def embed(self, model: str, texts: Sequence[str]) -> list[list[float]]:
         try:
             outputs = self._client.embed(model, texts).outputs
         except TriuneError as error:
-            raise Failed(STATUSES[error.code]) from error
-        return [output.vector.tolist() for output in outputs]
+            raise FailedCallError(STATUSES[error.code]) from error
+        return [list(output.values) for output in outputs]
 
     def rerank(self, model: str, query: str, documents: Sequence[str]) -> list[float]:
         outputs = self._client.rerank(model, query, documents).outputs
@@ -83,7 +83,7 @@ class Http:
     def _post(self, path: str, **body: Any) -> Any:
         answer = self._client.post(path, json=body)
         if answer.status_code != 200:
-            raise Failed(answer.status_code)
+            raise FailedCallError(answer.status_code)
         return answer.json()
 
     def generate(self, model: str, prompts: Sequence[str], **options: Any) -> list[str]:
@@ -158,8 +158,8 @@ def test_vectors_and_scores_are_equal(reference: Grpc, door: Door) -> None:
 def test_errors_are_of_the_same_class(
     reference: Grpc, door: Door, model: str, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(Failed) as expected:
+    with pytest.raises(FailedCallError) as expected:
         reference.generate(model, PROMPTS, **options)
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(FailedCallError) as caught:
         door.generate(model, PROMPTS, **options)
     assert caught.value.status == expected.value.status
