@@ -83,7 +83,7 @@ def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
         try:
             return decoder.decode(data)
         except msgspec.ValidationError as error:
-            raise _named(str(error)) from None
+            raise named_error(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidArgumentError("body", f"is not JSON: {error}") from None
         except RecursionError:
@@ -92,7 +92,8 @@ def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
     return decode
 
 
-def _named(message: str) -> InvalidArgumentError:
+def named_error(message: str) -> InvalidArgumentError:
+    """msgspec's message as an error that names the field."""
     found = _MESSAGE.fullmatch(message)
     what, path = (message, "") if found is None else (found["what"], found["path"] or "")
     field = _NAMED.fullmatch(what)
