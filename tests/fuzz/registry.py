@@ -15,6 +15,7 @@ TARGETS = (
     "long_texts",
     "text",
     "stops",
+    "markup",
     "chat",
     "grammar",
     "manifest",
