@@ -66,6 +66,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     for address in filter(None, (config.listen, config.admin)):
         check_grpc_address(address)
     metrics_address = host_and_port(config.metrics)
+    if config.http is not None:
+        host_and_port(config.http)
     metrics = Metrics()
     frontend = GrpcFrontend(config)
     http = HttpFrontend(config, metrics)
