@@ -1,0 +1,182 @@
+"""The tensors of each task: their names, types and shapes, and which inputs mean which task."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from model.bundle import Manifest
+from model.bundle import Task as ModelTask
+from server.errors import InvalidArgumentError
+from server.frontends.oip.tensors import BOOL, BYTES
+from server.printable import quoted
+
+ANY = -1  # any size
+
+
+class Task(StrEnum):
+    """What a request asks a model for."""
+
+    GENERATE = "generate"
+    TRANSLATE = "translate"
+    EMBED = "embed"
+    CLASSIFY = "classify"
+    TAG = "tag"
+    FILL_MASK = "fill_mask"
+    ANSWER = "answer"
+    RERANK = "rerank"
+    SCORE = "score"
+
+
+GENERATIVE = frozenset({Task.GENERATE, Task.TRANSLATE})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """``shape``: :data:`ANY` where every size is accepted.
+
+    ``is_optional``: of an input, that it may be left out; of an output, that it is returned only if
+    the request names it.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...] = (ANY,)
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The tensors of one task."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def default_outputs(self) -> frozenset[str]:
+        """The outputs of a request that names none."""
+        return frozenset(spec.name for spec in self.outputs if not spec.is_optional)
+
+
+_TEXT = TensorSpec("text_input", BYTES)
+_SCORES = TensorSpec("scores", "FP32")
+# Text of input spans[i, 0] from character spans[i, 1] to spans[i, 2].
+_SPANS = TensorSpec("spans", "INT64", (ANY, 3))
+# Inputs and outputs of Triton's vLLM backend.
+_GENERATION_OPTIONS = (
+    TensorSpec("stream", BOOL, (1,), is_optional=True),
+    TensorSpec("sampling_parameters", BYTES, (1,), is_optional=True),
+    TensorSpec("exclude_input_in_output", BOOL, (1,), is_optional=True),
+    TensorSpec("return_finish_reason", BOOL, (1,), is_optional=True),
+    TensorSpec("return_cumulative_logprob", BOOL, (1,), is_optional=True),
+    TensorSpec("return_num_input_tokens", BOOL, (1,), is_optional=True),
+    TensorSpec("return_num_output_tokens", BOOL, (1,), is_optional=True),
+)
+_GENERATED = (
+    TensorSpec("text_output", BYTES),
+    TensorSpec("finish_reason", BYTES, is_optional=True),
+    TensorSpec("cumulative_logprob", "FP32", is_optional=True),
+    TensorSpec("num_input_tokens", "UINT32", is_optional=True),
+    TensorSpec("num_output_tokens", "UINT32", is_optional=True),
+    TensorSpec("output_ids", "INT64", (ANY, ANY), is_optional=True),
+)
+
+SIGNATURES = {
+    Task.GENERATE: Signature(
+        (
+            TensorSpec("text_input", BYTES, is_optional=True),
+            TensorSpec("input_ids", "INT64", (ANY, ANY), is_optional=True),
+            TensorSpec("input_lengths", "INT64", is_optional=True),
+            *_GENERATION_OPTIONS,
+        ),
+        _GENERATED,
+    ),
+    Task.TRANSLATE: Signature((_TEXT, *_GENERATION_OPTIONS), _GENERATED),
+    Task.EMBED: Signature((_TEXT,), (TensorSpec("embedding_output", "FP32", (ANY, ANY)),)),
+    Task.CLASSIFY: Signature(
+        (_TEXT, TensorSpec("text_pair", BYTES, is_optional=True)),
+        (TensorSpec("labels", BYTES, (ANY, ANY)), TensorSpec("scores", "FP32", (ANY, ANY))),
+    ),
+    Task.TAG: Signature(
+        (_TEXT,), (TensorSpec("labels", BYTES), TensorSpec("entities", BYTES), _SCORES, _SPANS)
+    ),
+    Task.FILL_MASK: Signature(
+        (_TEXT,),
+        (
+            TensorSpec("tokens", BYTES, (ANY, ANY)),
+            TensorSpec("token_ids", "INT64", (ANY, ANY)),
+            TensorSpec("scores", "FP32", (ANY, ANY)),
+            _SPANS,
+        ),
+    ),
+    Task.ANSWER: Signature(
+        (TensorSpec("question", BYTES), TensorSpec("context", BYTES)),
+        (TensorSpec("answers", BYTES), _SCORES, _SPANS),
+    ),
+    Task.RERANK: Signature(
+        (TensorSpec("query", BYTES, (1,)), TensorSpec("passages", BYTES)), (_SCORES,)
+    ),
+    Task.SCORE: Signature(
+        (TensorSpec("context", BYTES), TensorSpec("target", BYTES)),
+        (_SCORES, TensorSpec("num_tokens", "INT64")),
+    ),
+}
+# Inputs that only one of a model's tasks has.
+_TELLING = (
+    ("passages", Task.RERANK),
+    ("query", Task.RERANK),
+    ("question", Task.ANSWER),
+    ("target", Task.SCORE),
+)
+
+
+def tasks_of(manifest: Manifest) -> tuple[Task, ...]:
+    """The tasks of a model, its main one first. Models that generate text also score texts."""
+    tasks = [Task(task.value) for task in manifest.tasks]
+    if {ModelTask.GENERATE, ModelTask.TRANSLATE} & set(manifest.tasks):
+        tasks.append(Task.SCORE)
+    return tuple(tasks)
+
+
+def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task:
+    """The task of a request: the parameter ``task``, else by the names of the inputs.
+
+    Args:
+        manifest: the model's.
+        requested: the parameter; ``None`` if it is not given.
+        names: the names of the input tensors.
+
+    Raises:
+        InvalidArgumentError: the model does not have the requested task.
+    """
+    tasks = tasks_of(manifest)
+    if requested is None:
+        given = set(names)
+        wanted = next((task for name, task in _TELLING if name in given), tasks[0])
+        return wanted if wanted in tasks else tasks[0]
+    if requested not in tasks:
+        raise InvalidArgumentError(
+            "parameters.task",
+            f"{quoted(str(requested))} is not a task of {manifest.name!r}: {', '.join(tasks)}",
+        )
+    return Task(str(requested))
+
+
+def check_names(task: Task, names: Collection[str], outputs: Iterable[str]) -> None:
+    """Rejects inputs and outputs that ``task`` does not have, and missing inputs."""
+    signature = SIGNATURES[task]
+    known = {spec.name for spec in signature.inputs}
+    for name in names:
+        if name not in known:
+            raise InvalidArgumentError(
+                name,
+                f"is not an input of {task}: {', '.join(spec.name for spec in signature.inputs)}",
+            )
+    for spec in signature.inputs:
+        if not spec.is_optional and spec.name not in names:
+            raise InvalidArgumentError(spec.name, f"is required for {task}")
+    known = {spec.name for spec in signature.outputs}
+    for name in outputs:
+        if name not in known:
+            raise InvalidArgumentError(
+                name, f"is not an output of {task}: {', '.join(sorted(known))}"
+            )
