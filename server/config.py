@@ -48,7 +48,9 @@ class ServerConfig:
     of ended ones. Callers with different tokens or certificates do not reuse each other's prefixes,
     unless ``shares_prefixes``. Without authentication, all callers share them.
 
-    Listeners: ``admin`` is the address for loading and unloading models; ``None`` opens none.
+    Listeners: ``http`` is the address of the HTTP front end; ``None`` opens none. ``http_cors``:
+    origins whose pages may call it. ``admin`` is the address for loading and unloading models;
+    ``None`` opens none.
     Without ``tls``, connections are not encrypted. ``tokens`` and ``admin_tokens`` are files of
     bearer tokens; without ``tokens``, calls need none. The admin address uses ``admin_tokens`` if
     set, else ``tokens``. A connection has at most ``max_streams`` concurrent calls and closes
@@ -66,6 +68,8 @@ class ServerConfig:
     bundles: Path
     listen: str = "0.0.0.0:50051"
     metrics: str = "0.0.0.0:9464"
+    http: str | None = None
+    http_cors: tuple[str, ...] = ()
     admin: str | None = None
     watch_seconds: float | None = None
     tls: TlsFiles | None = None

@@ -54,7 +54,8 @@ def server_process(
     ``module``: another program with the same options. ``wrapper``: a command that runs it.
     """
     command = [*wrapper, sys.executable, "-m", module, "--bundles", str(bundles)]
-    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
+    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0", *options]
     variables = {**os.environ, **environment}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
         try:

@@ -15,7 +15,7 @@ from server.service.generation_options import (
 )
 from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
-from server.text.chat import Message
+from server.text.chat import Message as Message  # noqa: PLC0414
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

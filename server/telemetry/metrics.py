@@ -7,7 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    start_http_server,
+)
 
 from server.engine.observer import RunReport, WorkerStats
 from server.errors import Code, StartupError
@@ -114,6 +122,12 @@ class Metrics:
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
             ) from error
         return MetricsServer(server, thread)
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus's text format, of :attr:`content_type`."""
+        return generate_latest(self.registry)
 
     def on_run(self, model: str, report: RunReport) -> None:
         self._run_rows(model, report.phase).observe(report.num_sequences)

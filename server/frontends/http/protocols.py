@@ -1,0 +1,14 @@
+"""The protocols that the HTTP port speaks. A new one is a module with ``routes`` and a line here.
+
+``routes(context)`` returns the routes of a protocol; :class:`server.frontends.http.endpoint.Api`
+makes them. ``context.service`` answers the calls, ``context.settings`` has the limits.
+"""
+
+from collections.abc import Callable, Sequence
+
+from starlette.routing import BaseRoute
+
+from server.frontends.http import rerank
+from server.frontends.http.endpoint import Context
+
+PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (rerank.routes,)
