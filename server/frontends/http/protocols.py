@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 
-from server.frontends.http import rerank
+from server.frontends.http import oip, rerank
 from server.frontends.http.endpoint import Context
 
-PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (rerank.routes,)
+PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (rerank.routes, oip.routes)

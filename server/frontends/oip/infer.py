@@ -53,7 +53,7 @@ class Inference:
         """
         call = self._open(request, caller)
         if call.decoded.streams:
-            raise InvalidArgumentError("stream", "needs ModelStreamInfer")
+            raise InvalidArgumentError("stream", "needs ModelStreamInfer, or generate_stream")
         return await self._answer(call)
 
     async def stream(
