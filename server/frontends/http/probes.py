@@ -1,4 +1,4 @@
-"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health``, ``/v2/health/…``, ``/metrics``."""
+"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health``, ``/v2/health``, ``/metrics``."""
 
 from collections.abc import Callable
 
