@@ -1,6 +1,7 @@
 """Requests of the Open Inference Protocol, and the contents of its responses."""
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ def raw_texts(*texts: str) -> bytes:
     return b"".join(struct.pack("<I", len(one)) + one for one in encoded)
 
 
-def infer_request(model: str, parameters: dict[str, Any] | None = None, **inputs: Any) -> Any:
+def infer_request(model: str, parameters: Mapping[str, Any] | None = None, **inputs: Any) -> Any:
     """A request with raw contents: texts, or an array with the number type of its dtype.
 
     ``inputs``: a list of texts, an array, or (shape, list of texts).
@@ -36,7 +37,7 @@ def infer_request(model: str, parameters: dict[str, Any] | None = None, **inputs
     return request
 
 
-def outputs_of(response: pb.ModelInferResponse) -> dict[str, Any]:
+def outputs_of(response: Any) -> dict[str, Any]:
     """The outputs as arrays; BYTES as arrays of texts."""
     found = {}
     for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True):

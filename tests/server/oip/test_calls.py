@@ -228,7 +228,7 @@ def test_what_is_not_supported_says_so(doors: Doors, method: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         getattr(doors.oip, method)(getattr(pb, f"{method}Request")())
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert "support" in caught.value.details() or "command line" in caught.value.details()
+    assert "support" in str(caught.value.details()) or "command line" in str(caught.value.details())
 
 
 def test_a_client_that_knows_only_reflection(doors: Doors) -> None:
@@ -247,7 +247,7 @@ def test_a_client_that_knows_only_reflection(doors: Doors) -> None:
         for serialized in reversed(files):  # dependencies are last
             pool.Add(FileDescriptorProto.FromString(serialized))
         method = pool.FindServiceByName(SERVICE).FindMethodByName("ModelInfer")
-        request_type = message_factory.GetMessageClass(method.input_type)
+        request_type: Any = message_factory.GetMessageClass(method.input_type)
         response_type = message_factory.GetMessageClass(method.output_type)
         request = request_type(model_name="dates", raw_input_contents=[raw_texts("3 March 2021")])
         request.inputs.add(name="text_input", datatype="BYTES", shape=[1])

@@ -103,19 +103,20 @@ def _typed(request: Any, **contents: Any) -> None:
 def test_request_is_refused(doors: Doors, change: Callable[[Any], Any], field: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         doors.oip.ModelInfer(_changed(change))
-    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT, caught.value.details()
-    assert caught.value.details().startswith(f"{field}:"), caught.value.details()
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT, str(caught.value.details())
+    assert str(caught.value.details()).startswith(f"{field}:"), str(caught.value.details())
 
 
 def test_names_are_unique_and_few(doors: Doors) -> None:
     twice = infer_request("tiny-decoder", text_input=["1"])
     twice.inputs.add().CopyFrom(twice.inputs[0])
     twice.raw_input_contents.append(twice.raw_input_contents[0])
-    many = infer_request("tiny-decoder", **{f"t{n}": ["1"] for n in range(MAX_INPUTS + 1)})
+    inputs: Any = {f"t{n}": ["1"] for n in range(MAX_INPUTS + 1)}
+    many = infer_request("tiny-decoder", **inputs)
     for request, message in ((twice, "text_input: is given twice"), (many, "inputs: 17 given")):
         with pytest.raises(grpc.RpcError) as caught:
             doors.oip.ModelInfer(request)
-        assert caught.value.details().startswith(message)
+        assert str(caught.value.details()).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +131,10 @@ def test_names_are_unique_and_few(doors: Doors) -> None:
     ],
 )
 def test_token_ids_are_refused(doors: Doors, ids: Any, lengths: Any, field: str) -> None:
-    inputs = {"input_ids": ids} | ({} if lengths is None else {"input_lengths": lengths})
+    inputs: Any = {"input_ids": ids} | ({} if lengths is None else {"input_lengths": lengths})
     with pytest.raises(grpc.RpcError) as caught:
         doors.oip.ModelInfer(infer_request("tiny-decoder", **inputs))
-    assert caught.value.details().startswith(f"{field}:")
+    assert str(caught.value.details()).startswith(f"{field}:")
 
 
 def _http_tensor(**changes: Any) -> dict[str, Any]:

@@ -174,6 +174,6 @@ def test_errors(
     with pytest.raises(urllib.error.HTTPError) as by_json:
         by_http(doors, model, parameters, text_input=texts)
     assert by_oip.value.code() == expected.value.code
-    assert by_oip.value.details().startswith(field)
+    assert str(by_oip.value.details()).startswith(field)
     assert by_json.value.code == STATUSES[expected.value.code]
-    assert json.load(by_json.value) == {"error": by_oip.value.details()}
+    assert json.load(by_json.value) == {"error": str(by_oip.value.details())}
