@@ -91,15 +91,12 @@ def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> 
     name = tensor.name
     if _SHARED_MEMORY in tensor.parameters:
         raise InvalidArgumentError(name, "shared memory is not supported: send the contents")
-    if raw is not None and tensor.HasField("contents"):
+    shape = tuple(tensor.shape)
+    if raw is None:
+        return InputTensor(name, tensor.datatype, shape, None, _typed(tensor))
+    if tensor.HasField("contents"):
         raise InvalidArgumentError(name, "has both raw and typed contents")
-    return InputTensor(
-        name,
-        tensor.datatype,
-        tuple(tensor.shape),
-        raw,
-        () if raw is not None else _typed(tensor),
-    )
+    return InputTensor(name, tensor.datatype, shape, raw)
 
 
 def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Any:

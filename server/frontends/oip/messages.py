@@ -52,6 +52,8 @@ class InferRequest:
     @property
     def options(self) -> dict[str, Parameter]:
         """The parameters without the protocol's own."""
+        if not self.parameters:
+            return {}
         return {
             name: value
             for name, value in self.parameters.items()

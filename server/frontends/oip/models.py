@@ -71,7 +71,7 @@ def model_metadata(service: Service, name: str, version: str = "") -> Json:
 def model_config(service: Service, name: str, version: str = "") -> Json:
     """The configuration of a model. Raises ``ModelNotFoundError``."""
     manifest = service.manifest(name, version)
-    tasks = tasks_of(manifest)
+    tasks = tasks_of(manifest.tasks)
     generates = not GENERATIVE.isdisjoint(tasks)
     batching = {}
     if generates:
@@ -165,17 +165,16 @@ def _duration(total: Total) -> Json:
 def _is_optional(manifest: Manifest, spec: TensorSpec) -> bool:
     """Whether a request to the model may leave out this input: some task does not need it."""
     return any(
-        spec.name not in {own.name for own in SIGNATURES[task].inputs if not own.is_optional}
-        for task in tasks_of(manifest)
+        spec.name not in SIGNATURES[task].required_inputs for task in tasks_of(manifest.tasks)
     )
 
 
 def _inputs(manifest: Manifest) -> list[TensorSpec]:
-    return _union(SIGNATURES[task].inputs for task in tasks_of(manifest))
+    return _union(SIGNATURES[task].inputs for task in tasks_of(manifest.tasks))
 
 
 def _outputs(manifest: Manifest) -> list[TensorSpec]:
-    return _union(SIGNATURES[task].outputs for task in tasks_of(manifest))
+    return _union(SIGNATURES[task].outputs for task in tasks_of(manifest.tasks))
 
 
 def _union(groups: Iterable[Iterable[TensorSpec]]) -> list[TensorSpec]:

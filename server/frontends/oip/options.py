@@ -65,6 +65,8 @@ def build_request(kind: type[T], given: Mapping[str, Any], options: Mapping[str,
     Raises:
         InvalidArgumentError: a parameter is unknown or has the wrong type; names it.
     """
+    if not options:
+        return _filled(kind, given)
     known = _known(typing.cast(typing.Hashable, kind))
     values = dict(given)
     grammars = []
@@ -81,8 +83,7 @@ def build_request(kind: type[T], given: Mapping[str, Any], options: Mapping[str,
         if field in values and (target == name or field == "grammar"):
             raise InvalidArgumentError(f"parameters.{name}", "is given twice")
         values[field] = convert(value, f"parameters.{name}")
-    request: T = _filled(kind, values)
-    return request
+    return _filled(kind, values)
 
 
 def sampling_parameters(text: str) -> dict[str, Any]:
@@ -165,9 +166,9 @@ def _known(kind: Any) -> dict[str, Converter]:
     return known
 
 
-def _filled(kind: Any, values: Mapping[str, Any]) -> Any:
+def _filled(kind: type[T], values: Mapping[str, Any]) -> T:
     given = {}
-    for name, group in _groups(kind):
+    for name, group in _groups(typing.cast(typing.Hashable, kind)):
         if name in values:
             given[name] = values[name]
         elif group is not None:

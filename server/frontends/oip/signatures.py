@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, cached_property
 
 from model.bundle import Manifest
 from model.bundle import Task as ModelTask
@@ -44,14 +45,29 @@ class TensorSpec:
     is_optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Signature:
     """The tensors of one task."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
-    @property
+    @cached_property
+    def input_names(self) -> frozenset[str]:
+        """The names of all inputs."""
+        return frozenset(spec.name for spec in self.inputs)
+
+    @cached_property
+    def required_inputs(self) -> frozenset[str]:
+        """The names of the inputs that may not be left out."""
+        return frozenset(spec.name for spec in self.inputs if not spec.is_optional)
+
+    @cached_property
+    def output_names(self) -> frozenset[str]:
+        """The names of all outputs."""
+        return frozenset(spec.name for spec in self.outputs)
+
+    @cached_property
     def default_outputs(self) -> frozenset[str]:
         """The outputs of a request that names none."""
         return frozenset(spec.name for spec in self.outputs if not spec.is_optional)
@@ -121,20 +137,21 @@ SIGNATURES = {
     ),
 }
 # Inputs that only one of a model's tasks has.
-_TELLING = (
-    ("passages", Task.RERANK),
-    ("query", Task.RERANK),
-    ("question", Task.ANSWER),
-    ("target", Task.SCORE),
-)
+_TELLING = {
+    "passages": Task.RERANK,
+    "query": Task.RERANK,
+    "question": Task.ANSWER,
+    "target": Task.SCORE,
+}
 
 
-def tasks_of(manifest: Manifest) -> tuple[Task, ...]:
+@cache
+def tasks_of(tasks: tuple[ModelTask, ...]) -> tuple[Task, ...]:
     """The tasks of a model, its main one first. Models that generate text also score texts."""
-    tasks = [Task(task.value) for task in manifest.tasks]
-    if {ModelTask.GENERATE, ModelTask.TRANSLATE} & set(manifest.tasks):
-        tasks.append(Task.SCORE)
-    return tuple(tasks)
+    found = [Task(task.value) for task in tasks]
+    if not GENERATIVE.isdisjoint(found):
+        found.append(Task.SCORE)
+    return tuple(found)
 
 
 def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task:
@@ -148,11 +165,12 @@ def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task
     Raises:
         InvalidArgumentError: the model does not have the requested task.
     """
-    tasks = tasks_of(manifest)
+    tasks = tasks_of(manifest.tasks)
     if requested is None:
-        given = set(names)
-        wanted = next((task for name, task in _TELLING if name in given), tasks[0])
-        return wanted if wanted in tasks else tasks[0]
+        for name in names:
+            if _TELLING.get(name) in tasks:
+                return _TELLING[name]
+        return tasks[0]
     if requested not in tasks:
         raise InvalidArgumentError(
             "parameters.task",
@@ -164,19 +182,14 @@ def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task
 def check_names(task: Task, names: Collection[str], outputs: Iterable[str]) -> None:
     """Rejects inputs and outputs that ``task`` does not have, and missing inputs."""
     signature = SIGNATURES[task]
-    known = {spec.name for spec in signature.inputs}
     for name in names:
-        if name not in known:
-            raise InvalidArgumentError(
-                name,
-                f"is not an input of {task}: {', '.join(spec.name for spec in signature.inputs)}",
-            )
-    for spec in signature.inputs:
-        if not spec.is_optional and spec.name not in names:
-            raise InvalidArgumentError(spec.name, f"is required for {task}")
-    known = {spec.name for spec in signature.outputs}
+        if name not in signature.input_names:
+            known = ", ".join(spec.name for spec in signature.inputs)
+            raise InvalidArgumentError(name, f"is not an input of {task}: {known}")
+    for name in signature.required_inputs:
+        if name not in names:
+            raise InvalidArgumentError(name, f"is required for {task}")
     for name in outputs:
-        if name not in known:
-            raise InvalidArgumentError(
-                name, f"is not an output of {task}: {', '.join(sorted(known))}"
-            )
+        if name not in signature.output_names:
+            known = ", ".join(spec.name for spec in signature.outputs)
+            raise InvalidArgumentError(name, f"is not an output of {task}: {known}")
