@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from model.bundle import Manifest
@@ -35,7 +35,13 @@ from server.service.score import score as score_texts
 from server.service.tag import TagRequest, TagResult
 from server.service.tag import tag as tag_texts
 from server.service.text_stream import collect, stream
-from server.service.tokenize import TokenizeRequest, TokenizeResult
+from server.service.tokenize import (
+    DetokenizeRequest,
+    DetokenizeResult,
+    TokenizeRequest,
+    TokenizeResult,
+)
+from server.service.tokenize import detokenize as detokenize_ids
 from server.service.tokenize import tokenize as tokenize_texts
 from server.service.translate import prepare_translate
 from server.telemetry.statistics import ModelStatistics
@@ -153,6 +159,14 @@ class Service:
     async def tokenize(self, request: TokenizeRequest, caller: Caller) -> TokenizeResult:
         """Tokenizes texts with a model's tokenizer."""
         return await tokenize_texts(request, self._context, caller)
+
+    async def detokenize(self, request: DetokenizeRequest, caller: Caller) -> DetokenizeResult:
+        """Turns token ids into texts with a model's tokenizer."""
+        return await detokenize_ids(request, self._context, caller)
+
+    def token_speller(self, model: str) -> Callable[[Sequence[int]], list[bytes]]:
+        """A function from token ids to the bytes that each adds to a text, for ``model``."""
+        return self._context.registry.get(model, "").tokenizer.token_bytes
 
     def list_models(self) -> tuple[ModelInfo, ...]:
         """Every version of every model."""

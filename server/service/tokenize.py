@@ -1,12 +1,14 @@
-"""Tokenize: token ids of texts."""
+"""Tokenize: token ids of texts. Detokenize: texts of token ids."""
 
 import time
 from dataclasses import dataclass
 
+from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
-from server.service.context import ServiceContext
+from server.service.context import MAX_INLINE_CHARACTERS, ServiceContext
 from server.service.requests import ModelRequest
+from server.service.threads import check_deadline
 from server.service.usage import Timing, Usage
 
 
@@ -36,6 +38,21 @@ class TokenizeResult:
     timing: Timing
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetokenizeRequest(ModelRequest):
+    """Token ids of texts."""
+
+    token_inputs: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeResult:
+    """The texts, without special tokens, in the order of the inputs."""
+
+    model: str
+    texts: tuple[str, ...]
+
+
 async def tokenize(
     request: TokenizeRequest, context: ServiceContext, caller: Caller
 ) -> TokenizeResult:
@@ -61,3 +78,29 @@ async def tokenize(
         usage=Usage(input_tokens=sum(len(row) for row in rows)),
         timing=Timing(tokenize_seconds=seconds, total_seconds=seconds),
     )
+
+
+async def detokenize(
+    request: DetokenizeRequest, context: ServiceContext, caller: Caller
+) -> DetokenizeResult:
+    """Turns token ids into texts.
+
+    Raises:
+        ServeError: an input is empty, too long or has an unknown id, or the model is unknown.
+    """
+    model = context.registry.get(request.model, request.version)
+    rows = request.token_inputs
+    if not rows:
+        raise InvalidArgumentError("token_inputs", "must not be empty")
+    validation.check_lengths("token_inputs", rows, context.config.max_input_bytes)
+
+    def decode() -> tuple[str, ...]:
+        validation.check_token_inputs(rows, model.manifest.dimensions.vocabulary_size)
+        return tuple(model.tokenizer.decode(row) for row in rows)
+
+    if sum(map(len, rows)) > MAX_INLINE_CHARACTERS:
+        texts = await context.in_thread(decode, caller)
+    else:
+        check_deadline(caller.deadline)
+        texts = decode()
+    return DetokenizeResult(model=model.manifest.name, texts=texts)

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError
+from server.text.token_bytes import bytes_of
 from server.text.windows import LengthLimit, TokenizedText, TooLongError, tokenize_windows
 
 _REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
@@ -141,6 +142,10 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The spelling of each id in the vocabulary."""
         return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes that each id adds after other text; the names of special tokens."""
+        return bytes_of(self._tokenizer, ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids`` without special tokens and without an incomplete last character."""

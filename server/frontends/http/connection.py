@@ -73,6 +73,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.idle.pop(self, None)
+        self._start_deadline(self.settings.head_seconds)
         self.scope["triune.connection"] = self  # type: ignore[typeddict-unknown-key]
         self.scope["triune.certificate"] = self._certificate  # type: ignore[typeddict-unknown-key]
 

@@ -17,6 +17,8 @@ from server.frontends.http.connection import connection_type
 from server.frontends.http.settings import HttpSettings
 
 _BACKLOG = 2048
+# Bytes that the kernel holds unsent per connection: more would hide that a client does not read.
+_UNSENT_BYTES = 128 << 10
 # Files that the process opens besides connections: models, gRPC, metrics.
 _RESERVED_FILES = 1024
 
@@ -114,12 +116,15 @@ def _listening_socket(address: str) -> socket.socket:
         (family, *_), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        # Inherited by connections.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     except OSError as error:
         raise StartupError(
             f"cannot serve HTTP on {address}: {error.strerror or error}; --http chooses another "
             f"address, or none"
         ) from error
+    return listening
 
 
 def _allow_files(number: int) -> None:

@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 
-from server.frontends.http import oip, rerank
+from server.frontends.http import oip, rerank, vllm
 from server.frontends.http.endpoint import Context
+from server.frontends.http.openai.routes import routes as openai_routes
 
-PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (rerank.routes, oip.routes)
+PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
+    openai_routes,
+    rerank.routes,
+    vllm.routes,
+    oip.routes,
+)

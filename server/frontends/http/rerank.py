@@ -44,6 +44,7 @@ def routes(context: Context) -> list[BaseRoute]:
     return [
         api.post("/v2/rerank", RerankBody, _cohere, names=names),
         api.post("/v1/rerank", RerankBody, _jina, names=names),
+        api.post("/rerank", RerankBody, _jina, names=names),
     ]
 
 
