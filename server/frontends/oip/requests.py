@@ -10,9 +10,9 @@ from server.frontends.oip.messages import InferRequest
 from server.frontends.oip.options import boolean, build_request, sampling_parameters
 from server.frontends.oip.signatures import (
     GENERATIVE,
-    SIGNATURES,
     Task,
-    check_names,
+    check_inputs_of,
+    outputs_of,
     task_of,
 )
 from server.frontends.oip.tensors import InputTensor, check_inputs
@@ -62,8 +62,8 @@ def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
     check_inputs(infer.inputs)
     tensors = {tensor.name: tensor for tensor in infer.inputs}
     task = task_of(manifest, infer.parameters.get("task"), tensors)
-    check_names(task, tensors, infer.outputs)
-    outputs = frozenset(infer.outputs) or SIGNATURES[task].default_outputs
+    check_inputs_of(task, tensors)
+    outputs = outputs_of(task, manifest, infer.outputs)
     if task in GENERATIVE:
         return _generation(infer, task, tensors, outputs)
     kind, main, decode = _ENCODERS[task]

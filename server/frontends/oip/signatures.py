@@ -179,8 +179,8 @@ def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task
     return Task(str(requested))
 
 
-def check_names(task: Task, names: Collection[str], outputs: Iterable[str]) -> None:
-    """Rejects inputs and outputs that ``task`` does not have, and missing inputs."""
+def check_inputs_of(task: Task, names: Collection[str]) -> None:
+    """Rejects inputs that ``task`` does not have, and missing ones. The error names the input."""
     signature = SIGNATURES[task]
     for name in names:
         if name not in signature.input_names:
@@ -189,7 +189,25 @@ def check_names(task: Task, names: Collection[str], outputs: Iterable[str]) -> N
     for name in signature.required_inputs:
         if name not in names:
             raise InvalidArgumentError(name, f"is required for {task}")
-    for name in outputs:
-        if name not in signature.output_names:
-            known = ", ".join(spec.name for spec in signature.outputs)
+
+
+def outputs_of(task: Task, manifest: Manifest, requested: Iterable[str]) -> frozenset[str]:
+    """The outputs to return: those requested, or the task's default.
+
+    Some clients request every output that the model's metadata list, so those of its other tasks
+    are left out.
+
+    Raises:
+        InvalidArgumentError: names an output that the model does not have, or one of another task
+            if no requested one is of this task.
+    """
+    own, wanted = SIGNATURES[task], list(requested)
+    if not wanted:
+        return own.default_outputs
+    found = own.output_names.intersection(wanted)
+    others = {name for each in tasks_of(manifest.tasks) for name in SIGNATURES[each].output_names}
+    for name in wanted:
+        if name not in (others if found else own.output_names):
+            known = ", ".join(spec.name for spec in own.outputs)
             raise InvalidArgumentError(name, f"is not an output of {task}: {known}")
+    return found

@@ -90,6 +90,17 @@ def test_typed_contents_and_shapes(doors: Doors) -> None:
     assert outputs_of(doors.oip.ModelInfer(ids))["text_output"].shape == (1,)
 
 
+def test_outputs_of_other_tasks_are_left_out(doors: Doors) -> None:
+    request = infer_request("embedder", text_input=["a"])
+    for name in ("scores", "embedding_output"):
+        request.outputs.add(name=name)
+    assert list(outputs_of(doors.oip.ModelInfer(request))) == ["embedding_output"]
+    del request.outputs[1]
+    with pytest.raises(grpc.RpcError) as caught:
+        doors.oip.ModelInfer(request)
+    assert str(caught.value.details()).startswith("scores: is not an output of embed")
+
+
 def test_timeout_is_a_deadline(doors: Doors) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         doors.oip.ModelInfer(infer_request("dates", {"timeout": 1}, text_input=["3 March 2021"]))
