@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from model.bundle import Manifest
 from server.errors import Code, InternalError, ServeError
 from server.service.answer import AnswerRequest, AnswerResult
 from server.service.answer import answer as answer_questions
@@ -43,6 +44,7 @@ from server.service.tokenize import (
 from server.service.tokenize import detokenize as detokenize_ids
 from server.service.tokenize import tokenize as tokenize_texts
 from server.service.translate import prepare_translate
+from server.telemetry.statistics import ModelStatistics
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +177,14 @@ class Service:
         """One version of a model; the newest if ``version`` is empty."""
         entry = self._context.registry.describe(name, version)
         return model_info(entry, self._context.config)
+
+    def manifest(self, name: str, version: str = "") -> Manifest:
+        """The manifest of a served model; of the newest version if ``version`` is empty."""
+        return self._context.registry.get(name, version).manifest
+
+    def statistics(self, name: str) -> ModelStatistics:
+        """Counts and durations of a model's calls, since the server started, over all versions."""
+        return self._context.metrics.statistics(name)
 
     async def load_model(self, name: str, version: str = "") -> ModelInfo:
         """Loads or reloads a model. Continues if the caller cancels."""

@@ -1,4 +1,4 @@
-"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health`` and ``/metrics``."""
+"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health``, ``/v2/health``, ``/metrics``."""
 
 from collections.abc import Callable
 
@@ -40,5 +40,7 @@ def routes(context: Context, metrics: Metrics, is_serving: Callable[[], bool]) -
         api.get("/livez", live, is_public=True),
         api.get("/readyz", ready, is_public=True),
         api.get("/health", ready, is_public=True),
+        api.get("/v2/health/live", live, is_public=True),
+        api.get("/v2/health/ready", ready, is_public=True),
         api.get("/metrics", expose),
     ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 
-from server.frontends.http import rerank, vllm
+from server.frontends.http import oip, rerank, vllm
 from server.frontends.http.endpoint import Context
 from server.frontends.http.openai.routes import routes as openai_routes
 
@@ -16,4 +16,5 @@ PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
     openai_routes,
     rerank.routes,
     vllm.routes,
+    oip.routes,
 )
