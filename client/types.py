@@ -16,8 +16,10 @@ from client.options import (
     ResponseOptions,
     SamplingOptions,
     ScoreOptions,
+    SentenceSplit,
     ShortlistMode,
     StoppingOptions,
+    TranslationOptions,
 )
 from client.results import (
     Alignment,
@@ -68,6 +70,7 @@ __all__ = [
     "ScoreOptions",
     "ScoreResult",
     "Scored",
+    "SentenceSplit",
     "ShortlistMode",
     "StoppingOptions",
     "Text",
@@ -76,5 +79,6 @@ __all__ = [
     "TokenLogprob",
     "Tokenization",
     "TokenizeResult",
+    "TranslationOptions",
     "Usage",
 ]

@@ -47,6 +47,12 @@ def main(
             "given several times. Default: none."
         ),
     ] = None,
+    tei_model: Annotated[
+        str,
+        typer.Option(
+            help="Model of text-embeddings-inference's routes that name none, such as /embed."
+        ),
+    ] = "",
     admin: Annotated[
         str | None,
         typer.Option(
@@ -194,6 +200,7 @@ def main(
         metrics=metrics,
         http=None if http in {"", "none"} else http,
         http_cors=tuple(http_cors or ()),
+        tei_model=tei_model,
         admin=admin,
         watch_seconds=watch,
         tls=_tls(tls_cert, tls_key, tls_client_ca),

@@ -129,9 +129,9 @@ class Tokenizer:
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
-    def offsets(self, text: str) -> list[tuple[int, int] | None]:
+    def offsets(self, text: str, *, special_tokens: bool = True) -> list[tuple[int, int] | None]:
         """Start and end of each token in ``text``, in characters; ``None`` for special tokens."""
-        encoding = self._tokenizer.encode(text)
+        encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
         return [
             None if special or start >= end else _trimmed(text, start, end)
             for (start, end), special in zip(
