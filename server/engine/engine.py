@@ -21,6 +21,7 @@ from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, choose_lane
 from server.engine.requests.update import JobUpdate
+from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
 from server.errors import ShuttingDownError
 
 log = logging.getLogger(__name__)
@@ -47,9 +48,12 @@ class Engine:
         observer: receives a report of every step.
         busy: records which lanes have work.
         single_lane_max_sequences: the most sequences that one lane of a device takes on its own.
-        on_death: called once, on the loop, when a lane has died.
+        on_death: called once, on the loop, when a lane has died or is stuck.
         client_rate: limits each client; None for no limit.
         num_devices: each has ``num_lanes / num_devices`` adjacent lanes.
+        stuck_seconds: a run that takes longer, and far longer than usual, is stuck; None does not
+            watch the lanes. See :mod:`server.engine.watchdog`.
+        on_stuck: called once, on the watchdog's thread, before ``on_death``.
     """
 
     def __init__(
@@ -61,12 +65,14 @@ class Engine:
         on_death: Callable[[BaseException], None],
         client_rate: ClientRate | None = None,
         num_devices: int = 1,
+        stuck_seconds: float | None = None,
+        on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self._num_devices = num_devices
         self._buckets = None if client_rate is None else ClientBuckets(client_rate)
         self._single_lane_max_sequences = single_lane_max_sequences
         self._loop = asyncio.get_running_loop()
-        self._on_death = on_death
+        self._on_death, self._on_stuck = on_death, on_stuck
         # Lanes look up workers by model id. Ids are never reused.
         self._model_ids = itertools.count()
         self._id_of_model: dict[str, int] = {}
@@ -83,6 +89,16 @@ class Engine:
         ]
         for lane in self._lanes:
             lane.start()
+        self._stuck_lanes: set[int] = set()
+        self._watchdog: Watchdog | None = None
+        if stuck_seconds is not None:
+            self._watchdog = Watchdog(self._lanes, stuck_seconds, self._report_stuck)
+            self._watchdog.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no lane has died or is stuck."""
+        return not self._is_dead
 
     def add(self, model: str, workers: list[Worker[Any]], limits: AdmissionLimits) -> None:
         """Adds a model.
@@ -182,12 +198,18 @@ class Engine:
                 self._lanes[handle.lane].send(Cancel(handle.model_id, handle.id, output))
 
     def stop(self) -> None:
-        """Stops the lanes after their current steps. Unfinished jobs get no more updates."""
+        """Stops the lanes after their current steps. Unfinished jobs get no more updates.
+
+        Does not wait for a lane that is stuck.
+        """
         self._is_closed = True
         for lane in self._lanes:
             lane.send(Stop())
-        for lane in self._lanes:
-            lane.join()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        for index, lane in enumerate(self._lanes):
+            if index not in self._stuck_lanes:
+                lane.join()
         self._close_all()
 
     def _completion_callback(self, done: "asyncio.Future[None]") -> Callable[[], object]:
@@ -243,10 +265,17 @@ class Engine:
             served.idle.set()
 
     def _report_death(self, error: BaseException) -> None:
+        log.critical("a lane died", exc_info=error)
+        self._loop.call_soon_threadsafe(self._die, error)
+
+    def _report_stuck(self, lane: int, error: StuckLaneError) -> None:
+        error.add_note(stacks_of_threads())
+        log.critical("a run does not return", exc_info=error)
+        self._stuck_lanes.add(lane)
+        self._on_stuck()
         self._loop.call_soon_threadsafe(self._die, error)
 
     def _die(self, error: BaseException) -> None:
-        log.critical("a lane died", exc_info=error)
         self._close_all()
         if not self._is_dead:
             self._is_dead = self._is_closed = True

@@ -74,9 +74,12 @@ class GrpcFrontend:
         """Sets the health status to SERVING."""
         await self._health.set_serving()
 
-    async def set_not_serving(self) -> None:
-        """Sets the health status to NOT_SERVING and ends the calls that watch it."""
-        await self._health.set_not_serving()
+    async def set_not_serving(self, *, is_live: bool) -> None:
+        """Sets the health status to NOT_SERVING and ends the calls that watch it.
+
+        The status of ``liveness`` stays SERVING if ``is_live``.
+        """
+        await self._health.set_not_serving(is_live=is_live)
 
     async def drain(self) -> None:
         """Refuses new calls at once, and cancels running calls after the grace period."""
