@@ -145,7 +145,7 @@ class Engine:
         if self._is_closed:
             raise ShuttingDownError
         self._models[self._id_of_model[model]].admission.check(
-            Cost(num_sequences, 0), is_bulk=is_bulk
+            Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk
         )
 
     def submit(
@@ -176,20 +176,16 @@ class Engine:
         admission = self._models[model_id].admission
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
-        admission.check(cost, self._remaining_seconds(jobs[0]), is_bulk=is_bulk)
+        now = time.monotonic()
+        admission.check(cost, now, _remaining_seconds(jobs[0], now), is_bulk=is_bulk)
         if self._buckets is not None and client is not None:
-            now = time.monotonic_ns()
-            self._buckets.check(client, cost, now)
-            self._buckets.spend(client, cost, now)
-        admission.accept(cost)
-        return [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
-
-    def _remaining_seconds(self, job: Job) -> float | None:
-        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
-        may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
-        if job.deadline is None or may_skip_queue:
-            return None
-        return job.deadline - time.monotonic()
+            nanoseconds = time.monotonic_ns()
+            self._buckets.check(client, cost, nanoseconds)
+            self._buckets.spend(client, cost, nanoseconds)
+        handles = [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
+        for handle in handles:
+            admission.accept(handle.id, handle.cost, now)
+        return handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
         """Ends jobs, or one output of each, early. Jobs that are done stay as they are."""
@@ -251,16 +247,16 @@ class Engine:
             if handle is None:  # the engine has stopped
                 continue
             if update.is_last:
-                self._complete(handle, update)
+                self._complete(handle, update, now)
             if handle.push(update, now):
                 self.cancel([handle])
 
-    def _complete(self, handle: JobHandle, last: JobUpdate) -> None:
+    def _complete(self, handle: JobHandle, last: JobUpdate, now: float) -> None:
         handle.is_done = True
         del self._handles[handle.id]
         self._lane_load[handle.lane] -= handle.cost.num_sequences
         served = self._models[handle.model_id]
-        served.admission.release(handle.cost, last.completion)
+        served.admission.release(handle.id, handle.cost, last.completion, now)
         if not served.admission.accepted.num_sequences:
             served.idle.set()
 
@@ -287,6 +283,12 @@ class Engine:
             handle.is_done = True
             handle.close()
         self._handles.clear()
+
+
+def _remaining_seconds(job: Job, now: float) -> float | None:
+    """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+    may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
+    return None if job.deadline is None or may_skip_queue else job.deadline - now
 
 
 def _complete_future(done: "asyncio.Future[None]") -> None:
