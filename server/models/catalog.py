@@ -19,6 +19,7 @@ from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, 
 from server.models.bundles_folder import Key, find_bundles
 from server.models.calls_in_flight import CallsInFlight
 from server.models.heap import trim_heap
+from server.models.memory_ledger import MemoryLedger, with_planned_slots
 from server.models.registry import (
     Entry,
     Model,
@@ -77,6 +78,7 @@ class Catalog:
         self._engine = engine
         self._observer = observer
         self._announce = announce
+        self._memory = MemoryLedger(config)
         self._num_loads: Counter[Key] = Counter()
         # Bundles are loaded one at a time.
         self._loading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
@@ -95,7 +97,9 @@ class Catalog:
             raise StartupError(f"cannot read {self._config.bundles}: {error.strerror}") from error
         for path, reason in found.unreadable.items():
             log.error("cannot read %s: %s", "/".join(path), reason)
-        for name, version in found.keys:
+        for index, (name, version) in enumerate(found.keys):
+            later = found.keys[index + 1 :]
+            self._memory.expect(self._config.bundles.joinpath(*key) for key in later)
             try:
                 await self.load_found(name, version)
             except LoadError:
@@ -139,7 +143,8 @@ class Catalog:
                 raise LoadError(reason) from error
             model = replace(model, serial=self._num_loads[name, version])
             self._num_loads[name, version] += 1
-            self._engine.add(model.key, workers, admission_limits(model, self._config))
+            config = with_planned_slots(self._config, model)
+            self._engine.add(model.key, workers, admission_limits(model, config))
             await self._engine.prepared(model.key)
             await self._set(Entry(name, version, State.READY, model))
             log.info("loaded %s", model.key)
@@ -238,11 +243,14 @@ class Catalog:
         try:
             if not directory.resolve().is_relative_to(self._config.bundles.resolve()):
                 raise BundleError(f"{label}: the folder is a link out of the bundles folder")
+            self._memory.check_weights(directory)
             first, *others = self._backends
             model = load_bundle(directory, first, self._config.max_length, before)
             model = replicated(model, others)
+            model = self._memory.plan(model, self._backends)
             warm_up(model, self._config)
-            return model, make_workers(model, self._config, self._observer)
+            config = with_planned_slots(self._config, model)
+            return model, make_workers(model, config, self._observer)
         except (BundleError, StartupError):
             raise
         except BaseException as error:

@@ -38,7 +38,9 @@ class HostMemory:
         return sum(map(pages.resident_bytes, self._arrays.values()))
 
     def release(self, row: int, first_token: int = 0) -> None:
-        if not self._arrays or copy_rows.release(self._table(tuple(self._arrays)), row, first_token):
+        if not self._arrays or copy_rows.release(
+            self._table(tuple(self._arrays)), row, first_token
+        ):
             return
         for name, array in self._arrays.items():
             if not first_token:

@@ -194,9 +194,7 @@ class SlotStore:
             self._prefixes.remove(row)
             self._slots.free_prefix(row)
             self._idle.free(row)
-        row_or_none = self._idle.take_due(
-            lambda row: row >= self._slots.num_running, limits, now
-        )
+        row_or_none = self._idle.take_due(lambda row: row >= self._slots.num_running, limits, now)
         if row_or_none is None:
             return False
         self._cache.release(row_or_none, self._slots.num_prefix_tokens(row_or_none))
