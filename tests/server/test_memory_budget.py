@@ -15,6 +15,7 @@ from server.errors import StartupError
 from server.models.memory_budget import MemoryPlan, plan_memory
 from server.models.registry import State
 from server.runtime.process_memory import container_bytes, resident_bytes
+from tests.faults.record import record
 from tests.server.in_process_server import serving
 from tests.server.test_models import DECODER
 
@@ -106,6 +107,16 @@ async def test_a_server_within_its_budget(
     assert total <= full.num_bytes // 2
     assert f"memory budget: {in_units(budget)}" in caplog.text
     assert "of which more than" in caplog.text
+    record(
+        20,
+        "models need more than `--memory-budget`",
+        "they get fewer slots, or are refused, with the sums in the log",
+        needed_kB=full.num_bytes // 1000,
+        left_kB=full.num_bytes // 2000,
+        planned_kB=total // 1000,
+        slots=f"{model.slots} of 64",
+        prefix_slots=f"{model.memory.prefix_slots} of 64",
+    )
 
 
 async def test_a_budget_that_nothing_fits_into(tiny_bundles: Path) -> None:
