@@ -30,6 +30,7 @@ from server.models.registry import (
     replicated,
     version_order,
 )
+from server.models.switch_interval import short_switch_interval
 from server.models.warm_up import warm_up
 from server.models.workers import admission_limits, make_workers
 from server.printable import printable, quoted, shortened
@@ -195,6 +196,7 @@ class Catalog:
             task.cancel()
 
     def _retire(self, model: Model, unloading: Entry | None = None) -> None:
+        self._memory.leave(model)
         task = asyncio.create_task(self._remove_and_free(model, unloading))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
@@ -239,15 +241,19 @@ class Catalog:
 
     def _prepare(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
         """Loads a bundle, warms it up and makes its workers. Runs in the loading thread."""
+        with short_switch_interval():
+            return self._loaded(directory, before)
+
+    def _loaded(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
         label = f"{directory.parent.name}/{directory.name}"
         try:
             if not directory.resolve().is_relative_to(self._config.bundles.resolve()):
                 raise BundleError(f"{label}: the folder is a link out of the bundles folder")
-            self._memory.check_weights(directory)
+            self._memory.check_weights(directory, before)
             first, *others = self._backends
             model = load_bundle(directory, first, self._config.max_length, before)
             model = replicated(model, others)
-            model = self._memory.plan(model, self._backends)
+            model = self._memory.plan(model, self._backends, before)
             warm_up(model, self._config)
             config = with_planned_slots(self._config, model)
             return model, make_workers(model, config, self._observer)

@@ -24,14 +24,15 @@ PROMPT = "Once upon a time"
 NEW_TOKENS = 400
 
 
-def _gaps(client: Client, model: str, done: threading.Event | None, seconds: float) -> list[float]:
+def _gaps(client: Client, label: str, done: threading.Event | None, seconds: float) -> list[float]:
     """Seconds between tokens, until ``done`` is set or ``seconds`` have passed."""
     gaps: list[float] = []
+    model, _, version = label.partition("/")
     end = time.monotonic() + seconds
     while not (time.monotonic() > end if done is None else done.is_set()):
         last = None
         with_tokens = client.generate_stream(
-            model, PROMPT, max_new_tokens=NEW_TOKENS, ignore_eos=True
+            model, PROMPT, version=version, max_new_tokens=NEW_TOKENS, ignore_eos=True
         )
         for _ in with_tokens:
             now = time.monotonic()
@@ -56,13 +57,17 @@ def _figures(gaps: list[float]) -> dict[str, float]:
 
 def main(
     bundles: Annotated[Path, typer.Option(help="Folder of bundles.")] = Path("bundles"),
-    stream: Annotated[str, typer.Option(help="The model that streams.")] = "smollm2",
-    load: Annotated[list[str] | None, typer.Option(help="The models to load.")] = None,
+    stream: Annotated[
+        str, typer.Option(help="The model that streams, NAME/VERSION.")
+    ] = "smollm2/1",
+    load: Annotated[
+        list[str] | None, typer.Option(help="Models to load, NAME or NAME/VERSION.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     out: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """Measures one stream beside loads."""
-    names = load or ["en-pt", "minilm"]
+    names = [name.partition("/") for name in load or ["en-pt", "minilm"]]
     alone: list[float] = []
     beside: list[float] = []
     load_seconds: list[float] = []
@@ -78,10 +83,10 @@ def main(
 
             def load_all(done: threading.Event) -> None:
                 try:
-                    for name in names:
-                        admin.unload_model(name)
+                    for name, _, version in names:
+                        admin.unload_model(name, version=version)
                         started = time.monotonic()
-                        admin.load_model(name)
+                        admin.load_model(name, version=version)
                         load_seconds.append(time.monotonic() - started)
                 finally:
                     done.set()
@@ -95,7 +100,7 @@ def main(
                 loading.join()
     report = {
         "machine": machine(),
-        "loaded": names,
+        "loaded": ["".join(name) for name in names],
         "load_seconds": round(float(np.median(load_seconds)), 2),
         "alone": _figures(alone),
         "beside_loads": _figures(beside),

@@ -1,6 +1,7 @@
 """The memory budget: sizes, the slots that fit, refusals, and what a server reports."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,8 @@ async def test_a_server_within_its_budget(
     tiny_bundles: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of models that do not fit whole, each gets fewer slots; the log has the sums."""
-    only = {"num_lanes": 2, "num_slots": 64, "num_prefix_slots": 64, "max_length": 256}
-    full = plan(tiny_bundles / DECODER / "1", None, num_slots=64, num_prefix_slots=64)
+    only = {"num_lanes": 2, "num_slots": 1024, "num_prefix_slots": 1024, "max_length": 256}
+    full = plan(tiny_bundles / DECODER / "1", None, num_slots=1024, num_prefix_slots=1024)
     budget = resident_bytes() + full.num_bytes // 2
     caplog.set_level(logging.INFO)
     async with (
@@ -96,9 +97,9 @@ async def test_a_server_within_its_budget(
         answer = await client.generate(DECODER, "7,", max_new_tokens=4)
         models = await client.list_models()
     assert answer.outputs[0].text
-    assert 0 < model.slots <= 64
+    assert 0 < model.slots <= 1024
     assert model.memory is not None
-    assert model.memory.prefix_slots < 64
+    assert model.memory.prefix_slots < 1024
     total = sum(
         entry.memory.weight_bytes + entry.memory.cache_bytes + entry.memory.working_bytes
         for entry in models
@@ -114,8 +115,8 @@ async def test_a_server_within_its_budget(
         needed_kB=full.num_bytes // 1000,
         left_kB=full.num_bytes // 2000,
         planned_kB=total // 1000,
-        slots=f"{model.slots} of 64",
-        prefix_slots=f"{model.memory.prefix_slots} of 64",
+        slots=f"{model.slots} of 1024",
+        prefix_slots=f"{model.memory.prefix_slots} of 1024",
     )
 
 
@@ -128,3 +129,25 @@ async def test_a_budget_that_nothing_fits_into(tiny_bundles: Path) -> None:
         refused = running.registry.describe(DECODER)
     assert refused.state == State.REFUSED
     assert "--memory-budget are left" in refused.failure
+
+
+async def test_a_reload_beside_a_running_call_gets_the_same_slots(
+    tiny_bundles: Path, tmp_path: Path
+) -> None:
+    """The replaced model takes no new calls, so its empty slots do not count."""
+    shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
+    options = {"num_lanes": 1, "num_slots": 1024, "max_length": 256}
+    manifest = read_manifest(tiny_bundles / DECODER / "1")
+    config = ServerConfig(bundles=tmp_path, **options)
+    budget = resident_bytes() + plan_memory(manifest, 256, config, 0, None).num_bytes * 3 // 2
+    async with (
+        serving(tmp_path, memory_budget=budget, **options) as running,
+        AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
+    ):
+        assert (await client.get_model(DECODER)).slots == 1024
+        stream = client.generate_stream(DECODER, "7,", max_new_tokens=200, ignore_eos=True)
+        await anext(stream)
+        for _ in range(3):
+            await running.catalog.load(DECODER)
+            assert (await client.get_model(DECODER)).slots == 1024
+        await stream.aclose()
