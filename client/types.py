@@ -24,8 +24,10 @@ from client.options import (
     ResponseOptions,
     SamplingOptions,
     ScoreOptions,
+    SentenceSplit,
     ShortlistMode,
     StoppingOptions,
+    TranslationOptions,
 )
 from client.results import (
     Alignment,
@@ -77,6 +79,7 @@ __all__ = [
     "ScoreOptions",
     "ScoreResult",
     "Scored",
+    "SentenceSplit",
     "ShortlistMode",
     "StoppingOptions",
     "Text",
@@ -85,5 +88,6 @@ __all__ = [
     "TokenLogprob",
     "Tokenization",
     "TokenizeResult",
+    "TranslationOptions",
     "Usage",
 ]

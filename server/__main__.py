@@ -39,6 +39,22 @@ def main(
     ] = Path("bundles"),
     listen: Annotated[str, typer.Option(help="gRPC address, HOST:PORT.")] = "0.0.0.0:50051",
     metrics: Annotated[str, typer.Option(help="Prometheus address.")] = "0.0.0.0:9464",
+    http: Annotated[
+        str, typer.Option(help="HTTP address, HOST:PORT; none opens no HTTP port.")
+    ] = "127.0.0.1:8080",
+    http_cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Origin whose pages may call the HTTP port, such as https://example.org; may be "
+            "given several times. Default: none."
+        ),
+    ] = None,
+    tei_model: Annotated[
+        str,
+        typer.Option(
+            help="Model of text-embeddings-inference's routes that name none, such as /embed."
+        ),
+    ] = "",
     admin: Annotated[
         str | None,
         typer.Option(
@@ -176,7 +192,7 @@ def main(
         ),
     ] = 30.0,
 ) -> None:
-    """Serves bundles over gRPC until SIGTERM."""
+    """Serves bundles over gRPC and HTTP until SIGTERM."""
     log_to_stderr()
     num_cores = len(os.sched_getaffinity(0))
     try:
@@ -191,6 +207,9 @@ def main(
         bundles=bundles,
         listen=listen,
         metrics=metrics,
+        http=None if http in {"", "none"} else http,
+        http_cors=tuple(http_cors or ()),
+        tei_model=tei_model,
         admin=admin,
         watch_seconds=watch,
         tls=_tls(tls_cert, tls_key, tls_client_ca),

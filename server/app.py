@@ -15,6 +15,7 @@ from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.errors import StartupError
 from server.frontends.grpc.frontend import GrpcFrontend
+from server.frontends.http.frontend import HttpFrontend
 from server.models.catalog import Catalog
 from server.models.memory_keeper import MemoryKeeper
 from server.models.registry import Registry
@@ -38,13 +39,14 @@ _TOKENIZER_THREADS = 2
 class RunningServer:
     """A running server. If a configured port is 0, the attributes have the port chosen.
 
-    ``admin_port``: ``None`` without an admin listener. ``engine_failure`` gets the exception that
-    ended a lane's thread.
+    ``admin_port`` and ``http_port``: ``None`` without such a listener. ``engine_failure`` gets the
+    exception that ended a lane's thread.
     """
 
     port: int
     metrics_port: int
     admin_port: int | None
+    http_port: int | None
     catalog: Catalog
     engine_failure: "asyncio.Future[BaseException]"
 
@@ -65,10 +67,13 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     for address in filter(None, (config.listen, config.admin)):
         check_grpc_address(address)
     metrics_address = host_and_port(config.metrics)
+    if config.http is not None:
+        host_and_port(config.http)
+    metrics = Metrics()
     frontend = GrpcFrontend(config)
+    http = HttpFrontend(config, metrics)
     busy = BusyLanes()
     backends = make_backends(config, busy)
-    metrics = Metrics()
     metrics.on_kernels(report_kernels())
     engine_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -89,8 +94,10 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         )
         threads = BoundedExecutor(tokenizing, config.max_tokenizing)
         context = ServiceContext(config, catalog, engine, metrics, threads)
-        stack.push_async_callback(frontend.drain)
-        await frontend.start(Service(context))
+        service = Service(context)
+        stack.push_async_callback(_drain, frontend, http)
+        await frontend.start(service)
+        await http.start(service)
         metrics_server = metrics.serve(*metrics_address)
         stack.callback(metrics_server.stop)
         keeper = MemoryKeeper(config, catalog, engine, busy, metrics)
@@ -98,14 +105,32 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         if watch is not None:
             task = asyncio.create_task(watch.run())
             stack.callback(task.cancel)
+
+        async def set_not_serving() -> None:
+            http.set_not_serving()
+            await frontend.set_not_serving()
+
         await frontend.set_serving()
-        stack.push_async_callback(frontend.set_not_serving)
-        engine_failure.add_done_callback(
-            lambda _: asyncio.ensure_future(frontend.set_not_serving())
-        )
+        http.set_serving()
+        stack.push_async_callback(set_not_serving)
+        engine_failure.add_done_callback(lambda _: asyncio.ensure_future(set_not_serving()))
         yield RunningServer(
-            frontend.port, metrics_server.port, frontend.admin_port, catalog, engine_failure
+            port=frontend.port,
+            metrics_port=metrics_server.port,
+            admin_port=frontend.admin_port,
+            http_port=http.port,
+            catalog=catalog,
+            engine_failure=engine_failure,
         )
+
+
+async def _drain(grpc: GrpcFrontend, http: HttpFrontend) -> None:
+    """Both front ends refuse new calls at once, and have the same grace period."""
+    await asyncio.gather(grpc.drain(), http.drain())
+
+
+def _port_name(port: int | None) -> str:
+    return "no port" if port is None else f"port {port}"
 
 
 def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
@@ -172,11 +197,11 @@ async def serve(config: ServerConfig) -> int:
     async with running_server(config) as running:
         names = ", ".join(model.key for model in running.registry.models)
         log.info(
-            "serving %s: gRPC on port %d, metrics on port %d, admin on %s",
+            "serving %s: gRPC on port %d, metrics on port %d, admin on %s, HTTP on %s",
             names or "no model yet",
             running.port,
             running.metrics_port,
-            "no port" if running.admin_port is None else f"port {running.admin_port}",
+            *(_port_name(port) for port in (running.admin_port, running.http_port)),
         )
         running.engine_failure.add_done_callback(lambda _: stop.set())
         # Exempts the loaded models from garbage collection: a full collection would pause every

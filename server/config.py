@@ -52,7 +52,10 @@ class ServerConfig:
     sets no limit. Every ``memory_check_seconds``, rows unused for ``idle_seconds`` and cached
     prefixes unused for ``prefix_idle_seconds`` give their memory back.
 
-    Listeners: ``admin`` is the address for loading and unloading models; ``None`` opens none.
+    Listeners: ``http`` is the address of the HTTP front end; ``None`` opens none. ``http_cors``:
+    origins whose pages may call it. ``tei_model``: the model of text-embeddings-inference's
+    routes that name none; empty for no such routes. ``admin`` is the address for loading and
+    unloading models; ``None`` opens none.
     Without ``tls``, connections are not encrypted. ``tokens`` and ``admin_tokens`` are files of
     bearer tokens; without ``tokens``, calls need none. The admin address uses ``admin_tokens`` if
     set, else ``tokens``. A connection has at most ``max_streams`` concurrent calls and closes
@@ -70,6 +73,9 @@ class ServerConfig:
     bundles: Path
     listen: str = "0.0.0.0:50051"
     metrics: str = "0.0.0.0:9464"
+    http: str | None = None
+    http_cors: tuple[str, ...] = ()
+    tei_model: str = ""
     admin: str | None = None
     watch_seconds: float | None = None
     tls: TlsFiles | None = None

@@ -20,7 +20,7 @@ from server.engine.requests.admission import Admission, AdmissionLimits, ClientB
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import PrefixLanes, choose_lane
+from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
 from server.errors import ShuttingDownError
 
@@ -209,19 +209,18 @@ class Engine:
         return handle
 
     def _choose_lane(self, model_id: int, job: Job) -> int:
-        preferred = None
-        key = (model_id, job.cache_scope, job.prompt) if isinstance(job, GenerationJob) else None
-        if self._prefix_lanes is not None and key is not None:
-            preferred = self._prefix_lanes.find(*key)
+        blocks: list[int] = []
+        if self._prefix_lanes is not None and isinstance(job, GenerationJob):
+            blocks = block_hashes(model_id, job.cache_scope, job.prompt)
         lane = choose_lane(
             self._lane_load,
             self._num_devices,
             job.num_sequences,
             self._single_lane_max_sequences,
-            preferred,
+            self._prefix_lanes.find(blocks) if self._prefix_lanes is not None else None,
         )
-        if self._prefix_lanes is not None and key is not None:
-            self._prefix_lanes.record(*key, lane)
+        if self._prefix_lanes is not None:
+            self._prefix_lanes.record(blocks, lane)
         return lane
 
     def _publish(self, updates: list[JobUpdate]) -> None:

@@ -22,9 +22,11 @@ class Health:
         self._lock = asyncio.Lock()
         self._announced: frozenset[str] = frozenset()
         self._latest: frozenset[str] = frozenset()
+        self.is_serving = False
 
     async def set_serving(self) -> None:
         """Sets the server and its services to SERVING."""
+        self.is_serving = True
         for name in ("", INFERENCE, MODELS):
             await self._set(name, is_serving=True)
 
@@ -38,6 +40,7 @@ class Health:
 
     async def set_not_serving(self) -> None:
         """Sets everything to NOT_SERVING, for good."""
+        self.is_serving = False
         await self.servicer.enter_graceful_shutdown()
 
     async def _set(self, service: str, *, is_serving: bool) -> None:
