@@ -20,6 +20,7 @@ from server.errors import StartupError
 from server.frontends.grpc.frontend import GrpcFrontend
 from server.frontends.http.frontend import HttpFrontend
 from server.models.catalog import Catalog
+from server.models.memory_keeper import MemoryKeeper
 from server.models.registry import Registry
 from server.models.watch import Watch
 from server.models.workers import build_engine
@@ -105,6 +106,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         await http.start(service)
         metrics_server = metrics.serve(*metrics_address)
         stack.callback(metrics_server.stop)
+        keeper = MemoryKeeper(config, catalog, engine, busy, metrics)
+        stack.callback(asyncio.create_task(keeper.run()).cancel)
         if watch is not None:
             task = asyncio.create_task(watch.run())
             stack.callback(task.cancel)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
+from server.engine.cache.idle_rows import IdleLimits
+from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
@@ -192,6 +193,11 @@ class Engine:
         for handle in handles:
             if not handle.is_done:
                 self._lanes[handle.lane].send(Cancel(handle.model_id, handle.id, output))
+
+    def release_memory(self, limits: IdleLimits) -> None:
+        """Asks every lane to give idle memory of its workers back, a part after each step."""
+        for lane in self._lanes:
+            lane.send(ReleaseMemory(limits))
 
     def stop(self) -> None:
         """Stops the lanes after their current steps. Unfinished jobs get no more updates.
