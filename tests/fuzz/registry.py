@@ -13,6 +13,7 @@ TARGETS = (
     "requests",
     "options",
     "http",
+    "tensors",
     "long_texts",
     "text",
     "stops",

@@ -29,6 +29,7 @@ from server.models.registry import Registry
 from server.models.workers import build_engine
 from server.service.context import ServiceContext
 from server.service.service import Service as InferenceService
+from server.service.serving_state import ServingState
 from server.service.threads import BoundedExecutor
 from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
@@ -99,6 +100,7 @@ class Service:
 
     loop: asyncio.AbstractEventLoop
     servicer: InferenceServicer
+    layer: InferenceService
     routes: tuple[Route, ...]
 
     def call(self, method: str, request: Message) -> bool:
@@ -166,17 +168,17 @@ async def _start() -> Service:
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"
     threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
-    context = ServiceContext(config, catalog, engine, metrics, threads)
-    inference = InferenceService(context)
-    shared = HttpContext(inference, HttpSettings.of(config), Access(config), BodyBudget(1 << 24))
+    context = ServiceContext(config, catalog, engine, metrics, threads, ServingState(engine))
+    layer = InferenceService(context)
+    shared = HttpContext(layer, HttpSettings.of(config), Access(config), BodyBudget(1 << 24))
     routes = [
         cast("Route", route)
         for protocol in PROTOCOLS
         for route in protocol(shared)
         if "POST" in (cast("Route", route).methods or ())
     ]
-    servicer = InferenceServicer(inference)
-    return Service(asyncio.get_running_loop(), servicer, tuple(routes))
+    servicer = InferenceServicer(layer)
+    return Service(asyncio.get_running_loop(), servicer, layer, tuple(routes))
 
 
 async def _ignore(_: Registry) -> None:

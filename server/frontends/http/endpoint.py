@@ -25,7 +25,7 @@ from server.frontends.http.access import Access
 from server.frontends.http.body import BodyBudget, ClientGoneError, json_decoder, read_body
 from server.frontends.http.deadline import deadline_of
 from server.frontends.http.event_stream import EventStream
-from server.frontends.http.exchange import Exchange
+from server.frontends.http.exchange import Errors, Exchange
 from server.frontends.http.failures import Failure
 from server.frontends.http.settings import HttpSettings
 from server.service.caller import Caller
@@ -58,7 +58,6 @@ class Call(Generic[Body]):
 
 
 Handler = Callable[[Call[Any]], Awaitable[Response | EventStream]]
-ErrorShape = Callable[[Failure], Response]
 Decode = Callable[[bytes, Headers], Any]
 
 
@@ -79,13 +78,19 @@ class Api:
     ``error``: the response of an error; its status and headers are added. ``error_event``: the
     same as an item of a stream; by default an event whose data is the body of ``error``.
     ``body_token``: reads a token from the body, for protocols that send it there; their bodies are
-    read before the token is checked.
+    read before the token is checked. ``status_of``: the statuses of errors, where they differ.
     """
 
     context: Context
-    error: ErrorShape
+    error: Callable[[Failure], Response]
+    status_of: Callable[[Failure], int] = lambda failure: failure.status
     error_event: Callable[[Failure], bytes] | None = None
     body_token: Callable[[Any], str | None] | None = None
+
+    @property
+    def errors(self) -> Errors:
+        """How errors are sent."""
+        return Errors(self.error, self.status_of, self.error_event)
 
     def post(
         self,
@@ -152,9 +157,7 @@ class Endpoint:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         connection = scope.get("triune.connection")
-        exchange = Exchange(
-            scope, send, request_id, self.names, self.api.error, self.api.error_event
-        )
+        exchange = Exchange(scope, send, request_id, self.names, self.api.errors)
         try:
             try:
                 call = await self._call(scope, receive, headers, request_id, started)

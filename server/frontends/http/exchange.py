@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -12,6 +13,24 @@ from server.frontends.http.event_stream import EventStream
 from server.frontends.http.failures import Failure, failure_of
 
 
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """How a protocol sends errors: as a response, with a status, and as an item of a stream.
+
+    ``event``: by default an event whose data is the body of the response.
+    """
+
+    response: Callable[[Failure], Response]
+    status_of: Callable[[Failure], int]
+    event: Callable[[Failure], bytes] | None = None
+
+    def event_of(self, failure: Failure) -> bytes:
+        """The item of a stream."""
+        if self.event is not None:
+            return self.event(failure)
+        return b"data: " + bytes(self.response(failure).body) + b"\n\n"
+
+
 class Exchange:
     """Sends the response of one request, or the error in its place.
 
@@ -20,8 +39,7 @@ class Exchange:
         send: sends the parts of the response.
         request_id: repeated in the response.
         names: the protocol's names of the service's fields.
-        error: the response of an error.
-        error_event: the same as an item of a stream; by default an event with its body.
+        errors: how the protocol sends errors.
     """
 
     def __init__(
@@ -30,12 +48,10 @@ class Exchange:
         send: Send,
         request_id: str,
         names: Mapping[str, str],
-        error: Callable[[Failure], Response],
-        error_event: Callable[[Failure], bytes] | None,
+        errors: Errors,
     ) -> None:
         self._names = names
-        self._error = error
-        self._error_event = error_event or (lambda failure: event_of(error(failure)))
+        self._errors = errors
         self._scope = scope
         self._send = send
         self._request_id = request_id
@@ -63,12 +79,12 @@ class Exchange:
             return
         failure = failure_of(error, self._names)
         if not self._has_started:
-            response = self._error(failure)
-            response.status_code = failure.status
+            response = self._errors.response(failure)
+            response.status_code = self._errors.status_of(failure)
             response.headers.update(failure.headers)
             await self._respond(response)
             return
-        await self._send_body(self._error_event(failure), more=False)
+        await self._send_body(self._errors.event_of(failure), more=False)
 
     async def _respond(self, response: Response) -> None:
         self._has_started = True
@@ -105,11 +121,6 @@ class Exchange:
 
     async def _send_body(self, data: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-def event_of(response: Response) -> bytes:
-    """An event with the body of ``response``."""
-    return b"data: " + bytes(response.body) + b"\n\n"
 
 
 async def _receive_nothing() -> Any:
