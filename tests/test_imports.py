@@ -40,7 +40,16 @@ ALLOWED_IN_SERVER = {
     "runtime": set(),
 }
 # Top-level modules that any folder of server/ may import. They import only each other.
-NEUTRAL = {"addresses", "bounds", "config", "constraint", "errors", "file_changes", "printable"}
+NEUTRAL = {
+    "addresses",
+    "bounds",
+    "byte_sizes",
+    "config",
+    "constraint",
+    "errors",
+    "file_changes",
+    "printable",
+}
 # Wire-format packages: only front ends may import them.
 WIRE = (
     *("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "protos"),

@@ -14,6 +14,7 @@ from server.service.caller import Caller
 from server.service.classify import ClassifyRequest, ClassifyResult
 from server.service.classify import classify as classify_texts
 from server.service.context import ServiceContext
+from server.service.detect import DetectRequest, detect_languages
 from server.service.embed import EmbedRequest, EmbedResult
 from server.service.embed import embed as embed_texts
 from server.service.embed_stream import BulkItem
@@ -44,7 +45,14 @@ from server.service.tokenize import (
 from server.service.tokenize import detokenize as detokenize_ids
 from server.service.tokenize import tokenize as tokenize_texts
 from server.service.translate import prepare_translate
+from server.service.translate_by_language import (
+    LanguageRequest,
+    LanguageResult,
+    translate_by_language,
+)
+from server.service.translation_routes import SourceLanguage, TranslationRoutes
 from server.telemetry.statistics import ModelStatistics
+from server.text.language_detector import DetectedLanguage
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +69,16 @@ class Service:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
+
+    @property
+    def is_live(self) -> bool:
+        """Whether no lane has died or is stuck; stays true while the server drains."""
+        return self._context.state.is_live
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new calls are welcome: live, started, and not draining."""
+        return self._context.state.is_ready
 
     @property
     def stall_seconds(self) -> float:
@@ -121,6 +139,22 @@ class Service:
         """The same, but streams text as it is generated."""
         prepared = await prepare_translate(request, self._context, caller)
         return stream(prepared, self._context)
+
+    async def translate_by_language(
+        self, request: LanguageRequest, caller: Caller
+    ) -> LanguageResult:
+        """Translates texts or HTML from one language to another with the models that are served."""
+        return await translate_by_language(request, self._context, caller)
+
+    async def detect_languages(
+        self, request: DetectRequest, caller: Caller
+    ) -> list[DetectedLanguage]:
+        """The source languages of the served models, the most likely of a text first."""
+        return await detect_languages(request, self._context, caller)
+
+    def translation_languages(self) -> tuple[SourceLanguage, ...]:
+        """The languages that are translated, each with those that it can be translated to."""
+        return TranslationRoutes(self._context.registry).languages()
 
     async def embed(self, request: EmbedRequest, caller: Caller) -> EmbedResult:
         """Maps texts to vectors."""

@@ -14,18 +14,27 @@ from server.service.usage import Timing, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest(ModelRequest):
-    """``without_special_tokens``: leave out the special tokens that the model's calls add."""
+    """``without_special_tokens``: leave out the special tokens that the model's calls add.
+
+    ``with_offsets``: also return where the tokens are in the texts.
+    """
 
     inputs: tuple[str, ...] = ()
     without_special_tokens: bool = False
+    with_offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """The token ids of one text, and the tokens as spelled in the vocabulary."""
+    """The token ids of one text, and the tokens as spelled in the vocabulary.
+
+    ``offsets``: start and end of each token in the text, in characters, without leading spaces;
+    ``None`` for special tokens. Only if the request asks for them.
+    """
 
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]
+    offsets: tuple[tuple[int, int] | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +73,29 @@ async def tokenize(
     started = time.monotonic()
     model = context.registry.get(request.model, request.version)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
+    special_tokens = not request.without_special_tokens
     rows = await context.run_tokenizer(
         request.inputs,
-        lambda: model.tokenizer.encode(
-            request.inputs, special_tokens=not request.without_special_tokens
-        ),
+        lambda: model.tokenizer.encode(request.inputs, special_tokens=special_tokens),
         caller,
     )
+    offsets: list[list[tuple[int, int] | None]] = [[] for _ in rows]
+    if request.with_offsets:
+        offsets = await context.run_tokenizer(
+            request.inputs,
+            lambda: [
+                model.tokenizer.offsets(text, special_tokens=special_tokens)
+                for text in request.inputs
+            ],
+            caller,
+        )
     seconds = time.monotonic() - started
     return TokenizeResult(
         model=model.manifest.name,
-        outputs=tuple(Tokenization(row, tuple(model.tokenizer.tokens(row))) for row in rows),
+        outputs=tuple(
+            Tokenization(row, tuple(model.tokenizer.tokens(row)), tuple(spans))
+            for row, spans in zip(rows, offsets, strict=True)
+        ),
         usage=Usage(input_tokens=sum(len(row) for row in rows)),
         timing=Timing(tokenize_seconds=seconds, total_seconds=seconds),
     )

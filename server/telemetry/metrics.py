@@ -101,6 +101,17 @@ class Metrics:
             ["kernel"],
             registry=self.registry,
         )
+        self._memory = Gauge(
+            "triune_memory_bytes",
+            "Memory by part: weights and working (estimates), cache_reserved, cache_resident.",
+            ["model", "part"],
+            registry=self.registry,
+        )
+        self._resident = Gauge(
+            "triune_process_resident_bytes",
+            "Memory of the server's process that is in use.",
+            registry=self.registry,
+        )
         self._run_seconds = self._seconds("run", "Model runs.", "phase")
         self._step_seconds = self._seconds("step", "Whole steps of the engine.")
 
@@ -144,11 +155,24 @@ class Metrics:
         self._cuda_graphs.labels(*labels).set(stats.num_cuda_graphs)
         self._cuda_graph_bytes.labels(*labels).set(stats.cuda_graph_bytes)
 
+    def on_memory(
+        self, model: str, *, weights: int, cache_reserved: int, cache_resident: int, working: int
+    ) -> None:
+        """Reports the memory of a model, in bytes."""
+        self._memory.labels(model, "weights").set(weights)
+        self._memory.labels(model, "cache_reserved").set(cache_reserved)
+        self._memory.labels(model, "cache_resident").set(cache_resident)
+        self._memory.labels(model, "working").set(working)
+
+    def on_process_memory(self, resident: int) -> None:
+        """Reports the memory of this process that is in use, in bytes."""
+        self._resident.set(resident)
+
     def forget(self, model: str) -> None:
         """Removes the gauges of an unloaded model. Its counters and histograms stay."""
         gauges = (
             *(self._running, self._waiting, self._slots, self._cached, self._capacity),
-            *(self._cuda_graphs, self._cuda_graph_bytes),
+            *(self._cuda_graphs, self._cuda_graph_bytes, self._memory),
         )
         for gauge in gauges:
             gauge.remove_by_labels({"model": model})

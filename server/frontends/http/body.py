@@ -7,8 +7,8 @@ from typing import TypeVar
 import msgspec
 from starlette.types import Receive
 
-from server.errors import RETRY_SECONDS, InvalidArgumentError, Limit, OverloadedError
-from server.frontends.http.failures import BodyTooLargeError
+from server.errors import RETRY_SECONDS, Limit, OverloadedError
+from server.frontends.http.failures import BodyTooLargeError, MalformedBodyError
 
 T = TypeVar("T")
 # msgspec's message, such as "Expected `int`, got `str` - at `$.messages[0].content`".
@@ -75,7 +75,7 @@ def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
     """A function that decodes JSON into ``kind``, a msgspec struct.
 
     Unknown fields are ignored or refused, as the struct says. The function raises
-    ``InvalidArgumentError`` that names the field.
+    ``MalformedBodyError`` that names the field.
     """
     decoder = msgspec.json.Decoder(kind)
 
@@ -83,21 +83,22 @@ def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
         try:
             return decoder.decode(data)
         except msgspec.ValidationError as error:
-            raise _named(str(error)) from None
+            raise named_error(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidArgumentError("body", f"is not JSON: {error}") from None
+            raise MalformedBodyError("body", f"is not JSON: {error}") from None
         except RecursionError:
-            raise InvalidArgumentError("body", "is nested too deeply") from None
+            raise MalformedBodyError("body", "is nested too deeply") from None
 
     return decode
 
 
-def _named(message: str) -> InvalidArgumentError:
+def named_error(message: str) -> MalformedBodyError:
+    """msgspec's message as an error that names the field."""
     found = _MESSAGE.fullmatch(message)
     what, path = (message, "") if found is None else (found["what"], found["path"] or "")
     field = _NAMED.fullmatch(what)
     if field is not None:
         path = f"{path}.{field['name']}" if path else field["name"]
-        return InvalidArgumentError(path, _NAMED_MESSAGES[field["what"]])
+        return MalformedBodyError(path, _NAMED_MESSAGES[field["what"]])
     what = what.replace("`", "")
-    return InvalidArgumentError(path or "body", what[:1].lower() + what[1:])
+    return MalformedBodyError(path or "body", what[:1].lower() + what[1:])

@@ -79,11 +79,12 @@ class Api:
     ``error``: the response of an error; its status and headers are added. ``error_event``: the
     same as an item of a stream; by default an event whose data is the body of ``error``.
     ``body_token``: reads a token from the body, for protocols that send it there; their bodies are
-    read before the token is checked.
+    read before the token is checked. ``status_of``: the statuses of errors, where they differ.
     """
 
     context: Context
     error: ErrorShape
+    status_of: Callable[[Failure], int] = lambda failure: failure.status
     error_event: Callable[[Failure], bytes] | None = None
     body_token: Callable[[Any], str | None] | None = None
 
@@ -247,7 +248,7 @@ class _Exchange:
         failure = failure_of(error, self._names)
         if not self._has_started:
             response = self._api.error(failure)
-            response.status_code = failure.status
+            response.status_code = self._api.status_of(failure)
             response.headers.update(failure.headers)
             await self._respond(response)
             return

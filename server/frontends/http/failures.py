@@ -36,6 +36,10 @@ class BodyTooLargeError(InvalidArgumentError):
         super().__init__("body", f"has more than {max_bytes} bytes")
 
 
+class MalformedBodyError(InvalidArgumentError):
+    """A body that is not as the route's struct says: a field is missing or of another type."""
+
+
 class RouteNotFoundError(ServeError):
     """A path without a route."""
 

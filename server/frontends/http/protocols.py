@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 
-from server.frontends.http import oip, rerank, vllm
+from server.frontends.http import libretranslate, oip, rerank, tei, vllm
 from server.frontends.http.endpoint import Context
 from server.frontends.http.openai.routes import routes as openai_routes
 
 PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
     openai_routes,
+    libretranslate.routes,
     rerank.routes,
     vllm.routes,
     oip.routes,
+    tei.routes,  # last: {model} matches any first part of a path
 )

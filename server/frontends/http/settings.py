@@ -24,7 +24,8 @@ class HttpSettings:
     arrive within ``head_seconds`` and its body within another ``body_seconds``. A connection
     without requests closes after ``keep_alive_seconds``, and one whose client does not read for
     ``stall_seconds`` is reset. ``cors_origins``: origins whose pages may call; empty for none.
-    ``max_input_bytes``: as the service limits one text.
+    ``max_input_bytes``: as the service limits one text. ``tei_model``: the model of
+    text-embeddings-inference's routes at the root; empty for none.
     """
 
     max_connections: int = MAX_CONNECTIONS
@@ -37,6 +38,7 @@ class HttpSettings:
     stall_seconds: float = 30.0
     cors_origins: tuple[str, ...] = ()
     max_input_bytes: int = 1 << 20
+    tei_model: str = ""
 
     @classmethod
     def of(cls, config: ServerConfig) -> "HttpSettings":
@@ -45,4 +47,5 @@ class HttpSettings:
             stall_seconds=config.stall_seconds,
             cors_origins=config.http_cors,
             max_input_bytes=config.max_input_bytes,
+            tei_model=config.tei_model,
         )
