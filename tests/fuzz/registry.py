@@ -13,6 +13,7 @@ TARGETS = (
     "requests",
     "options",
     "tensors",
+    "http",
     "long_texts",
     "text",
     "stops",
