@@ -182,6 +182,14 @@ def main(
             help="End a stream that its client does not read for N seconds.",
         ),
     ] = 30.0,
+    stuck_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            callback=_finite,
+            help="Exit if a model run takes longer, and far longer than usual.",
+        ),
+    ] = 60.0,
     grace: Annotated[
         float,
         typer.Option(
@@ -235,6 +243,7 @@ def main(
         client_tokens_per_second=client_tokens_per_second,
         client_burst_tokens=client_burst_tokens,
         stall_seconds=stall_seconds,
+        stuck_seconds=stuck_seconds,
         grace_seconds=grace,
     )
     # The server runs the tokenizer in threads of its own.

@@ -68,6 +68,9 @@ class ServerConfig:
     ``client_tokens_per_second`` is the rate (``None``: no limit), ``client_burst_tokens`` the
     burst (``None``: one minute of the rate). A stream ends when its client does not read it for
     ``stall_seconds``.
+
+    Watchdog: the process exits if a run takes longer than ``stuck_seconds`` and 20 times what such
+    a run usually takes, or a model's first run 10 times ``stuck_seconds``.
     """
 
     bundles: Path
@@ -110,6 +113,7 @@ class ServerConfig:
     client_burst_tokens: int | None = None
     max_input_bytes: int = 1 << 20
     stall_seconds: float = 30.0
+    stuck_seconds: float = 60.0
     grace_seconds: float = 30.0
 
     @property

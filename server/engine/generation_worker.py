@@ -62,7 +62,7 @@ class GenerationWorker:
         observer: Observer,
         device_sampler: DeviceSampler | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.progress = model, runner.progress
         self._runner = runner
         self._capacity = capacity
         self._limits = limits

@@ -3,7 +3,8 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -12,14 +13,19 @@ from server.engine.observer import Observer, WorkerStats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Job
 from server.engine.requests.update import JobUpdate
+from server.engine.watchdog import Progress
 
 JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
 
 class Worker(Protocol[JobT_contra]):
-    """Runs one model in one lane. Only the lane's thread uses it; any thread may read ``model``."""
+    """Runs one model in one lane. Only the lane's thread uses it.
+
+    Any thread may read ``model`` and ``progress``.
+    """
 
     model: str
+    progress: Progress
 
     @property
     def has_work(self) -> bool: ...
@@ -95,6 +101,8 @@ class Lane(threading.Thread):
         on_death: called with the exception that ended the thread.
         observer: receives a report of every step.
         busy: records whether this lane has work.
+
+    ``progress``: of the worker that this thread runs now, for the watchdog; None if none.
     """
 
     def __init__(
@@ -106,6 +114,7 @@ class Lane(threading.Thread):
         busy: BusyLanes,
     ) -> None:
         super().__init__(name=f"lane-{index}", daemon=True)
+        self.progress: Progress | None = None
         self._index = index
         self._workers: dict[int, Worker[Any]] = {}
         self._publish = publish
@@ -148,11 +157,21 @@ class Lane(threading.Thread):
 
     def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
-        updates = worker.step()
+        with self._watched(worker):
+            updates = worker.step()
         if updates:
             self._publish(updates)
         seconds = time.perf_counter() - started
         self._observer.on_step(worker.model, self._index, worker.stats, seconds)
+
+    @contextmanager
+    def _watched(self, worker: Worker[Any]) -> Iterator[None]:
+        """Lets the watchdog see the worker's progress within the block."""
+        worker.progress.begin()
+        self.progress = worker.progress
+        yield  # an error ends this thread
+        self.progress = None
+        worker.progress.end()
 
     def _take_commands(self) -> bool:
         """Handles all queued commands; without work, waits for one. Returns False on ``Stop``."""
@@ -177,7 +196,8 @@ class Lane(threading.Thread):
     def _handle(self, command: Add | Remove | Submit | Cancel) -> None:
         match command:
             case Add(model_id, worker, done):
-                worker.prepare()
+                with self._watched(worker):
+                    worker.prepare()
                 self._workers[model_id] = worker
                 done()
             case Remove(model_id, done):

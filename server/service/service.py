@@ -71,6 +71,16 @@ class Service:
         self._context = context
 
     @property
+    def is_live(self) -> bool:
+        """Whether no lane has died or is stuck; stays true while the server drains."""
+        return self._context.state.is_live
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new calls are welcome: live, started, and not draining."""
+        return self._context.state.is_ready
+
+    @property
     def stall_seconds(self) -> float:
         """A stream ends when its client does not read for this many seconds."""
         return self._context.config.stall_seconds

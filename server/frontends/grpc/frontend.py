@@ -83,9 +83,12 @@ class GrpcFrontend:
         """Sets the health status to SERVING."""
         await self._health.set_serving()
 
-    async def set_not_serving(self) -> None:
-        """Sets the health status to NOT_SERVING and ends the calls that watch it."""
-        await self._health.set_not_serving()
+    async def set_not_serving(self, *, is_live: bool) -> None:
+        """Sets the health status to NOT_SERVING and ends the calls that watch it.
+
+        The status of ``liveness`` stays SERVING if ``is_live``.
+        """
+        await self._health.set_not_serving(is_live=is_live)
 
     async def drain(self) -> None:
         """Refuses new calls at once, and cancels running calls after the grace period."""
@@ -97,9 +100,7 @@ class GrpcFrontend:
     ) -> tuple[grpc.aio.Server, int]:
         server = make_server(self._config, tokens, [MalformedMessageInterceptor(service)])
         models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(service), server)
-        open_inference = OpenInferenceServicer(
-            service, lambda: self._health.is_serving, is_admin=names is _ADMIN_SERVICES
-        )
+        open_inference = OpenInferenceServicer(service, is_admin=names is _ADMIN_SERVICES)
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(open_inference, server)
         reflection.enable_server_reflection(names, server)
         self._listeners.append(server)

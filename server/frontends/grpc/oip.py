@@ -1,6 +1,6 @@
 """``inference.GRPCInferenceService``: the Open Inference Protocol, version 2."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -41,23 +41,21 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
 
     Args:
         service: handles the calls.
-        is_ready: whether the server accepts requests.
         is_admin: whether this is the admin listener.
     """
 
-    def __init__(self, service: Service, is_ready: Callable[[], bool], *, is_admin: bool) -> None:
+    def __init__(self, service: Service, *, is_admin: bool) -> None:
         self._service = service
-        self._is_ready = is_ready
         self._is_admin = is_admin
         self._calls = InferCalls(service)
 
     async def ServerLive(self, request: Any, context: Context) -> pb.ServerLiveResponse:
         async with rpc_scope(self._service, "ServerLive", request, context):
-            return pb.ServerLiveResponse(live=True)
+            return pb.ServerLiveResponse(live=self._service.is_live)
 
     async def ServerReady(self, request: Any, context: Context) -> pb.ServerReadyResponse:
         async with rpc_scope(self._service, "ServerReady", request, context):
-            return pb.ServerReadyResponse(ready=self._is_ready())
+            return pb.ServerReadyResponse(ready=self._service.is_ready)
 
     async def ModelReady(
         self, request: pb.ModelReadyRequest, context: Context
