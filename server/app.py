@@ -18,7 +18,9 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.watchdog import StuckLaneError
 from server.errors import StartupError
 from server.frontends.grpc.frontend import GrpcFrontend
+from server.frontends.http.frontend import HttpFrontend
 from server.models.catalog import Catalog
+from server.models.memory_keeper import MemoryKeeper
 from server.models.registry import Registry
 from server.models.watch import Watch
 from server.models.workers import build_engine
@@ -43,13 +45,14 @@ _MAX_EXIT_SECONDS = 10.0
 class RunningServer:
     """A running server. If a configured port is 0, the attributes have the port chosen.
 
-    ``admin_port``: ``None`` without an admin listener. ``engine_failure`` gets the exception that
-    ended a lane's thread.
+    ``admin_port`` and ``http_port``: ``None`` without such a listener. ``engine_failure`` gets the
+    exception that ended a lane's thread.
     """
 
     port: int
     metrics_port: int
     admin_port: int | None
+    http_port: int | None
     catalog: Catalog
     engine_failure: "asyncio.Future[BaseException]"
 
@@ -70,10 +73,13 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     for address in filter(None, (config.listen, config.admin)):
         check_grpc_address(address)
     metrics_address = host_and_port(config.metrics)
+    if config.http is not None:
+        host_and_port(config.http)
+    metrics = Metrics()
     frontend = GrpcFrontend(config)
+    http = HttpFrontend(config, metrics)
     busy = BusyLanes()
     backends = make_backends(config, busy)
-    metrics = Metrics()
     metrics.on_kernels(report_kernels())
     engine_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -94,11 +100,14 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         )
         threads = BoundedExecutor(tokenizing, config.max_tokenizing)
         state = ServingState(engine)
-        context = ServiceContext(config, catalog, engine, metrics, threads, state)
-        stack.push_async_callback(frontend.drain)
-        await frontend.start(Service(context))
+        service = Service(ServiceContext(config, catalog, engine, metrics, threads, state))
+        stack.push_async_callback(_drain, frontend, http)
+        await frontend.start(service)
+        await http.start(service)
         metrics_server = metrics.serve(*metrics_address)
         stack.callback(metrics_server.stop)
+        keeper = MemoryKeeper(config, catalog, engine, busy, metrics)
+        stack.callback(asyncio.create_task(keeper.run()).cancel)
         if watch is not None:
             task = asyncio.create_task(watch.run())
             stack.callback(task.cancel)
@@ -112,8 +121,22 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         stack.push_async_callback(set_not_serving)
         engine_failure.add_done_callback(lambda _: asyncio.ensure_future(set_not_serving()))
         yield RunningServer(
-            frontend.port, metrics_server.port, frontend.admin_port, catalog, engine_failure
+            port=frontend.port,
+            metrics_port=metrics_server.port,
+            admin_port=frontend.admin_port,
+            http_port=http.port,
+            catalog=catalog,
+            engine_failure=engine_failure,
         )
+
+
+async def _drain(grpc: GrpcFrontend, http: HttpFrontend) -> None:
+    """Both front ends refuse new calls at once, and have the same grace period."""
+    await asyncio.gather(grpc.drain(), http.drain())
+
+
+def _port_name(port: int | None) -> str:
+    return "no port" if port is None else f"port {port}"
 
 
 def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
@@ -183,11 +206,11 @@ async def serve(config: ServerConfig) -> int:
     async with running_server(config) as running:
         names = ", ".join(model.key for model in running.registry.models)
         log.info(
-            "serving %s: gRPC on port %d, metrics on port %d, admin on %s",
+            "serving %s: gRPC on port %d, metrics on port %d, admin on %s, HTTP on %s",
             names or "no model yet",
             running.port,
             running.metrics_port,
-            "no port" if running.admin_port is None else f"port {running.admin_port}",
+            *(_port_name(port) for port in (running.admin_port, running.http_port)),
         )
         running.engine_failure.add_done_callback(lambda _: stop.set())
         # Exempts the loaded models from garbage collection: a full collection would pause every

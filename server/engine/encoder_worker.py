@@ -7,6 +7,7 @@ import numpy as np
 
 from model.bundle import GraphSpec
 from server.constraint import Floats
+from server.engine.cache.idle_rows import IdleLimits
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
@@ -160,6 +161,11 @@ class EncoderWorker:
 
     def prepare(self) -> None:
         """Nothing to prepare: batches have any size."""
+
+    def release_memory(self, limits: IdleLimits) -> bool:
+        """Nothing to give back: an encoder has no cache."""
+        del limits
+        return False
 
     def submit(self, id_: int, job: EncodingJob) -> None:
         self._waiting[id_] = _Text(id_, job, JobTimes(self._clock()))

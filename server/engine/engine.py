@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
+from server.engine.cache.idle_rows import IdleLimits
+from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
@@ -26,7 +27,7 @@ from server.engine.requests.job import (
     remaining_seconds,
 )
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import PrefixLanes, choose_lane
+from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
 from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
 from server.errors import ShuttingDownError
@@ -203,6 +204,11 @@ class Engine:
             if not handle.is_done:
                 self._lanes[handle.lane].send(Cancel(handle.model_id, handle.id, output))
 
+    def release_memory(self, limits: IdleLimits) -> None:
+        """Asks every lane to give idle memory of its workers back, a part after each step."""
+        for lane in self._lanes:
+            lane.send(ReleaseMemory(limits))
+
     def stop(self) -> None:
         """Stops the lanes after their current steps. Unfinished jobs get no more updates.
 
@@ -230,19 +236,18 @@ class Engine:
         return handle
 
     def _choose_lane(self, model_id: int, job: Job) -> int:
-        preferred = None
-        key = (model_id, job.cache_scope, job.prompt) if isinstance(job, GenerationJob) else None
-        if self._prefix_lanes is not None and key is not None:
-            preferred = self._prefix_lanes.find(*key)
+        blocks: list[int] = []
+        if self._prefix_lanes is not None and isinstance(job, GenerationJob):
+            blocks = block_hashes(model_id, job.cache_scope, job.prompt)
         lane = choose_lane(
             self._lane_load,
             self._num_devices,
             job.num_sequences,
             self._single_lane_max_sequences,
-            preferred,
+            self._prefix_lanes.find(blocks) if self._prefix_lanes is not None else None,
         )
-        if self._prefix_lanes is not None and key is not None:
-            self._prefix_lanes.record(*key, lane)
+        if self._prefix_lanes is not None:
+            self._prefix_lanes.record(blocks, lane)
         return lane
 
     def _publish(self, updates: list[JobUpdate]) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from server.engine.cache.idle_rows import IdleLimits
 from server.engine.observer import Observer, WorkerStats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Job
@@ -36,6 +37,10 @@ class Worker(Protocol[JobT_contra]):
 
     def prepare(self) -> None:
         """Called once, before anything is submitted."""
+        ...
+
+    def release_memory(self, limits: IdleLimits) -> bool:
+        """Gives a bounded part of its idle memory back. Returns whether there may be more."""
         ...
 
 
@@ -73,11 +78,18 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseMemory:
+    """Gives idle memory of all workers back: a part after each step."""
+
+    limits: IdleLimits
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Ends the thread. The engine closes unfinished jobs."""
 
 
-Command = Add | Remove | Submit | Cancel | Stop
+Command = Add | Remove | Submit | Cancel | ReleaseMemory | Stop
 
 
 class Lane(threading.Thread):
@@ -110,6 +122,8 @@ class Lane(threading.Thread):
         self._observer = observer
         self._busy = busy
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        # Models whose workers may have more memory to give back.
+        self._releasing: dict[int, IdleLimits] = {}
 
     def send(self, *commands: Command) -> None:
         """Sends commands, from any thread. The lane handles them before its next step.
@@ -126,6 +140,7 @@ class Lane(threading.Thread):
         try:
             while self._take_commands():
                 self._step_all()
+                self._release_memory()
         except BaseException as error:
             self._on_death(error)
 
@@ -134,6 +149,11 @@ class Lane(threading.Thread):
         for worker in self._workers.values():
             if worker.has_work:
                 self._step(worker)
+
+    def _release_memory(self) -> None:
+        for model_id, limits in tuple(self._releasing.items()):
+            if not self._workers[model_id].release_memory(limits):
+                del self._releasing[model_id]
 
     def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
@@ -158,12 +178,16 @@ class Lane(threading.Thread):
         is_idle = not any(worker.has_work for worker in self._workers.values())
         if is_idle:
             self._busy.leave(self._index)
+        waits = is_idle and not self._releasing
         while True:
             try:
-                command = self._commands.get(block=is_idle)
+                command = self._commands.get(block=waits)
             except queue.Empty:
                 return True
-            is_idle = False
+            waits = False
+            if isinstance(command, ReleaseMemory):
+                self._releasing = dict.fromkeys(self._workers, command.limits)
+                continue
             self._busy.enter(self._index)
             if isinstance(command, Stop):
                 return False
@@ -178,6 +202,7 @@ class Lane(threading.Thread):
                 done()
             case Remove(model_id, done):
                 del self._workers[model_id]
+                self._releasing.pop(model_id, None)
                 done()
             case Submit(model_id, id_, job):
                 self._workers[model_id].submit(id_, job)

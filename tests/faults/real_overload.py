@@ -160,7 +160,7 @@ def main(
     )
     with tempfile.TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
-        tokens.write_text("".join(f"{name}: {token}\n" for name, token in TOKENS.items()))
+        tokens.write_text("".join(f"{name}:{token}\n" for name, token in TOKENS.items()))
         options = (
             "--tokens",
             str(tokens),

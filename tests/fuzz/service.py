@@ -94,6 +94,7 @@ class Service:
 
     loop: asyncio.AbstractEventLoop
     servicer: InferenceServicer
+    layer: InferenceService
 
     def call(self, method: str, request: Message) -> bool:
         """Returns whether ``request`` succeeded; False if rejected. Raises on internal errors."""
@@ -142,7 +143,8 @@ async def _start() -> Service:
     assert not missing, f"refused: {missing}"
     threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
     context = ServiceContext(config, catalog, engine, metrics, threads, ServingState(engine))
-    return Service(asyncio.get_running_loop(), InferenceServicer(InferenceService(context)))
+    layer = InferenceService(context)
+    return Service(asyncio.get_running_loop(), InferenceServicer(layer), layer)
 
 
 async def _ignore(_: Registry) -> None:
