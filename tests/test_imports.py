@@ -40,7 +40,10 @@ ALLOWED_IN_SERVER = {
     "runtime": set(),
 }
 # Top-level modules that any folder of server/ may import. They import only each other.
-NEUTRAL = {"addresses", "bounds", "config", "constraint", "errors", "file_changes", "printable"}
+NEUTRAL = {
+    *("addresses", "bounds", "config", "config_defaults", "constraint", "errors", "file_changes"),
+    *("option", "printable"),
+}
 # Wire-format packages: only front ends may import them.
 WIRE = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "protos")
 

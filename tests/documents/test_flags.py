@@ -40,7 +40,7 @@ PROGRAMS = {
     "client": client.cli.app,
     "export": export.__main__.app,
     "loadtest": loadtest.cli.app,
-    "server": single(server.__main__.main),
+    "server": server.__main__.app,
     "tests.fuzz": single(tests.fuzz.__main__.main),
     "tests.soak": single(tests.soak.__main__.main),
 }
