@@ -13,7 +13,7 @@ LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 WITHOUT_TORCH := --override requirements/without-torch.txt
-CODE := model export server client loadtest tests scripts
+CODE := triune model export server client loadtest tests scripts
 
 serve: setup bundles
 	$(VENV)/python -m server --bundles bundles
@@ -49,6 +49,7 @@ check: setup
 	$(VENV)/python -m scripts.families --check
 	$(VENV)/python -m scripts.export_fidelity --check
 	$(VENV)/python -m scripts.faults --check
+	$(VENV)/python -m scripts.options --check
 
 # Every fault test, including those that `make test` leaves out because they load the machine or
 # take long: many connections, load beyond the server's capacity.

@@ -116,12 +116,15 @@ def _settings(schema: type[Any], prefix: tuple[str, ...] = ()) -> list[Setting]:
             continue
         kind, option = get_args(hint)
         members = [member for member in get_args(kind) if member is not NoneType]
-        is_optional = NoneType in get_args(kind)
+        # Without its required options, a nested dataclass is None.
+        is_optional = NoneType in get_args(kind) or (
+            bool(prefix) and field.default is dataclasses.MISSING
+        )
         found.append(
             Setting(
                 name=option.name or field.name,
                 path=path,
-                kind=members[0] if is_optional else kind,
+                kind=members[0] if NoneType in get_args(kind) else kind,
                 is_optional=is_optional,
                 default=field.default if option.default is None else option.default,
                 group=schema if prefix else None,
