@@ -62,15 +62,18 @@ def _with_connection(group: TyperGroup, command: Any) -> Any:
         group.callback(**connection)
         return command.callback(**values)
 
+    taken = {flag for parameter in command.params for flag in parameter.opts}
     merged = copy.copy(command)
-    merged.params = [*command.params, *map(_renamed, group.params)]
+    merged.params = [*command.params, *(_renamed(parameter, taken) for parameter in group.params)]
     merged.callback = run
     return merged
 
 
-def _renamed(parameter: Any) -> Any:
+def _renamed(parameter: Any, taken: set[str]) -> Any:
+    """``parameter`` without the flags that the command uses itself: ``--target``, of fill-mask."""
     renamed = copy.copy(parameter)
     renamed.name = f"{_CONNECTION}{parameter.name}"
+    renamed.opts = [flag for flag in parameter.opts if flag not in taken]
     return renamed
 
 
