@@ -1,7 +1,7 @@
 # Every target works in .venv/ and is safe to repeat: finished steps are kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles tools test test-slow check faults bench protos lock
+.PHONY: serve setup bundles tools test test-slow check faults audit bench protos lock
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
@@ -58,6 +58,11 @@ faults: setup
 		tests/server/test_startup.py tests/server/test_access.py tests/server/test_tls.py \
 		-m "heavy or not heavy"
 	$(VENV)/python -m scripts.faults
+
+# Licences and known vulnerabilities of the dependencies, and two builds of the wheel compared. It asks
+# the package index.
+audit: setup
+	$(VENV)/python -m scripts.audit
 
 bench: bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
