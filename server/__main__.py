@@ -38,7 +38,7 @@ def main(
     ] = False,
     flags: dict[str, Any],
 ) -> None:
-    """Serves bundles until SIGTERM.
+    """Serves bundles over gRPC and HTTP until SIGTERM.
 
     Every option is also an environment variable, TRIUNE_MAX_QUEUE for --max-queue, and a key of the
     TOML file, max_queue. Flags come before the environment, the environment before the file.

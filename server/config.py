@@ -67,16 +67,18 @@ class ServerConfig:
     ``single_lane_max_sequences`` sequences share one lane.
 
     Cache: ``num_slots`` sequences run at a time, and ``num_prefix_slots`` more rows keep the tokens
-    of ended ones. Callers with different tokens or certificates do not reuse each other's prefixes,
-    unless ``shares_prefixes``. Without authentication, all callers share them.
-
-    Access: the admin address uses ``admin_tokens`` if set, else ``tokens``. A connection closes
-    after ``max_connection_seconds`` plus the grace period.
+    of ended ones.
 
     Admission, per model: ``max_queue`` and ``max_queue_tokens`` limit the waiting sequences,
     ``max_queued_texts`` and ``max_queued_text_tokens`` the waiting texts of an encoder. All models
-    together: ``max_tokenizing`` limits the requests that wait for tokenization. Per client:
-    ``client_burst_tokens`` is ``None`` for one minute of the rate.
+    together: ``max_tokenizing`` limits the requests that wait for tokenization.
+
+    Memory, in bytes: ``memory_budget`` limits what all models may take with full caches; ``None``
+    sets no limit. Every ``memory_check_seconds``, rows unused for ``idle_seconds`` and cached
+    prefixes unused for ``prefix_idle_seconds`` give their memory back.
+
+    Watchdog: the process exits if a run takes longer than ``stuck_seconds`` and 20 times what such
+    a run usually takes, or a model's first run 10 times ``stuck_seconds``.
     """
 
     bundles: Annotated[
@@ -86,6 +88,25 @@ class ServerConfig:
         "0.0.0.0:50051"
     )
     metrics: Annotated[str, Option("Prometheus address.", check=host_and_port)] = "0.0.0.0:9464"
+    http: Annotated[
+        str | None,
+        Option(
+            "HTTP address, HOST:PORT; none opens no HTTP port.",
+            check=host_and_port,
+            default="127.0.0.1:8080",
+        ),
+    ] = None
+    http_cors: Annotated[
+        tuple[str, ...],
+        Option(
+            "Origin whose pages may call the HTTP port, such as https://example.org; may be "
+            "given several times. Default: none."
+        ),
+    ] = ()
+    tei_model: Annotated[
+        str,
+        Option("Model of text-embeddings-inference's routes that name none, such as /embed."),
+    ] = ""
     admin: Annotated[
         str | None,
         Option(
@@ -175,6 +196,17 @@ class ServerConfig:
             "share_prefixes",
         ),
     ] = False
+    memory_budget: Annotated[
+        int | None,
+        Option(
+            "Memory for all models with full caches: 6GiB, 6G, or a share of the memory of this "
+            "machine or container. Models that do not fit get fewer slots, or are refused.",
+            default="80%",
+        ),
+    ] = None
+    memory_check_seconds: float = 10.0
+    idle_seconds: float = 30.0
+    prefix_idle_seconds: float = 600.0
     max_length: Annotated[int, Option("Longest sequence, in tokens.", minimum=2)] = 2048
     max_batched_tokens: Annotated[
         int,
@@ -213,6 +245,10 @@ class ServerConfig:
     stall_seconds: Annotated[
         float, Option("End a stream that its client does not read for N seconds.", minimum=0.1)
     ] = 30.0
+    stuck_seconds: Annotated[
+        float,
+        Option("Exit if a model run takes longer, and far longer than usual.", minimum=0.1),
+    ] = 60.0
     grace_seconds: Annotated[
         float,
         Option(
@@ -234,22 +270,22 @@ class ServerConfig:
 
         A session that records CUDA graphs accepts runs from one thread only.
         """
-        return self.cuda_graphs and self._has_separate_memory and self.num_lanes == 1
+        return self.cuda_graphs and self.has_separate_memory and self.num_lanes == 1
 
     @property
     def samples_on_device(self) -> bool:
         """Whether sampling runs on the device, for the requests that it supports."""
         if self.sampling == SamplingLocation.AUTO:
-            return self._has_separate_memory
+            return self.has_separate_memory
         return self.sampling == SamplingLocation.DEVICE
 
     @property
     def keeps_logits_on_device(self) -> bool:
         """Whether logits stay on the device until the host needs them."""
-        return self.samples_on_device and self._has_separate_memory
+        return self.samples_on_device and self.has_separate_memory
 
     @property
-    def _has_separate_memory(self) -> bool:
+    def has_separate_memory(self) -> bool:
         """Whether host code cannot access the devices' memory."""
         return self.has_device_memory or self.devices[0].startswith("cuda")
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from server.byte_sizes import parse_bytes
 from server.config import ServerConfig
 from server.errors import StartupError
 from server.option import Computed
 from server.options import (
     DEPRECATED,
     ENVIRONMENT_PREFIX,
+    NONE,
     SETTINGS,
     Setting,
     flag_name,
@@ -25,6 +27,7 @@ from server.options import (
 )
 from server.printable import printable
 from server.runtime.devices import parse_devices
+from server.runtime.process_memory import container_bytes
 
 CONFIG_FILE = "triune.toml"
 CONFIG_VARIABLE = "TRIUNE_CONFIG"
@@ -153,7 +156,7 @@ class _Building:
             if setting.name in source.values:
                 return
         try:
-            value = setting.convert(raw)
+            value = _convert(setting, raw)
         except ValueError as error:
             self.problems.append(f"{printable(label)} is {raw!r}: {error}")
             return
@@ -193,6 +196,11 @@ class _Building:
     def _default(self, setting: Setting) -> Any:
         if isinstance(setting.default, Computed):
             return setting.default.value(self.fields)
+        if setting.name in _PARSERS and isinstance(setting.default, str):
+            try:
+                return _convert(setting, setting.default)
+            except ValueError:  # a share of what is unknown
+                return None
         return None if setting.default is dataclasses.MISSING else setting.default
 
     def _group(self, members: list[Setting], origins: Mapping[str, Origin]) -> Any:
@@ -226,6 +234,20 @@ def _check_devices(names: tuple[str, ...]) -> None:
 
 # Checks that need more than the neutral modules, by option.
 _CHECKS: Mapping[str, Callable[[Any], object]] = {"device": _check_devices}
+
+
+# Texts with a form of their own, by option. Other values are converted as usual.
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "memory_budget": lambda text: parse_bytes(text, container_bytes())
+}
+
+
+def _convert(setting: Setting, raw: object) -> Any:
+    """Raises ``ValueError`` for a value of another type, form or range."""
+    parser = _PARSERS.get(setting.name)
+    if parser is not None and isinstance(raw, str) and raw != NONE:
+        return parser(raw)
+    return setting.convert(raw)
 
 
 def _toml(value: Any) -> str:

@@ -9,6 +9,7 @@ from server.engine.cache.admission_plan import (
     plan_admissions,
     take_slot,
 )
+from server.engine.cache.idle_rows import IdleLimits, IdleRows
 from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS, PrefixCache
 from server.engine.cache.slot_tensors import Capacity, SlotTensors, Span
 from server.engine.cache.slots import SlotMove, SlotTable
@@ -47,6 +48,7 @@ class SlotStore:
         self._sequences: dict[int, DecodingSequence] = {}
         self._slot_of: dict[int, int] = {}
         self._plan = AdmissionPlan()
+        self._idle = IdleRows()
 
     def __repr__(self) -> str:
         return repr(self._slots)
@@ -120,6 +122,7 @@ class SlotStore:
         if freed is not None:
             self._slots.free_prefix(freed)
         last = self._slots.acquire(sequence.id, before_last=before_last, prefix_to=moved_to)
+        self._use(slot, moved_to)
         self._sequences[sequence.id] = sequence
         self._refresh()
         if prefix is None or moved_to is None:
@@ -185,6 +188,30 @@ class SlotStore:
         self._cache.rotate(cycle, [_span(before[slot]) for slot in cycle], keep_first=keeps)
         del self._sequences[sequence.id]
         self._refresh()
+
+    def release_idle(self, limits: IdleLimits, now: float) -> bool:
+        """Gives memory of one row that no sequence runs in back to the operating system.
+
+        A cached prefix keeps the memory of its tokens until it is dropped.
+
+        Returns:
+            Whether a row was given back: more may follow.
+        """
+        last_used = [(row, prefix.last_used) for row, prefix in self._prefixes.items()]
+        for row in self._idle.expired_prefixes(last_used, limits, now):
+            self._prefixes.remove(row)
+            self._slots.free_prefix(row)
+            self._idle.free(row)
+        row_or_none = self._idle.take_due(lambda row: row >= self._slots.num_running, limits, now)
+        if row_or_none is None:
+            return False
+        self._cache.release(row_or_none, self._slots.num_prefix_tokens(row_or_none))
+        return True
+
+    def _use(self, *rows: int | None) -> None:
+        for row in rows:
+            if row is not None:
+                self._idle.use(row)
 
     def _keeps(self, scope: str, tokens: Sequence[int]) -> bool:
         """Whether ``tokens`` become a cached prefix. Frees the prefixes that they replace."""
