@@ -25,7 +25,7 @@ from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from server.service.context import ServiceContext
 from server.service.service import Service
-from server.service.threads import BoundedExecutor
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         tokenizing = stack.enter_context(
             ThreadPoolExecutor(max_workers=_TOKENIZER_THREADS, thread_name_prefix="tokenize")
         )
-        threads = BoundedExecutor(tokenizing, config.max_tokenizing)
+        threads = FairExecutor(tokenizing, _TOKENIZER_THREADS, config.max_tokenizing)
         context = ServiceContext(config, catalog, engine, metrics, threads)
         stack.push_async_callback(frontend.drain)
         await frontend.start(Service(context))

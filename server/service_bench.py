@@ -22,7 +22,7 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import TranslateRequest
 from server.service.service import Service
-from server.service.threads import BoundedExecutor
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 
 
@@ -47,7 +47,7 @@ class ServiceBench:
         self._model = folder.parent.name
         await catalog.load(self._model, folder.name)
         tokenizing = self._stack.enter_context(ThreadPoolExecutor(max_workers=threads))
-        executor = BoundedExecutor(tokenizing, config.max_tokenizing)
+        executor = FairExecutor(tokenizing, threads, config.max_tokenizing)
         self._service = Service(ServiceContext(config, catalog, engine, metrics, executor))
         return {"version": f"ONNX Runtime {backends[0].version}"}
 

@@ -3,18 +3,20 @@
 from dataclasses import dataclass, field
 
 from model.bundle import Task
+from server.bounds import MAX_REPLY_VALUES
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
 from server.service.encoder_options import LengthOptions, check_integer, length_limit
 from server.service.requests import ModelRequest
+from server.service.threads import slices_of
 from server.service.usage import Timing, Usage
-from server.text.answers import ScoredSpan, find_answers
+from server.text.answers import find_answers
 from server.text.windows import LongInput
 
 DEFAULT_MAX_ANSWER_TOKENS = 15
-MAX_TOP_K = 1024
+MAX_TOP_K = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,35 +94,40 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
     tokenized = await call.tokenize(
         questions, limit, pairs=passages, with_offsets=True, path="questions[{}]"
     )
+    longest = request.max_answer_tokens or DEFAULT_MAX_ANSWER_TOKENS
+    # The candidates of each window, which bound the spans.
+    num_windows = sum(len(text.windows) for text in tokenized)
+    validation.check_reply("top_k", num_windows * request.top_k, MAX_REPLY_VALUES, "spans")
+    num_tokens = len(questions) * request.top_k * longest
+    validation.check_reply("max_answer_tokens", num_tokens, MAX_REPLY_VALUES, "tokens")
     outputs = await call.run(call.jobs(tokenized))
 
-    def find_all() -> list[list[ScoredSpan]]:
-        return [
-            find_answers(
+    def answer_some(start: int, stop: int) -> list[Answers]:
+        answers = []
+        for index in range(start, stop):
+            text, passage = tokenized[index], passages[index]
+            found = find_answers(
                 text,
-                [output.vector for output in windows],
+                [output.vector for output in outputs[index]],
                 top_k=request.top_k,
-                max_answer_tokens=request.max_answer_tokens or DEFAULT_MAX_ANSWER_TOKENS,
+                max_answer_tokens=longest,
                 allow_no_answer=request.allow_no_answer,
             )
-            for text, windows in zip(tokenized, outputs, strict=True)
-        ]
+            spans = tuple(
+                AnswerSpan(passage[span.start : span.end], span.score, span.start, span.end)
+                for span in found
+            )
+            answers.append(Answers(spans, usage_of(text), truncation_of(text)))
+        return answers
 
-    found = await context.in_thread(find_all)
-    usage, timing = call.finish()
+    # A window takes about as long as this many bytes of text to tokenize.
+    window_bytes = 512 + 16 * request.top_k + 4 * longest
+    slices = slices_of((window_bytes * len(text.windows) for text in tokenized), answer_some)
+    parts = await context.run_slices(slices, caller, is_admitted=True)
+    usage, timing = await call.build(0, call.finish)
     return AnswerResult(
         model=model.manifest.name,
-        outputs=tuple(
-            Answers(
-                spans=tuple(
-                    AnswerSpan(passage[span.start : span.end], span.score, span.start, span.end)
-                    for span in spans
-                ),
-                usage=usage_of(text),
-                truncation=truncation_of(text),
-            )
-            for passage, spans, text in zip(passages, found, tokenized, strict=True)
-        ),
+        outputs=tuple(answers for part in parts for answers in part),
         usage=usage,
         timing=timing,
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model.bundle import ScoreFunction, Task
+from server.bounds import MAX_REPLY_VALUES
 from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
@@ -12,6 +13,7 @@ from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
 from server.service.encoder_options import (
     Floats,
+    MAX_INTEGER,
     LengthOptions,
     check_integer,
     length_limit,
@@ -86,22 +88,31 @@ async def classify(
     check_integer("top_k", request.top_k)
     to_scores = score_function(request.score_function, model)
     limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
+    num_labels = min(request.top_k or MAX_INTEGER, len(model.manifest.labels))
+    num_values = (len(request.inputs) + len(request.pairs)) * num_labels
+    validation.check_reply("top_k", num_values, MAX_REPLY_VALUES, "labels")
     tokenized = await _tokenize(request, call, limit)
     outputs = await call.run(call.jobs(tokenized))
-    usage, timing = call.finish()
-    return ClassifyResult(
-        model=model.manifest.name,
-        outputs=tuple(
-            Classification(
-                labels=_best_labels(to_scores(output.vector), model.manifest.labels, request.top_k),
-                usage=usage_of(text),
-                truncation=truncation_of(text),
-            )
-            for (output,), text in zip(outputs, tokenized, strict=True)
-        ),
-        usage=usage,
-        timing=timing,
-    )
+
+    def result() -> ClassifyResult:
+        usage, timing = call.finish()
+        return ClassifyResult(
+            model=model.manifest.name,
+            outputs=tuple(
+                Classification(
+                    labels=_best_labels(
+                        to_scores(output.vector), model.manifest.labels, request.top_k
+                    ),
+                    usage=usage_of(text),
+                    truncation=truncation_of(text),
+                )
+                for (output,), text in zip(outputs, tokenized, strict=True)
+            ),
+            usage=usage,
+            timing=timing,
+        )
+
+    return await call.build(num_values, result)
 
 
 async def _tokenize(

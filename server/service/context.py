@@ -1,6 +1,6 @@
 """The components of a running server that calls use."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,25 +9,25 @@ from server.engine.engine import Engine
 from server.models.catalog import Catalog
 from server.models.registry import Registry
 from server.service.caller import Caller
-from server.service.threads import BoundedExecutor, check_deadline
+from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
 from server.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
-# Up to this length, texts are tokenized on the event loop, in at most about 0.5 ms. On busy cores,
-# a round trip to a thread costs more than that saves.
-MAX_INLINE_CHARACTERS = 1024
+# Up to this cost, work runs on the event loop, in at most about 0.5 ms. On busy cores, a round trip
+# to a thread costs more than that saves.
+MAX_INLINE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """``threads`` run functions that would block the event loop."""
+    """``threads`` run work that would block the event loop."""
 
     config: ServerConfig
     catalog: Catalog
     engine: Engine
     metrics: Metrics
-    threads: BoundedExecutor
+    threads: FairExecutor
 
     @property
     def registry(self) -> Registry:
@@ -43,30 +43,57 @@ class ServiceContext:
             return ""
         return caller.client
 
-    async def in_thread(self, function: Callable[[], T], caller: Caller | None = None) -> T:
-        """Runs ``function`` in a thread and returns its result.
+    async def run_slices(
+        self, slices: Sequence[Slice[T]], caller: Caller, *, is_admitted: bool = False
+    ) -> list[T]:
+        """Runs the slices of a call's work: inline if they are short, else in threads.
 
         Args:
-            function: a blocking function.
-            caller: the caller of a request that is not admitted yet; its deadline and the limit of
-                waiting functions apply.
+            slices: the whole work.
+            caller: its client and its deadline.
+            is_admitted: whether the engine has accepted the call; then no limits apply.
 
         Raises:
-            ServeError: the caller's deadline passed, or too many functions are waiting.
+            ServeError: the caller's deadline passed, or too much work is waiting.
         """
-        if caller is None:
-            return await self.threads.run(function)
-        return await self.threads.run_bounded(function, caller.deadline)
+        if sum(part.num_bytes for part in slices) > MAX_INLINE_BYTES:
+            return await self.threads.run(slices, caller, is_admitted=is_admitted)
+        if not is_admitted:
+            check_deadline(caller.deadline)
+        return [part.function() for part in slices]
 
-    async def run_tokenizer(
-        self, texts: Iterable[str], function: Callable[[], T], caller: Caller
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        caller: Caller,
+        num_bytes: int = SLICE_BYTES,
+        *,
+        is_admitted: bool = False,
     ) -> T:
-        """Runs ``function``, which tokenizes ``texts``: inline if they are short, else in a thread.
+        """Runs ``function``, which cannot be divided, as one slice of ``num_bytes``.
 
         Raises:
-            ServeError: as for :meth:`in_thread`.
+            ServeError: as for :meth:`run_slices`.
         """
-        if sum(map(len, texts)) > MAX_INLINE_CHARACTERS:
-            return await self.in_thread(function, caller)
-        check_deadline(caller.deadline)
-        return function()
+        parts = [Slice(num_bytes, function)]
+        (result,) = await self.run_slices(parts, caller, is_admitted=is_admitted)
+        return result
+
+    async def build(self, num_values: int, function: Callable[[], T], caller: Caller) -> T:
+        """Runs ``function``, which builds a result of ``num_values`` numbers or short texts.
+
+        A value takes about as long to build as a byte of text to tokenize.
+        """
+        return await self.in_thread(function, caller, num_values, is_admitted=True)
+
+    async def tokenize(
+        self, texts: Sequence[str], encode: Callable[[Sequence[str]], list[T]], caller: Caller
+    ) -> list[T]:
+        """Tokenizes texts in slices. ``encode``: tokenizes some of them.
+
+        Raises:
+            ServeError: as for :meth:`run_slices`.
+        """
+        slices = slices_of(map(len, texts), lambda start, stop: encode(texts[start:stop]))
+        parts = await self.run_slices(slices, caller)
+        return [result for part in parts for result in part]

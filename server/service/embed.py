@@ -7,6 +7,7 @@ import numpy as np
 
 from model import bundle
 from model.bundle import Task
+from server.bounds import MAX_REPLY_NUMBERS
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
@@ -104,22 +105,30 @@ async def embed(
     limit = length_limit(request.length, model, LongInput.ERROR, windows=not wants_tokens)
     texts = [prompt + text for text in request.inputs] if prompt else request.inputs
     tokenized = await call.tokenize(texts, limit, with_offsets=wants_tokens)
+    num_tokens = sum(text.num_tokens for text in tokenized)
+    num_vectors = len(tokenized) + (num_tokens if wants_tokens else 0)
+    size = model.manifest.dimensions.hidden_size
+    validation.check_reply("inputs", num_vectors * size, MAX_REPLY_NUMBERS, "numbers")
     outputs = await call.run(
         [
             [call.job(window, wants_tokens=wants_tokens) for window in text.windows]
             for text in tokenized
         ]
     )
-    usage, timing = call.finish()
-    return EmbedResult(
-        model=model.manifest.name,
-        outputs=tuple(
-            _embedding(text, windows, request, model)
-            for text, windows in zip(tokenized, outputs, strict=True)
-        ),
-        usage=usage,
-        timing=timing,
-    )
+
+    def result() -> EmbedResult:
+        usage, timing = call.finish()
+        return EmbedResult(
+            model=model.manifest.name,
+            outputs=tuple(
+                _embedding(text, windows, request, model)
+                for text, windows in zip(tokenized, outputs, strict=True)
+            ),
+            usage=usage,
+            timing=timing,
+        )
+
+    return await call.build(num_tokens if wants_tokens else 0, result)
 
 
 def named_prompt(embedding: bundle.Embedding | None, name: str | None, field: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from model.bundle import Task
 from model.shortlist import Ids, Shortlist
+from server.bounds import MAX_BAD_WORD_TOKENS
 from server.constraint import Constraint
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.requests.job import GenerationJob
@@ -18,6 +19,7 @@ from server.service.attention import AttentionPlan, check_attention_size, plan_a
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerationRequest
+from server.service.threads import SLICE_BYTES
 from server.service.time_limit import finish_by
 from server.text.grammar import GrammarError
 
@@ -208,9 +210,11 @@ async def target_prefix_ids(
     texts = checks.target_prefixes(request.decoding, num_inputs)
     if not any(texts):
         return [()] * num_inputs
-    return await context.run_tokenizer(
-        texts, lambda: model.tokenizer.encode(texts, special_tokens=False), caller
+    given = request.decoding.target_prefix
+    rows = await context.tokenize(
+        given, lambda some: model.tokenizer.encode(some, special_tokens=False), caller
     )
+    return rows if len(rows) == num_inputs else rows * num_inputs
 
 
 def prepared_request(
@@ -255,9 +259,15 @@ async def _bad_word_ids(
     if not words:
         return ()
     forms = [form for word in words for form in (word, f" {word.lstrip()}")]
-    rows = await context.in_thread(
-        lambda: model.tokenizer.encode(forms, special_tokens=False), caller
+    rows = await context.tokenize(
+        forms, lambda some: model.tokenizer.encode(some, special_tokens=False), caller
     )
+    longest = max(map(len, rows))
+    if longest > MAX_BAD_WORD_TOKENS:
+        raise InvalidArgumentError(
+            "bad_words",
+            f"one has {longest} tokens, at most {MAX_BAD_WORD_TOKENS} are accepted",
+        )
     return tuple(sorted({row for row in rows if row}))
 
 
@@ -268,6 +278,8 @@ async def _constraint(
     if grammar is None:
         return None
     try:
-        return await context.in_thread(lambda: model.grammars.compile(grammar), caller)
+        return await context.in_thread(
+            lambda: model.grammars.compile(grammar), caller, 16 * grammar.num_bytes + SLICE_BYTES
+        )
     except GrammarError as error:
         raise InvalidArgumentError(f"grammar.{grammar.kind}", str(error)) from error

@@ -89,7 +89,7 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
     limit = length_limit(request.length, call.model, LongInput.ERROR)
     embeds = Task.EMBED in call.model.manifest.tasks
     scored = await (_cosine_scores if embeds else _cross_encoder_scores)(request, call, limit)
-    usage, timing = call.finish()
+    usage, timing = await call.build(len(request.documents), call.finish)
     order = np.argsort(-np.array(scored.scores), kind="stable")[: request.top_n]
     return RerankResult(
         model=call.model.manifest.name,

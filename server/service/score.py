@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from model.bundle import Task
 from model.config import Kind
-from server.bounds import check_bounds
+from server.bounds import MAX_REPLY_VALUES, check_bounds
 from server.engine.decoding.options import LogprobOptions
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
@@ -13,6 +13,7 @@ from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.update import Completion
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_options import ResponseOptions, check_priority
@@ -20,6 +21,7 @@ from server.service.generation_request import ScoredToken
 from server.service.languages import target_start, with_source_language
 from server.service.requests import ModelRequest
 from server.service.text_stream import scored_tokens
+from server.service.threads import slices_of
 from server.service.usage import Timing, Usage, completion_of
 
 _TASKS = (Task.TRANSLATE, Task.GENERATE)
@@ -84,10 +86,20 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
     model = context.registry.get(request.model, request.version)
     if not any(task in model.manifest.tasks for task in _TASKS):
         raise InvalidArgumentError("model", f"{request.model!r} is an encoder, without Score")
-    max_bytes = context.config.max_input_bytes
-    rows = await context.in_thread(lambda: _tokenized(request, model, max_bytes), caller)
     check_bounds(request.response)
     check_priority(request.priority)
+    _check_inputs(request, model, context.config.max_input_bytes)
+    context.engine.check(model.key, len(request.inputs))
+
+    def tokenize_some(start: int, stop: int) -> list[_Tokens]:
+        return [_tokenized(request, index, model) for index in range(start, stop)]
+
+    costs = (len(pair.context) + len(pair.target) for pair in request.inputs)
+    parts = await context.run_slices(slices_of(costs, tokenize_some), caller)
+    rows = [row for part in parts for row in part]
+    # Log-probabilities of the context are computed too.
+    num_values = sum(len(row.prompt) for row in rows) * (1 + request.response.top_logprobs)
+    validation.check_reply("top_logprobs", num_values, MAX_REPLY_VALUES, "log-probabilities")
     jobs = [
         GenerationJob(
             prompt=row.prompt,
@@ -106,10 +118,14 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
         results = [await _result(handle) for handle in handles]
     finally:
         context.engine.cancel(handles)
-    outputs = [
-        _output(row, values, completion, model, request, context)
-        for row, (values, completion) in zip(rows, results, strict=True)
-    ]
+
+    def build() -> list[ScoredOutput]:
+        return [
+            _output(row, values, completion, model, request, context)
+            for row, (values, completion) in zip(rows, results, strict=True)
+        ]
+
+    outputs = await context.build(num_values, build, caller)
     completions = [completion for _, completion in results]
     return ScoreResult(
         model=model.manifest.name,
@@ -143,28 +159,32 @@ def _output(
     )
 
 
-def _tokenized(request: ScoreRequest, model: Model, max_bytes: int) -> list[_Tokens]:
-    """Validates and tokenizes the inputs. Raises ``InvalidArgumentError``."""
+def _check_inputs(request: ScoreRequest, model: Model, max_bytes: int) -> None:
+    """Rejects what is empty or too long, before it is tokenized."""
     if not request.inputs:
         raise InvalidArgumentError("inputs", "at least one is needed")
-    rows = []
     for index, pair in enumerate(request.inputs):
         path = f"inputs[{index}]"
         if not pair.target:
             raise InvalidArgumentError(f"{path}.target", "is empty")
         if len(pair.context.encode()) + len(pair.target.encode()) > max_bytes:
             raise InvalidArgumentError(path, f"has more than {max_bytes} bytes")
-        if model.manifest.kind == Kind.DECODER:
-            _check_no_languages(request)
-            row = _continuation(model, pair)
-        else:
-            row = _translation(model, pair, path, request)
-        if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
-            raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
-        if row.num_targets < 1:
-            raise InvalidArgumentError(f"{path}.target", "has no token to score")
-        rows.append(row)
-    return rows
+    if model.manifest.kind == Kind.DECODER:
+        _check_no_languages(request)
+
+
+def _tokenized(request: ScoreRequest, index: int, model: Model) -> _Tokens:
+    """Tokenizes input ``index``. Raises ``InvalidArgumentError``."""
+    pair, path = request.inputs[index], f"inputs[{index}]"
+    if model.manifest.kind == Kind.DECODER:
+        row = _continuation(model, pair)
+    else:
+        row = _translation(model, pair, path, request)
+    if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
+        raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
+    if row.num_targets < 1:
+        raise InvalidArgumentError(f"{path}.target", "has no token to score")
+    return row
 
 
 def _check_no_languages(request: ScoreRequest) -> None:

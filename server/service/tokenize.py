@@ -1,8 +1,10 @@
 """Tokenize: token ids of texts."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from server.bounds import MAX_REPLY_VALUES
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -47,17 +49,20 @@ async def tokenize(
     started = time.monotonic()
     model = context.registry.get(request.model, request.version)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    rows = await context.run_tokenizer(
-        request.inputs,
-        lambda: model.tokenizer.encode(
-            request.inputs, special_tokens=not request.without_special_tokens
-        ),
-        caller,
-    )
+    num_tokens = 0
+
+    def tokenize_some(texts: Sequence[str]) -> list[Tokenization]:
+        nonlocal num_tokens
+        rows = model.tokenizer.encode(texts, special_tokens=not request.without_special_tokens)
+        num_tokens += sum(map(len, rows))
+        validation.check_reply("inputs", num_tokens, MAX_REPLY_VALUES, "tokens")
+        return [Tokenization(row, tuple(model.tokenizer.tokens(row))) for row in rows]
+
+    outputs = await context.tokenize(request.inputs, tokenize_some, caller)
     seconds = time.monotonic() - started
     return TokenizeResult(
         model=model.manifest.name,
-        outputs=tuple(Tokenization(row, tuple(model.tokenizer.tokens(row))) for row in rows),
-        usage=Usage(input_tokens=sum(len(row) for row in rows)),
+        outputs=tuple(outputs),
+        usage=Usage(input_tokens=num_tokens),
         timing=Timing(tokenize_seconds=seconds, total_seconds=seconds),
     )

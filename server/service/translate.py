@@ -31,9 +31,7 @@ async def prepare_translate(
     )
     model = template.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    sources = await context.run_tokenizer(
-        request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
-    )
+    sources = await context.tokenize(request.inputs, model.tokenizer.encode, caller)
     validation.check_lengths("inputs", sources, model.max_length)
     prefixes = await target_prefix_ids(request, model, len(sources), context, caller)
     start = target_start(model, request.target_language)

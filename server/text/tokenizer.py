@@ -7,7 +7,13 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError
-from server.text.windows import LengthLimit, TokenizedText, TooLongError, tokenize_windows
+from server.text.windows import (
+    LengthLimit,
+    TokenizedText,
+    TooLongError,
+    WindowBudget,
+    tokenize_windows,
+)
 
 _REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
 
@@ -65,6 +71,7 @@ class Tokenizer:
         texts: Sequence[str],
         pairs: Sequence[str] | None,
         limit: LengthLimit,
+        budget: WindowBudget,
         *,
         with_offsets: bool,
     ) -> list[TokenizedText]:
@@ -74,19 +81,19 @@ class Tokenizer:
             texts: single texts, or the first text of each pair.
             pairs: the second text of each pair; as many as ``texts``.
             limit: the length limit, and how longer texts are handled.
+            budget: windows and tokens that the texts may have; they are taken from it.
             with_offsets: whether to return offsets and word ids; otherwise they are empty.
 
         Raises:
-            TooLongError: a text exceeds the limit; ``index`` says which.
+            TooLongError: a text exceeds the limit or the budget; ``index`` says which.
         """
         encode = self._tokenizer.encode_batch if with_offsets else self._tokenizer.encode_batch_fast
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
         tokenized = []
         for index, whole in enumerate(encode(inputs)):
-            pair = None if pairs is None else pairs[index]
             try:
                 text = tokenize_windows(
-                    self._tokenizer, texts[index], pair, whole, limit, with_offsets=with_offsets
+                    whole, limit, budget, is_pair=pairs is not None, with_offsets=with_offsets
                 )
             except TooLongError as error:
                 error.index = index

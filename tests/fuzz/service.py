@@ -23,7 +23,7 @@ from server.models.registry import Registry
 from server.models.workers import build_engine
 from server.service.context import ServiceContext
 from server.service.service import Service as InferenceService
-from server.service.threads import BoundedExecutor
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
 from tests.fuzz.files import scratch
@@ -139,7 +139,7 @@ async def _start() -> Service:
     await catalog.load_all()
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"
-    threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
+    threads = FairExecutor(ThreadPoolExecutor(1), 1, config.max_tokenizing)
     context = ServiceContext(config, catalog, engine, metrics, threads)
     return Service(asyncio.get_running_loop(), InferenceServicer(InferenceService(context)))
 
