@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from model.bundle import Task
-from server.bounds import MAX_REPLY_VALUES
+from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, bounded, ruled, sized
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -23,8 +23,8 @@ MAX_TOP_K = 128
 class Question:
     """A question, and the ``context`` that contains the answer."""
 
-    question: str
-    context: str
+    question: str = ruled(INPUT_BYTES)
+    context: str = ruled(INPUT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class AnswerRequest(ModelRequest):
     include an empty span.
     """
 
-    questions: tuple[Question, ...] = ()
-    top_k: int = 1
-    max_answer_tokens: int | None = None
+    questions: tuple[Question, ...] = sized((), max_items=MAX_TEXTS)
+    top_k: int = bounded(1, 1, MAX_TOP_K)
+    max_answer_tokens: int | None = ruled("1 … the model's max_length", None)
     allow_no_answer: bool = False
     length: LengthOptions = field(default_factory=LengthOptions)
 
@@ -73,6 +73,11 @@ class AnswerResult:
     outputs: tuple[Answers, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 4 * len(output.spans) for output in self.outputs)
 
 
 async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller) -> AnswerResult:

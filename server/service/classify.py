@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model.bundle import ScoreFunction, Task
-from server.bounds import MAX_REPLY_VALUES
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_INTEGER,
+    MAX_REPLY_VALUES,
+    MAX_TEXTS,
+    bounded,
+    ruled,
+    sized,
+)
 from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
@@ -13,7 +21,6 @@ from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
 from server.service.encoder_options import (
     Floats,
-    MAX_INTEGER,
     LengthOptions,
     check_integer,
     length_limit,
@@ -28,8 +35,8 @@ from server.text.windows import LengthLimit, LongInput, TokenizedText
 class TextPair:
     """Two texts that are classified together, such as a premise and a hypothesis."""
 
-    text: str
-    text_pair: str
+    text: str = ruled(INPUT_BYTES)
+    text_pair: str = ruled(INPUT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +47,9 @@ class ClassifyRequest(ModelRequest):
     ``None``: the function that the model was trained with.
     """
 
-    inputs: tuple[str, ...] = ()
-    pairs: tuple[TextPair, ...] = ()
-    top_k: int | None = None
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    pairs: tuple[TextPair, ...] = sized((), max_items=MAX_TEXTS)
+    top_k: int | None = bounded(None, 1, MAX_INTEGER)
     score_function: ScoreFunction | None = None
     length: LengthOptions = field(default_factory=LengthOptions)
 
@@ -72,6 +79,11 @@ class ClassifyResult:
     outputs: tuple[Classification, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 2 * len(output.labels) for output in self.outputs)
 
 
 async def classify(

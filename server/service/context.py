@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from server.bounds import check_sizes
 from server.config import ServerConfig
 from server.engine.engine import Engine
 from server.models.catalog import Catalog
-from server.models.registry import Registry
+from server.models.registry import Model, Registry
 from server.service.caller import Caller
+from server.service.requests import ModelRequest
 from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
 from server.telemetry.metrics import Metrics
 
@@ -33,6 +35,16 @@ class ServiceContext:
     def registry(self) -> Registry:
         """A snapshot of the served models. Read it once per call."""
         return self.catalog.registry
+
+    def model_of(self, request: ModelRequest) -> Model:
+        """The model that a request names. Checks the sizes of all fields first.
+
+        Raises:
+            InvalidArgumentError: names the field that is too large.
+            ModelNotFoundError: no such model is served.
+        """
+        check_sizes(request)
+        return self.registry.get(request.model, request.version)
 
     def cache_scope(self, caller: Caller) -> str:
         """The scope of a caller's jobs: see :class:`GenerationJob`.

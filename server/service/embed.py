@@ -7,7 +7,15 @@ import numpy as np
 
 from model import bundle
 from model.bundle import Task
-from server.bounds import MAX_REPLY_NUMBERS
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_NAME_BYTES,
+    MAX_PREFIX_BYTES,
+    MAX_REPLY_NUMBERS,
+    MAX_TEXTS,
+    ruled,
+    sized,
+)
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
@@ -39,11 +47,11 @@ class EmbedRequest(ModelRequest):
     prompt is used. ``token_embeddings``: also return the vector of each token; not with windows.
     """
 
-    inputs: tuple[str, ...] = ()
-    dimensions: int | None = None
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    dimensions: int | None = ruled("1 … the model's hidden size", None)
     normalize: bool | None = None
-    prompt_name: str | None = None
-    prompt: str | None = None
+    prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
+    prompt: str | None = sized(None, max_bytes=MAX_PREFIX_BYTES)
     token_embeddings: bool = False
     length: LengthOptions = field(default_factory=LengthOptions)
 
@@ -79,6 +87,16 @@ class EmbedResult:
     outputs: tuple[Embedding, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(map(_num_values, self.outputs))
+
+
+def _num_values(output: Embedding) -> int:
+    num_in_tokens = 0 if output.tokens is None else output.tokens.vectors.size // 16
+    return 4 + output.vector.size // 4 + num_in_tokens
 
 
 async def embed(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from model.bundle import Task
+from server.bounds import MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.update import Completion
-from server.bounds import MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
 from server.errors import InternalError, InvalidArgumentError, OverloadedError
 from server.models.registry import Model
 from server.service import validation
@@ -81,7 +81,7 @@ class EncoderCall:
             ModelNotFoundError: no such model is served.
             InvalidArgumentError: the model does not support the task.
         """
-        model = context.registry.get(request.model, request.version)
+        model = context.model_of(request)
         validation.check_task(model, task)
         return cls(model, context, caller, is_bulk)
 

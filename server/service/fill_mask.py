@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model.bundle import Task
-from server.bounds import MAX_LOGITS, MAX_REPLY_VALUES
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_ENTRIES,
+    MAX_ENTRY_BYTES,
+    MAX_LOGITS,
+    MAX_REPLY_VALUES,
+    MAX_TEXTS,
+    ruled,
+    sized,
+)
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
@@ -27,7 +36,6 @@ from server.service.usage import Timing, Usage
 from server.text.windows import LongInput, TokenizedText
 
 DEFAULT_TOP_K = 5
-MAX_TARGETS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +46,9 @@ class FillMaskRequest(ModelRequest):
     consider, each a single token of the model; empty for the whole vocabulary.
     """
 
-    inputs: tuple[str, ...] = ()
-    top_k: int | None = None
-    targets: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    top_k: int | None = ruled("1 … the size of the vocabulary", None)
+    targets: tuple[str, ...] = sized((), max_items=MAX_ENTRIES, max_bytes=MAX_ENTRY_BYTES)
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -79,6 +87,11 @@ class FillMaskResult:
     outputs: tuple[MaskFilling, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 3 * len(mask.candidates) for output in self.outputs for mask in output.masks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +161,6 @@ async def fill_mask(
 
 def _target_ids(words: Sequence[str], model: Model) -> tuple[int, ...]:
     """The token id of each word, without duplicates."""
-    if len(words) > MAX_TARGETS:
-        raise InvalidArgumentError("targets", f"{len(words)} given, at most {MAX_TARGETS}")
     ids = [model.tokenizer.id_of(word) for word in words]
     for index, (id_, word) in enumerate(zip(ids, words, strict=True)):
         if id_ is None:

@@ -132,7 +132,7 @@ async def job_template(
         ModelNotFoundError: no such model is served.
         OverloadedError: the model's queue is full.
     """
-    model = context.registry.get(request.model, request.version)
+    model = context.model_of(request)
     validation.check_task(model, task)
     decoding, stopping = request.decoding, request.stopping
     vocabulary_size = model.manifest.dimensions.vocabulary_size

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from model.bundle import ScoreFunction, Task
+from server.bounds import INPUT_BYTES, MAX_INTEGER, MAX_NAME_BYTES, MAX_TEXTS, bounded, ruled, sized
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -31,13 +32,13 @@ class RerankRequest(ModelRequest):
     ``document_prompt_name``: for embedding models; ``None``: the model's default prompt.
     """
 
-    query: str = ""
-    documents: tuple[str, ...] = ()
-    top_n: int | None = None
+    query: str = ruled(INPUT_BYTES, "")
+    documents: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    top_n: int | None = bounded(None, 1, MAX_INTEGER)
     return_documents: bool = False
     score_function: ScoreFunction | None = None
-    query_prompt_name: str | None = None
-    document_prompt_name: str | None = None
+    query_prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
+    document_prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -62,6 +63,11 @@ class RerankResult:
     outputs: tuple[RankedDocument, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return 4 * len(self.outputs)
 
 
 @dataclass(frozen=True, slots=True)

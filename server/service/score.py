@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from model.bundle import Task
 from model.config import Kind
-from server.bounds import MAX_REPLY_VALUES, check_bounds
+from server.bounds import (
+    MAX_NAME_BYTES,
+    MAX_REPLY_VALUES,
+    MAX_TEXTS,
+    bounded,
+    check_bounds,
+    ruled,
+    sized,
+)
 from server.engine.decoding.options import LogprobOptions
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
@@ -16,7 +24,7 @@ from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.generation_options import ResponseOptions, check_priority
+from server.service.generation_options import PRIORITIES, ResponseOptions, check_priority
 from server.service.generation_request import ScoredToken
 from server.service.languages import target_start, with_source_language
 from server.service.requests import ModelRequest
@@ -24,6 +32,7 @@ from server.service.text_stream import scored_tokens
 from server.service.threads import slices_of
 from server.service.usage import Timing, Usage, completion_of
 
+SHARED_BYTES = "1 MB, context and target together"
 _TASKS = (Task.TRANSLATE, Task.GENERATE)
 
 
@@ -31,19 +40,19 @@ _TASKS = (Task.TRANSLATE, Task.GENERATE)
 class ScoreInput:
     """``context``: a prompt, or the source of a translation. ``target``: the text to score."""
 
-    context: str
-    target: str
+    context: str = ruled(SHARED_BYTES)
+    target: str = ruled(SHARED_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest(ModelRequest):
     """``response``: only ``logprobs`` and ``top_logprobs`` apply."""
 
-    inputs: tuple[ScoreInput, ...] = ()
+    inputs: tuple[ScoreInput, ...] = sized((), max_items=MAX_TEXTS)
     response: ResponseOptions = field(default_factory=ResponseOptions)
-    priority: int = 0
-    source_language: str = ""
-    target_language: str = ""
+    priority: int = bounded(0, PRIORITIES.low, PRIORITIES.high)
+    source_language: str = sized("", max_bytes=MAX_NAME_BYTES)
+    target_language: str = sized("", max_bytes=MAX_NAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,13 @@ class ScoreResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(
+            4 + 4 * sum(1 + len(token.top) for token in output.logprobs) for output in self.outputs
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
@@ -83,7 +99,7 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
             is full.
     """
     started = time.monotonic()
-    model = context.registry.get(request.model, request.version)
+    model = context.model_of(request)
     if not any(task in model.manifest.tasks for task in _TASKS):
         raise InvalidArgumentError("model", f"{request.model!r} is an encoder, without Score")
     check_bounds(request.response)

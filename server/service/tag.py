@@ -4,7 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from model.bundle import Task
-from server.bounds import MAX_REPLY_NUMBERS
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_ENTRIES,
+    MAX_ENTRY_BYTES,
+    MAX_REPLY_NUMBERS,
+    MAX_TEXTS,
+    bounded,
+    ruled,
+    sized,
+)
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -34,10 +43,10 @@ class TagRequest(ModelRequest):
     ``min_score``: leave out entities with lower scores; 0 … 1.
     """
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     aggregation: Aggregation = Aggregation.SIMPLE
-    ignored_labels: tuple[str, ...] = ()
-    min_score: float = 0.0
+    ignored_labels: tuple[str, ...] = sized((), max_items=MAX_ENTRIES, max_bytes=MAX_ENTRY_BYTES)
+    min_score: float = bounded(0.0, 0.0, 1.0)
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -72,6 +81,11 @@ class TagResult:
     outputs: tuple[Tagging, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 5 * len(output.entities) for output in self.outputs)
 
 
 async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> TagResult:

@@ -5,7 +5,7 @@ least, and among its calls, of the call that has had least (start-time fair queu
 1996, and least attained service). A client that was idle starts level with those that were not. So
 a short call does not wait for the long ones of others, nor for those of its own client.
 
-A slice over :data:`SLICE_BYTES`, which has one text that cannot be split, may wait so that one thread
+A slice over :data:`SLICE_BYTES` has one text that cannot be split. It may wait so that one thread
 is free for short slices.
 """
 
@@ -56,8 +56,8 @@ def slices_of(costs: Iterable[int], function: Callable[[int, int], T]) -> list[S
         first, end = start, stop
         slices.append(Slice(size, lambda: function(first, end)))
 
-    for cost in costs:
-        cost += TEXT_OVERHEAD_BYTES
+    for num_bytes in costs:
+        cost = num_bytes + TEXT_OVERHEAD_BYTES
         if stop > start and size + cost > SLICE_BYTES:
             close()
             start, size = stop, 0
@@ -135,9 +135,17 @@ class FairExecutor:
         results, num_attained = [], 0
         try:
             for part in slices:
-                results.append(await self._run(_Waiting(
-                    client, num_attained, part, deadline, asyncio.get_running_loop().create_future()
-                )))
+                results.append(
+                    await self._run(
+                        _Waiting(
+                            client,
+                            num_attained,
+                            part,
+                            deadline,
+                            asyncio.get_running_loop().create_future(),
+                        )
+                    )
+                )
                 num_attained += part.num_bytes
         finally:
             client.num_calls -= 1
@@ -201,9 +209,7 @@ class FairExecutor:
         waiting.client.num_attained += waiting.slice.num_bytes
         self._num_running += 1
         self._num_long += waiting.is_long
-        running = asyncio.get_running_loop().run_in_executor(
-            self._executor, waiting.slice.function
-        )
+        running = asyncio.get_running_loop().run_in_executor(self._executor, waiting.slice.function)
         running.add_done_callback(lambda ended: self._finish(waiting, ended))
 
     def _finish(self, waiting: _Waiting, ended: "asyncio.Future[Any]") -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.bounds import MAX_REPLY_VALUES
+from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, ruled
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -16,7 +16,7 @@ from server.service.usage import Timing, Usage
 class TokenizeRequest(ModelRequest):
     """``without_special_tokens``: leave out the special tokens that the model's calls add."""
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     without_special_tokens: bool = False
 
 
@@ -37,6 +37,11 @@ class TokenizeResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return 2 * self.usage.input_tokens + len(self.outputs)
+
 
 async def tokenize(
     request: TokenizeRequest, context: ServiceContext, caller: Caller
@@ -47,7 +52,7 @@ async def tokenize(
         ServeError: an input is empty or too long, or the model is unknown.
     """
     started = time.monotonic()
-    model = context.registry.get(request.model, request.version)
+    model = context.model_of(request)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     num_tokens = 0
 

@@ -40,7 +40,7 @@ def check_texts(
 
 
 def check_reply(field: str, count: int, limit: int, unit: str) -> None:
-    """Rejects a request whose reply, or what it needs meanwhile, could have over ``limit`` units."""
+    """Rejects a request whose reply could need more than ``limit`` units, meanwhile included."""
     if count > limit:
         raise InvalidArgumentError(
             field, f"could need {count} {unit} in the reply, at most {limit} are accepted"

@@ -58,7 +58,9 @@ def _texts() -> Iterator[CostlyRequest]:
         "texts of 60 kB", "Tokenize", pb.TokenizeRequest(model="tagger", inputs=["a " * 30_000] * 8)
     )
     yield CostlyRequest(
-        "millions of texts", "Tokenize", pb.TokenizeRequest(model="tagger", inputs=["a"] * 4_000_000)
+        "millions of texts",
+        "Tokenize",
+        pb.TokenizeRequest(model="tagger", inputs=["a"] * 4_000_000),
     )
     yield CostlyRequest(
         "a long prompt for each text",
@@ -83,9 +85,7 @@ def _texts() -> Iterator[CostlyRequest]:
     yield CostlyRequest(
         "many pairs",
         "Classify",
-        pb.ClassifyRequest(
-            model="judge", pairs=[pb.TextPair(text="a", text_pair="b")] * 4096
-        ),
+        pb.ClassifyRequest(model="judge", pairs=[pb.TextPair(text="a", text_pair="b")] * 4096),
     )
     yield CostlyRequest(
         "long targets",
@@ -132,9 +132,7 @@ def _generation() -> Iterator[CostlyRequest]:
         pb.GenerateRequest(
             model=DECODER,
             inputs=["1,"],
-            stopping=pb.StoppingOptions(
-                max_new_tokens=200, ignore_eos=True, stop_strings=stops
-            ),
+            stopping=pb.StoppingOptions(max_new_tokens=200, ignore_eos=True, stop_strings=stops),
         ),
     )
     yield CostlyRequest(

@@ -76,8 +76,8 @@ class Context:
     def auth_context(self) -> dict[str, list[bytes]]:
         return {}
 
-    async def write(self, message: Message) -> None:
-        message.SerializeToString()
+    async def write(self, message: Message | bytes) -> None:
+        _serialize(message)
 
     async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> NoReturn:
         if code.name in REFUSALS:
@@ -106,7 +106,12 @@ class Service:
         message: Any = _one(request) if method == "EmbedStream" else request
         response = await getattr(self.servicer, method)(message, Context())
         if response is not None:  # stream responses are written to the context
-            response.SerializeToString()
+            _serialize(response)
+
+
+def _serialize(response: Message | bytes) -> None:
+    if not isinstance(response, bytes):
+        response.SerializeToString()
 
 
 async def _one(request: Message) -> AsyncIterator[Message]:

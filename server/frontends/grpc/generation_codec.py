@@ -10,6 +10,7 @@ from server.frontends.grpc.common_codec import timing, usage
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import (
     Attention,
+    AttentionMatrix,
     FinishReason,
     GeneratedOutput,
     GenerationResult,
@@ -18,7 +19,7 @@ from server.service.generation_request import (
     TextChunk,
 )
 from server.service.score import ScoreResult
-from server.service.tokenize import TokenizeResult
+from server.service.tokenize import Tokenization, TokenizeResult
 
 Response = TypeVar("Response", pb.GenerateResponse, pb.TranslateResponse)
 ChunkResponse = TypeVar("ChunkResponse", pb.GenerateStreamResponse, pb.TranslateStreamResponse)
@@ -26,6 +27,9 @@ ChunkResponse = TypeVar("ChunkResponse", pb.GenerateStreamResponse, pb.Translate
 _FINISH_REASONS = {
     reason: common_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason
 }
+
+
+_PIECE = 1 << 14
 
 
 def _read_grammar(message: Any, _: str) -> Grammar | None:
@@ -95,13 +99,19 @@ def tokenize_response(result: TokenizeResult) -> pb.TokenizeResponse:
     """The response to Tokenize."""
     return pb.TokenizeResponse(
         model=result.model,
-        outputs=[
-            pb.Tokenization(token_ids=output.token_ids, tokens=output.tokens)
-            for output in result.outputs
-        ],
+        outputs=[_tokenization(output) for output in result.outputs],
         usage=usage(result.usage),
         timing=timing(result.timing),
     )
+
+
+def _tokenization(output: Tokenization) -> pb.Tokenization:
+    message = pb.Tokenization()
+    # In pieces: each holds the interpreter.
+    for start in range(0, len(output.token_ids), _PIECE):
+        message.token_ids.extend(output.token_ids[start : start + _PIECE])
+        message.tokens.extend(output.tokens[start : start + _PIECE])
+    return message
 
 
 def _output(output: GeneratedOutput) -> pb.GeneratedOutput:
@@ -147,12 +157,7 @@ def _attention(attention: Attention) -> pb.Attention:
     return pb.Attention(
         source_tokens=attention.source_tokens,
         target_tokens=attention.target_tokens,
-        matrices=[
-            pb.AttentionMatrix(
-                layer=matrix.layer, head=matrix.head, weights=matrix.weights.ravel().tolist()
-            )
-            for matrix in attention.matrices
-        ],
+        matrices=[_matrix(matrix) for matrix in attention.matrices],
         alignments=[
             pb.Alignment(
                 source_start=part.source_start,
@@ -163,3 +168,10 @@ def _attention(attention: Attention) -> pb.Attention:
             for part in attention.alignments
         ],
     )
+
+
+def _matrix(matrix: AttentionMatrix) -> pb.AttentionMatrix:
+    message = pb.AttentionMatrix(layer=matrix.layer, head=matrix.head)
+    for row in matrix.weights:
+        message.weights.extend(row.tolist())
+    return message
