@@ -26,7 +26,7 @@ MAX_WINDOW_TOKENS = 1 << 20
 MAX_TOKEN_IDS = 1 << 19
 # Of a reply: tokens, log-probabilities, labels or spans; and numbers of 4 bytes in vectors and
 # matrices.
-MAX_REPLY_VALUES = 1 << 20
+MAX_REPLY_VALUES = 1 << 19
 MAX_REPLY_NUMBERS = 8 << 20
 # Logits that a request holds until all of its masks are computed, 4 bytes each.
 MAX_LOGITS = 1 << 26
@@ -143,7 +143,7 @@ def sized(
     max_bytes: int | None = None,
     max_total: int | None = None,
 ) -> Any:
-    """A dataclass field of text or of a list, which :func:`check_sizes` checks."""
+    """A dataclass field of text or of a list, which :func:`check_fields` checks."""
     return field(default=default, metadata={_KEY: Size(max_items, max_bytes, max_total)})
 
 
@@ -184,8 +184,8 @@ def _sizes(kind: Any) -> tuple[tuple[str, Size], ...]:
     )
 
 
-def check_sizes(request: Any, path: str = "") -> None:
-    """Checks the sizes of all fields of a dataclass, those of nested ones included.
+def check_fields(request: Any, path: str = "") -> None:
+    """Checks sizes and bounds of all fields of a dataclass, those of nested ones included.
 
     ``path``: prefix of field names in errors.
 
@@ -196,22 +196,23 @@ def check_sizes(request: Any, path: str = "") -> None:
         value = getattr(request, name)
         if value is not None:
             size.check(path + name, value)
+    check_bounds(request)
     for option in fields(request):
         value = getattr(request, option.name)
         if is_dataclass(value):
             # Fields of groups of options have no prefix; see the codec.
             is_group = option.default is not None
-            check_sizes(value, path if is_group else f"{path}{option.name}.")
+            check_fields(value, path if is_group else f"{path}{option.name}.")
         elif isinstance(value, tuple) and value and _has_sizes(value[0]):
             for index, item in enumerate(value):
-                check_sizes(item, f"{path}{option.name}[{index}].")
+                check_fields(item, f"{path}{option.name}[{index}].")
 
 
 def _has_sizes(item: Any) -> bool:
     return is_dataclass(item) and bool(_sizes(item.__class__))
 
 
-INPUT_BYTES = "1 MB each"
+INPUT_BYTES = "512 KiB each"
 """The bound of texts that ``ServerConfig.max_input_bytes`` bounds."""
 
 

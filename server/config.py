@@ -94,7 +94,7 @@ class ServerConfig:
     max_tokenizing: int = 1024
     client_tokens_per_second: int | None = None
     client_burst_tokens: int | None = None
-    max_input_bytes: int = 1 << 20
+    max_input_bytes: int = 1 << 19
     stall_seconds: float = 30.0
     grace_seconds: float = 30.0
 

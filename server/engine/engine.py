@@ -20,8 +20,11 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, choose_lane
-from server.engine.requests.update import JobUpdate
+from server.engine.requests.update import Completion, JobUpdate
 from server.errors import ShuttingDownError
+
+# Jobs that are submitted without a pause for other tasks: about 3 ms of work.
+SUBMITTED_AT_ONCE = 64
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +157,35 @@ class Engine:
                 the deadline.
             ShuttingDownError: the engine is stopping, or a lane has died.
         """
+        model_id = self._admit(model, jobs, client)
+        return [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
+
+    async def submit_many(
+        self, model: str, jobs: Sequence[Job], client: str | None = None
+    ) -> list[JobHandle]:
+        """As :meth:`submit`; other tasks run between each :data:`SUBMITTED_AT_ONCE` jobs.
+
+        If the caller is cancelled, so are the jobs.
+        """
+        model_id = self._admit(model, jobs, client)
+        handles: list[JobHandle] = []
+        try:
+            for start in range(0, len(jobs), SUBMITTED_AT_ONCE):
+                if start:
+                    await asyncio.sleep(0)
+                if self._is_closed:
+                    raise ShuttingDownError
+                for job in jobs[start : start + SUBMITTED_AT_ONCE]:
+                    handles.append(self._accept(model_id, job, coalesce_updates=False))
+        except BaseException:
+            self.cancel(handles)
+            for job in jobs[len(handles) :]:
+                self._release(model_id, job.cost)
+            raise
+        return handles
+
+    def _admit(self, model: str, jobs: Sequence[Job], client: str | None) -> int:
+        """Counts all jobs of a request as accepted; returns the id of the model."""
         if self._is_closed:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
@@ -166,7 +198,7 @@ class Engine:
             self._buckets.check(client, cost, now)
             self._buckets.spend(client, cost, now)
         admission.accept(cost)
-        return [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
+        return model_id
 
     def _remaining_seconds(self, job: Job) -> float | None:
         """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
@@ -237,8 +269,11 @@ class Engine:
         handle.is_done = True
         del self._handles[handle.id]
         self._lane_load[handle.lane] -= handle.cost.num_sequences
-        served = self._models[handle.model_id]
-        served.admission.release(handle.cost, last.completion)
+        self._release(handle.model_id, handle.cost, last.completion)
+
+    def _release(self, model_id: int, cost: Cost, completion: Completion | None = None) -> None:
+        served = self._models[model_id]
+        served.admission.release(cost, completion)
         if not served.admission.accepted.num_sequences:
             served.idle.set()
 

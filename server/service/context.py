@@ -4,15 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from server.bounds import check_sizes
+from server.bounds import check_fields
 from server.config import ServerConfig
 from server.engine.engine import Engine
+from server.errors import InvalidArgumentError
 from server.models.catalog import Catalog
 from server.models.registry import Model, Registry
 from server.service.caller import Caller
 from server.service.requests import ModelRequest
 from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
 from server.telemetry.metrics import Metrics
+from server.text.windows import TooLongError
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ class ServiceContext:
             InvalidArgumentError: names the field that is too large.
             ModelNotFoundError: no such model is served.
         """
-        check_sizes(request)
+        check_fields(request)
         return self.registry.get(request.model, request.version)
 
     def cache_scope(self, caller: Caller) -> str:
@@ -99,13 +101,32 @@ class ServiceContext:
         return await self.in_thread(function, caller, num_values, is_admitted=True)
 
     async def tokenize(
-        self, texts: Sequence[str], encode: Callable[[Sequence[str]], list[T]], caller: Caller
+        self,
+        texts: Sequence[str],
+        encode: Callable[[Sequence[str]], list[T]],
+        caller: Caller,
+        field: str = "inputs",
     ) -> list[T]:
-        """Tokenizes texts in slices. ``encode``: tokenizes some of them.
+        """Tokenizes texts in slices.
+
+        Args:
+            texts: of the request's ``field``.
+            encode: tokenizes some of them. Raises ``TooLongError`` for one that is too long.
+            caller: its client and its deadline.
+            field: of the request, for errors.
 
         Raises:
+            InvalidArgumentError: a text is too long; later ones are not tokenized.
             ServeError: as for :meth:`run_slices`.
         """
-        slices = slices_of(map(len, texts), lambda start, stop: encode(texts[start:stop]))
+
+        def encode_some(start: int, stop: int) -> list[T]:
+            try:
+                return encode(texts[start:stop])
+            except TooLongError as error:
+                path = f"{field}[{start + error.index}]"
+                raise InvalidArgumentError(path, str(error)) from error
+
+        slices = slices_of(map(len, texts), encode_some)
         parts = await self.run_slices(slices, caller)
         return [result for part in parts for result in part]

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from model.bundle import Task
 from server.bounds import MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
+from server.engine.engine import SUBMITTED_AT_ONCE
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.update import Completion
@@ -120,9 +121,11 @@ class EncoderCall:
                 f"are {sum(costs)} characters to tokenize, prompts and queries repeated: at most "
                 f"{MAX_REQUEST_BYTES} are accepted",
             )
-        await self._when_accepted(
-            lambda: self.context.engine.check(self.model.key, len(texts), is_bulk=self.is_bulk)
-        )
+
+        async def check() -> None:
+            self.context.engine.check(self.model.key, len(texts), is_bulk=self.is_bulk)
+
+        await self._when_accepted(check)
 
         def tokenize_some(start: int, stop: int) -> list[TokenizedText]:
             some_pairs = None if pairs is None else pairs[start:stop]
@@ -152,13 +155,16 @@ class EncoderCall:
             ServeError: the first failure of any job.
         """
         engine = self.context.engine
+        whole = [job for group in jobs for job in group]
         handles = await self._when_accepted(
-            lambda: engine.submit(
-                self.model.key, [job for group in jobs for job in group], self.caller.client
-            )
+            lambda: engine.submit_many(self.model.key, whole, self.caller.client)
         )
         try:
-            results = [await _result(handle) for handle in handles]
+            results = []
+            for index, handle in enumerate(handles, 1):
+                results.append(await _result(handle))
+                if index % SUBMITTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
         finally:
             engine.cancel(handles)
         self._completions += [completion for _, completion in results]
@@ -188,11 +194,11 @@ class EncoderCall:
         num_jobs = len(self._completions)
         return await self.context.build(num_values + 8 * num_jobs, function, self.caller)
 
-    async def _when_accepted(self, function: Callable[[], T]) -> T:
-        """Runs ``function``; bulk work waits and retries while the engine's queue is full."""
+    async def _when_accepted(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Awaits ``function``; bulk work waits and retries while the engine's queue is full."""
         while True:
             try:
-                return function()
+                return await function()
             except OverloadedError as error:
                 if not self.is_bulk:
                     raise

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from model.bundle import Task
 from model.config import Kind
@@ -80,7 +81,9 @@ async def _prompts(
     max_bytes = context.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
-        return "inputs", await context.tokenize(request.inputs, model.tokenizer.encode, caller)
+        is_decoder = model.manifest.kind == Kind.DECODER  # which needs room for a new token
+        encode = partial(model.tokenizer.encode, max_tokens=model.max_length - is_decoder)
+        return "inputs", await context.tokenize(request.inputs, encode, caller)
     template = model.chat_template
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")

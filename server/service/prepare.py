@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from model.bundle import Task
 from model.shortlist import Ids, Shortlist
@@ -212,7 +213,10 @@ async def target_prefix_ids(
         return [()] * num_inputs
     given = request.decoding.target_prefix
     rows = await context.tokenize(
-        given, lambda some: model.tokenizer.encode(some, special_tokens=False), caller
+        given,
+        lambda some: model.tokenizer.encode(some, special_tokens=False),
+        caller,
+        "target_prefix",
     )
     return rows if len(rows) == num_inputs else rows * num_inputs
 
@@ -258,16 +262,12 @@ async def _bad_word_ids(
     checks.check_bad_words(words)
     if not words:
         return ()
-    forms = [form for word in words for form in (word, f" {word.lstrip()}")]
-    rows = await context.tokenize(
-        forms, lambda some: model.tokenizer.encode(some, special_tokens=False), caller
-    )
-    longest = max(map(len, rows))
-    if longest > MAX_BAD_WORD_TOKENS:
-        raise InvalidArgumentError(
-            "bad_words",
-            f"one has {longest} tokens, at most {MAX_BAD_WORD_TOKENS} are accepted",
-        )
+    encode = partial(model.tokenizer.encode, special_tokens=False, max_tokens=MAX_BAD_WORD_TOKENS)
+    rows = [
+        row
+        for spelled in (words, [f" {word.lstrip()}" for word in words])
+        for row in await context.tokenize(spelled, encode, caller, "bad_words")
+    ]
     return tuple(sorted({row for row in rows if row}))
 
 

@@ -31,8 +31,9 @@ from server.service.requests import ModelRequest
 from server.service.text_stream import scored_tokens
 from server.service.threads import slices_of
 from server.service.usage import Timing, Usage, completion_of
+from server.text.windows import TooLongError
 
-SHARED_BYTES = "1 MB, context and target together"
+SHARED_BYTES = "512 KiB, context and target together"
 _TASKS = (Task.TRANSLATE, Task.GENERATE)
 
 
@@ -192,10 +193,13 @@ def _check_inputs(request: ScoreRequest, model: Model, max_bytes: int) -> None:
 def _tokenized(request: ScoreRequest, index: int, model: Model) -> _Tokens:
     """Tokenizes input ``index``. Raises ``InvalidArgumentError``."""
     pair, path = request.inputs[index], f"inputs[{index}]"
-    if model.manifest.kind == Kind.DECODER:
-        row = _continuation(model, pair)
-    else:
-        row = _translation(model, pair, path, request)
+    try:
+        if model.manifest.kind == Kind.DECODER:
+            row = _continuation(model, pair)
+        else:
+            row = _translation(model, pair, path, request)
+    except TooLongError as error:
+        raise InvalidArgumentError(path, str(error)) from error
     if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
         raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
     if row.num_targets < 1:
@@ -211,15 +215,16 @@ def _check_no_languages(request: ScoreRequest) -> None:
 
 def _continuation(model: Model, pair: ScoreInput) -> _Tokens:
     """Tokenizes context and target together, as one text."""
-    tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target)
+    tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target, model.max_length)
     return _Tokens(tokens, len(tokens) - max(num_before, 1))
 
 
 def _translation(model: Model, pair: ScoreInput, path: str, request: ScoreRequest) -> _Tokens:
     if not pair.context.strip():
         raise InvalidArgumentError(f"{path}.context", "is empty: an encoder-decoder needs a source")
-    (source,) = model.tokenizer.encode([pair.context])
-    (target,) = model.tokenizer.encode([pair.target], special_tokens=False)
+    longest = model.max_length
+    (source,) = model.tokenizer.encode([pair.context], max_tokens=longest)
+    (target,) = model.tokenizer.encode([pair.target], special_tokens=False, max_tokens=longest)
     scored = (*target, *model.manifest.special_tokens.eos[:1])
     start = target_start(model, request.target_language)
     source = with_source_language(model, request.source_language, source)

@@ -1,6 +1,7 @@
 """Translate: maps source texts to target texts with an encoder-decoder."""
 
 import time
+from functools import partial
 
 from model.bundle import Task
 from server.service import validation
@@ -31,7 +32,8 @@ async def prepare_translate(
     )
     model = template.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    sources = await context.tokenize(request.inputs, model.tokenizer.encode, caller)
+    encode = partial(model.tokenizer.encode, max_tokens=model.max_length)
+    sources = await context.tokenize(request.inputs, encode, caller)
     validation.check_lengths("inputs", sources, model.max_length)
     prefixes = await target_prefix_ids(request, model, len(sources), context, caller)
     start = target_start(model, request.target_language)

@@ -20,7 +20,7 @@ class Message:
     """One turn of a conversation. ``role`` is one of :data:`ROLES`."""
 
     role: str = sized(max_bytes=MAX_NAME_BYTES)
-    content: str = ruled("1 MB, all messages together")
+    content: str = ruled("512 KiB, all messages together")
 
 
 class ChatTemplate:

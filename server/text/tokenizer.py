@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
@@ -46,17 +47,31 @@ class Tokenizer:
         vocabulary = self._tokenizer.get_vocab().items()
         return next((token for token, id_ in vocabulary if id_ >= vocabulary_size), None)
 
-    def encode(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[tuple[int, ...]]:
-        """Token ids of each text, with the special tokens that the model expects around it."""
+    def encode(
+        self, texts: Sequence[str], *, special_tokens: bool = True, max_tokens: int | None = None
+    ) -> list[tuple[int, ...]]:
+        """Token ids of each text, with the special tokens that the model expects around it.
+
+        Raises:
+            TooLongError: a text has more than ``max_tokens``; ``index`` says which.
+        """
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)
+        for index, encoding in enumerate(batch):
+            _check_length(encoding, max_tokens, index)
         return [tuple(encoding.ids) for encoding in batch]
 
-    def encode_after(self, context: str, text: str) -> tuple[tuple[int, ...], int]:
+    def encode_after(
+        self, context: str, text: str, max_tokens: int | None = None
+    ) -> tuple[tuple[int, ...], int]:
         """Token ids of ``context + text``, and how many of them precede ``text``.
 
         A token that spans the boundary belongs to ``text``.
+
+        Raises:
+            TooLongError: they are more than ``max_tokens``.
         """
-        encoding = self._tokenizer.encode(context + text)
+        encoding = self._encode_one(context + text)
+        _check_length(encoding, max_tokens)
         inside = (
             index
             for index, ((_, end), special) in enumerate(
@@ -137,13 +152,18 @@ class Tokenizer:
 
     def offsets(self, text: str) -> list[tuple[int, int] | None]:
         """Start and end of each token in ``text``, in characters; ``None`` for special tokens."""
-        encoding = self._tokenizer.encode(text)
+        encoding = self._encode_one(text)
         return [
             None if special or start >= end else _trimmed(text, start, end)
             for (start, end), special in zip(
                 encoding.offsets, encoding.special_tokens_mask, strict=True
             )
         ]
+
+    def _encode_one(self, text: str) -> Encoding:
+        """Unlike the library's ``encode``, this lets other threads run."""
+        (encoding,) = self._tokenizer.encode_batch([text])
+        return encoding
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The spelling of each id in the vocabulary."""
@@ -179,6 +199,14 @@ class StreamingDetokenizer:
     def finish(self) -> str:
         """The rest of the text."""
         return self._tokenizer.decode(self._ids)[self._num_characters :]
+
+
+def _check_length(encoding: Encoding, max_tokens: int | None, index: int = 0) -> None:
+    """Raises ``TooLongError`` before any token is converted."""
+    if max_tokens is not None and len(encoding) > max_tokens:
+        error = TooLongError(f"has {len(encoding)} tokens, at most {max_tokens} are accepted")
+        error.index = index
+        raise error
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ DECODER, TRANSLATOR = "tiny-decoder", "dates"
 LETTERS = string.ascii_letters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CostlyRequest:
     """One request. ``name`` says what is costly about it."""
 

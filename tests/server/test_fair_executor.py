@@ -143,7 +143,7 @@ async def test_an_error_ends_its_call_only() -> None:
     with ThreadPoolExecutor(1) as pool:
         threads = FairExecutor(pool, 1, 10)
         failing = [Slice(10, lambda: done.remove("nothing")), *recorder(done)("after", 1, 10)]
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="not in list"):
             await threads.run(failing, caller())
         await threads.run(recorder(done)("other", 1, 10), caller())
     assert done == ["other"]

@@ -4,7 +4,6 @@ Parsing holds the interpreter: 16 MiB of empty texts take 260 ms. A scan that sk
 texts stops at the first field too many.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,9 @@ MIN_SCANNED_BYTES = 1 << 18
 # Each text may be in a message of three fields, such as a question with its context.
 MAX_FIELDS = 4 * MAX_TEXTS
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
+_FIXED_SIZES = {1: 8, 5: 4}
+_MAX_VARINT_BYTES = 10
 
 
 def has_too_many_fields(data: bytes, descriptor: Any) -> bool:
@@ -31,49 +32,61 @@ def has_too_many_fields(data: bytes, descriptor: Any) -> bool:
     """
     if len(data) < MIN_SCANNED_BYTES:
         return False
-    num_fields = num_numbers = 0
     try:
-        for count in _counts(data, descriptor):
-            num_fields += 1
-            num_numbers += count
-            if num_fields > MAX_FIELDS or num_numbers > MAX_TOKEN_IDS:
-                return True
+        return _exceeds(data, descriptor)
     except IndexError:  # cut short: the parser rejects it
-        pass
-    return False
+        return False
 
 
-def _counts(data: bytes, descriptor: Any) -> Iterator[int]:
-    """For each field, those of nested messages included: its packed numbers, else 0."""
+def _exceeds(data: bytes, descriptor: Any) -> bool:
+    num_fields = num_numbers = 0
     ranges = [(0, len(data), _nested(descriptor))]
     while ranges:
         at, end, nested = ranges.pop()
         while at < end:
-            tag, at = _varint(data, at)
+            num_fields += 1
+            if num_fields > MAX_FIELDS:
+                return True
+            tag = data[at]
+            at += 1
+            if tag >= 0x80:
+                tag, at = _varint(data, at - 1)
             kind = tag & 7
-            size = 0
-            if kind == _VARINT:
-                _, at = _varint(data, at)
-            elif kind == _BYTES:
+            if kind == _BYTES:
                 size, at = _varint(data, at)
-            elif kind in (_FIXED64, _FIXED32):
-                size = 8 if kind == _FIXED64 else 4
-            else:  # groups, which no message here has
-                return
-            inner = nested.get(tag >> 3) if kind == _BYTES else None
-            if inner is _NUMBERS:
-                part = np.frombuffer(data, np.uint8, min(size, len(data) - at), at)
-                yield int(np.count_nonzero(part < 0x80))
-            else:
-                if inner is not None:
+                inner = nested.get(tag >> 3)
+                if inner is _NUMBERS:
+                    num_numbers += _num_varints(data, at, size)
+                    if num_numbers > MAX_TOKEN_IDS:
+                        return True
+                elif inner is not None:
                     ranges.append((at, min(at + size, end), _nested(inner)))
-                yield 0
-            at += size
+                at += size
+            elif kind == _VARINT:
+                _, at = _varint(data, at)
+            elif kind in _FIXED_SIZES:
+                at += _FIXED_SIZES[kind]
+            else:  # groups, which no message here has
+                return False
+    return False
+
+
+def _num_varints(data: bytes, at: int, size: int) -> int:
+    """Numbers among ``size`` bytes; too many without counting if even the longest would be."""
+    if size // _MAX_VARINT_BYTES > MAX_TOKEN_IDS:
+        return size // _MAX_VARINT_BYTES
+    part = np.frombuffer(data, np.uint8, max(0, min(size, len(data) - at)), at)
+    return int(np.count_nonzero(part < 0x80))
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """The number at ``at``, and where it ends."""
-    value = shift = 0
+    value = data[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    shift = 7
     while True:
         byte = data[at]
         at += 1
