@@ -1,6 +1,7 @@
 """``python -m tests.faults.costly_clients TARGET``: sends every costly request, again and again.
 
-Each request has a connection of its own, which sends it until the standard input ends. Then prints
+Each request has a connection of its own, which sends it until the standard input ends; one that is
+rejected, once a second. Then prints
 the statuses of each request as JSON: ``{"METHOD, NAME": {"STATUS": COUNT}}``.
 """
 
@@ -16,6 +17,7 @@ from tests.faults.costly_requests import CostlyRequest, costly_requests
 
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 SECONDS = 30.0
+PAUSE_SECONDS = 1.0  # after a rejected request
 
 
 def send_until(
@@ -31,6 +33,7 @@ def send_until(
                 statuses["OK"] += 1
             except grpc.RpcError as error:
                 statuses[error.code().name] += 1
+                stop.wait(PAUSE_SECONDS)
 
 
 def main(target: str) -> None:

@@ -26,9 +26,9 @@ def _windows() -> Iterator[CostlyRequest]:
     """Texts that split into hundreds of thousands of windows, or into as many as are accepted."""
     windows = pb.LONG_INPUT_WINDOWS
     for name, text, options in (
-        ("one token more in each window", "a " * 500_000, {"max_tokens": 4, "stride": 1}),
+        ("one token more in each window", "a " * 250_000, {"max_tokens": 4, "stride": 1}),
         ("many windows", "a " * 4_000, {"max_tokens": 4, "stride": 1}),
-        ("a long text", "word " * 200_000, {}),
+        ("a long text", "word " * 100_000, {}),
     ):
         length = pb.LengthOptions(long_input=windows, **options)
         for method, model in (("Embed", "embedder"), ("Tag", "tagger")):
@@ -49,10 +49,12 @@ def _texts() -> Iterator[CostlyRequest]:
     """Long texts, many texts, and texts that are repeated for every input."""
     half = "a " * 250_000
     yield CostlyRequest(
-        "15 texts of 500 kB", "Tokenize", pb.TokenizeRequest(model="tagger", inputs=[half] * 15)
+        "7 texts of 500 kB", "Tokenize", pb.TokenizeRequest(model="tagger", inputs=[half] * 7)
     )
     yield CostlyRequest(
-        "one text of 1 MB", "Tokenize", pb.TokenizeRequest(model="tagger", inputs=["a " * 500_000])
+        "one text of 500 kB",
+        "Tokenize",
+        pb.TokenizeRequest(model="tagger", inputs=["a " * 250_000]),
     )
     yield CostlyRequest(
         "texts of 60 kB", "Tokenize", pb.TokenizeRequest(model="tagger", inputs=["a " * 30_000] * 8)
@@ -60,7 +62,17 @@ def _texts() -> Iterator[CostlyRequest]:
     yield CostlyRequest(
         "millions of texts",
         "Tokenize",
-        pb.TokenizeRequest(model="tagger", inputs=["a"] * 4_000_000),
+        pb.TokenizeRequest(model="tagger", inputs=["a"] * 1_300_000),
+    )
+    yield CostlyRequest(
+        "a prompt of 4 kB for each text",
+        "Embed",
+        pb.EmbedRequest(
+            model="embedder",
+            inputs=["a"] * 3000,
+            options=pb.EmbedOptions(prompt="a " * 2000),
+            length=pb.LengthOptions(long_input=pb.LONG_INPUT_TRUNCATE_RIGHT),
+        ),
     )
     yield CostlyRequest(
         "a long prompt for each text",
@@ -93,7 +105,7 @@ def _texts() -> Iterator[CostlyRequest]:
         pb.FillMaskRequest(
             model="filler",
             inputs=["a [MASK]"],
-            options=pb.FillMaskOptions(targets=[half] * 10),
+            options=pb.FillMaskOptions(targets=[half] * 7),
         ),
     )
     yield CostlyRequest(
@@ -106,17 +118,17 @@ def _texts() -> Iterator[CostlyRequest]:
         ),
     )
     pair = pb.ScoreInput(context=half, target="a")
-    yield CostlyRequest("long texts", "Score", pb.ScoreRequest(model=DECODER, inputs=[pair] * 15))
+    yield CostlyRequest("long texts", "Score", pb.ScoreRequest(model=DECODER, inputs=[pair] * 7))
 
 
 def _generation() -> Iterator[CostlyRequest]:
     """Options of Generate and Translate."""
     long = pb.StoppingOptions(max_new_tokens=200, ignore_eos=True)
-    text = "1," * 4_000_000
+    text = "1," * 1_900_000
     for name, decoding in (
-        ("bad words of 8 MB", pb.DecodingOptions(bad_words=[text])),
+        ("bad words of 4 MB", pb.DecodingOptions(bad_words=[text])),
         ("many bad words", pb.DecodingOptions(bad_words=[f"1{i}" for i in range(1024)])),
-        ("a target prefix of 8 MB", pb.DecodingOptions(target_prefix=[text])),
+        ("a target prefix of 4 MB", pb.DecodingOptions(target_prefix=[text])),
         ("long n-grams", pb.DecodingOptions(no_repeat_ngram_size=100)),
         ("many hypotheses", pb.DecodingOptions(beam_size=8, num_hypotheses=8)),
     ):
@@ -148,12 +160,12 @@ def _generation() -> Iterator[CostlyRequest]:
     yield CostlyRequest(
         "millions of token ids",
         "Generate",
-        pb.GenerateRequest(model=DECODER, token_inputs=[pb.TokenIds(ids=[5] * 12_000_000)]),
+        pb.GenerateRequest(model=DECODER, token_inputs=[pb.TokenIds(ids=[5] * 3_900_000)]),
     )
     yield CostlyRequest(
         "millions of messages",
         "Generate",
-        pb.GenerateRequest(model=DECODER, messages=[pb.ChatMessage()] * 4_000_000),
+        pb.GenerateRequest(model=DECODER, messages=[pb.ChatMessage()] * 1_900_000),
     )
     yield CostlyRequest(
         "a biased vocabulary",
@@ -184,7 +196,7 @@ def _generation() -> Iterator[CostlyRequest]:
     yield CostlyRequest(
         "a long source",
         "Translate",
-        pb.TranslateRequest(model=TRANSLATOR, inputs=["3 March 2021 " * 70_000] * 15),
+        pb.TranslateRequest(model=TRANSLATOR, inputs=["3 March 2021 " * 40_000] * 7),
     )
 
 

@@ -17,7 +17,7 @@ from tests.serving import ServerProcess, server_process
 
 pytestmark = pytest.mark.heavy
 
-SECONDS = 30.0
+SECONDS = 15.0
 EXPECTED = {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 
 

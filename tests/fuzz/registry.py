@@ -13,6 +13,7 @@ TARGETS = (
     "requests",
     "options",
     "long_texts",
+    "costs",
     "text",
     "stops",
     "chat",

@@ -119,23 +119,23 @@ async def _one(request: Message) -> AsyncIterator[Message]:
 
 
 @cache
-def service() -> Service:
+def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES) -> Service:
     """Starts the service; it runs until the process exits."""
-    return asyncio.new_event_loop().run_until_complete(_start())
+    return asyncio.new_event_loop().run_until_complete(_start(max_length, max_input_bytes))
 
 
-async def _start() -> Service:
+async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
     for root in (tiny_bundles(), head_bundles()):
         for path in root.iterdir():
             if path.is_dir():
-                shutil.copytree(path, folder / path.name)
+                shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
     config = ServerConfig(
         bundles=folder,
-        max_length=MAX_LENGTH,
+        max_length=max_length,
         num_slots=4,
         max_queue=8,
-        max_input_bytes=MAX_INPUT_BYTES,
+        max_input_bytes=max_input_bytes,
     )
     busy, metrics = BusyLanes(), Metrics()
     backends = make_backends(config, busy)
@@ -144,7 +144,7 @@ async def _start() -> Service:
     await catalog.load_all()
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"
-    threads = FairExecutor(ThreadPoolExecutor(1), 1, config.max_tokenizing)
+    threads = FairExecutor(ThreadPoolExecutor(1, "tokenize"), 1, config.max_tokenizing)
     context = ServiceContext(config, catalog, engine, metrics, threads)
     return Service(asyncio.get_running_loop(), InferenceServicer(InferenceService(context)))
 
