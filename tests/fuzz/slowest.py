@@ -54,8 +54,8 @@ def main(
     """Prints the worst CPU time per byte of each method, by thread."""
     worst = search(seconds, seed)
     for method, cost in sorted(worst.items(), key=lambda item: -item[1].microseconds_per_byte):
-        seconds = (cost.loop_seconds, cost.tokenize_seconds, cost.other_seconds)
-        loop, tokenize, other = (f"{1000 * value:7.1f} ms" for value in seconds)
+        times = (cost.loop_seconds, cost.tokenize_seconds, cost.other_seconds)
+        loop, tokenize, other = (f"{1000 * value:7.1f} ms" for value in times)
         print(
             f"{method:16} {cost.microseconds_per_byte:8.2f} µs/B {cost.num_bytes:8} B  loop {loop}"
             f"  tokenize {tokenize}  other {other}  {'OK' if cost.is_accepted else 'rejected'}"
