@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _TOKENIZER_THREADS = 2
 # How long a thread may run Python while others wait. The default, 5 ms, delays the event loop by
 # that for each thread that tokenizes, builds a reply or runs a model.
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)

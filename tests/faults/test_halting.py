@@ -1,6 +1,7 @@
 """Costly requests of every call at once: short calls of others are served meanwhile."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def test_costly_requests_do_not_halt_short_calls(server: ServerProcess) -> None:
         "the most expensive requests of every call at once, at the limits and far beyond them",
         "what exceeds a bound is rejected by its field; short calls are served meanwhile",
         costly_clients=len(statuses),
+        runnable_processes_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
         answered=counts.get("OK", 0),
         rejected=counts.get("INVALID_ARGUMENT", 0),
         **{

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protos.triune.v1 import inference_pb2 as pb
-from scripts.bounds import REQUESTS, bound_rows, options_of, requests
+from scripts.bounds import REQUESTS, SECTIONS, bound_rows, options_of, requests
 from server.bounds import Size, check_fields, size_of
 from server.errors import InvalidArgumentError
 from server.frontends.grpc import codec
@@ -24,6 +24,7 @@ def test_every_field_of_every_request_has_a_bound() -> None:
     }
     assert all(row.bound for row in rows)
     assert len(rows) > 90
+    assert all(section.is_current() for section in SECTIONS), "run python -m scripts.bounds"
 
 
 def test_a_field_without_a_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
