@@ -123,8 +123,13 @@ async def _cross_encoder_scores(
         [request.query] * len(documents), limit, pairs=documents, path="documents[{}]"
     )
     outputs = await call.run(call.jobs(tokenized))
-    scores = [max(float(to_scores(output.vector)[0]) for output in windows) for windows in outputs]
-    return _Scores(tokenized, scores)
+
+    def best_windows() -> list[float]:
+        return [
+            max(float(to_scores(output.vector)[0]) for output in windows) for windows in outputs
+        ]
+
+    return _Scores(tokenized, await call.build(8 * len(documents), best_windows))
 
 
 async def _cosine_scores(request: RerankRequest, call: EncoderCall, limit: LengthLimit) -> _Scores:
@@ -140,7 +145,11 @@ async def _cosine_scores(request: RerankRequest, call: EncoderCall, limit: Lengt
     tokenized = await call.tokenize(documents, limit, path="documents[{}]")
     (query,), *outputs = await call.run(call.jobs([*queries, *tokenized]))
     unit = normalized(query.vector)
-    scores = [
-        max(float(normalized(output.vector) @ unit) for output in windows) for windows in outputs
-    ]
-    return _Scores(tokenized, scores)
+
+    def best_windows() -> list[float]:
+        return [
+            max(float(normalized(output.vector) @ unit) for output in windows)
+            for windows in outputs
+        ]
+
+    return _Scores(tokenized, await call.build(8 * len(documents), best_windows))
