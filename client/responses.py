@@ -191,6 +191,9 @@ def _model(message: models_pb2.Model) -> types.Model:
         kv_cache=message.kv_cache,
         cache_bytes_per_token=message.cache_bytes_per_token,
         native_kernels=tuple(message.native_kernels),
+        memory=read_fields(types.MemoryInfo, message.memory)
+        if message.HasField("memory")
+        else None,
     )
 
 

@@ -1,6 +1,14 @@
 """The public types of the client, except those of the encoder calls (``encoder_types``)."""
 
-from client.model_info import EmbeddingInfo, Fidelity, Model, ModelKind, ModelState, Parity
+from client.model_info import (
+    EmbeddingInfo,
+    Fidelity,
+    MemoryInfo,
+    Model,
+    ModelKind,
+    ModelState,
+    Parity,
+)
 from client.options import (
     AttentionKind,
     AttentionOptions,
@@ -16,8 +24,10 @@ from client.options import (
     ResponseOptions,
     SamplingOptions,
     ScoreOptions,
+    SentenceSplit,
     ShortlistMode,
     StoppingOptions,
+    TranslationOptions,
 )
 from client.results import (
     Alignment,
@@ -55,6 +65,7 @@ __all__ = [
     "Hypothesis",
     "JsonSchema",
     "Lark",
+    "MemoryInfo",
     "Message",
     "Model",
     "ModelKind",
@@ -68,6 +79,7 @@ __all__ = [
     "ScoreOptions",
     "ScoreResult",
     "Scored",
+    "SentenceSplit",
     "ShortlistMode",
     "StoppingOptions",
     "Text",
@@ -76,5 +88,6 @@ __all__ = [
     "TokenLogprob",
     "Tokenization",
     "TokenizeResult",
+    "TranslationOptions",
     "Usage",
 ]

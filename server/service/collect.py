@@ -26,7 +26,7 @@ async def collect(prepared: PreparedRequest, context: ServiceContext) -> Generat
         ServeError: the first failure of any job.
     """
     check_reply_size(prepared.jobs)
-    outputs: list[dict[int, list[TextChunk]]] = [{} for _ in prepared.jobs]
+    outputs: list[dict[int, list[TextChunk]]] = [{} for _ in range(prepared.num_inputs)]
     async with contextlib.aclosing(stream(prepared, context, coalesce=True)) as chunks:
         async for chunk in chunks:
             outputs[chunk.index].setdefault(chunk.hypothesis, []).append(chunk)

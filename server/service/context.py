@@ -12,6 +12,7 @@ from server.models.catalog import Catalog
 from server.models.registry import Model, Registry
 from server.service.caller import Caller
 from server.service.requests import ModelRequest
+from server.service.serving_state import ServingState
 from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
 from server.telemetry.metrics import Metrics
 from server.text.windows import TooLongError
@@ -32,6 +33,7 @@ class ServiceContext:
     engine: Engine
     metrics: Metrics
     threads: FairExecutor
+    state: ServingState
 
     @property
     def registry(self) -> Registry:

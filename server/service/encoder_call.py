@@ -156,9 +156,7 @@ class EncoderCall:
         """
         engine = self.context.engine
         whole = [job for group in jobs for job in group]
-        handles = await self._when_accepted(
-            lambda: engine.submit_many(self.model.key, whole, self.caller.client)
-        )
+        handles = await self._when_accepted(lambda: self._submit(whole))
         try:
             results = []
             for index, handle in enumerate(handles, 1):
@@ -193,6 +191,19 @@ class EncoderCall:
         """Runs ``function``, which builds a result of ``num_values`` numbers or short texts."""
         num_jobs = len(self._completions)
         return await self.context.build(num_values + 8 * num_jobs, function, self.caller)
+
+    async def _submit(self, jobs: Sequence[EncodingJob]) -> list[JobHandle]:
+        """Submits all jobs; other tasks run meanwhile."""
+        handles: list[JobHandle] = []
+        try:
+            for part in self.context.engine.submit_parts(self.model.key, jobs, self.caller.client):
+                handles += part
+                if len(handles) < len(jobs):
+                    await asyncio.sleep(0)
+        except BaseException:
+            self.context.engine.cancel(handles)
+            raise
+        return handles
 
     async def _when_accepted(self, function: Callable[[], Awaitable[T]]) -> T:
         """Awaits ``function``; bulk work waits and retries while the engine's queue is full."""

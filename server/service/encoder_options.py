@@ -11,7 +11,8 @@ from model.bundle import ScoreFunction
 from server.bounds import MAX_INTEGER, ruled
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
-from server.text.windows import LengthLimit, LongInput
+from server.text.windows import LengthLimit
+from server.text.windows import LongInput as LongInput  # noqa: PLC0414
 
 Floats = npt.NDArray[np.float32]
 

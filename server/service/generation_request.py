@@ -27,7 +27,7 @@ from server.service.generation_options import (
 )
 from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
-from server.text.chat import Message
+from server.text.chat import Message as Message  # noqa: PLC0414
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,25 @@ class GenerateRequest(GenerationRequest):
     messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
 
 
+class SentenceSplit(StrEnum):
+    """Whether a text is translated sentence by sentence.
+
+    ``AUTO``: if it has several sentences, no option needs the whole text, and the model does not
+    read its task from the text. ``ON``: the request fails if an option needs the whole text.
+    """
+
+    AUTO = "auto"
+    OFF = "off"
+    ON = "on"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslateRequest(GenerationRequest):
     """Languages by the names in the model's manifest; empty for the default."""
 
     source_language: str = sized("", max_bytes=MAX_NAME_BYTES)
     target_language: str = sized("", max_bytes=MAX_NAME_BYTES)
+    sentence_split: SentenceSplit = SentenceSplit.AUTO
 
 
 class FinishReason(StrEnum):

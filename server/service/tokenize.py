@@ -1,10 +1,11 @@
-"""Tokenize: token ids of texts."""
+"""Tokenize: token ids of texts. Detokenize: texts of token ids."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, ruled
+from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, MAX_TOKEN_IDS, ruled, sized
+from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -14,18 +15,27 @@ from server.service.usage import Timing, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest(ModelRequest):
-    """``without_special_tokens``: leave out the special tokens that the model's calls add."""
+    """``without_special_tokens``: leave out the special tokens that the model's calls add.
+
+    ``with_offsets``: also return where the tokens are in the texts.
+    """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     without_special_tokens: bool = False
+    with_offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """The token ids of one text, and the tokens as spelled in the vocabulary."""
+    """The token ids of one text, and the tokens as spelled in the vocabulary.
+
+    ``offsets``: start and end of each token in the text, in characters, without leading spaces;
+    ``None`` for special tokens. Only if the request asks for them.
+    """
 
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]
+    offsets: tuple[tuple[int, int] | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,23 @@ class TokenizeResult:
         return 2 * self.usage.input_tokens + len(self.outputs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetokenizeRequest(ModelRequest):
+    """Token ids of texts."""
+
+    token_inputs: tuple[tuple[int, ...], ...] = sized(
+        (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeResult:
+    """The texts, without special tokens, in the order of the inputs."""
+
+    model: str
+    texts: tuple[str, ...]
+
+
 async def tokenize(
     request: TokenizeRequest, context: ServiceContext, caller: Caller
 ) -> TokenizeResult:
@@ -55,13 +82,22 @@ async def tokenize(
     model = context.model_of(request)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     num_tokens = 0
+    special_tokens = not request.without_special_tokens
 
     def tokenize_some(texts: Sequence[str]) -> list[Tokenization]:
         nonlocal num_tokens
-        rows = model.tokenizer.encode(texts, special_tokens=not request.without_special_tokens)
+        rows = model.tokenizer.encode(texts, special_tokens=special_tokens)
         num_tokens += sum(map(len, rows))
         validation.check_reply("inputs", num_tokens, MAX_REPLY_VALUES, "tokens")
-        return [Tokenization(row, tuple(model.tokenizer.tokens(row))) for row in rows]
+        offsets: list[list[tuple[int, int] | None]] = [[] for _ in rows]
+        if request.with_offsets:
+            offsets = [
+                model.tokenizer.offsets(text, special_tokens=special_tokens) for text in texts
+            ]
+        return [
+            Tokenization(row, tuple(model.tokenizer.tokens(row)), tuple(spans))
+            for row, spans in zip(rows, offsets, strict=True)
+        ]
 
     outputs = await context.tokenize(request.inputs, tokenize_some, caller)
     seconds = time.monotonic() - started
@@ -71,3 +107,25 @@ async def tokenize(
         usage=Usage(input_tokens=num_tokens),
         timing=Timing(tokenize_seconds=seconds, total_seconds=seconds),
     )
+
+
+async def detokenize(
+    request: DetokenizeRequest, context: ServiceContext, caller: Caller
+) -> DetokenizeResult:
+    """Turns token ids into texts.
+
+    Raises:
+        ServeError: an input is empty, too long or has an unknown id, or the model is unknown.
+    """
+    model = context.model_of(request)
+    rows = request.token_inputs
+    if not rows:
+        raise InvalidArgumentError("token_inputs", "must not be empty")
+    validation.check_lengths("token_inputs", rows, context.config.max_input_bytes)
+
+    def decode() -> tuple[str, ...]:
+        validation.check_token_inputs(rows, model.manifest.dimensions.vocabulary_size)
+        return tuple(model.tokenizer.decode(row) for row in rows)
+
+    texts = await context.in_thread(decode, caller, sum(map(len, rows)))
+    return DetokenizeResult(model=model.manifest.name, texts=texts)

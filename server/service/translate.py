@@ -1,10 +1,12 @@
 """Translate: maps source texts to target texts with an encoder-decoder."""
 
 import time
+from dataclasses import replace
 from functools import partial
 
 from model.bundle import Task
 from server.service import validation
+from server.service.attention import check_joined_size
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import TranslateRequest
@@ -16,12 +18,13 @@ from server.service.prepare import (
     target_jobs,
     target_prefix_ids,
 )
+from server.service.sentences import plan_sentences, should_split
 
 
 async def prepare_translate(
     request: TranslateRequest, context: ServiceContext, caller: Caller
 ) -> PreparedRequest:
-    """Validates and tokenizes a request.
+    """Validates, splits into sentences and tokenizes a request.
 
     Raises:
         ServeError: an option or input is invalid, the model is unknown, or its queue is full.
@@ -32,6 +35,13 @@ async def prepare_translate(
     )
     model = template.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)
+    plan = None
+    if should_split(request, model):
+        num_bytes = sum(map(len, request.inputs))
+        plan = await context.in_thread(lambda: plan_sentences(request, model), caller, num_bytes)
+    if plan is not None:
+        context.engine.check(model.key, template.num_sequences * len(plan.inputs))
+        request = replace(request, inputs=plan.inputs)
     encode = partial(model.tokenizer.encode, max_tokens=model.max_length)
     sources = await context.tokenize(request.inputs, encode, caller)
     validation.check_lengths("inputs", sources, model.max_length)
@@ -39,4 +49,9 @@ async def prepare_translate(
     start = target_start(model, request.target_language)
     sources = [with_source_language(model, request.source_language, row) for row in sources]
     jobs = target_jobs(template, request, sources, start, prefixes)
-    return prepared_request(request, model, caller, jobs, prefixes, started)
+    prepared = prepared_request(request, model, caller, jobs, prefixes, started)
+    if plan is None:
+        return prepared
+    if prepared.attention is not None:
+        check_joined_size(prepared.attention, [place.text for place in plan.places], jobs)
+    return replace(prepared, sentences=plan)

@@ -123,3 +123,9 @@ class EncodingJob:
 
 
 Job = GenerationJob | EncodingJob
+
+
+def remaining_seconds(job: Job, now: float) -> float | None:
+    """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+    may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
+    return None if job.deadline is None or may_skip_queue else job.deadline - now
