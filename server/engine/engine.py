@@ -8,8 +8,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,23 +28,12 @@ from server.engine.requests.job import (
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
+from server.engine.served_model import ServedModel
 from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
 from server.errors import ShuttingDownError
 
+SUBMITTED_AT_ONCE = 64  # about 3 ms of work
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _ServedModel:
-    """A model that the lanes serve.
-
-    ``ready`` completes when all lanes have prepared their workers. ``idle`` is set when the last
-    accepted job ends.
-    """
-
-    admission: Admission
-    ready: "asyncio.Future[list[None]]"
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Engine:
@@ -83,7 +71,7 @@ class Engine:
         # Lanes look up workers by model id. Ids are never reused.
         self._model_ids = itertools.count()
         self._id_of_model: dict[str, int] = {}
-        self._models: dict[int, _ServedModel] = {}
+        self._models: dict[int, ServedModel] = {}
         self._handles: dict[int, JobHandle] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
@@ -114,7 +102,7 @@ class Engine:
         """
         model_id = self._id_of_model[model] = next(self._model_ids)
         ready = [self._loop.create_future() for _ in self._lanes]
-        self._models[model_id] = _ServedModel(Admission(model, limits), asyncio.gather(*ready))
+        self._models[model_id] = ServedModel(Admission(model, limits), asyncio.gather(*ready))
         for lane, worker, done in zip(self._lanes, workers, ready, strict=True):
             lane.send(Add(model_id, worker, self._completion_callback(done)))
 
@@ -171,11 +159,21 @@ class Engine:
             coalesce_updates: see :class:`server.engine.requests.job_handle.JobHandle`.
 
         Raises:
-            RequestTooLargeError: it exceeds what can ever be accepted at once.
-            OverloadedError: the model or the client is at its limit, or the queue is longer than
-                the deadline.
-            ShuttingDownError: the engine is stopping, or a lane has died.
+            OverloadedError: also if the client is at its limit, or the deadline cannot be met.
+            ServeError: as :meth:`check`.
         """
+        parts = self.submit_parts(model, jobs, client, coalesce_updates=coalesce_updates)
+        return [handle for part in parts for handle in part]
+
+    def submit_parts(
+        self,
+        model: str,
+        jobs: Sequence[Job],
+        client: str | None = None,
+        *,
+        coalesce_updates: bool = False,
+    ) -> Iterator[list[JobHandle]]:
+        """As :meth:`submit`, :data:`SUBMITTED_AT_ONCE` jobs at a time; checks all at first."""
         if self._is_closed:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
@@ -183,19 +181,22 @@ class Engine:
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
         now = time.monotonic()
-        remaining, name = remaining_seconds(jobs[0], now), client or ""
-        admission.check(cost, now, remaining, is_bulk=is_bulk, client=name)
+        name = client or ""
+        admission.check(cost, now, remaining_seconds(jobs[0], now), is_bulk=is_bulk, client=name)
         if self._buckets is not None and client is not None:
             nanoseconds = time.monotonic_ns()
             self._buckets.check(client, cost, nanoseconds)
             self._buckets.spend(client, cost, nanoseconds)
-        handles = [
-            self._accept(model_id, of_client(job, name), coalesce_updates=coalesce_updates)
-            for job in jobs
-        ]
-        for handle in handles:
-            admission.accept(handle.id, handle.cost, now, name)
-        return handles
+        for start in range(0, len(jobs), SUBMITTED_AT_ONCE):
+            if self._is_closed:
+                raise ShuttingDownError
+            handles = [
+                self._accept(model_id, of_client(job, name), coalesce_updates=coalesce_updates)
+                for job in jobs[start : start + SUBMITTED_AT_ONCE]
+            ]
+            for handle in handles:
+                admission.accept(handle.id, handle.cost, now, name)
+            yield handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
         """Ends jobs, or one output of each, early. Jobs that are done stay as they are."""
@@ -209,10 +210,7 @@ class Engine:
             lane.send(ReleaseMemory(limits))
 
     def stop(self) -> None:
-        """Stops the lanes after their current steps. Unfinished jobs get no more updates.
-
-        A lane that is stuck is not waited for.
-        """
+        """Stops all lanes but stuck ones after their steps. Unfinished jobs get no more updates."""
         self._is_closed = True
         for lane in self._lanes:
             lane.send(Stop())
