@@ -162,8 +162,8 @@ class GenerationWorker:
         held = self._slots.match_prefixes(waiting)
         plan = schedule(waiting, self._slots.running, self._limits, held)
         for id_ in plan.admit:
-            self._admit(self._waiting.remove(id_), now)
-        self._slots.discard_matches(waiting)
+            self._admit(self._waiting.admit(id_), now)
+        self._slots.discard_matches(self._waiting.items)
         return plan
 
     def _admit(self, sequence: DecodingSequence, now: float) -> None:
