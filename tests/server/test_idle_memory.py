@@ -4,7 +4,6 @@ import asyncio
 import mmap
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from server.runtime.contract import Layout
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels import copy_rows
 from tests.faults.record import record
-from tests.server.fake_backend import reference
+from tests.server.fake_backend import host_view, reference
 from tests.server.in_process_server import serving
 from tests.server.test_models import DECODER
 from tests.server.worker_harness import make_harness, make_job
@@ -38,19 +37,15 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> H
     layout = Layout(2, (HEADS, LENGTH, WIDTH), np.dtype(np.float32), has_tokens=True)
     memory = HostMemory({"key": layout, "value": layout})
     for name in ("key", "value"):
-        _values(memory, name)[...] = 1
+        host_view(memory.rows(name, 0, 2))[...] = 1
     return memory
-
-
-def _values(memory: HostMemory, name: str) -> Any:
-    return memory.rows(name, 0, 2).owner
 
 
 @pytest.mark.parametrize("first_token", [0, 5, LENGTH])
 def test_releases_tokens_of_one_row(memory: HostMemory, first_token: int) -> None:
     memory.release(1, first_token)
     for name in ("key", "value"):
-        array = _values(memory, name)
+        array = host_view(memory.rows(name, 0, 2))
         assert (array[0] == 1).all()
         assert (array[1, :, :first_token] == 1).all()
         assert not array[1, :, first_token:].any()
@@ -64,7 +59,7 @@ def test_pages_are_counted_and_given_back() -> None:
     row = HEADS * LENGTH * mmap.PAGESIZE
     assert memory.num_bytes == 2 * row
     assert memory.resident_bytes == 0
-    _values(memory, "key")[:, :, :10] = 1
+    host_view(memory.rows("key", 0, 2))[:, :, :10] = 1
     assert memory.resident_bytes == 2 * HEADS * 10 * mmap.PAGESIZE
     memory.release(0, 4)
     assert memory.resident_bytes == HEADS * (10 + 4) * mmap.PAGESIZE

@@ -86,7 +86,12 @@ async def test_a_server_within_its_budget(
     tiny_bundles: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of models that do not fit whole, each gets fewer slots; the log has the sums."""
-    only = {"num_lanes": 2, "num_slots": 1024, "num_prefix_slots": 1024, "max_length": 256}
+    only: dict[str, Any] = {
+        "num_lanes": 2,
+        "num_slots": 1024,
+        "num_prefix_slots": 1024,
+        "max_length": 256,
+    }
     full = plan(tiny_bundles / DECODER / "1", None, num_slots=1024, num_prefix_slots=1024)
     budget = resident_bytes() + full.num_bytes // 2
     caplog.set_level(logging.INFO)
