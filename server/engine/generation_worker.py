@@ -63,11 +63,8 @@ class GenerationWorker:
         device_sampler: DeviceSampler | None = None,
     ) -> None:
         self.model, self.progress = model, runner.progress
-        self._runner = runner
-        self._capacity = capacity
-        self._limits = limits
-        self._clock = clock
-        self._observer = observer
+        self._runner, self._clock, self._observer = runner, clock, observer
+        self._capacity, self._limits = capacity, limits
         self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
@@ -117,10 +114,9 @@ class GenerationWorker:
 
     def submit(self, id_: int, job: GenerationJob) -> None:
         """Queues a job. Raises ``ValueError`` if it needs more slots than there are."""
-        if job.num_sequences > self._limits.num_slots:
-            raise ValueError(
-                f"the job needs {job.num_sequences} slots, there are {self._limits.num_slots}"
-            )
+        needed, num_slots = job.num_sequences, self._limits.num_slots
+        if needed > num_slots:
+            raise ValueError(f"the job needs {needed} slots, there are {num_slots}")
         now = self._clock()
         self._waiting.add(self._jobs.open(id_, job, now), now)
 
@@ -133,8 +129,7 @@ class GenerationWorker:
 
     def step(self) -> list[JobUpdate]:
         """Schedules, runs and applies one step. Returns the updates of all jobs, in order."""
-        plan = self._schedule()
-        for run in self._run(plan):
+        for run in self._run(self._schedule()):
             self._apply(run)
         if self._forking.pending:
             self._forking.run(self._clock())
