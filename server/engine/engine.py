@@ -81,8 +81,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
         self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
-        self._is_closed = False
-        self._is_dead = False
+        self._is_closed = self._is_dead = False
         self._lanes = [
             Lane(index, self._publish, self._report_death, observer, busy)
             for index in range(num_lanes)
@@ -205,7 +204,7 @@ class Engine:
     def stop(self) -> None:
         """Stops the lanes after their current steps. Unfinished jobs get no more updates.
 
-        Does not wait for a lane that is stuck.
+        A lane that is stuck is not waited for.
         """
         self._is_closed = True
         for lane in self._lanes:

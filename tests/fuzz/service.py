@@ -1,4 +1,4 @@
-"""The gRPC servicers in this process, without a transport, on tiny trained models."""
+"""The front ends in this process, without a transport, on tiny trained models."""
 
 import asyncio
 import shutil
@@ -7,17 +7,23 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from urllib.parse import quote
 
 import grpc
 from google.protobuf.message import Message
+from starlette.routing import Route
 
 from protos.triune.v1 import inference_pb2 as pb
 from server.app import make_backends
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.frontends.grpc.inference import InferenceServicer
+from server.frontends.http.access import Access
+from server.frontends.http.body import BodyBudget
+from server.frontends.http.endpoint import Context as HttpContext
+from server.frontends.http.protocols import PROTOCOLS
+from server.frontends.http.settings import HttpSettings
 from server.models.catalog import Catalog
 from server.models.registry import Registry
 from server.models.workers import build_engine
@@ -95,6 +101,7 @@ class Service:
     loop: asyncio.AbstractEventLoop
     servicer: InferenceServicer
     layer: InferenceService
+    routes: tuple[Route, ...]
 
     def call(self, method: str, request: Message) -> bool:
         """Returns whether ``request`` succeeded; False if rejected. Raises on internal errors."""
@@ -104,11 +111,30 @@ class Service:
             return False
         return True
 
+    def post(self, route: Route, body: bytes) -> tuple[int, bytes]:
+        """The status and body of the response to an HTTP request."""
+        return self.loop.run_until_complete(_post(route, body))
+
     async def _call(self, method: str, request: Message) -> None:
         message: Any = _one(request) if method == "EmbedStream" else request
         response = await getattr(self.servicer, method)(message, Context())
         if response is not None:  # stream responses are written to the context
             response.SerializeToString()
+
+
+async def _post(route: Route, body: bytes) -> tuple[int, bytes]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "headers": [], "client": ("127.0.0.1", 1)}
+    parameters = dict.fromkeys(route.param_convertors, "embedder")
+    await route.endpoint({**scope, "path": route.path, "path_params": parameters}, receive, send)
+    return sent[0]["status"], b"".join(message["body"] for message in sent[1:])
 
 
 async def _one(request: Message) -> AsyncIterator[Message]:
@@ -144,7 +170,15 @@ async def _start() -> Service:
     threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
     context = ServiceContext(config, catalog, engine, metrics, threads, ServingState(engine))
     layer = InferenceService(context)
-    return Service(asyncio.get_running_loop(), InferenceServicer(layer), layer)
+    shared = HttpContext(layer, HttpSettings.of(config), Access(config), BodyBudget(1 << 24))
+    routes = [
+        cast("Route", route)
+        for protocol in PROTOCOLS
+        for route in protocol(shared)
+        if "POST" in (cast("Route", route).methods or ())
+    ]
+    servicer = InferenceServicer(layer)
+    return Service(asyncio.get_running_loop(), servicer, layer, tuple(routes))
 
 
 async def _ignore(_: Registry) -> None:
