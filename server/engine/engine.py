@@ -17,14 +17,7 @@ from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, S
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import (
-    Cost,
-    EncodingJob,
-    GenerationJob,
-    Job,
-    of_client,
-    remaining_seconds,
-)
+from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
@@ -181,8 +174,8 @@ class Engine:
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
         now = time.monotonic()
-        name = client or ""
-        admission.check(cost, now, remaining_seconds(jobs[0], now), is_bulk=is_bulk, client=name)
+        remaining, name = jobs[0].remaining_seconds(now), client or ""
+        admission.check(cost, now, remaining, is_bulk=is_bulk, client=name)
         if self._buckets is not None and client is not None:
             nanoseconds = time.monotonic_ns()
             self._buckets.check(client, cost, nanoseconds)
@@ -191,7 +184,7 @@ class Engine:
             if self._is_closed:
                 raise ShuttingDownError
             handles = [
-                self._accept(model_id, of_client(job, name), coalesce_updates=coalesce_updates)
+                self._accept(model_id, job.of_client(name), coalesce_updates=coalesce_updates)
                 for job in jobs[start : start + SUBMITTED_AT_ONCE]
             ]
             for handle in handles:

@@ -63,11 +63,8 @@ class GenerationWorker:
         device_sampler: DeviceSampler | None = None,
     ) -> None:
         self.model, self.progress = model, runner.progress
-        self._runner = runner
-        self._capacity = capacity
-        self._limits = limits
-        self._clock = clock
-        self._observer = observer
+        self._runner, self._clock, self._observer = runner, clock, observer
+        self._capacity, self._limits = capacity, limits
         self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
@@ -129,8 +126,7 @@ class GenerationWorker:
 
     def step(self) -> list[JobUpdate]:
         """Schedules, runs and applies one step. Returns the updates of all jobs, in order."""
-        plan = self._schedule()
-        for run in self._run(plan):
+        for run in self._run(self._schedule()):
             self._apply(run)
         if self._forking.pending:
             self._forking.run(self._clock())

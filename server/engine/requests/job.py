@@ -1,6 +1,7 @@
 """Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +95,14 @@ class GenerationJob:
         num_new = self.num_sequences * self.max_new_tokens
         return Cost(self.num_sequences, len(self.source) + len(self.prompt) + num_new, num_new)
 
+    def remaining_seconds(self, now: float) -> float | None:
+        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+        return None if self.deadline is None or self.priority > 0 else self.deadline - now
+
+    def of_client(self, client: str) -> Self:
+        """The job with its client."""
+        return replace(self, client=client)
+
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
@@ -123,16 +132,14 @@ class EncodingJob:
     def cost(self) -> Cost:
         return Cost(1, len(self.token_ids))
 
+    def remaining_seconds(self, now: float) -> float | None:
+        """Seconds until the deadline; None if there is none."""
+        return None if self.deadline is None else self.deadline - now
+
+    def of_client(self, client: str) -> Self:
+        """The job itself: encoders run texts in the order of arrival."""
+        del client
+        return self
+
 
 Job = GenerationJob | EncodingJob
-
-
-def remaining_seconds(job: Job, now: float) -> float | None:
-    """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
-    may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
-    return None if job.deadline is None or may_skip_queue else job.deadline - now
-
-
-def of_client(job: Job, client: str) -> Job:
-    """The job with its client; encoders have no use for it."""
-    return replace(job, client=client) if isinstance(job, GenerationJob) else job
