@@ -50,6 +50,7 @@ check: setup
 	$(VENV)/python -m scripts.export_fidelity --check
 	$(VENV)/python -m scripts.faults --check
 	$(VENV)/python -m scripts.options --check
+	$(VENV)/python -m scripts.bounds --check
 
 # Every fault test, including those that `make test` leaves out because they load the machine or
 # take long: many connections, load beyond the server's capacity.

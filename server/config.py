@@ -241,7 +241,7 @@ class ServerConfig:
         int | None,
         Option("Tokens that one client may use at once. Default: one minute's worth.", minimum=1),
     ] = None
-    max_input_bytes: int = 1 << 20
+    max_input_bytes: int = 1 << 19
     stall_seconds: Annotated[
         float, Option("End a stream that its client does not read for N seconds.", minimum=0.1)
     ] = 30.0
