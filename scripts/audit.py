@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -86,21 +87,38 @@ def wheel() -> str:
         AuditError: the two differ; the message names the files.
     """
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (_build(Path(folder) / name) for name in ("first", "a/second"))
+        # One archive: HEAD may change between two builds.
+        archive = _output("git", "archive", "HEAD")
+        first, second = (_build(archive, Path(folder) / name) for name in ("first", "a/second"))
         if first.read_bytes() == second.read_bytes():
             digest = hashlib.sha256(first.read_bytes()).hexdigest()
             return f"two builds of {first.name} are equal: sha256 {digest}"
-        raise AuditError(f"two builds of {first.name} differ")
+        raise AuditError(f"two builds of {first.name} differ in: {_differing(first, second)}")
 
 
-def _build(folder: Path) -> Path:
-    """The wheel of the committed files, copied to ``folder``."""
+def _differing(first: Path, second: Path) -> str:
+    """The names of entries whose content, time or mode differs; else that their order does."""
+    with zipfile.ZipFile(first) as one, zipfile.ZipFile(second) as other:
+        both = [
+            {
+                entry.filename: (entry.CRC, entry.date_time, entry.external_attr)
+                for entry in archive.infolist()
+            }
+            for archive in (one, other)
+        ]
+    names = sorted({name for name, _ in both[0].items() ^ both[1].items()})
+    return ", ".join(names) or "the order of their entries"
+
+
+def _output(*command: str) -> bytes:
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+
+
+def _build(archive: bytes, folder: Path) -> Path:
+    """The wheel of the committed files in ``archive``, unpacked in ``folder``."""
     source, out = folder / "source", folder / "out"
     source.mkdir(parents=True)
     out.mkdir()
-    archive = subprocess.run(
-        ["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE
-    ).stdout
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
     subprocess.run(
         [sys.executable, "-c", BUILD, str(out)],

@@ -84,6 +84,7 @@ def test_pip_installs_a_command_that_serves_and_calls(wheel: Path, tiny_bundles:
 
     (folder / "triune.toml").write_text(
         f"bundles = '{tiny_bundles}'\nlisten = '127.0.0.1:0'\nmetrics = '127.0.0.1:0'\n"
+        "http = '127.0.0.1:0'\n"
     )
     with subprocess.Popen(
         [triune, "serve"], stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
