@@ -31,12 +31,15 @@ from server.runtime.thread_switching import ThreadSwitchingBackend
 from server.service.context import ServiceContext
 from server.service.service import Service
 from server.service.serving_state import ServingState
-from server.service.threads import BoundedExecutor
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _TOKENIZER_THREADS = 2
+# How long a thread may run Python while others wait. The default, 5 ms, delays the event loop by
+# that for each thread that tokenizes, builds a reply or runs a model.
+SWITCH_SECONDS = 0.001
 # A server with a stuck lane ends after this many seconds, whatever else hangs.
 _MAX_EXIT_SECONDS = 10.0
 
@@ -98,7 +101,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         tokenizing = stack.enter_context(
             ThreadPoolExecutor(max_workers=_TOKENIZER_THREADS, thread_name_prefix="tokenize")
         )
-        threads = BoundedExecutor(tokenizing, config.max_tokenizing)
+        threads = FairExecutor(tokenizing, _TOKENIZER_THREADS, config.max_tokenizing)
         state = ServingState(engine)
         service = Service(ServiceContext(config, catalog, engine, metrics, threads, state))
         stack.push_async_callback(_drain, frontend, http)
@@ -192,6 +195,7 @@ async def serve(config: ServerConfig) -> int:
 
     If a lane is stuck, ends the process with status 1: its thread would block a normal exit.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

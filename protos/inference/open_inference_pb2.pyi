@@ -1091,6 +1091,7 @@ class RepositoryModelLoadRequest(_message.Message):
     MODEL_NAME_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     repository_name: _builtins.str
+    """Ignored beside model_name. KServe's clients send the model's name here."""
     model_name: _builtins.str
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___ModelRepositoryParameter]: ...
@@ -1111,14 +1112,23 @@ Global___RepositoryModelLoadRequest: _TypeAlias = RepositoryModelLoadRequest  # 
 
 @_typing.final
 class RepositoryModelLoadResponse(_message.Message):
+    """The fields are KServe's; Triton's message has none."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    MODEL_NAME_FIELD_NUMBER: _builtins.int
+    ISLOADED_FIELD_NUMBER: _builtins.int
+    model_name: _builtins.str
+    isLoaded: _builtins.bool
     def __init__(
         self,
+        *,
+        model_name: _builtins.str = ...,
+        isLoaded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isLoaded", b"isLoaded", "model_name", b"model_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1153,6 +1163,7 @@ class RepositoryModelUnloadRequest(_message.Message):
     MODEL_NAME_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     repository_name: _builtins.str
+    """As in RepositoryModelLoadRequest."""
     model_name: _builtins.str
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___ModelRepositoryParameter]: ...
@@ -1173,14 +1184,23 @@ Global___RepositoryModelUnloadRequest: _TypeAlias = RepositoryModelUnloadRequest
 
 @_typing.final
 class RepositoryModelUnloadResponse(_message.Message):
+    """As RepositoryModelLoadResponse."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    MODEL_NAME_FIELD_NUMBER: _builtins.int
+    ISUNLOADED_FIELD_NUMBER: _builtins.int
+    model_name: _builtins.str
+    isUnloaded: _builtins.bool
     def __init__(
         self,
+        *,
+        model_name: _builtins.str = ...,
+        isUnloaded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isUnloaded", b"isUnloaded", "model_name", b"model_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

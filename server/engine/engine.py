@@ -8,8 +8,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,27 +17,23 @@ from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, S
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
+from server.engine.requests.job import (
+    Cost,
+    EncodingJob,
+    GenerationJob,
+    Job,
+    of_client,
+    remaining_seconds,
+)
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
+from server.engine.served_model import ServedModel
 from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
 from server.errors import ShuttingDownError
 
+SUBMITTED_AT_ONCE = 64  # about 3 ms of work
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _ServedModel:
-    """A model that the lanes serve.
-
-    ``ready`` completes when all lanes have prepared their workers. ``idle`` is set when the last
-    accepted job ends.
-    """
-
-    admission: Admission
-    ready: "asyncio.Future[list[None]]"
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Engine:
@@ -52,8 +47,7 @@ class Engine:
         on_death: called once, on the loop, when a lane has died or is stuck.
         client_rate: limits each client; None for no limit.
         num_devices: each has ``num_lanes / num_devices`` adjacent lanes.
-        stuck_seconds: a run that takes longer, and far longer than usual, is stuck; None does not
-            watch the lanes. See :mod:`server.engine.watchdog`.
+        stuck_seconds: see :class:`server.engine.watchdog.Watchdog`.
         on_stuck: called once, on the watchdog's thread, before ``on_death``.
     """
 
@@ -66,7 +60,7 @@ class Engine:
         on_death: Callable[[BaseException], None],
         client_rate: ClientRate | None = None,
         num_devices: int = 1,
-        stuck_seconds: float | None = None,
+        stuck_seconds: float = float("inf"),
         on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self._num_devices = num_devices
@@ -77,13 +71,12 @@ class Engine:
         # Lanes look up workers by model id. Ids are never reused.
         self._model_ids = itertools.count()
         self._id_of_model: dict[str, int] = {}
-        self._models: dict[int, _ServedModel] = {}
+        self._models: dict[int, ServedModel] = {}
         self._handles: dict[int, JobHandle] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
         self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
-        self._is_closed = False
-        self._is_dead = False
+        self._is_closed = self._is_dead = False
         self._lanes = [
             Lane(index, self._publish, self._report_death, observer, busy)
             for index in range(num_lanes)
@@ -91,10 +84,8 @@ class Engine:
         for lane in self._lanes:
             lane.start()
         self._stuck_lanes: set[int] = set()
-        self._watchdog: Watchdog | None = None
-        if stuck_seconds is not None:
-            self._watchdog = Watchdog(self._lanes, stuck_seconds, self._report_stuck)
-            self._watchdog.start()
+        self._watchdog = Watchdog(self._lanes, stuck_seconds, self._report_stuck)
+        self._watchdog.start()
 
     @property
     def is_alive(self) -> bool:
@@ -111,7 +102,7 @@ class Engine:
         """
         model_id = self._id_of_model[model] = next(self._model_ids)
         ready = [self._loop.create_future() for _ in self._lanes]
-        self._models[model_id] = _ServedModel(Admission(model, limits), asyncio.gather(*ready))
+        self._models[model_id] = ServedModel(Admission(model, limits), asyncio.gather(*ready))
         for lane, worker, done in zip(self._lanes, workers, ready, strict=True):
             lane.send(Add(model_id, worker, self._completion_callback(done)))
 
@@ -135,7 +126,9 @@ class Engine:
             lane.send(Remove(model_id, self._completion_callback(done)))
         await asyncio.gather(*removed)
 
-    def check(self, model: str, num_sequences: int, *, is_bulk: bool = False) -> None:
+    def check(
+        self, model: str, num_sequences: int, client: str = "", *, is_bulk: bool = False
+    ) -> None:
         """Raises if the model cannot accept ``num_sequences`` more sequences now.
 
         Raises:
@@ -146,7 +139,7 @@ class Engine:
         if self._is_closed:
             raise ShuttingDownError
         self._models[self._id_of_model[model]].admission.check(
-            Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk
+            Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk, client=client
         )
 
     def submit(
@@ -166,11 +159,21 @@ class Engine:
             coalesce_updates: see :class:`server.engine.requests.job_handle.JobHandle`.
 
         Raises:
-            RequestTooLargeError: it exceeds what can ever be accepted at once.
-            OverloadedError: the model or the client is at its limit, or the queue is longer than
-                the deadline.
-            ShuttingDownError: the engine is stopping, or a lane has died.
+            OverloadedError: also if the client is at its limit, or the deadline cannot be met.
+            ServeError: as :meth:`check`.
         """
+        parts = self.submit_parts(model, jobs, client, coalesce_updates=coalesce_updates)
+        return [handle for part in parts for handle in part]
+
+    def submit_parts(
+        self,
+        model: str,
+        jobs: Sequence[Job],
+        client: str | None = None,
+        *,
+        coalesce_updates: bool = False,
+    ) -> Iterator[list[JobHandle]]:
+        """As :meth:`submit`, :data:`SUBMITTED_AT_ONCE` jobs at a time; checks all at first."""
         if self._is_closed:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
@@ -178,15 +181,22 @@ class Engine:
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
         now = time.monotonic()
-        admission.check(cost, now, _remaining_seconds(jobs[0], now), is_bulk=is_bulk)
+        name = client or ""
+        admission.check(cost, now, remaining_seconds(jobs[0], now), is_bulk=is_bulk, client=name)
         if self._buckets is not None and client is not None:
             nanoseconds = time.monotonic_ns()
             self._buckets.check(client, cost, nanoseconds)
             self._buckets.spend(client, cost, nanoseconds)
-        handles = [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
-        for handle in handles:
-            admission.accept(handle.id, handle.cost, now)
-        return handles
+        for start in range(0, len(jobs), SUBMITTED_AT_ONCE):
+            if self._is_closed:
+                raise ShuttingDownError
+            handles = [
+                self._accept(model_id, of_client(job, name), coalesce_updates=coalesce_updates)
+                for job in jobs[start : start + SUBMITTED_AT_ONCE]
+            ]
+            for handle in handles:
+                admission.accept(handle.id, handle.cost, now, name)
+            yield handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
         """Ends jobs, or one output of each, early. Jobs that are done stay as they are."""
@@ -200,15 +210,11 @@ class Engine:
             lane.send(ReleaseMemory(limits))
 
     def stop(self) -> None:
-        """Stops the lanes after their current steps. Unfinished jobs get no more updates.
-
-        Does not wait for a lane that is stuck.
-        """
+        """Stops all lanes but stuck ones after their steps. Unfinished jobs get no more updates."""
         self._is_closed = True
         for lane in self._lanes:
             lane.send(Stop())
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        self._watchdog.stop()
         for index, lane in enumerate(self._lanes):
             if index not in self._stuck_lanes:
                 lane.join()
@@ -288,12 +294,6 @@ class Engine:
             handle.is_done = True
             handle.close()
         self._handles.clear()
-
-
-def _remaining_seconds(job: Job, now: float) -> float | None:
-    """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
-    may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
-    return None if job.deadline is None or may_skip_queue else job.deadline - now
 
 
 def _complete_future(done: "asyncio.Future[None]") -> None:

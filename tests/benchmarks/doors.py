@@ -128,8 +128,8 @@ async def _measure(
 def main(
     bundles: Path = Path("bundles"),
     clients: int = 32,
-    rounds: int = 8,
-    seconds: float = 3.0,
+    rounds: int = 20,
+    seconds: float = 1.0,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """Prints medians, and the median of the ratios of neighbouring runs."""

@@ -15,6 +15,7 @@ TARGETS = (
     "http",
     "tensors",
     "long_texts",
+    "costs",
     "text",
     "stops",
     "chat",

@@ -30,7 +30,7 @@ from server.models.workers import build_engine
 from server.service.context import ServiceContext
 from server.service.service import Service as InferenceService
 from server.service.serving_state import ServingState
-from server.service.threads import BoundedExecutor
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
 from tests.fuzz.files import scratch
@@ -83,8 +83,8 @@ class Context:
     def auth_context(self) -> dict[str, list[bytes]]:
         return {}
 
-    async def write(self, message: Message) -> None:
-        message.SerializeToString()
+    async def write(self, message: Message | bytes) -> None:
+        _serialize(message)
 
     async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> NoReturn:
         if code.name in REFUSALS:
@@ -119,7 +119,12 @@ class Service:
         message: Any = _one(request) if method == "EmbedStream" else request
         response = await getattr(self.servicer, method)(message, Context())
         if response is not None:  # stream responses are written to the context
-            response.SerializeToString()
+            _serialize(response)
+
+
+def _serialize(response: Message | bytes) -> None:
+    if not isinstance(response, bytes):
+        response.SerializeToString()
 
 
 async def _post(route: Route, body: bytes) -> tuple[int, bytes]:
@@ -142,23 +147,23 @@ async def _one(request: Message) -> AsyncIterator[Message]:
 
 
 @cache
-def service() -> Service:
+def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES) -> Service:
     """Starts the service; it runs until the process exits."""
-    return asyncio.new_event_loop().run_until_complete(_start())
+    return asyncio.new_event_loop().run_until_complete(_start(max_length, max_input_bytes))
 
 
-async def _start() -> Service:
+async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
     for root in (tiny_bundles(), head_bundles()):
         for path in root.iterdir():
             if path.is_dir():
-                shutil.copytree(path, folder / path.name)
+                shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
     config = ServerConfig(
         bundles=folder,
-        max_length=MAX_LENGTH,
+        max_length=max_length,
         num_slots=4,
         max_queue=8,
-        max_input_bytes=MAX_INPUT_BYTES,
+        max_input_bytes=max_input_bytes,
     )
     busy, metrics = BusyLanes(), Metrics()
     backends = make_backends(config, busy)
@@ -167,7 +172,7 @@ async def _start() -> Service:
     await catalog.load_all()
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"
-    threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
+    threads = FairExecutor(ThreadPoolExecutor(1, "tokenize"), 1, config.max_tokenizing)
     context = ServiceContext(config, catalog, engine, metrics, threads, ServingState(engine))
     layer = InferenceService(context)
     shared = HttpContext(layer, HttpSettings.of(config), Access(config), BodyBudget(1 << 24))

@@ -1,9 +1,6 @@
 """Admission control: exact counts, rate limits, and rejection of requests that would time out."""
 
 import asyncio
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import assume, given
@@ -24,14 +21,12 @@ from server.engine.requests.job import Cost
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion
 from server.errors import (
-    DeadlineError,
     Limit,
     OverloadedError,
     RequestTooLargeError,
     ShuttingDownError,
 )
 from server.frontends.grpc.status import field_of
-from server.service.threads import BoundedExecutor
 from tests.server.worker_harness import make_harness, make_job
 
 LIMITS = AdmissionLimits(max_accepted=Cost(6, 100), max_running=Cost(2, 80))
@@ -204,28 +199,3 @@ async def test_full_engine_rejects_requests_before_any_work() -> None:
     engine.stop()
     with pytest.raises(ShuttingDownError):
         engine.check("fake", 1)
-
-
-async def test_does_not_tokenize_cancelled_or_expired_requests() -> None:
-    tokenized: list[str] = []
-    release = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        threads = BoundedExecutor(pool, max_waiting=3)
-        loop = asyncio.get_running_loop()
-        blocker = loop.create_task(threads.run_bounded(release.wait, None))
-        abandoned = loop.create_task(threads.run_bounded(lambda: tokenized.append("left"), None))
-        deadline = time.monotonic() + 0.01
-        expired = loop.create_task(threads.run_bounded(lambda: tokenized.append("late"), deadline))
-        await asyncio.sleep(0)
-        with pytest.raises(OverloadedError) as caught:
-            await threads.run_bounded(lambda: tokenized.append("too many"), None)
-        assert caught.value.limit == Limit.THREADS
-        abandoned.cancel()
-        while time.monotonic() <= deadline:
-            await asyncio.sleep(0)
-        release.set()
-        with pytest.raises(DeadlineError):
-            await expired
-        await blocker
-        await threads.run_bounded(lambda: tokenized.append("in time"), time.monotonic() + 60)
-    assert tokenized == ["in time"]

@@ -119,16 +119,18 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
                 raise InvalidArgumentError(
                     "parameters", "a bundle is loaded as it is: no parameters are supported"
                 )
-            await self._service.load_model(request.model_name)
-            return pb.RepositoryModelLoadResponse()
+            name = request.model_name or request.repository_name
+            await self._service.load_model(name)
+            return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def RepositoryModelUnload(
         self, request: pb.RepositoryModelUnloadRequest, context: Context
     ) -> pb.RepositoryModelUnloadResponse:
         await self._check_admin(context)
         async with rpc_scope(self._service, "RepositoryModelUnload", request, context):
-            await self._service.unload_model(request.model_name)
-            return pb.RepositoryModelUnloadResponse()
+            name = request.model_name or request.repository_name
+            await self._service.unload_model(name)
+            return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     SystemSharedMemoryStatus = _refusing(_SHARED_MEMORY)
     SystemSharedMemoryRegister = _refusing(_SHARED_MEMORY)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from server.errors import InvalidArgumentError
+from server.errors import InvalidArgumentError, RequestTooLargeError
 from server.frontends.oip.signatures import Task
 
 # ``inputs[2].target``: a field, an index, a field of the item.
@@ -24,9 +24,12 @@ _FIELDS = {"model": "model_name", "version": "model_version"}
 
 @contextmanager
 def tensor_fields(task: Task) -> Iterator[None]:
-    """Renames the field of an ``InvalidArgumentError`` raised in the block."""
+    """Renames the field of an error raised in the block, which becomes ``InvalidArgumentError``."""
     try:
         yield
+    except RequestTooLargeError as error:
+        field = "max_new_tokens" if error.counts_new_tokens else "inputs"
+        raise InvalidArgumentError(_renamed(field, task), str(error)) from error
     except InvalidArgumentError as error:
         raise InvalidArgumentError(_renamed(error.field, task), error.description) from error
 

@@ -148,9 +148,10 @@ def _model_statistics(service: Service, name: str, version: str) -> Json:
             "success": _duration(found.succeeded),
             "fail": _duration(found.failed),
             "queue": _duration(found.queue),
-            "compute_input": _duration(Total()),
+            # Triton's perf_analyzer requires equal counts of the three.
+            "compute_input": _duration(Total(found.compute.count)),
             "compute_infer": _duration(found.compute),
-            "compute_output": _duration(Total()),
+            "compute_output": _duration(Total(found.compute.count)),
             "cache_hit": _duration(Total()),
             "cache_miss": _duration(Total()),
         },

@@ -174,10 +174,10 @@ def test_statistics_count_calls(doors: Doors) -> None:
     assert {one["name"] for one in everything} >= {"sorter", "dates", "embedder"}
 
 
-def test_models_are_loaded_on_the_admin_address_only(all_bundles: Path) -> None:
+def test_models_are_loaded_on_the_admin_address_only(tiny_bundles: Path) -> None:
     async def run() -> None:
         async with (
-            serving(all_bundles, http="127.0.0.1:0") as running,
+            serving(tiny_bundles) as running,
             grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as main,
             grpc.aio.insecure_channel(f"127.0.0.1:{running.admin_port}") as admin_channel,
         ):
@@ -187,7 +187,11 @@ def test_models_are_loaded_on_the_admin_address_only(all_bundles: Path) -> None:
             load = pb.RepositoryModelLoadRequest(model_name="dates")
             for call in (public.RepositoryModelUnload(unload), public.RepositoryModelLoad(load)):
                 assert await _code_of(call) == grpc.StatusCode.UNIMPLEMENTED
-            await admin.RepositoryModelUnload(unload)
+            # As KServe's clients send it.
+            answer = await admin.RepositoryModelUnload(
+                pb.RepositoryModelUnloadRequest(repository_name="dates")
+            )
+            assert (answer.model_name, answer.isUnloaded) == ("dates", True)
             ready = pb.RepositoryIndexRequest(ready=True)
             index = await admin.RepositoryIndex(ready)
             assert "dates" not in {model.name for model in index.models}

@@ -159,6 +159,7 @@ STATUSES = {grpc.StatusCode.INVALID_ARGUMENT: 400, grpc.StatusCode.NOT_FOUND: 40
         ("generate", "tiny-decoder", {"top_p": 2.0}, ["1"], "parameters.top_p"),
         ("generate", "tiny-decoder", {}, ["1", ""], "text_input[1]"),
         ("generate", "tiny-decoder", {"num_hypotheses": 3}, ["1"], "parameters.num_hypotheses"),
+        ("generate", "tiny-decoder", {}, ["1"] * 9999, "text_input"),
         ("embed", "embedder", {"dimensions": 999}, ["1"], "parameters.dimensions"),
         ("embed", "embedder", {}, ["many words " * 40], "text_input[0]"),
         ("translate", "dates", {"target_language": "xx"}, ["1"], "parameters.target_language"),
