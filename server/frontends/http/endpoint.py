@@ -207,7 +207,12 @@ class Endpoint:
         body = None
         if self.decode is not None:
             data = await read_body(receive, context.settings.max_body_bytes, context.budget)
-            body = self.decode(data, headers)
+            try:
+                body = self.decode(data, headers)
+            except InvalidArgumentError:
+                if not self.is_public:  # nobody learns what is wrong without a token
+                    context.access.identity(scope)
+                raise
         if not self.is_public and body_token is not None:
             identity = context.access.identity(scope, body_token(body))
         streams = bool(getattr(body, "stream", False))

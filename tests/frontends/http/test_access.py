@@ -1,5 +1,6 @@
 """Tokens, certificates, CORS and health of the HTTP front end."""
 
+import re
 import ssl
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from server.frontends.http.body import BodyBudget
 from server.frontends.http.endpoint import Context, Endpoint
 from server.frontends.http.protocols import PROTOCOLS
 from server.frontends.http.settings import HttpSettings
+from server.service.service import Service
 from tests.server.in_process_server import CLASSIFIER, serving
 from tests.server.test_tls import write_ca, write_certificate
 
@@ -28,13 +30,17 @@ CLASSIFY = {"model": CLASSIFIER, "input": "12"}
 def all_routes(bundles: Path) -> list[Route]:
     """The routes of all protocols."""
     access = Access(ServerConfig(bundles=bundles))
-    context = Context(cast("Any", None), HttpSettings(), access, BodyBudget(0))
+    service = Service(cast("Any", None))
+    context = Context(service, HttpSettings(), access, BodyBudget(0))
     return [cast("Route", route) for protocol in PROTOCOLS for route in protocol(context)]
 
 
 async def test_every_route_except_health_needs_a_token(bundles: Path, tokens: Path) -> None:
-    routes = all_routes(bundles)
+    every = all_routes(bundles)
+    routes = [route for route in every if not cast("Endpoint", route.endpoint).is_public]
     assert all(isinstance(route.endpoint, Endpoint) for route in routes)
+    public = {route.path for route in every} - {route.path for route in routes}
+    assert all("health" in path for path in public), public
     assert len(routes) > 10
     async with (
         serving(bundles, http=LOOPBACK, tokens=tokens) as running,
@@ -43,7 +49,7 @@ async def test_every_route_except_health_needs_a_token(bundles: Path, tokens: Pa
         calls = [(method, route.path) for route in routes for method in route.methods or ()]
         calls += [("GET", "/metrics"), ("GET", "/nothing"), ("PUT", "/v1/models")]
         for method, template in calls:
-            path = template.replace("{model}", CLASSIFIER)
+            path = re.sub(r"{\w+}", CLASSIFIER, template)
             for headers in ({}, {"authorization": "Bearer third-token"}):
                 refused = await client.request(method, path, headers=headers)
                 assert refused.status_code == 401, (method, path, headers)

@@ -14,7 +14,14 @@ _FIELDS: dict[str, tuple[Any, ...]] = {
     "messages": ([{"role": "user", "content": "1,"}], [], [{"role": "tool", "content": None}]),
     "prompt": ("1,", ["1,", "2,"], [3, 4], [[3], [4, 5]], [], [1, "2"], [10**9]),
     "input": ("a cat", ["a", "b"], [5, 6], [[5]], [{"role": "user", "content": "x"}]),
-    "inputs": ("a cat", ["a", "b"]),
+    "inputs": ("a cat", ["a", "b"], [["a", "b"]]),
+    "q": ("2020-01-02", ["a", "b"], ""),
+    "source": ("en", "auto", "xx"),
+    "target": ("en", "xx"),
+    "format": ("html", "text"),
+    "texts": (["a", "b"], []),
+    "truncate": (True,),
+    "raw_scores": (True,),
     "query": ("cat", ""),
     "documents": (["a", "b"], [{"text": "c"}], []),
     "text_1": ("a", ["a", "b"]),
@@ -87,7 +94,7 @@ def seeds() -> Iterator[bytes]:
         {"model": "sorter", "input": "a"},
         {"model": "tiny-decoder", "tokens": [3, 4]},
     )
-    for route in range(24):
+    for route in range(32):
         yield bytes([route, 1, 7]) + bytes(range(route, route + 60))
         for body in bodies:
             yield bytes([route, 0]) + json.dumps(body).encode()
