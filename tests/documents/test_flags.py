@@ -21,10 +21,11 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-# Flags of docker, pip and pytest.
+# Flags of docker, pip, pytest and perf_analyzer.
 OTHER_FLAGS = {
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
     *("--require-hashes", "--no-deps", "--help"),
+    *("--async", "--concurrency-range", "--input-data", "--streaming"),
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _COMMAND = re.compile(r"^ {4}\S*python3? -m ([\w.]+)(.*)$", re.MULTILINE)
