@@ -57,7 +57,13 @@ def connect(
     context: typer.Context,
     target: Annotated[
         str,
-        typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT", help="Address of the server."),
+        typer.Option(
+            "--target",
+            "--server",
+            envvar="TRIUNE_TARGET",
+            metavar="HOST:PORT",
+            help="Address of the server.",
+        ),
     ] = DEFAULT_TARGET,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Timeout of each request.")

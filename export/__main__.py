@@ -26,7 +26,10 @@ console = Console(stderr=True)
 def export(
     source: Annotated[
         str,
-        typer.Argument(help=f"A folder, a file, or one of: {', '.join(DEFAULT_SOURCES)}."),
+        typer.Argument(
+            help="A folder, a file, hf:OWNER/NAME[@REVISION] from the Hugging Face Hub, or one "
+            f"of: {', '.join(DEFAULT_SOURCES)}."
+        ),
     ],
     out: Annotated[
         Path,

@@ -242,6 +242,7 @@ def _write_records(
         device=target.device,
         kv_cache=target.kv_cache,
         license=checkpoint.license,
+        source=checkpoint.source,
         dimensions=Dimensions(
             hidden_size=config.hidden_size,
             num_layers=sum(len(s.applied) for s in (config.encoder, config.decoder) if s),

@@ -23,6 +23,7 @@ class Checkpoint:
             ``[inputs, outputs]``.
         tokenizer_json: in the format of the *tokenizers* library.
         name: the bundle's default name.
+        source: where a pulled checkpoint is from, ``hf:OWNER/NAME@COMMIT``.
         sample_inputs: real texts for the parity check.
     """
 
@@ -34,6 +35,7 @@ class Checkpoint:
     special_tokens: SpecialTokens
     license: str
     name: str
+    source: str | None = None
     chat_template: str | None = None
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None

@@ -18,7 +18,14 @@ from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, S
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
+from server.engine.requests.job import (
+    Cost,
+    EncodingJob,
+    GenerationJob,
+    Job,
+    of_client,
+    remaining_seconds,
+)
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
@@ -52,8 +59,7 @@ class Engine:
         on_death: called once, on the loop, when a lane has died or is stuck.
         client_rate: limits each client; None for no limit.
         num_devices: each has ``num_lanes / num_devices`` adjacent lanes.
-        stuck_seconds: a run that takes longer, and far longer than usual, is stuck; None does not
-            watch the lanes. See :mod:`server.engine.watchdog`.
+        stuck_seconds: see :class:`server.engine.watchdog.Watchdog`.
         on_stuck: called once, on the watchdog's thread, before ``on_death``.
     """
 
@@ -66,7 +72,7 @@ class Engine:
         on_death: Callable[[BaseException], None],
         client_rate: ClientRate | None = None,
         num_devices: int = 1,
-        stuck_seconds: float | None = None,
+        stuck_seconds: float = float("inf"),
         on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self._num_devices = num_devices
@@ -82,8 +88,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
         self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
-        self._is_closed = False
-        self._is_dead = False
+        self._is_closed = self._is_dead = False
         self._lanes = [
             Lane(index, self._publish, self._report_death, observer, busy)
             for index in range(num_lanes)
@@ -91,10 +96,8 @@ class Engine:
         for lane in self._lanes:
             lane.start()
         self._stuck_lanes: set[int] = set()
-        self._watchdog: Watchdog | None = None
-        if stuck_seconds is not None:
-            self._watchdog = Watchdog(self._lanes, stuck_seconds, self._report_stuck)
-            self._watchdog.start()
+        self._watchdog = Watchdog(self._lanes, stuck_seconds, self._report_stuck)
+        self._watchdog.start()
 
     @property
     def is_alive(self) -> bool:
@@ -135,7 +138,9 @@ class Engine:
             lane.send(Remove(model_id, self._completion_callback(done)))
         await asyncio.gather(*removed)
 
-    def check(self, model: str, num_sequences: int, *, is_bulk: bool = False) -> None:
+    def check(
+        self, model: str, num_sequences: int, client: str = "", *, is_bulk: bool = False
+    ) -> None:
         """Raises if the model cannot accept ``num_sequences`` more sequences now.
 
         Raises:
@@ -146,7 +151,7 @@ class Engine:
         if self._is_closed:
             raise ShuttingDownError
         self._models[self._id_of_model[model]].admission.check(
-            Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk
+            Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk, client=client
         )
 
     def submit(
@@ -178,14 +183,18 @@ class Engine:
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
         now = time.monotonic()
-        admission.check(cost, now, _remaining_seconds(jobs[0], now), is_bulk=is_bulk)
+        remaining, name = remaining_seconds(jobs[0], now), client or ""
+        admission.check(cost, now, remaining, is_bulk=is_bulk, client=name)
         if self._buckets is not None and client is not None:
             nanoseconds = time.monotonic_ns()
             self._buckets.check(client, cost, nanoseconds)
             self._buckets.spend(client, cost, nanoseconds)
-        handles = [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
+        handles = [
+            self._accept(model_id, of_client(job, name), coalesce_updates=coalesce_updates)
+            for job in jobs
+        ]
         for handle in handles:
-            admission.accept(handle.id, handle.cost, now)
+            admission.accept(handle.id, handle.cost, now, name)
         return handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
@@ -202,13 +211,12 @@ class Engine:
     def stop(self) -> None:
         """Stops the lanes after their current steps. Unfinished jobs get no more updates.
 
-        Does not wait for a lane that is stuck.
+        A lane that is stuck is not waited for.
         """
         self._is_closed = True
         for lane in self._lanes:
             lane.send(Stop())
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        self._watchdog.stop()
         for index, lane in enumerate(self._lanes):
             if index not in self._stuck_lanes:
                 lane.join()
@@ -288,12 +296,6 @@ class Engine:
             handle.is_done = True
             handle.close()
         self._handles.clear()
-
-
-def _remaining_seconds(job: Job, now: float) -> float | None:
-    """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
-    may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
-    return None if job.deadline is None or may_skip_queue else job.deadline - now
 
 
 def _complete_future(done: "asyncio.Future[None]") -> None:

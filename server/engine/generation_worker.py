@@ -109,18 +109,14 @@ class GenerationWorker:
         after = self._runner.cache.free_bytes
         if before is not None and after is not None:
             self._cuda_graph_bytes = max(before - after, 0)
-        log.info(
-            "%s: of %d sizes of decode runs, %d are recorded, in %d MiB",
-            *(self.model, len(self._runner.buckets), self._num_cuda_graphs),
-            self._cuda_graph_bytes >> 20,
-        )
+        counts = (self._num_cuda_graphs, len(self._runner.buckets), self._cuda_graph_bytes >> 20)
+        log.info("%s: %d of %d sizes of decode runs are recorded, in %d MiB", self.model, *counts)
 
     def submit(self, id_: int, job: GenerationJob) -> None:
         """Queues a job. Raises ``ValueError`` if it needs more slots than there are."""
-        if job.num_sequences > self._limits.num_slots:
-            raise ValueError(
-                f"the job needs {job.num_sequences} slots, there are {self._limits.num_slots}"
-            )
+        needed, num_slots = job.num_sequences, self._limits.num_slots
+        if needed > num_slots:
+            raise ValueError(f"the job needs {needed} slots, there are {num_slots}")
         now = self._clock()
         self._waiting.add(self._jobs.open(id_, job, now), now)
 
@@ -166,8 +162,8 @@ class GenerationWorker:
         held = self._slots.match_prefixes(waiting)
         plan = schedule(waiting, self._slots.running, self._limits, held)
         for id_ in plan.admit:
-            self._admit(self._waiting.remove(id_), now)
-        self._slots.discard_matches(waiting)
+            self._admit(self._waiting.admit(id_), now)
+        self._slots.discard_matches(self._waiting.items)
         return plan
 
     def _admit(self, sequence: DecodingSequence, now: float) -> None:
@@ -215,9 +211,8 @@ class GenerationWorker:
                 self._jobs.record(next_token, now)
 
     def _fail(self, sequences: Sequence[DecodingSequence], failure: str, now: float) -> None:
-        for sequence in sequences:
-            if sequence.is_live:  # it may have failed with another sequence of its job
-                self._jobs.end(sequence, Outcome.FAILED, now, failure)
+        for sequence in filter(_is_live, sequences):  # one may end others of its job
+            self._jobs.end(sequence, Outcome.FAILED, now, failure)
 
     def _encode(self, sequences: Sequence[DecodingSequence]) -> None:
         def encode(batch: Sequence[DecodingSequence]) -> bool:
@@ -297,8 +292,8 @@ class GenerationWorker:
                 self._slots.release(sequence)
 
     def _report(self, phase: str, num_sequences: int, num_tokens: int, started: float) -> None:
-        report = RunReport(phase, num_sequences, num_tokens, self._clock() - started)
-        self._observer.on_run(self.model, report)
+        seconds = self._clock() - started
+        self._observer.on_run(self.model, RunReport(phase, num_sequences, num_tokens, seconds))
 
 
 def _is_live(sequence: DecodingSequence) -> bool:

@@ -101,7 +101,8 @@ class EncoderCall:
         """
         started = time.monotonic()
         tokenizer = self.model.tokenizer
-        self.context.engine.check(self.model.key, len(texts), is_bulk=self.is_bulk)
+        client = self.caller.client
+        self.context.engine.check(self.model.key, len(texts), client, is_bulk=self.is_bulk)
         try:
             tokenized = await self.context.run_tokenizer(
                 itertools.chain(texts, pairs or ()),

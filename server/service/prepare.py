@@ -150,7 +150,7 @@ async def job_template(
     beams = checks.beams_of(sampling, decoding)
     num_outputs = checks.num_outputs_of(sampling, beams, decoding, context.config.num_slots)
     num_sequences = num_outputs if beams is None else beams.size
-    context.engine.check(model.key, num_sequences * max(num_inputs, 1))
+    context.engine.check(model.key, num_sequences * max(num_inputs, 1), caller.client)
     logits = checks.checked_logits_options(request.logits, vocabulary_size)
     checks.check_stopping(stopping, logits.min_new_tokens)
     checks.check_priority(request.priority)

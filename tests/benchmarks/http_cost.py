@@ -1,8 +1,9 @@
 """What a request costs the server by gRPC and by HTTP: CPU seconds and requests per second.
 
-``python -m tests.benchmarks.http_cost BUNDLES`` starts a server on a folder with ``minilm`` and
-``smollm2`` and sends the same requests by both, alternately. The clients run in this process, so
-the rates are those of a machine that they share with the server; CPU seconds are the server's own.
+``python -m tests.benchmarks.http_cost BUNDLES TASK MODEL`` starts a server on a folder of bundles
+and sends the same requests by both, alternately. TASK: ``embed`` or ``generate``, which is
+streamed. The clients run in this process, so the rates are those of a machine that they share with
+the server; CPU seconds are the server's own.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ from typing import Any
 from client.aio import AsyncClient
 from tests.serving import ServerProcess, server_process
 
-NUM_CLIENTS, NUM_ROUNDS, TEXT = 32, 5, "The quick brown fox jumps over the lazy dog."
-NUM_REQUESTS = {"embed": 400, "generate": 32}
+NUM_CLIENTS, NUM_ROUNDS, TEXT = 32, 5, "100,101,"
+NUM_REQUESTS = {"embed": 400, "generate": 128}
 NEW_TOKENS = 64
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -72,22 +73,24 @@ async def measure(pid: int, senders: list[Send], count: int) -> tuple[float, flo
     return count / (time.monotonic() - started), 1000 * (cpu_seconds(pid) - cpu) / count
 
 
-def senders(server: ServerProcess, client: AsyncClient, task: str) -> dict[str, list[Send]]:
+def senders(
+    server: ServerProcess, client: AsyncClient, task: str, model: str
+) -> dict[str, list[Send]]:
     """``NUM_CLIENTS`` of each protocol."""
     if task == "embed":
         path: str = "/v1/embeddings"
-        body: Any = {"model": "minilm", "input": TEXT, "encoding_format": "base64"}
+        body: Any = {"model": model, "input": TEXT, "encoding_format": "base64"}
 
         async def by_grpc() -> None:
-            await client.embed("minilm", TEXT)
+            await client.embed(model, TEXT)
     else:
         path = "/v1/completions"
-        body = {"model": "smollm2", "prompt": TEXT, "max_tokens": NEW_TOKENS, "stream": True}
+        body = {"model": model, "prompt": TEXT, "max_tokens": NEW_TOKENS, "stream": True}
         body |= {"temperature": 0, "ignore_eos": True}
 
         async def by_grpc() -> None:
             options: Any = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
-            async for _ in client.generate_stream("smollm2", TEXT, **options):
+            async for _ in client.generate_stream(model, TEXT, **options):
                 pass
 
     return {
@@ -96,21 +99,20 @@ def senders(server: ServerProcess, client: AsyncClient, task: str) -> dict[str, 
     }
 
 
-async def run(server: ServerProcess) -> None:
+async def run(server: ServerProcess, task: str, model: str) -> None:
     async with AsyncClient(server.target) as client:
-        for task, count in NUM_REQUESTS.items():
-            protocols = senders(server, client, task)
-            figures: dict[str, list[tuple[float, float]]] = {name: [] for name in protocols}
-            for round_number in range(NUM_ROUNDS + 1):
-                for name, sending in protocols.items():
-                    result = await measure(server.process.pid, sending, count)
-                    if round_number:  # the first warms up
-                        figures[name].append(result)
-            for name, results in figures.items():
-                rate, cost = (statistics.median(values) for values in zip(*results, strict=True))
-                print(f"{task:9} {name}  {rate:8.1f} requests/s  {cost:7.3f} ms CPU per request")
+        protocols = senders(server, client, task, model)
+        figures: dict[str, list[tuple[float, float]]] = {name: [] for name in protocols}
+        for round_number in range(NUM_ROUNDS + 1):
+            for name, sending in protocols.items():
+                result = await measure(server.process.pid, sending, NUM_REQUESTS[task])
+                if round_number:  # the first warms up
+                    figures[name].append(result)
+        for name, results in figures.items():
+            rate, cost = (statistics.median(values) for values in zip(*results, strict=True))
+            print(f"{task} {name}: {rate:.1f} requests/s, {cost:.3f} ms CPU per request")
 
 
 if __name__ == "__main__":
     with server_process(Path(sys.argv[1])) as process:
-        asyncio.run(run(process))
+        asyncio.run(run(process, sys.argv[2], sys.argv[3]))

@@ -7,6 +7,7 @@ loads, the other models are unloaded and loaded in turn, so that each load parse
 """
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -72,12 +73,11 @@ def main(
     beside: list[float] = []
     load_seconds: list[float] = []
     with server_process(bundles, "--admin", "127.0.0.1:0") as server:
-        admin_port = next(
-            line.rsplit("port ", 1)[1].strip() for line in server.log if "admin on port" in line
-        )
+        found = re.search(r"admin on port (\d+)", "".join(server.log))
+        assert found is not None, "the server's log has the admin port"
         with (
             Client(server.target, timeout_seconds=600) as client,
-            AdminClient(f"127.0.0.1:{admin_port}", timeout_seconds=600) as admin,
+            AdminClient(f"127.0.0.1:{found[1]}", timeout_seconds=600) as admin,
         ):
             _gaps(client, stream, None, 3.0)
 
@@ -98,16 +98,15 @@ def main(
                 loading.start()
                 beside += _gaps(client, stream, done, 0.0)
                 loading.join()
+    figures, figures_alone = _figures(beside), _figures(alone)
     report = {
         "machine": machine(),
         "loaded": ["".join(name) for name in names],
         "load_seconds": round(float(np.median(load_seconds)), 2),
-        "alone": _figures(alone),
-        "beside_loads": _figures(beside),
+        "alone": figures_alone,
+        "beside_loads": figures,
+        "p99_ratio": round(figures["p99_milliseconds"] / figures_alone["p99_milliseconds"], 2),
     }
-    report["p99_ratio"] = round(
-        report["beside_loads"]["p99_milliseconds"] / report["alone"]["p99_milliseconds"], 2
-    )
     text = json.dumps(report, indent=2)
     print(text)
     if out is not None:

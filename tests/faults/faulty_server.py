@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import typer
 
 from server import __main__ as command
 from server import app
@@ -119,7 +118,7 @@ def main() -> None:
     app.make_backends = lambda config, busy: tuple(
         FaultyBackend(backend, seconds) for backend in make_backends(config, busy)
     )
-    typer.run(command.main)
+    command.app()
 
 
 if __name__ == "__main__":

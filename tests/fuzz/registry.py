@@ -12,8 +12,8 @@ CORPUS = Path(__file__).with_name("corpus")
 TARGETS = (
     "requests",
     "options",
-    "tensors",
     "http",
+    "tensors",
     "long_texts",
     "text",
     "stops",

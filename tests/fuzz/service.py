@@ -169,16 +169,16 @@ async def _start() -> Service:
     assert not missing, f"refused: {missing}"
     threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
     context = ServiceContext(config, catalog, engine, metrics, threads, ServingState(engine))
-    inference = InferenceService(context)
-    shared = HttpContext(inference, HttpSettings.of(config), Access(config), BodyBudget(1 << 24))
+    layer = InferenceService(context)
+    shared = HttpContext(layer, HttpSettings.of(config), Access(config), BodyBudget(1 << 24))
     routes = [
         cast("Route", route)
         for protocol in PROTOCOLS
         for route in protocol(shared)
         if "POST" in (cast("Route", route).methods or ())
     ]
-    servicer = InferenceServicer(inference)
-    return Service(asyncio.get_running_loop(), servicer, inference, tuple(routes))
+    servicer = InferenceServicer(layer)
+    return Service(asyncio.get_running_loop(), servicer, layer, tuple(routes))
 
 
 async def _ignore(_: Registry) -> None:

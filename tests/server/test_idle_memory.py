@@ -4,6 +4,7 @@ import asyncio
 import mmap
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,15 +38,19 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> H
     layout = Layout(2, (HEADS, LENGTH, WIDTH), np.dtype(np.float32), has_tokens=True)
     memory = HostMemory({"key": layout, "value": layout})
     for name in ("key", "value"):
-        memory.rows(name, 0, 2).owner[...] = 1
+        _values(memory, name)[...] = 1
     return memory
+
+
+def _values(memory: HostMemory, name: str) -> Any:
+    return memory.rows(name, 0, 2).owner
 
 
 @pytest.mark.parametrize("first_token", [0, 5, LENGTH])
 def test_releases_tokens_of_one_row(memory: HostMemory, first_token: int) -> None:
     memory.release(1, first_token)
     for name in ("key", "value"):
-        array = memory.rows(name, 0, 2).owner
+        array = _values(memory, name)
         assert (array[0] == 1).all()
         assert (array[1, :, :first_token] == 1).all()
         assert not array[1, :, first_token:].any()
@@ -59,7 +64,7 @@ def test_pages_are_counted_and_given_back() -> None:
     row = HEADS * LENGTH * mmap.PAGESIZE
     assert memory.num_bytes == 2 * row
     assert memory.resident_bytes == 0
-    memory.rows("key", 0, 2).owner[:, :, :10] = 1
+    _values(memory, "key")[:, :, :10] = 1
     assert memory.resident_bytes == 2 * HEADS * 10 * mmap.PAGESIZE
     memory.release(0, 4)
     assert memory.resident_bytes == HEADS * (10 + 4) * mmap.PAGESIZE

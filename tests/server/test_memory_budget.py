@@ -3,6 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_this_process_is_within_its_container() -> None:
     assert 0 < resident_bytes() < whole
 
 
-def plan(directory: Path, available: int | None, **options: int) -> MemoryPlan:
+def plan(directory: Path, available: int | None, **options: Any) -> MemoryPlan:
     manifest = read_manifest(directory)
     config = ServerConfig(bundles=directory, num_lanes=2, **options)
     return plan_memory(manifest, 256, config, 1000, available)
@@ -136,7 +137,7 @@ async def test_a_reload_beside_a_running_call_gets_the_same_slots(
 ) -> None:
     """The replaced model takes no new calls, so its empty slots do not count."""
     shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
-    options = {"num_lanes": 1, "num_slots": 1024, "max_length": 256}
+    options: dict[str, Any] = {"num_lanes": 1, "num_slots": 1024, "max_length": 256}
     manifest = read_manifest(tiny_bundles / DECODER / "1")
     config = ServerConfig(bundles=tmp_path, **options)
     budget = resident_bytes() + plan_memory(manifest, 256, config, 0, None).num_bytes * 3 // 2

@@ -8,6 +8,7 @@ reject requests that would miss their deadline.
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from server.engine.requests.client_shares import ClientShares
 from server.engine.requests.job import Cost
 from server.engine.requests.update import Completion
 from server.engine.requests.wait_estimate import WaitEstimate
@@ -40,6 +41,7 @@ class Admission:
         self._limits = limits
         self._accepted = Cost(0, 0)
         self._waits = WaitEstimate(limits.max_running)
+        self._shares = ClientShares(limits.max_accepted)
 
     def __repr__(self) -> str:
         return f"Admission({self.name}, {self._accepted})"
@@ -55,8 +57,9 @@ class Admission:
         remaining_seconds: float | None = None,
         *,
         is_bulk: bool = False,
+        client: str = "",
     ) -> None:
-        """Raises if a request cannot be accepted now. Changes nothing.
+        """Raises if a request cannot be accepted now. Only remembers whom it refused.
 
         Args:
             cost: of all its jobs.
@@ -64,6 +67,7 @@ class Admission:
             remaining_seconds: until its deadline.
             is_bulk: background work, which leaves a quarter of the limits to others unless the
                 model is idle.
+            client: who sends it.
 
         Raises:
             RequestTooLargeError: it exceeds the limits even of an idle model.
@@ -90,13 +94,19 @@ class Admission:
                 max_accepted.num_sequences * BULK_QUARTERS // 4,
                 max_accepted.num_tokens * BULK_QUARTERS // 4,
             )
+        limit = None
         if total.num_sequences > max_accepted.num_sequences:
-            raise self._queue_full_error(Limit.QUEUE_ROWS, total, max_accepted)
-        if total.num_tokens > max_accepted.num_tokens:
-            raise self._queue_full_error(Limit.QUEUE_TOKENS, total, max_accepted)
+            limit = Limit.QUEUE_ROWS
+        elif total.num_tokens > max_accepted.num_tokens:
+            limit = Limit.QUEUE_TOKENS
+        elif self._shares.exceeds(client, cost, self._accepted, now):
+            limit = Limit.CLIENT_SHARE
+        if limit is not None:
+            self._shares.refuse(client, now)
+            raise self._queue_full_error(limit, total, max_accepted)
         if remaining_seconds is None:
             return
-        wait = self.wait_seconds(cost, now)
+        wait = self.wait_seconds(cost, now, client)
         if wait > 0:
             needed = wait + self._waits.first_token_seconds
             if needed > remaining_seconds:
@@ -107,19 +117,21 @@ class Admission:
                     Limit.DEADLINE,
                 )
 
-    def accept(self, id_: int, cost: Cost, now: float) -> None:
+    def accept(self, id_: int, cost: Cost, now: float, client: str = "") -> None:
         """Counts a job of a request that :meth:`check` accepted."""
         self._accepted += cost
-        self._waits.add(id_, cost, now)
+        self._shares.add(id_, client, cost)
+        self._waits.add(id_, cost, now, client)
 
     def release(self, id_: int, cost: Cost, completion: Completion | None, now: float) -> None:
         """A job ended. The times of a successful ``completion`` enter the estimates."""
         self._accepted -= cost
+        self._shares.remove(id_, cost)
         self._waits.remove(id_, completion, now)
 
-    def wait_seconds(self, cost: Cost, now: float) -> float:
+    def wait_seconds(self, cost: Cost, now: float, client: str = "") -> float:
         """An estimate of a request's time in the queue; 0 until a job has ended."""
-        return self._waits.wait_seconds(cost, now)
+        return self._waits.wait_seconds(cost, now, client)
 
     def _queue_full_error(self, limit: Limit, total: Cost, max_accepted: Cost) -> OverloadedError:
         """The error of a full queue, with an estimate of when enough jobs will have ended."""
@@ -128,9 +140,10 @@ class Admission:
             (total.num_sequences - max_accepted.num_sequences) / running.num_sequences,
             (total.num_tokens - max_accepted.num_tokens) / running.num_tokens,
         )
-        unit = "requests" if limit == Limit.QUEUE_ROWS else "tokens"
+        unit = "tokens" if limit == Limit.QUEUE_TOKENS else "requests"
+        whose = " of this client: others wait" if limit == Limit.CLIENT_SHARE else ""
         return OverloadedError(
-            f"the queue of model {self.name!r} is full: it holds no more {unit}",
+            f"the queue of model {self.name!r} is full: it holds no more {unit}{whose}",
             _clamped_retry_seconds(waves * self._waits.service_seconds),
             limit,
         )

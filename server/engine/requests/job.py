@@ -1,6 +1,6 @@
 """Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,7 @@ class GenerationJob:
         deadline: the client's timeout, in the engine's clock (seconds).
         finish_by: when to stop and return the partial output, in the same clock (seconds).
         cache_scope: only jobs of the same scope share cached prefixes and prefills.
+        client: clients get equal shares of the slots while their jobs wait.
     """
 
     prompt: tuple[int, ...]
@@ -81,6 +82,7 @@ class GenerationJob:
     deadline: float | None = None
     finish_by: float | None = None
     cache_scope: str = ""
+    client: str = ""
 
     @property
     def num_sequences(self) -> int:
@@ -123,3 +125,14 @@ class EncodingJob:
 
 
 Job = GenerationJob | EncodingJob
+
+
+def remaining_seconds(job: Job, now: float) -> float | None:
+    """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+    may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
+    return None if job.deadline is None or may_skip_queue else job.deadline - now
+
+
+def of_client(job: Job, client: str) -> Job:
+    """The job with its client; encoders have no use for it."""
+    return replace(job, client=client) if isinstance(job, GenerationJob) else job
