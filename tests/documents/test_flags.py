@@ -23,10 +23,11 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-# Flags of docker, pip and pytest.
+# Flags of docker, pip, pytest and perf_analyzer.
 OTHER_FLAGS = {
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
     *("--require-hashes", "--no-deps", "--help", "--install-completion", "--show-completion"),
+    *("--async", "--concurrency-range", "--input-data", "--streaming"),
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TRIUNE = re.compile(r"^ {4}(?:\S*/)?triune ([a-z-]+)(.*)$", re.MULTILINE)
