@@ -140,7 +140,7 @@ async def test_an_idle_server_gives_its_cache_back(tiny_bundles: Path) -> None:
         await generate()
     assert len(texts) == 1
     record(
-        19,
+        21,
         "a server is idle",
         "slots and cached prompts that nobody uses give their memory back; outputs stay the same",
         cache_reserved_kB=idle.cache_bytes // 1000,

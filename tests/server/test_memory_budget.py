@@ -115,7 +115,7 @@ async def test_a_server_within_its_budget(
     assert f"memory budget: {in_units(budget)}" in caplog.text
     assert "of which more than" in caplog.text
     record(
-        20,
+        22,
         "models need more than `--memory-budget`",
         "they get fewer slots, or are refused, with the sums in the log",
         needed_kB=full.num_bytes // 1000,
