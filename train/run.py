@@ -49,7 +49,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         report.say(f"{out}: this training is complete; --restart trains again")
         return out
     dataset = load_dataset(recipe, recipe_path.parent)
-    tokenizer = _tokenizer(recipe, recipe_path.parent, dataset)
+    tokenizer = _tokenizer(recipe, recipe_path.parent, out, dataset)
     labels = labels_of(dataset.train)
     rows = _encode(recipe, tokenizer, labels, dataset)
     config = model_config(
@@ -66,7 +66,6 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     seed_everything(recipe.seed, rank)
     balancing = 0.0 if recipe.model.experts is None else recipe.model.experts.balancing
     optimization = Optimization(module, recipe.training, balancing)
-    out.mkdir(parents=True, exist_ok=True)
     fingerprint = {
         "recipe": recipe.fingerprint,
         "data": hash_of(dataset.train),
@@ -110,16 +109,30 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     return out
 
 
-def _tokenizer(recipe: Recipe, folder: Path, dataset: Dataset) -> Tokenizer:
-    if recipe.start_from is not None:
-        path = folder / recipe.start_from / TOKENIZER_FILE
-        try:
-            return Tokenizer.from_str(path.read_text("utf-8"))
-        except Exception as error:
-            # The library raises plain Exception.
-            raise RecipeError(f"start_from: {path}: {error}") from error
-    kind = KINDS[recipe.objective]
-    return train_tokenizer(recipe.tokenizer, kind, texts_of(dataset.train))
+def _tokenizer(recipe: Recipe, folder: Path, out: Path, dataset: Dataset) -> Tokenizer:
+    """Trained by the first process and kept in the state: a second training may differ."""
+    kept = out / STATE_FOLDER / TOKENIZER_FILE
+    if (not dist.is_initialized() or dist.get_rank() == 0) and not kept.is_file():
+        if recipe.start_from is not None:
+            tokenizer = _read_tokenizer(folder / recipe.start_from / TOKENIZER_FILE)
+        else:
+            kind = KINDS[recipe.objective]
+            tokenizer = train_tokenizer(recipe.tokenizer, kind, texts_of(dataset.train))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(".partial")
+        partial.write_text(tokenizer.to_str(), encoding="utf-8")
+        partial.replace(kept)
+    if dist.is_initialized():
+        dist.barrier()
+    return _read_tokenizer(kept)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:
+        # The library raises plain Exception.
+        raise DataError(f"{path}: {error}") from error
 
 
 def _initial_weights(recipe: Recipe, folder: Path, model: Transformer) -> Weights:
