@@ -1,6 +1,6 @@
 """The public types of the client, except those of the encoder calls (``encoder_types``)."""
 
-from client.model_info import EmbeddingInfo, Fidelity, Model, ModelKind, ModelState, Parity
+from client.model_info import EmbeddingInfo, Fidelity, Model, ModelKind, ModelState, Parity, Quality
 from client.options import (
     AttentionKind,
     AttentionOptions,
@@ -61,6 +61,7 @@ __all__ = [
     "ModelState",
     "Parity",
     "Piece",
+    "Quality",
     "Regex",
     "ResponseOptions",
     "Result",

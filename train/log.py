@@ -69,7 +69,9 @@ def draw_learning_curve(folder: Path, title: str) -> None:
     for name, label in (("loss", "training"), ("validation_loss", "validation")):
         points = [(int(row["step"]), float(row[name])) for row in rows if row[name]]
         if points:
-            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 3 else "")
+            axes.plot(
+                *zip(*points, strict=True), label=label, marker="." if len(points) < 3 else ""
+            )
     axes.set(xlabel="step", ylabel="loss (nats per target)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -71,9 +71,10 @@ class Encoder:
                 targets.append(IGNORED)
                 continue
             name = "O"
-            start += len(example.text[start:end]) - len(example.text[start:end].lstrip())
+            covered = example.text[start:end]
+            first = end - len(covered.lstrip())  # some tokens include the space before a word
             for index, span in enumerate(example.spans):
-                if start < span.end and end > span.start:
+                if first < span.end and end > span.start:
                     name = f"{'I' if index in begun else 'B'}-{span.label}"
                     begun.add(index)
             targets.append(self.labels.index(name))
@@ -157,9 +158,7 @@ class TrainingModule(nn.Module):
         self.next_sentence: nn.Module | None = None
         if next_sentence:
             size = model.config.hidden_size
-            self.next_sentence = nn.Sequential(
-                nn.Linear(size, size), nn.Tanh(), nn.Linear(size, 2)
-            )
+            self.next_sentence = nn.Sequential(nn.Linear(size, size), nn.Tanh(), nn.Linear(size, 2))
 
     def train(self, mode: bool = True) -> "TrainingModule":
         """Switches dropout on or off."""

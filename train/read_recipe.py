@@ -9,7 +9,7 @@ import msgspec
 
 from model.config import NormKind
 from train.errors import RecipeError
-from train.recipe import ObjectiveKind, Positions, Recipe, TokenizerKind
+from train.recipe import ModelRecipe, ObjectiveKind, Positions, Recipe, TokenizerKind
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -74,20 +74,8 @@ def _section(type_: Any) -> type[msgspec.Struct] | None:
 
 def _conflicts(recipe: Recipe) -> Iterator[str]:
     """Problems of several fields together."""
+    yield from _model_conflicts(recipe.model)
     model, training, objective = recipe.model, recipe.training, recipe.objective
-    if model.hidden_size % model.num_heads:
-        yield f"model.num_heads: {model.num_heads} does not divide hidden_size"
-    elif model.positions == Positions.ROTARY and (model.hidden_size // model.num_heads) % 2:
-        yield "model.num_heads: rotary positions need heads of even size"
-    if model.num_kv_heads is not None and model.num_heads % model.num_kv_heads:
-        yield f"model.num_kv_heads: {model.num_kv_heads} does not divide num_heads"
-    if model.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER):
-        if model.hidden_size % 2:
-            yield "model.hidden_size: sinusoidal positions need an even size"
-    if model.norm == NormKind.NONE:
-        yield "model.norm: training needs a norm"
-    if model.experts is not None and model.experts.active > model.experts.count:
-        yield f"model.experts.active: more than the {model.experts.count} experts"
     if recipe.data.max_length > model.max_positions:
         yield f"data.max_length: more than model.max_positions, {model.max_positions}"
     if training.batch_tokens < recipe.data.max_length:
@@ -97,10 +85,24 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         yield f"model.num_decoder_layers: objective {objective} has one stack"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
-    if objective == ObjectiveKind.NEXT_TOKEN and recipe.tokenizer.kind not in (
-        TokenizerKind.BPE,
-        TokenizerKind.CHARACTERS,
-    ):
+    continues_words = recipe.tokenizer.kind in (TokenizerKind.BPE, TokenizerKind.CHARACTERS)
+    if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
     if recipe.data.source.startswith("debian:") and not is_translation:
         yield f"data.source: objective {objective} cannot use parallel texts"
+
+
+def _model_conflicts(model: ModelRecipe) -> Iterator[str]:
+    if model.hidden_size % model.num_heads:
+        yield f"model.num_heads: {model.num_heads} does not divide hidden_size"
+    elif model.positions == Positions.ROTARY and (model.hidden_size // model.num_heads) % 2:
+        yield "model.num_heads: rotary positions need heads of even size"
+    if model.num_kv_heads is not None and model.num_heads % model.num_kv_heads:
+        yield f"model.num_kv_heads: {model.num_kv_heads} does not divide num_heads"
+    is_sinusoidal = model.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
+    if is_sinusoidal and model.hidden_size % 2:
+        yield "model.hidden_size: sinusoidal positions need an even size"
+    if model.norm == NormKind.NONE:
+        yield "model.norm: training needs a norm"
+    if model.experts is not None and model.experts.active > model.experts.count:
+        yield f"model.experts.active: more than the {model.experts.count} experts"

@@ -76,11 +76,18 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
 
 class TokenizerRecipe(Section, frozen=True, kw_only=True):
-    """``vocabulary_size`` counts special tokens too; ``characters`` ignores it."""
+    """How texts become tokens.
+
+    Attributes:
+        vocabulary_size: with special tokens; ``characters`` ignores it.
+        max_texts: a sample of at most so many texts trains the tokenizer; ``characters`` reads
+            all.
+    """
 
     kind: TokenizerKind
     vocabulary_size: Annotated[int, msgspec.Meta(ge=16, le=1_000_000)] = 8000
     lowercase: bool = False
+    max_texts: Positive = 50_000
 
 
 class ExpertsRecipe(Section, frozen=True, kw_only=True):

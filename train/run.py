@@ -26,7 +26,7 @@ from train.recipe import ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
 from train.state import STATE_FOLDER, StateFolder, Weights
-from train.steps import Optimization, num_processes
+from train.steps import Optimization, barrier, num_processes
 from train.tokenizer import train_tokenizer
 from train.trainer import PrepareRow, Rows, Trainer, seed_everything
 
@@ -43,8 +43,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     if restart and rank == 0:
         shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
         (out / CONFIG_FILE).unlink(missing_ok=True)
-    if dist.is_initialized():
-        dist.barrier()
+    barrier()
     if (out / CONFIG_FILE).is_file():
         report.say(f"{out}: this training is complete; --restart trains again")
         return out
@@ -52,9 +51,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     tokenizer = _tokenizer(recipe, recipe_path.parent, out, dataset)
     labels = labels_of(dataset.train)
     rows = _encode(recipe, tokenizer, labels, dataset)
-    config = model_config(
-        recipe.model, recipe.objective, tokenizer.get_vocab_size(), len(labels)
-    )
+    config = model_config(recipe.model, recipe.objective, tokenizer.get_vocab_size(), len(labels))
     kernels = TrainingKernels(recipe.training.attention_dropout)
     model = Transformer(config, kernels)
     model.load_state_dict(_initial_weights(recipe, recipe_path.parent, model))
@@ -80,6 +77,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     state = StateFolder(out, fingerprint)
     with report:
         result = Trainer(optimization, rows, recipe.seed, state, out, prepare).run(report)
+    barrier()  # every process has read the checkpoints that the first one deletes
     if rank == 0:
         record = TrainingRecord(
             recipe=recipe,
@@ -122,8 +120,7 @@ def _tokenizer(recipe: Recipe, folder: Path, out: Path, dataset: Dataset) -> Tok
         partial = kept.with_suffix(".partial")
         partial.write_text(tokenizer.to_str(), encoding="utf-8")
         partial.replace(kept)
-    if dist.is_initialized():
-        dist.barrier()
+    barrier()
     return _read_tokenizer(kept)
 
 
@@ -187,5 +184,3 @@ def _preparation(recipe: Recipe, rows: list[Row], vocabulary_size: int) -> Prepa
         return mask_row(row, training.mask_share, vocabulary_size, rng)
 
     return prepare
-
-

@@ -35,6 +35,12 @@ def all_sum(x: Tensor) -> Tensor:
     return x
 
 
+def barrier() -> None:
+    """Waits for all processes."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
 class Optimization:
     """The optimizer of a module. Each step is normalised by the targets of all its batches."""
 

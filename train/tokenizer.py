@@ -26,6 +26,9 @@ def train_tokenizer(recipe: TokenizerRecipe, kind: Kind, texts: Iterable[str]) -
     An encoder's texts are ``<s> A </s>``, pairs ``<s> A </s> B </s>`` with B in segment 1; a
     source or target ends with ``</s>``; a prompt starts with ``<s>``.
     """
+    if recipe.kind != TokenizerKind.CHARACTERS:
+        everything = [text for text in texts if text]
+        texts = everything[:: -(-len(everything) // recipe.max_texts)]
     tokenizer = BUILDERS[recipe.kind](recipe, texts)
     if recipe.lowercase:
         before = tokenizer.normalizer

@@ -15,8 +15,7 @@ from train.objectives import TrainingModule
 from train.recipe import TrainingRecipe
 from train.report import TrainingReport
 from train.state import Progress, StateFolder, Weights, mean_weights
-from train.steps import Optimization, num_processes
-
+from train.steps import Optimization, barrier, num_processes
 
 # What an epoch sees of a row, by the row's index and the epoch: masked language models mask anew.
 PrepareRow = Callable[[int, int], Row]
@@ -151,6 +150,7 @@ class Trainer:
                 "optimizer": self._optimization.optimizer.state_dict(),
             }
             self._state.save(progress, state)
+        barrier()
         report.say(f"step {progress.step}: saved, validation loss {loss:.4f}")
         return loss
 

@@ -129,9 +129,7 @@ def generation(model: Model, examples: Sequence[TextExample]) -> Metrics:
     return metrics
 
 
-def _generate(
-    model: Model, prompts: list[list[int]], sources: list[list[int]] | None
-) -> list[str]:
+def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] | None) -> list[str]:
     """Greedy outputs; rows of similar length share a batch."""
     subject = model.subject
     keys = prompts if sources is None else sources
@@ -219,13 +217,13 @@ def _entities(
             continue
         label = model.labels[int(logits[index].argmax())]
         mark, _, name = label.rpartition("-")
-        start += len(text[start:end]) - len(text[start:end].lstrip())
+        first = end - len(text[start:end].lstrip())
         if label == "O":
             is_open = False
         elif is_open and mark != "B" and spans[-1][2] == name:
             spans[-1] = (spans[-1][0], end, name)
         else:
-            spans.append((start, end, name))
+            spans.append((first, end, name))
             is_open = True
     return set(spans)
 
@@ -237,7 +235,9 @@ def answering(model: Model, examples: Sequence[AnswerExample]) -> Metrics:
     all_logits = _encode(model, list(map(_ids, encodings)))
     for example, encoding, logits in zip(examples, encodings, all_logits, strict=True):
         marks = zip(encoding.type_ids, encoding.special_tokens_mask, strict=True)
-        inside = [index for index, (segment, special) in enumerate(marks) if segment and not special]
+        inside = [
+            index for index, (segment, special) in enumerate(marks) if segment and not special
+        ]
         spans = (
             (logits[first, 0] + logits[last, 1], first, last)
             for position, first in enumerate(inside)

@@ -42,9 +42,7 @@ def debian_corpus(language: str, recipe: DataRecipe) -> Dataset:
     if None in files.values():
         _download(language)
         files = {name: _translation_file(name) for name in ("en", language)}
-    english, foreign = (
-        descriptions(_read(file, name), name) for name, file in files.items()
-    )
+    english, foreign = (descriptions(_read(file, name), name) for name, file in files.items())
     pairs = list(parallel_paragraphs(english, foreign))
     if not pairs:
         raise DataError(f"Debian has no descriptions in {language!r}")
@@ -143,7 +141,7 @@ def is_pair(source: str, target: str) -> bool:
     sizes = sorted((len(source), len(target)))
     return (
         source != target
-        and MIN_CHARACTERS <= sizes[0]
+        and sizes[0] >= MIN_CHARACTERS
         and sizes[1] <= MAX_CHARACTERS
         and sizes[1] <= MAX_LENGTH_RATIO * sizes[0] + 10
         and "\ufffd" not in target
@@ -166,7 +164,9 @@ def _lists() -> Path:
 def _translation_file(language: str) -> Path | None:
     """The largest one: that of the main suite, not of its updates."""
     files = sorted(_lists().glob(_FILE.format(language)), key=lambda path: path.stat().st_size)
-    exact = [path for path in files if path.name.partition("Translation-")[2].split(".")[0] == language]
+    exact = [
+        path for path in files if path.name.partition("Translation-")[2].split(".")[0] == language
+    ]
     return exact[-1] if exact else None
 
 

@@ -137,4 +137,3 @@ SOURCES: dict[str, Callable[[str, Recipe, Path], Dataset]] = {
     "folder": _folder,
     "debian": _debian,
 }
-

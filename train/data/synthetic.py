@@ -44,7 +44,7 @@ def dates(rng: random.Random) -> Example:
 
 def brackets(rng: random.Random) -> Example:
     """Open brackets, and those that close them."""
-    opened = [rng.choice("([{<") for _ in range(rng.randint(3, 8))]
+    opened = [rng.choice("([{<") for _ in range(rng.randint(3, 7))]
     closed = "".join(CLOSING[bracket] for bracket in reversed(opened))
     return TextExample(prompt="".join(opened) + "|", text=closed)
 
