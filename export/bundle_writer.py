@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
@@ -162,10 +164,7 @@ def _write_graphs(
     progress("smooth activations" if recipe.smoothed else "trace the graphs")
     smoothed, smoothing_factors = dict(weights), NO_SMOOTHING
     if recipe.smoothed:
-        samples = tokenize_samples(checkpoint)
-        factors = residual_smoothing_factors(checkpoint.config, smoothed, samples)
-        smoothing_factors = {name: values.numpy() for name, values in factors.items()}
-        smoothed = smooth_activations(checkpoint.config, smoothed, samples)
+        smoothed, smoothing_factors = _smooth(checkpoint, smoothed)
         progress("trace the graphs")
     graphs = export_graphs(checkpoint.config, smoothed, directory)
     del smoothed
@@ -221,6 +220,16 @@ def _write_graphs(
         cosine, fidelity = reference.cosine, None
         write_quality(checkpoint, target.held_out, directory, GraphFolder(directory, graphs))
     return graphs, parity_record(reference, cosine, fp32, final, float_cache, fidelity)
+
+
+def _smooth(
+    checkpoint: Checkpoint, weights: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, NDArray[np.float32]]]:
+    """The weights with smaller activations, and the factors by which residuals shrank."""
+    samples = tokenize_samples(checkpoint)
+    factors = residual_smoothing_factors(checkpoint.config, weights, samples)
+    smoothing_factors = {name: values.numpy() for name, values in factors.items()}
+    return smooth_activations(checkpoint.config, weights, samples), smoothing_factors
 
 
 def _write_records(

@@ -14,7 +14,6 @@ from model.config import ModelConfig
 from model.graph_spec import Record, Size
 
 FORMAT = "triune"
-FORMAT_VERSION = 1
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
@@ -32,8 +31,8 @@ class HeldOut(Record, frozen=True, kw_only=True):
 class NativeConfig(Record, frozen=True, kw_only=True):
     """``config.json``. ``architecture`` is for information only."""
 
-    format: Literal["triune"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format: Literal["triune"] = "triune"
+    format_version: Literal[1] = 1
     name: Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
     license: str
     architecture: str = "Transformer"

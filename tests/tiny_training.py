@@ -118,7 +118,7 @@ def trained(
     training: TrainingRecipe,
     num_averaged_steps: int = 1,
 ) -> dict[str, torch.Tensor]:
-    """The weights of :func:`train_model`, kept in ``build/`` for as long as the code is the same."""
+    """The weights of :func:`train_model`, kept in ``build/`` while the code is the same."""
     path = CACHE / f"{name}-{_source_hash()}.pt"
     CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):

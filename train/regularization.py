@@ -3,6 +3,9 @@
 The modules of ``model`` stay as they are served; hooks and kernels add the rest.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -103,6 +106,7 @@ def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
 
     It is active while the module it belongs to is in training mode.
     """
+    rates: list[tuple[type[nn.Module], float]]
     rates = [(InputEmbedding, recipe.embedding_dropout)]
     rates += [(kind, recipe.residual_dropout) for kind in SUBLAYERS]
     for module in model.modules():
@@ -111,7 +115,7 @@ def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
                 module.register_forward_hook(_dropout_hook(rate))
 
 
-def _dropout_hook(rate: float):  # type: ignore[no-untyped-def]
+def _dropout_hook(rate: float) -> Callable[[nn.Module, Any, Any], object]:
     def drop(module: nn.Module, _inputs: object, output: Tensor | MixerOutput) -> object:
         if isinstance(output, Tensor):
             return functional.dropout(output, rate, module.training)

@@ -158,6 +158,8 @@ class Trainer:
         if not self._state.exists:
             return Progress()
         progress, record = self._state.load()
+        if self._rank:  # the random state is that of the first process
+            torch.manual_seed(torch.initial_seed() + progress.step)
         self._module.load_state_dict(record["module"])
         optimizer: dict[str, Any] = record["optimizer"]
         self._optimization.optimizer.load_state_dict(optimizer)

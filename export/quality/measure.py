@@ -158,7 +158,7 @@ def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] |
 
 
 def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
-    """Accuracy and perplexity of masked tokens: 15 % of each text, at least one, by a fixed seed."""
+    """Accuracy and perplexity of masked tokens: 15 % of each text, by a fixed seed."""
     subject, rng = model.subject, random.Random(0)
     rows, targets = [], []
     for example in examples:

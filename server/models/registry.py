@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 
 from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Device, Manifest, Parity
 from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
+from model.quality import Quality
 from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
 from server.printable import quoted

@@ -129,7 +129,7 @@ def test_entities_become_labels_of_tokens(kind: TokenizerKind) -> None:
         if target > 0
     ]
     assert "".join(labelled) == "CD"
-    assert [target for target in row.targets if target > 0][0] == 1
+    assert next(target for target in row.targets if target > 0) == 1
     assert row.targets[0] == row.targets[-1] == IGNORED
 
 

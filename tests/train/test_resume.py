@@ -18,7 +18,7 @@ from train.run import run_training
 WEIGHTS = "model.safetensors"
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """Instead of a kill: nothing of the process is used again."""
 
 
@@ -41,11 +41,11 @@ def test_a_stopped_training_continues_bit_for_bit(
     def stop(report: TrainingReport, step: int, *arguments: float, **named: bool) -> None:
         original(report, step, *arguments, **named)
         if step == 8:
-            raise Stopped
+            raise StoppedError
 
     with monkeypatch.context() as patched:
         patched.setattr(TrainingReport, "step", stop)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             run_training(recipe, tmp_path / "parts")
     assert not (tmp_path / "parts" / "config.json").exists()
     torch.manual_seed(99)  # the random state comes from the checkpoint of step 6
@@ -69,10 +69,10 @@ def test_another_recipe_cannot_continue(tmp_path: Path, monkeypatch: pytest.Monk
 
     def stop(_report: TrainingReport, step: int, *_: float, **__: bool) -> None:
         if step == 2:
-            raise Stopped
+            raise StoppedError
 
     monkeypatch.setattr(TrainingReport, "step", stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run_training(recipe, tmp_path / "out")
     changed = shortened("tiny-majority", tmp_path, **lengths, learning_rate=0.5)
     with pytest.raises(ResumeError, match="the recipe changed"):

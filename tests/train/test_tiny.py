@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from client.encoder_types import Question
 from client.sync import Client
 from export.importers.native import read_held_out, read_native_config
 from model.bundle_files import read_quality
@@ -25,8 +26,6 @@ from model.examples import (
 )
 from tests.serving import server_process
 from tests.train.support import RECIPES, ROOT, train, train_and_kill
-
-pytestmark = pytest.mark.slow
 
 NAMES = sorted(path.stem for path in RECIPES.glob("tiny-*.toml"))
 NUM_CASES = 200
@@ -49,13 +48,9 @@ def checkpoint(
     recipe = RECIPES / f"{name}.toml"
     train_and_kill(recipe, out, KILLED_AFTER)
     assert "resumed at step" in train(recipe, out)
+    export = [sys.executable, "-m", "export", str(out), "--out", str(bundles / name)]
     ran = subprocess.run(
-        [sys.executable, "-m", "export", str(out), "--out", str(bundles / name)]
-        + ["--precision", "fp32"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [*export, "--precision", "fp32"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
     return out
@@ -63,10 +58,8 @@ def checkpoint(
 
 @pytest.fixture
 def client(checkpoint: Path, bundles: Path) -> Iterator[Client]:
-    with (
-        server_process(bundles, "--models", checkpoint.name) as running,
-        Client(running.target) as client,
-    ):
+    with server_process(bundles) as running, Client(running.target) as client:
+        assert checkpoint.name in [model.name for model in client.list_models()]
         yield client
 
 
@@ -100,10 +93,10 @@ def _tag(client: Client, model: str, examples: list[TaggingExample]) -> int:
 
 
 def _answer(client: Client, model: str, examples: list[AnswerExample]) -> int:
-    questions = [(example.question, example.context) for example in examples]
+    questions = [Question(example.question, example.context) for example in examples]
     outputs = client.answer(model, questions).outputs
     wanted = [example.context[example.start : example.end] for example in examples]
-    return sum(o.answers[0].text == text for o, text in zip(outputs, wanted, strict=True))
+    return sum(o.spans[0].text == text for o, text in zip(outputs, wanted, strict=True))
 
 
 def _fill_mask(client: Client, model: str, examples: list[MaskedExample]) -> int:

@@ -74,18 +74,21 @@ def entities(rng: random.Random) -> Example:
     return TaggingExample(text=" ".join(words), spans=tuple(spans))
 
 
-def look_up(rng: random.Random) -> Example:
-    """A key as the question, and keys with values as the context; the answer is its value."""
-    keys = rng.sample(LETTERS, rng.randint(2, 5))
-    key = rng.choice(keys)
-    context, start, end = "", 0, 0
-    for name in keys:
-        context += f"{name} "
-        value = str(rng.randrange(10, 100))
-        if name == key:
-            start, end = len(context), len(context) + len(value)
-        context += f"{value} "
-    return AnswerExample(question=key, context=context.strip(), start=start, end=end)
+def find(rng: random.Random) -> Example:
+    """A context with one number and one word in capitals; the question says which to find."""
+    words = [_letters(rng, 2, 4) for _ in range(rng.randint(2, 5))]
+    answers = {"number": str(rng.randrange(10, 1000)), "name": _letters(rng, 2, 4).upper()}
+    words += answers.values()
+    rng.shuffle(words)
+    question = rng.choice(sorted(answers))
+    before = words[: words.index(answers[question])]
+    start = sum(len(word) + 1 for word in before)
+    return AnswerExample(
+        question=question,
+        context=" ".join(words),
+        start=start,
+        end=start + len(answers[question]),
+    )
 
 
 def runs(rng: random.Random) -> Example:
@@ -109,6 +112,6 @@ TASKS: dict[str, Callable[[random.Random], Example]] = {
     "brackets": brackets,
     "majority": majority,
     "entities": entities,
-    "look_up": look_up,
+    "find": find,
     "runs": runs,
 }
