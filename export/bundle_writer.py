@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
@@ -32,7 +30,7 @@ from export.parity import compare_fp32, min_cosine, parity_record
 from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
 from export.quality.measure import write_quality
-from export.quantize import NO_SMOOTHING
+from export.quantize import NO_SMOOTHING, SmoothingFactors
 from export.recipes import recipe_for
 from export.scratch import few_threads, scratch_folder
 from export.shortlist_loss import add_shortlist
@@ -224,7 +222,7 @@ def _write_graphs(
 
 def _smooth(
     checkpoint: Checkpoint, weights: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, NDArray[np.float32]]]:
+) -> tuple[dict[str, Tensor], SmoothingFactors]:
     """The weights with smaller activations, and the factors by which residuals shrank."""
     samples = tokenize_samples(checkpoint)
     factors = residual_smoothing_factors(checkpoint.config, weights, samples)

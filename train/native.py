@@ -1,6 +1,7 @@
 """Writes a finished training as a native checkpoint: see :mod:`model.native_checkpoint`."""
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from model.config import ModelConfig
-from model.examples import Example, TranslationExample, write_examples
+from model.examples import Example, write_examples
 from model.native_checkpoint import (
     CONFIG_FILE,
     HELD_OUT_FILE,
@@ -96,13 +97,9 @@ def write_checkpoint(
     partial.replace(folder / CONFIG_FILE)
 
 
-def _samples(examples: tuple[Example, ...] | list[Example]) -> tuple[str, ...]:
-    """Texts for the parity check."""
-    texts = []
-    for example in examples[:NUM_SAMPLES]:
-        is_pair = isinstance(example, TranslationExample)
-        texts.append(example.source if is_pair else next(text for text in texts_of([example])))
-    return tuple(texts)
+def _samples(examples: Sequence[Example]) -> tuple[str, ...]:
+    """Texts for the parity check: the first of each example."""
+    return tuple(next(texts_of([example])) for example in examples[:NUM_SAMPLES])
 
 
 def commit_of_code() -> str:

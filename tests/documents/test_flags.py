@@ -14,6 +14,7 @@ import loadtest.cli
 import server.__main__
 import tests.fuzz.__main__
 import tests.soak.__main__
+import train.__main__
 from scripts.generated_sections import ROOT
 
 DOCUMENTS = [
@@ -21,10 +22,10 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-# Flags of docker, pip and pytest.
+# Flags of docker, pip, pytest and torchrun.
 OTHER_FLAGS = {
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
-    *("--require-hashes", "--no-deps", "--help"),
+    *("--require-hashes", "--no-deps", "--help", "--nproc-per-node"),
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _COMMAND = re.compile(r"^ {4}\S*python3? -m ([\w.]+)(.*)$", re.MULTILINE)
@@ -43,6 +44,7 @@ PROGRAMS = {
     "server": single(server.__main__.main),
     "tests.fuzz": single(tests.fuzz.__main__.main),
     "tests.soak": single(tests.soak.__main__.main),
+    "train": train.__main__.app,
 }
 
 
