@@ -122,7 +122,7 @@ class AsyncClient:
         *,
         source_language: str = "",
         target_language: str = "",
-        **options: Unpack[types.GenerationOptions],
+        **options: Unpack[types.TranslationOptions],
     ) -> types.TextResult:
         """Translates texts with an encoder-decoder.
 
@@ -140,7 +140,7 @@ class AsyncClient:
         *,
         source_language: str = "",
         target_language: str = "",
-        **options: Unpack[types.GenerationOptions],
+        **options: Unpack[types.TranslationOptions],
     ) -> AsyncGenerator[types.Piece, None]:
         """Like ``translate``, but yields text as it is generated; pieces of outputs interleave.
 

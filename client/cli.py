@@ -159,7 +159,7 @@ def translate(
     source_language: flags.SourceLanguage = "",
     target_language: flags.TargetLanguage = "",
     *,
-    options: types.GenerationOptions,
+    options: types.TranslationOptions,
 ) -> None:
     """Translate texts with an encoder-decoder."""
     texts = flags.read_texts(text, sys.stdin)

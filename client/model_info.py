@@ -100,6 +100,21 @@ class EmbeddingInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryInfo:
+    """Memory of the server that a model takes, in bytes."""
+
+    weight_bytes: int
+    cache_bytes: int
+    """Of the cache if every slot were full."""
+    cache_resident_bytes: int
+    """Of the cache when the server last checked, some seconds ago."""
+    working_bytes: int
+    """An estimate of the memory of runs."""
+    prefix_slots: int
+    """Rows per lane for cached prefixes, beside the slots."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
     """One model of a server, in one version."""
 
@@ -139,3 +154,5 @@ class Model:
     """The server's own kernels that run instead of ONNX Runtime's operators."""
     quality: tuple[Quality, ...] = ()
     """Empty if the export measured none."""
+    memory: MemoryInfo | None = None
+    """What the model takes of the server's memory; ``None`` while it is not loaded."""

@@ -70,6 +70,17 @@ class ShortlistMode(StrEnum):
     """As ``AUTO``, but it is an error if the model has none or there is a grammar."""
 
 
+class SentenceSplit(StrEnum):
+    """Whether a text is translated sentence by sentence."""
+
+    AUTO = "auto"
+    """If it has several, unless an option needs the whole text."""
+    OFF = "off"
+    """As a whole."""
+    ON = "on"
+    """As ``AUTO``, but an option that needs the whole text is an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Regex:
     """The whole output matches ``pattern``, in the syntax of Rust's ``regex`` crate."""
@@ -233,12 +244,20 @@ class ResponseOptions(TypedDict, total=False):
 class GenerationOptions(
     SamplingOptions, DecodingOptions, StoppingOptions, ResponseOptions, total=False
 ):
-    """The options of ``generate`` and ``translate``."""
+    """The options of ``generate``; ``translate`` has them too."""
 
     priority: Annotated[
         int, Flag(help="Higher is scheduled earlier, in [-100, 100]; one step is worth 10 s.")
     ]
     version: Annotated[str, Flag(help="Model version; the newest by default.")]
+
+
+class TranslationOptions(GenerationOptions, total=False):
+    """The options of ``translate``."""
+
+    sentence_split: Annotated[
+        SentenceSplit | None, Flag(help="Translate texts sentence by sentence.")
+    ]
 
 
 class ScoreOptions(TypedDict, total=False):

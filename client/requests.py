@@ -16,6 +16,7 @@ from client.options import (
     Message,
     Regex,
     ScoreOptions,
+    TranslationOptions,
 )
 from protos.triune.v1 import inference_pb2 as wire
 
@@ -57,12 +58,12 @@ def translate(
     inputs: Texts,
     source_language: str,
     target_language: str,
-    options: GenerationOptions,
+    options: TranslationOptions,
 ) -> TranslateT:
     """The request of ``Translate`` or ``TranslateStream``; ``request`` is its type."""
     return build(
         request,
-        GenerationOptions,
+        TranslationOptions,
         _with_wire_grammar(options),
         model=model,
         inputs=texts(inputs),
@@ -89,7 +90,9 @@ def tokenize(
     )
 
 
-def _with_wire_grammar(options: GenerationOptions) -> Mapping[str, Any]:
+def _with_wire_grammar(
+    options: GenerationOptions | TranslationOptions,
+) -> Mapping[str, Any]:
     """``options`` with its grammar, if any, as a message: one field for each kind of grammar."""
     grammar = options.get("grammar")
     return options if grammar is None else {**options, "grammar": _grammar(grammar)}

@@ -192,6 +192,9 @@ def _model(message: models_pb2.Model) -> types.Model:
         cache_bytes_per_token=message.cache_bytes_per_token,
         native_kernels=tuple(message.native_kernels),
         quality=tuple(_quality(measured) for measured in message.quality),
+        memory=read_fields(types.MemoryInfo, message.memory)
+        if message.HasField("memory")
+        else None,
     )
 
 

@@ -123,7 +123,7 @@ class Client:
         *,
         source_language: str = "",
         target_language: str = "",
-        **options: Unpack[types.GenerationOptions],
+        **options: Unpack[types.TranslationOptions],
     ) -> types.TextResult:
         """Translates texts with an encoder-decoder.
 
@@ -141,7 +141,7 @@ class Client:
         *,
         source_language: str = "",
         target_language: str = "",
-        **options: Unpack[types.GenerationOptions],
+        **options: Unpack[types.TranslationOptions],
     ) -> Generator[types.Piece, None, None]:
         """Like ``translate``, but yields text as it is generated; pieces of outputs interleave.
 

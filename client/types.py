@@ -1,6 +1,15 @@
 """The public types of the client, except those of the encoder calls (``encoder_types``)."""
 
-from client.model_info import EmbeddingInfo, Fidelity, Model, ModelKind, ModelState, Parity, Quality
+from client.model_info import (
+    EmbeddingInfo,
+    Fidelity,
+    MemoryInfo,
+    Model,
+    ModelKind,
+    ModelState,
+    Parity,
+    Quality,
+)
 from client.options import (
     AttentionKind,
     AttentionOptions,
@@ -16,8 +25,10 @@ from client.options import (
     ResponseOptions,
     SamplingOptions,
     ScoreOptions,
+    SentenceSplit,
     ShortlistMode,
     StoppingOptions,
+    TranslationOptions,
 )
 from client.results import (
     Alignment,
@@ -55,6 +66,7 @@ __all__ = [
     "Hypothesis",
     "JsonSchema",
     "Lark",
+    "MemoryInfo",
     "Message",
     "Model",
     "ModelKind",
@@ -69,6 +81,7 @@ __all__ = [
     "ScoreOptions",
     "ScoreResult",
     "Scored",
+    "SentenceSplit",
     "ShortlistMode",
     "StoppingOptions",
     "Text",
@@ -77,5 +90,6 @@ __all__ = [
     "TokenLogprob",
     "Tokenization",
     "TokenizeResult",
+    "TranslationOptions",
     "Usage",
 ]

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 import uvloop
 
+from server.byte_sizes import parse_bytes
 from server.config import BATCHED_TOKENS, PADDED_TOKENS, SamplingLocation, ServerConfig, TlsFiles
 from server.errors import StartupError
 from server.installation import check_installation
 from server.log_format import log_to_stderr
 from server.runtime.devices import parse_device, parse_devices
+from server.runtime.process_memory import container_bytes
 
 log = logging.getLogger("server")
 
@@ -37,6 +39,22 @@ def main(
     ] = Path("bundles"),
     listen: Annotated[str, typer.Option(help="gRPC address, HOST:PORT.")] = "0.0.0.0:50051",
     metrics: Annotated[str, typer.Option(help="Prometheus address.")] = "0.0.0.0:9464",
+    http: Annotated[
+        str, typer.Option(help="HTTP address, HOST:PORT; none opens no HTTP port.")
+    ] = "127.0.0.1:8080",
+    http_cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Origin whose pages may call the HTTP port, such as https://example.org; may be "
+            "given several times. Default: none."
+        ),
+    ] = None,
+    tei_model: Annotated[
+        str,
+        typer.Option(
+            help="Model of text-embeddings-inference's routes that name none, such as /embed."
+        ),
+    ] = "",
     admin: Annotated[
         str | None,
         typer.Option(
@@ -129,6 +147,13 @@ def main(
             "or certificate."
         ),
     ] = False,
+    memory_budget: Annotated[
+        str,
+        typer.Option(
+            help="Memory for all models with full caches: 6GiB, 6G, or a share of the memory of "
+            "this machine or container. Models that do not fit get fewer slots, or are refused."
+        ),
+    ] = "80%",
     max_length: Annotated[int, typer.Option(min=2, help="Longest sequence, in tokens.")] = 2048,
     max_batched_tokens: Annotated[
         int | None,
@@ -157,6 +182,14 @@ def main(
             help="End a stream that its client does not read for N seconds.",
         ),
     ] = 30.0,
+    stuck_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            callback=_finite,
+            help="Exit if a model run takes longer, and far longer than usual.",
+        ),
+    ] = 60.0,
     grace: Annotated[
         float,
         typer.Option(
@@ -167,7 +200,7 @@ def main(
         ),
     ] = 30.0,
 ) -> None:
-    """Serves bundles over gRPC until SIGTERM."""
+    """Serves bundles over gRPC and HTTP until SIGTERM."""
     log_to_stderr()
     num_cores = len(os.sched_getaffinity(0))
     try:
@@ -182,6 +215,9 @@ def main(
         bundles=bundles,
         listen=listen,
         metrics=metrics,
+        http=None if http in {"", "none"} else http,
+        http_cors=tuple(http_cors or ()),
+        tei_model=tei_model,
         admin=admin,
         watch_seconds=watch,
         tls=_tls(tls_cert, tls_key, tls_client_ca),
@@ -198,6 +234,7 @@ def main(
         num_slots=slots,
         num_prefix_slots=_prefix_slots(prefix_slots, slots, devices),
         shares_prefixes=share_prefixes,
+        memory_budget=_memory_budget(memory_budget),
         max_length=max_length,
         max_batched_tokens=max_batched_tokens or BATCHED_TOKENS[parse_device(devices[0]).kind],
         max_padded_tokens=PADDED_TOKENS[parse_device(devices[0]).kind],
@@ -206,6 +243,7 @@ def main(
         client_tokens_per_second=client_tokens_per_second,
         client_burst_tokens=client_burst_tokens,
         stall_seconds=stall_seconds,
+        stuck_seconds=stuck_seconds,
         grace_seconds=grace,
     )
     # The server runs the tokenizer in threads of its own.
@@ -227,6 +265,16 @@ def _prefix_slots(given: int | None, slots: int, devices: tuple[str, ...]) -> in
     if given is not None:
         return given
     return slots if devices == ("cpu",) else 0
+
+
+def _memory_budget(text: str) -> int | None:
+    whole = container_bytes()
+    if whole is None and text == "80%":  # the default
+        return None
+    try:
+        return parse_bytes(text, whole)
+    except ValueError as error:
+        raise typer.BadParameter(f"--memory-budget: {error}") from error
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:

@@ -5,6 +5,8 @@ import gc
 import logging
 import os
 import signal
+import sys
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,9 +15,12 @@ from dataclasses import dataclass
 from server.addresses import check_grpc_address, host_and_port
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.watchdog import StuckLaneError
 from server.errors import StartupError
 from server.frontends.grpc.frontend import GrpcFrontend
+from server.frontends.http.frontend import HttpFrontend
 from server.models.catalog import Catalog
+from server.models.memory_keeper import MemoryKeeper
 from server.models.registry import Registry
 from server.models.watch import Watch
 from server.models.workers import build_engine
@@ -25,25 +30,29 @@ from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from server.service.context import ServiceContext
 from server.service.service import Service
+from server.service.serving_state import ServingState
 from server.service.threads import BoundedExecutor
 from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _TOKENIZER_THREADS = 2
+# A server with a stuck lane ends after this many seconds, whatever else hangs.
+_MAX_EXIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
     """A running server. If a configured port is 0, the attributes have the port chosen.
 
-    ``admin_port``: ``None`` without an admin listener. ``engine_failure`` gets the exception that
-    ended a lane's thread.
+    ``admin_port`` and ``http_port``: ``None`` without such a listener. ``engine_failure`` gets the
+    exception that ended a lane's thread.
     """
 
     port: int
     metrics_port: int
     admin_port: int | None
+    http_port: int | None
     catalog: Catalog
     engine_failure: "asyncio.Future[BaseException]"
 
@@ -64,10 +73,13 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     for address in filter(None, (config.listen, config.admin)):
         check_grpc_address(address)
     metrics_address = host_and_port(config.metrics)
+    if config.http is not None:
+        host_and_port(config.http)
+    metrics = Metrics()
     frontend = GrpcFrontend(config)
+    http = HttpFrontend(config, metrics)
     busy = BusyLanes()
     backends = make_backends(config, busy)
-    metrics = Metrics()
     metrics.on_kernels(report_kernels())
     engine_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -75,7 +87,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         await frontend.set_models(registry.names)
 
     async with AsyncExitStack() as stack:
-        engine = build_engine(config, metrics, busy, engine_failure.set_result)
+        engine = build_engine(config, metrics, busy, engine_failure.set_result, _exit_soon)
         stack.callback(engine.stop)
         catalog = Catalog(config, backends, engine, metrics, publish_models)
         stack.callback(catalog.close)
@@ -87,22 +99,44 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
             ThreadPoolExecutor(max_workers=_TOKENIZER_THREADS, thread_name_prefix="tokenize")
         )
         threads = BoundedExecutor(tokenizing, config.max_tokenizing)
-        context = ServiceContext(config, catalog, engine, metrics, threads)
-        stack.push_async_callback(frontend.drain)
-        await frontend.start(Service(context))
+        state = ServingState(engine)
+        service = Service(ServiceContext(config, catalog, engine, metrics, threads, state))
+        stack.push_async_callback(_drain, frontend, http)
+        await frontend.start(service)
+        await http.start(service)
         metrics_server = metrics.serve(*metrics_address)
         stack.callback(metrics_server.stop)
+        keeper = MemoryKeeper(config, catalog, engine, busy, metrics)
+        stack.callback(asyncio.create_task(keeper.run()).cancel)
         if watch is not None:
             task = asyncio.create_task(watch.run())
             stack.callback(task.cancel)
+
+        async def set_not_serving() -> None:
+            state.is_serving = False
+            await frontend.set_not_serving(is_live=engine.is_alive)
+
+        state.is_serving = True
         await frontend.set_serving()
-        stack.push_async_callback(frontend.set_not_serving)
-        engine_failure.add_done_callback(
-            lambda _: asyncio.ensure_future(frontend.set_not_serving())
-        )
+        stack.push_async_callback(set_not_serving)
+        engine_failure.add_done_callback(lambda _: asyncio.ensure_future(set_not_serving()))
         yield RunningServer(
-            frontend.port, metrics_server.port, frontend.admin_port, catalog, engine_failure
+            port=frontend.port,
+            metrics_port=metrics_server.port,
+            admin_port=frontend.admin_port,
+            http_port=http.port,
+            catalog=catalog,
+            engine_failure=engine_failure,
         )
+
+
+async def _drain(grpc: GrpcFrontend, http: HttpFrontend) -> None:
+    """Both front ends refuse new calls at once, and have the same grace period."""
+    await asyncio.gather(grpc.drain(), http.drain())
+
+
+def _port_name(port: int | None) -> str:
+    return "no port" if port is None else f"port {port}"
 
 
 def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
@@ -154,7 +188,10 @@ def report_kernels() -> dict[str, bool]:
 
 
 async def serve(config: ServerConfig) -> int:
-    """Serves until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the engine died."""
+    """Serves until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the engine died.
+
+    If a lane is stuck, ends the process with status 1: its thread would block a normal exit.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -169,11 +206,11 @@ async def serve(config: ServerConfig) -> int:
     async with running_server(config) as running:
         names = ", ".join(model.key for model in running.registry.models)
         log.info(
-            "serving %s: gRPC on port %d, metrics on port %d, admin on %s",
+            "serving %s: gRPC on port %d, metrics on port %d, admin on %s, HTTP on %s",
             names or "no model yet",
             running.port,
             running.metrics_port,
-            "no port" if running.admin_port is None else f"port {running.admin_port}",
+            *(_port_name(port) for port in (running.admin_port, running.http_port)),
         )
         running.engine_failure.add_done_callback(lambda _: stop.set())
         # Exempts the loaded models from garbage collection: a full collection would pause every
@@ -181,4 +218,20 @@ async def serve(config: ServerConfig) -> int:
         gc.collect()
         gc.freeze()
         await stop.wait()
-        return 1 if running.engine_failure.done() else 0
+        failure = running.engine_failure.result() if running.engine_failure.done() else None
+    if isinstance(failure, StuckLaneError):
+        _exit_at_once()
+    return 0 if failure is None else 1
+
+
+def _exit_soon() -> None:
+    """Ends the process even if the event loop hangs too. Called by the watchdog's thread."""
+    timer = threading.Timer(_MAX_EXIT_SECONDS, _exit_at_once)
+    timer.daemon = True
+    timer.start()
+
+
+def _exit_at_once() -> None:
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(1)

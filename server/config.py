@@ -48,7 +48,14 @@ class ServerConfig:
     of ended ones. Callers with different tokens or certificates do not reuse each other's prefixes,
     unless ``shares_prefixes``. Without authentication, all callers share them.
 
-    Listeners: ``admin`` is the address for loading and unloading models; ``None`` opens none.
+    Memory, in bytes: ``memory_budget`` limits what all models may take with full caches; ``None``
+    sets no limit. Every ``memory_check_seconds``, rows unused for ``idle_seconds`` and cached
+    prefixes unused for ``prefix_idle_seconds`` give their memory back.
+
+    Listeners: ``http`` is the address of the HTTP front end; ``None`` opens none. ``http_cors``:
+    origins whose pages may call it. ``tei_model``: the model of text-embeddings-inference's
+    routes that name none; empty for no such routes. ``admin`` is the address for loading and
+    unloading models; ``None`` opens none.
     Without ``tls``, connections are not encrypted. ``tokens`` and ``admin_tokens`` are files of
     bearer tokens; without ``tokens``, calls need none. The admin address uses ``admin_tokens`` if
     set, else ``tokens``. A connection has at most ``max_streams`` concurrent calls and closes
@@ -61,11 +68,17 @@ class ServerConfig:
     ``client_tokens_per_second`` is the rate (``None``: no limit), ``client_burst_tokens`` the
     burst (``None``: one minute of the rate). A stream ends when its client does not read it for
     ``stall_seconds``.
+
+    Watchdog: the process exits if a run takes longer than ``stuck_seconds`` and 20 times what such
+    a run usually takes, or a model's first run 10 times ``stuck_seconds``.
     """
 
     bundles: Path
     listen: str = "0.0.0.0:50051"
     metrics: str = "0.0.0.0:9464"
+    http: str | None = None
+    http_cors: tuple[str, ...] = ()
+    tei_model: str = ""
     admin: str | None = None
     watch_seconds: float | None = None
     tls: TlsFiles | None = None
@@ -84,6 +97,10 @@ class ServerConfig:
     num_slots: int = 32
     num_prefix_slots: int = 0
     shares_prefixes: bool = False
+    memory_budget: int | None = None
+    memory_check_seconds: float = 10.0
+    idle_seconds: float = 30.0
+    prefix_idle_seconds: float = 600.0
     max_length: int = 2048
     max_batched_tokens: int = BATCHED_TOKENS["cpu"]
     max_padded_tokens: int = PADDED_TOKENS["cpu"]
@@ -96,6 +113,7 @@ class ServerConfig:
     client_burst_tokens: int | None = None
     max_input_bytes: int = 1 << 20
     stall_seconds: float = 30.0
+    stuck_seconds: float = 60.0
     grace_seconds: float = 30.0
 
     @property
@@ -109,22 +127,22 @@ class ServerConfig:
 
         A session that records CUDA graphs accepts runs from one thread only.
         """
-        return self.cuda_graphs and self._has_separate_memory and self.num_lanes == 1
+        return self.cuda_graphs and self.has_separate_memory and self.num_lanes == 1
 
     @property
     def samples_on_device(self) -> bool:
         """Whether sampling runs on the device, for the requests that it supports."""
         if self.sampling == SamplingLocation.AUTO:
-            return self._has_separate_memory
+            return self.has_separate_memory
         return self.sampling == SamplingLocation.DEVICE
 
     @property
     def keeps_logits_on_device(self) -> bool:
         """Whether logits stay on the device until the host needs them."""
-        return self.samples_on_device and self._has_separate_memory
+        return self.samples_on_device and self.has_separate_memory
 
     @property
-    def _has_separate_memory(self) -> bool:
+    def has_separate_memory(self) -> bool:
         """Whether host code cannot access the devices' memory."""
         return self.has_device_memory or self.devices[0].startswith("cuda")
 

@@ -22,6 +22,7 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import TranslateRequest
 from server.service.service import Service
+from server.service.serving_state import ServingState
 from server.service.threads import BoundedExecutor
 from server.telemetry.metrics import Metrics
 
@@ -48,7 +49,9 @@ class ServiceBench:
         await catalog.load(self._model, folder.name)
         tokenizing = self._stack.enter_context(ThreadPoolExecutor(max_workers=threads))
         executor = BoundedExecutor(tokenizing, config.max_tokenizing)
-        self._service = Service(ServiceContext(config, catalog, engine, metrics, executor))
+        state = ServingState(engine)
+        context = ServiceContext(config, catalog, engine, metrics, executor, state)
+        self._service = Service(context)
         return {"version": f"ONNX Runtime {backends[0].version}"}
 
     async def run(self, message: Message) -> Message:

@@ -9,17 +9,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_READY = re.compile(r"gRPC on port (\d+), metrics on port (\d+)")
+_READY = re.compile(
+    r"gRPC on port (\d+), metrics on port (\d+)(?:.*HTTP on (?:port (\d+)|no port))?"
+)
 
 
 @dataclass
 class ServerProcess:
-    """A running server. ``log``: its stderr up to the ready message."""
+    """A running server. ``log``: its stderr up to the ready message. ``http_port``: 0 for none."""
 
     process: "subprocess.Popen[str]"
     port: int
     metrics_port: int
     log: list[str]
+    http_port: int = 0
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def target(self) -> str:
@@ -37,7 +44,7 @@ def wait_until_ready(process: "subprocess.Popen[str]") -> ServerProcess:
     for line in process.stderr:
         log.append(line)
         if ready := _READY.search(line):
-            return ServerProcess(process, int(ready[1]), int(ready[2]), log)
+            return ServerProcess(process, int(ready[1]), int(ready[2]), log, int(ready[3] or 0))
     raise RuntimeError("the server did not start:\n" + "".join(log))
 
 
@@ -54,7 +61,8 @@ def server_process(
     ``module``: another program with the same options. ``wrapper``: a command that runs it.
     """
     command = [*wrapper, sys.executable, "-m", module, "--bundles", str(bundles)]
-    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *options]
+    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0", *options]
     variables = {**os.environ, **environment}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
         try:

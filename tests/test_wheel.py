@@ -50,7 +50,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles: Path) -> None:
     command = [str(python), "-P", "-m", "server", "--bundles", str(tiny_bundles)]
-    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=python.parent, env=environment

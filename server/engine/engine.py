@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
+from server.engine.cache.idle_rows import IdleLimits
+from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import PrefixLanes, choose_lane
+from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
+from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
 from server.errors import ShuttingDownError
 
 log = logging.getLogger(__name__)
@@ -47,9 +49,12 @@ class Engine:
         observer: receives a report of every step.
         busy: records which lanes have work.
         single_lane_max_sequences: the most sequences that one lane of a device takes on its own.
-        on_death: called once, on the loop, when a lane has died.
+        on_death: called once, on the loop, when a lane has died or is stuck.
         client_rate: limits each client; None for no limit.
         num_devices: each has ``num_lanes / num_devices`` adjacent lanes.
+        stuck_seconds: a run that takes longer, and far longer than usual, is stuck; None does not
+            watch the lanes. See :mod:`server.engine.watchdog`.
+        on_stuck: called once, on the watchdog's thread, before ``on_death``.
     """
 
     def __init__(
@@ -61,12 +66,14 @@ class Engine:
         on_death: Callable[[BaseException], None],
         client_rate: ClientRate | None = None,
         num_devices: int = 1,
+        stuck_seconds: float | None = None,
+        on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self._num_devices = num_devices
         self._buckets = None if client_rate is None else ClientBuckets(client_rate)
         self._single_lane_max_sequences = single_lane_max_sequences
         self._loop = asyncio.get_running_loop()
-        self._on_death = on_death
+        self._on_death, self._on_stuck = on_death, on_stuck
         # Lanes look up workers by model id. Ids are never reused.
         self._model_ids = itertools.count()
         self._id_of_model: dict[str, int] = {}
@@ -83,6 +90,16 @@ class Engine:
         ]
         for lane in self._lanes:
             lane.start()
+        self._stuck_lanes: set[int] = set()
+        self._watchdog: Watchdog | None = None
+        if stuck_seconds is not None:
+            self._watchdog = Watchdog(self._lanes, stuck_seconds, self._report_stuck)
+            self._watchdog.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no lane has died or is stuck."""
+        return not self._is_dead
 
     def add(self, model: str, workers: list[Worker[Any]], limits: AdmissionLimits) -> None:
         """Adds a model.
@@ -129,7 +146,7 @@ class Engine:
         if self._is_closed:
             raise ShuttingDownError
         self._models[self._id_of_model[model]].admission.check(
-            Cost(num_sequences, 0), is_bulk=is_bulk
+            Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk
         )
 
     def submit(
@@ -160,20 +177,16 @@ class Engine:
         admission = self._models[model_id].admission
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
-        admission.check(cost, self._remaining_seconds(jobs[0]), is_bulk=is_bulk)
+        now = time.monotonic()
+        admission.check(cost, now, _remaining_seconds(jobs[0], now), is_bulk=is_bulk)
         if self._buckets is not None and client is not None:
-            now = time.monotonic_ns()
-            self._buckets.check(client, cost, now)
-            self._buckets.spend(client, cost, now)
-        admission.accept(cost)
-        return [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
-
-    def _remaining_seconds(self, job: Job) -> float | None:
-        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
-        may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
-        if job.deadline is None or may_skip_queue:
-            return None
-        return job.deadline - time.monotonic()
+            nanoseconds = time.monotonic_ns()
+            self._buckets.check(client, cost, nanoseconds)
+            self._buckets.spend(client, cost, nanoseconds)
+        handles = [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
+        for handle in handles:
+            admission.accept(handle.id, handle.cost, now)
+        return handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
         """Ends jobs, or one output of each, early. Jobs that are done stay as they are."""
@@ -181,13 +194,24 @@ class Engine:
             if not handle.is_done:
                 self._lanes[handle.lane].send(Cancel(handle.model_id, handle.id, output))
 
+    def release_memory(self, limits: IdleLimits) -> None:
+        """Asks every lane to give idle memory of its workers back, a part after each step."""
+        for lane in self._lanes:
+            lane.send(ReleaseMemory(limits))
+
     def stop(self) -> None:
-        """Stops the lanes after their current steps. Unfinished jobs get no more updates."""
+        """Stops the lanes after their current steps. Unfinished jobs get no more updates.
+
+        Does not wait for a lane that is stuck.
+        """
         self._is_closed = True
         for lane in self._lanes:
             lane.send(Stop())
-        for lane in self._lanes:
-            lane.join()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        for index, lane in enumerate(self._lanes):
+            if index not in self._stuck_lanes:
+                lane.join()
         self._close_all()
 
     def _completion_callback(self, done: "asyncio.Future[None]") -> Callable[[], object]:
@@ -203,19 +227,18 @@ class Engine:
         return handle
 
     def _choose_lane(self, model_id: int, job: Job) -> int:
-        preferred = None
-        key = (model_id, job.cache_scope, job.prompt) if isinstance(job, GenerationJob) else None
-        if self._prefix_lanes is not None and key is not None:
-            preferred = self._prefix_lanes.find(*key)
+        blocks: list[int] = []
+        if self._prefix_lanes is not None and isinstance(job, GenerationJob):
+            blocks = block_hashes(model_id, job.cache_scope, job.prompt)
         lane = choose_lane(
             self._lane_load,
             self._num_devices,
             job.num_sequences,
             self._single_lane_max_sequences,
-            preferred,
+            self._prefix_lanes.find(blocks) if self._prefix_lanes is not None else None,
         )
-        if self._prefix_lanes is not None and key is not None:
-            self._prefix_lanes.record(*key, lane)
+        if self._prefix_lanes is not None:
+            self._prefix_lanes.record(blocks, lane)
         return lane
 
     def _publish(self, updates: list[JobUpdate]) -> None:
@@ -229,24 +252,31 @@ class Engine:
             if handle is None:  # the engine has stopped
                 continue
             if update.is_last:
-                self._complete(handle, update)
+                self._complete(handle, update, now)
             if handle.push(update, now):
                 self.cancel([handle])
 
-    def _complete(self, handle: JobHandle, last: JobUpdate) -> None:
+    def _complete(self, handle: JobHandle, last: JobUpdate, now: float) -> None:
         handle.is_done = True
         del self._handles[handle.id]
         self._lane_load[handle.lane] -= handle.cost.num_sequences
         served = self._models[handle.model_id]
-        served.admission.release(handle.cost, last.completion)
+        served.admission.release(handle.id, handle.cost, last.completion, now)
         if not served.admission.accepted.num_sequences:
             served.idle.set()
 
     def _report_death(self, error: BaseException) -> None:
+        log.critical("a lane died", exc_info=error)
+        self._loop.call_soon_threadsafe(self._die, error)
+
+    def _report_stuck(self, lane: int, error: StuckLaneError) -> None:
+        error.add_note(stacks_of_threads())
+        log.critical("a run does not return", exc_info=error)
+        self._stuck_lanes.add(lane)
+        self._on_stuck()
         self._loop.call_soon_threadsafe(self._die, error)
 
     def _die(self, error: BaseException) -> None:
-        log.critical("a lane died", exc_info=error)
         self._close_all()
         if not self._is_dead:
             self._is_dead = self._is_closed = True
@@ -258,6 +288,12 @@ class Engine:
             handle.is_done = True
             handle.close()
         self._handles.clear()
+
+
+def _remaining_seconds(job: Job, now: float) -> float | None:
+    """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+    may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
+    return None if job.deadline is None or may_skip_queue else job.deadline - now
 
 
 def _complete_future(done: "asyncio.Future[None]") -> None:

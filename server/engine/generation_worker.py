@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.logits import Logits
@@ -61,7 +62,7 @@ class GenerationWorker:
         observer: Observer,
         device_sampler: DeviceSampler | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.progress = model, runner.progress
         self._runner = runner
         self._capacity = capacity
         self._limits = limits
@@ -139,6 +140,10 @@ class GenerationWorker:
             self._forking.run(self._clock())
         self._release_ended()
         return self._jobs.drain_updates()
+
+    def release_memory(self, limits: IdleLimits) -> bool:
+        """Gives memory of one idle slot back. Returns whether there may be more."""
+        return self._slots.release_idle(limits, self._clock())
 
     def check(self) -> None:
         """Checks that every slot, token, sequence and job is accounted for. For tests.

@@ -1,5 +1,7 @@
 """Attention weights of a generated text, from a second, prefill-only run of the model."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,11 +60,29 @@ def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionP
 
 def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> None:
     """Raises ``InvalidArgumentError`` for more than :data:`MAX_WEIGHTS` weights."""
-    num_weights = 0
-    for job in jobs:
-        length = len(job.prompt) + job.max_new_tokens
-        source = len(job.source) if plan.selection.kind == AttentionKind.CROSS else length
-        num_weights += plan.num_matrices * length * source
+    _check_num_weights(sum(plan.num_matrices * math.prod(_matrix_shape(plan, job)) for job in jobs))
+
+
+def check_joined_size(
+    plan: AttentionPlan, texts: Iterable[int], jobs: Iterable[GenerationJob]
+) -> None:
+    """The same for joined sentences. ``texts``: the index of each job's text."""
+    lengths: Counter[int] = Counter()
+    sources: Counter[int] = Counter()
+    for text, job in zip(texts, jobs, strict=True):
+        length, source = _matrix_shape(plan, job)
+        lengths[text] += length
+        sources[text] += source
+    _check_num_weights(sum(plan.num_matrices * lengths[text] * sources[text] for text in lengths))
+
+
+def _matrix_shape(plan: AttentionPlan, job: GenerationJob) -> tuple[int, int]:
+    """Rows and columns of one matrix, at most."""
+    length = len(job.prompt) + job.max_new_tokens
+    return length, len(job.source) if plan.selection.kind == AttentionKind.CROSS else length
+
+
+def _check_num_weights(num_weights: int) -> None:
     if num_weights > MAX_WEIGHTS:
         raise InvalidArgumentError(
             "attention",

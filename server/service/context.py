@@ -9,6 +9,7 @@ from server.engine.engine import Engine
 from server.models.catalog import Catalog
 from server.models.registry import Registry
 from server.service.caller import Caller
+from server.service.serving_state import ServingState
 from server.service.threads import BoundedExecutor, check_deadline
 from server.telemetry.metrics import Metrics
 
@@ -28,6 +29,7 @@ class ServiceContext:
     engine: Engine
     metrics: Metrics
     threads: BoundedExecutor
+    state: ServingState
 
     @property
     def registry(self) -> Registry:

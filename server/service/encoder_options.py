@@ -10,7 +10,8 @@ import numpy.typing as npt
 from model.bundle import ScoreFunction
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
-from server.text.windows import LengthLimit, LongInput
+from server.text.windows import LengthLimit
+from server.text.windows import LongInput as LongInput  # noqa: PLC0414
 
 Floats = npt.NDArray[np.float32]
 MAX_INTEGER = 2**31 - 1

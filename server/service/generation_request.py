@@ -15,7 +15,7 @@ from server.service.generation_options import (
 )
 from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
-from server.text.chat import Message
+from server.text.chat import Message as Message  # noqa: PLC0414
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,25 @@ class GenerateRequest(GenerationRequest):
     messages: tuple[Message, ...] = ()
 
 
+class SentenceSplit(StrEnum):
+    """Whether a text is translated sentence by sentence.
+
+    ``AUTO``: if it has several sentences, no option needs the whole text, and the model does not
+    read its task from the text. ``ON``: the request fails if an option needs the whole text.
+    """
+
+    AUTO = "auto"
+    OFF = "off"
+    ON = "on"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslateRequest(GenerationRequest):
     """Languages by the names in the model's manifest; empty for the default."""
 
     source_language: str = ""
     target_language: str = ""
+    sentence_split: SentenceSplit = SentenceSplit.AUTO
 
 
 class FinishReason(StrEnum):

@@ -18,6 +18,7 @@ from server.service.attention import AttentionPlan, check_attention_size, plan_a
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerationRequest
+from server.service.sentences import SentencePlan
 from server.service.time_limit import finish_by
 from server.text.grammar import GrammarError
 
@@ -38,7 +39,8 @@ class ForcedPrefix:
 class PreparedRequest:
     """A validated request: one job and one prefix per input, and the options of the response.
 
-    ``started``: arrival of the call, in seconds of ``time.monotonic``.
+    ``started``: arrival of the call, in seconds of ``time.monotonic``. ``sentences``: how the
+    outputs of the jobs are joined; ``None`` if each is the output of one input.
     """
 
     model: Model
@@ -51,6 +53,11 @@ class PreparedRequest:
     attention: AttentionPlan | None
     started: float
     tokenize_seconds: float
+    sentences: SentencePlan | None = None
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.jobs) if self.sentences is None else len(self.sentences.texts)
 
     @property
     def sends_tokens_without_text(self) -> bool:
@@ -77,6 +84,11 @@ class JobTemplate:
     deadline: float | None
     finish_by: float | None
     cache_scope: str
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of one job."""
+        return self.num_outputs if self.beams is None else self.beams.size
 
     def job(
         self,

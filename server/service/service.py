@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from model.bundle import Manifest
 from server.errors import Code, InternalError, ServeError
 from server.service.answer import AnswerRequest, AnswerResult
 from server.service.answer import answer as answer_questions
@@ -13,6 +14,7 @@ from server.service.caller import Caller
 from server.service.classify import ClassifyRequest, ClassifyResult
 from server.service.classify import classify as classify_texts
 from server.service.context import ServiceContext
+from server.service.detect import DetectRequest, detect_languages
 from server.service.embed import EmbedRequest, EmbedResult
 from server.service.embed import embed as embed_texts
 from server.service.embed_stream import BulkItem
@@ -34,9 +36,23 @@ from server.service.score import score as score_texts
 from server.service.tag import TagRequest, TagResult
 from server.service.tag import tag as tag_texts
 from server.service.text_stream import collect, stream
-from server.service.tokenize import TokenizeRequest, TokenizeResult
+from server.service.tokenize import (
+    DetokenizeRequest,
+    DetokenizeResult,
+    TokenizeRequest,
+    TokenizeResult,
+)
+from server.service.tokenize import detokenize as detokenize_ids
 from server.service.tokenize import tokenize as tokenize_texts
 from server.service.translate import prepare_translate
+from server.service.translate_by_language import (
+    LanguageRequest,
+    LanguageResult,
+    translate_by_language,
+)
+from server.service.translation_routes import SourceLanguage, TranslationRoutes
+from server.telemetry.statistics import ModelStatistics
+from server.text.language_detector import DetectedLanguage
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +69,16 @@ class Service:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
+
+    @property
+    def is_live(self) -> bool:
+        """Whether no lane has died or is stuck; stays true while the server drains."""
+        return self._context.state.is_live
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new calls are welcome: live, started, and not draining."""
+        return self._context.state.is_ready
 
     @property
     def stall_seconds(self) -> float:
@@ -114,6 +140,22 @@ class Service:
         prepared = await prepare_translate(request, self._context, caller)
         return stream(prepared, self._context)
 
+    async def translate_by_language(
+        self, request: LanguageRequest, caller: Caller
+    ) -> LanguageResult:
+        """Translates texts or HTML from one language to another with the models that are served."""
+        return await translate_by_language(request, self._context, caller)
+
+    async def detect_languages(
+        self, request: DetectRequest, caller: Caller
+    ) -> list[DetectedLanguage]:
+        """The source languages of the served models, the most likely of a text first."""
+        return await detect_languages(request, self._context, caller)
+
+    def translation_languages(self) -> tuple[SourceLanguage, ...]:
+        """The languages that are translated, each with those that it can be translated to."""
+        return TranslationRoutes(self._context.registry).languages()
+
     async def embed(self, request: EmbedRequest, caller: Caller) -> EmbedResult:
         """Maps texts to vectors."""
         return await embed_texts(request, self._context, caller)
@@ -152,6 +194,14 @@ class Service:
         """Tokenizes texts with a model's tokenizer."""
         return await tokenize_texts(request, self._context, caller)
 
+    async def detokenize(self, request: DetokenizeRequest, caller: Caller) -> DetokenizeResult:
+        """Turns token ids into texts with a model's tokenizer."""
+        return await detokenize_ids(request, self._context, caller)
+
+    def token_speller(self, model: str) -> Callable[[Sequence[int]], list[bytes]]:
+        """A function from token ids to the bytes that each adds to a text, for ``model``."""
+        return self._context.registry.get(model, "").tokenizer.token_bytes
+
     def list_models(self) -> tuple[ModelInfo, ...]:
         """Every version of every model."""
         config = self._context.config
@@ -161,6 +211,14 @@ class Service:
         """One version of a model; the newest if ``version`` is empty."""
         entry = self._context.registry.describe(name, version)
         return model_info(entry, self._context.config)
+
+    def manifest(self, name: str, version: str = "") -> Manifest:
+        """The manifest of a served model; of the newest version if ``version`` is empty."""
+        return self._context.registry.get(name, version).manifest
+
+    def statistics(self, name: str) -> ModelStatistics:
+        """Counts and durations of a model's calls, since the server started, over all versions."""
+        return self._context.metrics.statistics(name)
 
     async def load_model(self, name: str, version: str = "") -> ModelInfo:
         """Loads or reloads a model. Continues if the caller cancels."""

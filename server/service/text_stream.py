@@ -23,6 +23,7 @@ from server.service.generation_request import (
     ScoredToken,
     TextChunk,
 )
+from server.service.join_sentences import join_sentences
 from server.service.merge_streams import merge
 from server.service.prepare import PreparedRequest
 from server.service.usage import Timing, Usage, failure_of
@@ -37,7 +38,7 @@ _FINISH_REASONS = {
 }
 
 
-async def stream(
+def stream(
     prepared: PreparedRequest, context: ServiceContext, *, coalesce: bool = False
 ) -> AsyncGenerator[TextChunk, None]:
     """Runs the jobs of a request and yields chunks as soon as their text is final.
@@ -52,6 +53,14 @@ async def stream(
     Raises:
         ServeError: the first failure of any job.
     """
+    chunks = _run_jobs(prepared, context, coalesce=coalesce)
+    return chunks if prepared.sentences is None else join_sentences(chunks, prepared.sentences)
+
+
+async def _run_jobs(
+    prepared: PreparedRequest, context: ServiceContext, *, coalesce: bool
+) -> AsyncGenerator[TextChunk, None]:
+    """The chunks of all jobs; their ``index`` is that of the job."""
     handles = context.engine.submit(
         prepared.model.key,
         prepared.jobs,
@@ -76,7 +85,7 @@ async def collect(prepared: PreparedRequest, context: ServiceContext) -> Generat
     Raises:
         ServeError: the first failure of any job.
     """
-    outputs: list[dict[int, list[TextChunk]]] = [{} for _ in prepared.jobs]
+    outputs: list[dict[int, list[TextChunk]]] = [{} for _ in range(prepared.num_inputs)]
     async with contextlib.aclosing(stream(prepared, context, coalesce=True)) as chunks:
         async for chunk in chunks:
             outputs[chunk.index].setdefault(chunk.hypothesis, []).append(chunk)

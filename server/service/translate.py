@@ -1,9 +1,11 @@
 """Translate: maps source texts to target texts with an encoder-decoder."""
 
 import time
+from dataclasses import replace
 
 from model.bundle import Task
 from server.service import validation
+from server.service.attention import check_joined_size
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import TranslateRequest
@@ -15,12 +17,13 @@ from server.service.prepare import (
     target_jobs,
     target_prefix_ids,
 )
+from server.service.sentences import plan_sentences, should_split
 
 
 async def prepare_translate(
     request: TranslateRequest, context: ServiceContext, caller: Caller
 ) -> PreparedRequest:
-    """Validates and tokenizes a request.
+    """Validates, splits into sentences and tokenizes a request.
 
     Raises:
         ServeError: an option or input is invalid, the model is unknown, or its queue is full.
@@ -31,12 +34,23 @@ async def prepare_translate(
     )
     model = template.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    sources = await context.run_tokenizer(
-        request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
-    )
+    plan = None
+    if should_split(request, model):
+        texts = request.inputs
+        plan = await context.run_tokenizer(texts, lambda: plan_sentences(request, model), caller)
+    if plan is not None:
+        context.engine.check(model.key, template.num_sequences * len(plan.inputs))
+        request = replace(request, inputs=plan.inputs)
+    inputs = request.inputs
+    sources = await context.run_tokenizer(inputs, lambda: model.tokenizer.encode(inputs), caller)
     validation.check_lengths("inputs", sources, model.max_length)
     prefixes = await target_prefix_ids(request, model, len(sources), context, caller)
     start = target_start(model, request.target_language)
     sources = [with_source_language(model, request.source_language, row) for row in sources]
     jobs = target_jobs(template, request, sources, start, prefixes)
-    return prepared_request(request, model, caller, jobs, prefixes, started)
+    prepared = prepared_request(request, model, caller, jobs, prefixes, started)
+    if plan is None:
+        return prepared
+    if prepared.attention is not None:
+        check_joined_size(prepared.attention, [place.text for place in plan.places], jobs)
+    return replace(prepared, sentences=plan)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
@@ -50,6 +50,11 @@ class Timing:
             decode_seconds=max(done.decode_seconds for done in completions),
             total_seconds=time.monotonic() - started,
         )
+
+    @classmethod
+    def longest(cls, timings: Iterable["Timing"]) -> "Timing":
+        """The longest of each phase."""
+        return cls(*map(max, zip(*map(astuple, timings), strict=True)))
 
 
 def failure_of(completion: Completion) -> ServeError | None:

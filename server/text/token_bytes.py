@@ -1,7 +1,7 @@
 """The bytes that each token adds to a text, computed with the tokenizer's decoder."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
@@ -55,6 +55,40 @@ def token_bytes(tokenizer: Tokenizer, vocabulary_size: int) -> TokenBytes:
         return [token.id for token in tokenizer.model.tokenize(spelled)]
 
     return TokenBytes(tuple(tokens), tuple(without_text), encode)
+
+
+def bytes_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
+    """The bytes that each of ``ids`` adds after other text; the names of special tokens."""
+    before = tokenizer.encode(_CONTEXT, add_special_tokens=False).ids
+    start = len(tokenizer.decode(before, skip_special_tokens=False))
+    texts = tokenizer.decode_batch([[*before, id_] for id_ in ids], skip_special_tokens=False)
+    return [
+        added.encode()
+        if (added := text[start:]) and _REPLACEMENT not in added
+        else _spelled_bytes(tokenizer.id_to_token(id_) or "")
+        for id_, text in zip(ids, texts, strict=True)
+    ]
+
+
+def _spelled_bytes(name: str) -> bytes:
+    """The bytes of a token whose text is incomplete: ``<0x0A>``, or byte-level BPE."""
+    byte = _BYTE.fullmatch(name)
+    if byte is not None:
+        return bytes.fromhex(byte[1])
+    if all(char in _BYTE_LEVEL for char in name):
+        return bytes(_BYTE_LEVEL[char] for char in name)
+    return name.encode()
+
+
+def _byte_level() -> dict[str, int]:
+    """Bytes by the characters that stand for them in byte-level BPE (Radford et al. 2019)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in printable)
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+_BYTE_LEVEL = _byte_level()
 
 
 def drops_first_space(tokenizer: Tokenizer) -> bool:

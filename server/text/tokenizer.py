@@ -7,6 +7,8 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError
+from server.text.token_bytes import bytes_of
+from server.text.tokenizer_file import load_tokenizer
 from server.text.windows import LengthLimit, TokenizedText, TooLongError, tokenize_windows
 
 _REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
@@ -21,7 +23,7 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._tokenizer = HuggingFaceTokenizer.from_file(str(path))
+            self._tokenizer = load_tokenizer(path)
         except Exception as error:
             # The library raises plain Exception.
             label = f"{path.parent.parent.name}/{path.parent.name}"
@@ -128,9 +130,9 @@ class Tokenizer:
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
-    def offsets(self, text: str) -> list[tuple[int, int] | None]:
+    def offsets(self, text: str, *, special_tokens: bool = True) -> list[tuple[int, int] | None]:
         """Start and end of each token in ``text``, in characters; ``None`` for special tokens."""
-        encoding = self._tokenizer.encode(text)
+        encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
         return [
             None if special or start >= end else _trimmed(text, start, end)
             for (start, end), special in zip(
@@ -141,6 +143,10 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The spelling of each id in the vocabulary."""
         return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes that each id adds after other text; the names of special tokens."""
+        return bytes_of(self._tokenizer, ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids`` without special tokens and without an incomplete last character."""

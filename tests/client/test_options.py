@@ -23,8 +23,8 @@ GROUPS = {"sampling", "decoding", "stopping", "response", "options", "length"}
 REQUESTS = [
     (wire.GenerateRequest, types.GenerationOptions),
     (wire.GenerateStreamRequest, types.GenerationOptions),
-    (wire.TranslateRequest, types.GenerationOptions),
-    (wire.TranslateStreamRequest, types.GenerationOptions),
+    (wire.TranslateRequest, types.TranslationOptions),
+    (wire.TranslateStreamRequest, types.TranslationOptions),
     (encoding_pb2.EmbedRequest, encoder_types.EmbedOptions),
     (encoding_pb2.ClassifyRequest, encoder_types.ClassifyOptions),
     (encoding_pb2.TagRequest, encoder_types.TagOptions),
@@ -47,6 +47,7 @@ def test_options_of_score_are_fields_of_its_request() -> None:
     ("enum", "field"),
     [
         (types.EarlyStopping, wire.DecodingOptions.DESCRIPTOR.fields_by_name["early_stopping"]),
+        (types.SentenceSplit, wire.TranslateRequest.DESCRIPTOR.fields_by_name["sentence_split"]),
         (types.AttentionKind, wire.AttentionOptions.DESCRIPTOR.fields_by_name["kind"]),
         (
             encoder_types.LongInput,

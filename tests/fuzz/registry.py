@@ -12,6 +12,7 @@ CORPUS = Path(__file__).with_name("corpus")
 TARGETS = (
     "requests",
     "options",
+    "tensors",
     "long_texts",
     "text",
     "stops",

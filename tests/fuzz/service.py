@@ -23,6 +23,7 @@ from server.models.registry import Registry
 from server.models.workers import build_engine
 from server.service.context import ServiceContext
 from server.service.service import Service as InferenceService
+from server.service.serving_state import ServingState
 from server.service.threads import BoundedExecutor
 from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
@@ -93,6 +94,7 @@ class Service:
 
     loop: asyncio.AbstractEventLoop
     servicer: InferenceServicer
+    layer: InferenceService
 
     def call(self, method: str, request: Message) -> bool:
         """Returns whether ``request`` succeeded; False if rejected. Raises on internal errors."""
@@ -140,8 +142,9 @@ async def _start() -> Service:
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"
     threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
-    context = ServiceContext(config, catalog, engine, metrics, threads)
-    return Service(asyncio.get_running_loop(), InferenceServicer(InferenceService(context)))
+    context = ServiceContext(config, catalog, engine, metrics, threads, ServingState(engine))
+    layer = InferenceService(context)
+    return Service(asyncio.get_running_loop(), InferenceServicer(layer), layer)
 
 
 async def _ignore(_: Registry) -> None:

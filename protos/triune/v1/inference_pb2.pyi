@@ -167,6 +167,50 @@ ATTENTION_KIND_SELF: AttentionKind.ValueType  # 2
 """Attention to the earlier tokens of the prompt and the text."""
 Global___AttentionKind: _TypeAlias = AttentionKind  # noqa: Y015
 
+class _SentenceSplit:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SentenceSplitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SentenceSplit.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SENTENCE_SPLIT_UNSPECIFIED: _SentenceSplit.ValueType  # 0
+    """The same as SENTENCE_SPLIT_AUTO."""
+    SENTENCE_SPLIT_AUTO: _SentenceSplit.ValueType  # 1
+    """Splits texts of several sentences, unless an option needs the whole text or the model also
+    answers Generate, and so reads its task from the text.
+    """
+    SENTENCE_SPLIT_OFF: _SentenceSplit.ValueType  # 2
+    """Translates each text as a whole. More tokens than the model accepts are INVALID_ARGUMENT."""
+    SENTENCE_SPLIT_ON: _SentenceSplit.ValueType  # 3
+    """As AUTO, for all models; an option that needs the whole text is INVALID_ARGUMENT."""
+
+class SentenceSplit(_SentenceSplit, metaclass=_SentenceSplitEnumTypeWrapper):
+    """Whether a text is translated sentence by sentence, in one batch, and the outputs are joined with
+    the white space, line breaks, bullets and list numbers between the sentences.
+
+    In a joined output, token_ids, logprobs and attention tokens are those of all sentences in order;
+    attention between tokens of different sentences is 0; alignments count characters of the whole
+    texts; usage is the sum; score is the sum of the sentences' scores; hypothesis k joins hypothesis
+    k of each sentence, or the last one of a sentence with fewer; finish_reason is the first of
+    CANCELLED, DEADLINE, LENGTH and STOP that any sentence has. max_new_tokens, penalties and
+    no_repeat_ngram_size apply to each sentence.
+
+    These options need the whole text: grammar, target_prefix, stop_strings, stop_token_ids,
+    ignore_eos, min_new_tokens and prompt_logprobs.
+    """
+
+SENTENCE_SPLIT_UNSPECIFIED: SentenceSplit.ValueType  # 0
+"""The same as SENTENCE_SPLIT_AUTO."""
+SENTENCE_SPLIT_AUTO: SentenceSplit.ValueType  # 1
+"""Splits texts of several sentences, unless an option needs the whole text or the model also
+answers Generate, and so reads its task from the text.
+"""
+SENTENCE_SPLIT_OFF: SentenceSplit.ValueType  # 2
+"""Translates each text as a whole. More tokens than the model accepts are INVALID_ARGUMENT."""
+SENTENCE_SPLIT_ON: SentenceSplit.ValueType  # 3
+"""As AUTO, for all models; an option that needs the whole text is INVALID_ARGUMENT."""
+Global___SentenceSplit: _TypeAlias = SentenceSplit  # noqa: Y015
+
 @_typing.final
 class TokenIds(_message.Message):
     """A tokenized prompt."""
@@ -1122,6 +1166,7 @@ class TranslateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     SOURCE_LANGUAGE_FIELD_NUMBER: _builtins.int
     TARGET_LANGUAGE_FIELD_NUMBER: _builtins.int
+    SENTENCE_SPLIT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     priority: _builtins.int
@@ -1129,6 +1174,7 @@ class TranslateRequest(_message.Message):
     """Language of the inputs, as listed by GetModel. Empty: the model's default."""
     target_language: _builtins.str
     """Language to translate to; required by models with several target languages."""
+    sentence_split: Global___SentenceSplit.ValueType
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1152,10 +1198,11 @@ class TranslateRequest(_message.Message):
         priority: _builtins.int = ...,
         source_language: _builtins.str = ...,
         target_language: _builtins.str = ...,
+        sentence_split: Global___SentenceSplit.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "source_language", b"source_language", "stopping", b"stopping", "target_language", b"target_language", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "sentence_split", b"sentence_split", "source_language", b"source_language", "stopping", b"stopping", "target_language", b"target_language", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1175,6 +1222,7 @@ class TranslateStreamRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     SOURCE_LANGUAGE_FIELD_NUMBER: _builtins.int
     TARGET_LANGUAGE_FIELD_NUMBER: _builtins.int
+    SENTENCE_SPLIT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     priority: _builtins.int
@@ -1182,6 +1230,7 @@ class TranslateStreamRequest(_message.Message):
     """Language of the inputs, as listed by GetModel. Empty: the model's default."""
     target_language: _builtins.str
     """Language to translate to; required by models with several target languages."""
+    sentence_split: Global___SentenceSplit.ValueType
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1205,10 +1254,11 @@ class TranslateStreamRequest(_message.Message):
         priority: _builtins.int = ...,
         source_language: _builtins.str = ...,
         target_language: _builtins.str = ...,
+        sentence_split: Global___SentenceSplit.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "source_language", b"source_language", "stopping", b"stopping", "target_language", b"target_language", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding", "inputs", b"inputs", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "sentence_split", b"sentence_split", "source_language", b"source_language", "stopping", b"stopping", "target_language", b"target_language", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

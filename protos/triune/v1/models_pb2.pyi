@@ -425,6 +425,7 @@ class Model(_message.Message):
     CACHE_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
     NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -476,6 +477,10 @@ class Model(_message.Message):
     def quality(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quality]:
         """Empty if the export measured none."""
 
+    @_builtins.property
+    def memory(self) -> Global___MemoryInfo:
+        """Memory of the host that the model takes. Not set while it is not loaded."""
+
     def __init__(
         self,
         *,
@@ -505,14 +510,53 @@ class Model(_message.Message):
         cache_bytes_per_token: _builtins.int = ...,
         native_kernels: _abc.Iterable[_builtins.str] | None = ...,
         quality: _abc.Iterable[Global___Quality] | None = ...,
+        memory: Global___MemoryInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "parity", b"parity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class MemoryInfo(_message.Message):
+    """Memory of a model on this server, in bytes. With GPUs, weights and caches are not counted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
+    CACHE_BYTES_FIELD_NUMBER: _builtins.int
+    CACHE_RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    WORKING_BYTES_FIELD_NUMBER: _builtins.int
+    PREFIX_SLOTS_FIELD_NUMBER: _builtins.int
+    weight_bytes: _builtins.int
+    """Every copy counted: by device, and by number of threads where sessions cannot share them."""
+    cache_bytes: _builtins.int
+    """The cache if every slot were full: lanes x (slots + prefix_slots) x bytes of a slot."""
+    cache_resident_bytes: _builtins.int
+    """What the cache took when the server last checked, some seconds ago."""
+    working_bytes: _builtins.int
+    """An estimate of the memory of runs, such as activations and logits."""
+    prefix_slots: _builtins.int
+    """Rows per lane for cached prefixes, beside the slots."""
+    def __init__(
+        self,
+        *,
+        weight_bytes: _builtins.int = ...,
+        cache_bytes: _builtins.int = ...,
+        cache_resident_bytes: _builtins.int = ...,
+        working_bytes: _builtins.int = ...,
+        prefix_slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_bytes", b"cache_bytes", "cache_resident_bytes", b"cache_resident_bytes", "prefix_slots", b"prefix_slots", "weight_bytes", b"weight_bytes", "working_bytes", b"working_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryInfo: _TypeAlias = MemoryInfo  # noqa: Y015
 
 @_typing.final
 class EmbeddingInfo(_message.Message):

@@ -7,7 +7,7 @@ from protos.triune.v1 import admin_pb2, admin_pb2_grpc, models_pb2_grpc
 from protos.triune.v1 import models_pb2 as pb
 from server.frontends.grpc.calls import rpc_scope
 from server.frontends.grpc.context import Context
-from server.service.model_info import EmbeddingInfo, ModelInfo, State
+from server.service.model_info import EmbeddingInfo, MemoryInfo, ModelInfo, State
 from server.service.service import Service
 
 _KINDS = {kind: pb.ModelKind.Value(f"MODEL_KIND_{kind.name}") for kind in Kind}
@@ -85,6 +85,17 @@ def model_message(info: ModelInfo) -> pb.Model:
         cache_bytes_per_token=info.cache_bytes_per_token,
         native_kernels=info.native_kernels,
         quality=[_quality_message(measured) for measured in info.quality],
+        memory=None if info.memory is None else _memory_message(info.memory),
+    )
+
+
+def _memory_message(memory: MemoryInfo) -> pb.MemoryInfo:
+    return pb.MemoryInfo(
+        weight_bytes=memory.weight_bytes,
+        cache_bytes=memory.cache_bytes,
+        cache_resident_bytes=memory.cache_resident_bytes,
+        working_bytes=memory.working_bytes,
+        prefix_slots=memory.prefix_slots,
     )
 
 

@@ -1,0 +1,61 @@
+"""The ASGI application: the routes of all protocols, CORS, and unknown addresses."""
+
+from collections.abc import Sequence
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.errors import ServeError, UnauthenticatedError
+from server.frontends.http.access import Access
+from server.frontends.http.failures import MethodNotAllowedError, RouteNotFoundError, failure_of
+from server.frontends.http.probes import error_response
+
+_METHODS = ("GET", "POST", "DELETE")
+_EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms")
+
+
+class Application:
+    """Routes requests. Unknown addresses need a token, like all others."""
+
+    def __init__(self, routes: Sequence[BaseRoute], access: Access) -> None:
+        self._access = access
+        self._router = Router(routes, redirect_slashes=False, default=self._not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self  # so that the router raises
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:
+            refused: ServeError = MethodNotAllowedError(scope["method"])
+            await self._fail(refused, error.headers, scope, receive, send)
+
+    async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._fail(RouteNotFoundError(scope["path"]), None, scope, receive, send)
+
+    async def _fail(
+        self, error: ServeError, headers: object, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            self._access.identity(scope)
+        except UnauthenticatedError as unauthenticated:
+            error, headers = unauthenticated, None
+        failure = failure_of(error)
+        response = error_response(failure)
+        response.status_code = failure.status
+        response.headers.update({**failure.headers, **(headers or {})})  # type: ignore[dict-item]
+        await response(scope, receive, send)
+
+
+def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """``app``, which browsers may call from pages of ``origins``."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=_METHODS,
+        allow_headers=["*"],
+        expose_headers=_EXPOSED_HEADERS,
+    )

@@ -1,0 +1,104 @@
+"""Request bodies: bounded, received in time, decoded into typed structs."""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from starlette.types import Receive
+
+from server.errors import RETRY_SECONDS, Limit, OverloadedError
+from server.frontends.http.failures import BodyTooLargeError, MalformedBodyError
+
+T = TypeVar("T")
+# msgspec's message, such as "Expected `int`, got `str` - at `$.messages[0].content`".
+_MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?")
+_NAMED = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
+_NAMED_MESSAGES = {"missing required": "is required", "contains unknown": "is not supported"}
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before the body was complete."""
+
+
+class BodyBudget:
+    """Limits the bytes of all bodies that are being received."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._free_bytes = max_bytes
+
+    def take(self, num_bytes: int) -> None:
+        """Raises ``OverloadedError`` if too many bytes are buffered."""
+        if num_bytes > self._free_bytes:
+            raise OverloadedError(
+                "too many request bodies are being received", RETRY_SECONDS, Limit.THREADS
+            )
+        self._free_bytes -= num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        self._free_bytes += num_bytes
+
+
+async def read_body(receive: Receive, max_bytes: int, budget: BodyBudget) -> bytes:
+    """The whole body of a request.
+
+    Raises:
+        BodyTooLargeError: it has more than ``max_bytes``.
+        OverloadedError: ``budget`` is used up.
+        ClientGoneError: the client is gone.
+    """
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            part = message.get("body", b"")
+            more = message.get("more_body", False)
+            if not more and not parts:
+                if len(part) > max_bytes:
+                    raise BodyTooLargeError(max_bytes)
+                return bytes(part)
+            if size + len(part) > max_bytes:
+                raise BodyTooLargeError(max_bytes)
+            budget.take(len(part))
+            size += len(part)
+            parts.append(part)
+            if not more:
+                return b"".join(parts)
+    finally:
+        budget.give_back(size)
+
+
+def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """A function that decodes JSON into ``kind``, a msgspec struct.
+
+    Unknown fields are ignored or refused, as the struct says. The function raises
+    ``MalformedBodyError`` that names the field.
+    """
+    decoder = msgspec.json.Decoder(kind)
+
+    def decode(data: bytes) -> T:
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise named_error(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedBodyError("body", f"is not JSON: {error}") from None
+        except RecursionError:
+            raise MalformedBodyError("body", "is nested too deeply") from None
+
+    return decode
+
+
+def named_error(message: str) -> MalformedBodyError:
+    """msgspec's message as an error that names the field."""
+    found = _MESSAGE.fullmatch(message)
+    what, path = (message, "") if found is None else (found["what"], found["path"] or "")
+    field = _NAMED.fullmatch(what)
+    if field is not None:
+        path = f"{path}.{field['name']}" if path else field["name"]
+        return MalformedBodyError(path, _NAMED_MESSAGES[field["what"]])
+    what = what.replace("`", "")
+    return MalformedBodyError(path or "body", what[:1].lower() + what[1:])

@@ -1,0 +1,174 @@
+"""One connection: uvicorn's HTTP/1.1 protocol with limits of size and time."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from server.frontends.http.settings import HttpSettings
+
+_HEAD_TOO_LARGE = (431, "Request Header Fields Too Large")
+_TOO_SLOW = (408, "Request Timeout")
+
+
+class Connection(HttpToolsProtocol):
+    """Limits what a client can hold: bytes of a head, and time.
+
+    uvicorn has no limit for slow requests, for large heads or for clients that do not read. Use
+    :func:`connection_type` to set ``settings`` and ``idle``.
+
+    ``settings``: the limits. ``idle``: the server's connections without a request, the longest
+    idle first. ``on_lost``: called once when the connection is lost during a request. ``stalled``:
+    whether it was reset because the client did not read.
+    """
+
+    settings: HttpSettings
+    idle: "dict[Connection, None]"
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.on_lost: Callable[[], object] | None = None
+        self.stalled = False
+        self._certificate: str | None = None
+        self._running: RequestResponseCycle | None = None
+        self._num_head_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall_check: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._certificate = _common_name(transport.get_extra_info("ssl_object"))
+        # A connection that is never used closes as one that is used no more.
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.settings.keep_alive_seconds, self.timeout_keep_alive_handler
+        )
+        self.idle[self] = None
+        if len(self.connections) > self.settings.max_connections:
+            next(iter(self.idle)).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.pop(self, None)
+        self._stop_timers()
+        self._unset_keepalive_if_required()
+        self.pipeline.clear()
+        running = self._running
+        super().connection_lost(exc)
+        if running is not None and not running.response_complete:
+            # uvicorn tells the newest of several pipelined requests only.
+            running.disconnected = True
+            running.message_event.set()
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        if self._num_head_bytes >= 0:
+            self._num_head_bytes += len(data)
+        self._start_deadline(self.settings.head_seconds)
+        super().data_received(data)
+        if self._num_head_bytes > self.settings.max_head_bytes and not self.transport.is_closing():
+            self._reject(*_HEAD_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.idle.pop(self, None)
+        self._start_deadline(self.settings.head_seconds)
+        self.scope["triune.connection"] = self  # type: ignore[typeddict-unknown-key]
+        self.scope["triune.certificate"] = self._certificate  # type: ignore[typeddict-unknown-key]
+
+    def on_headers_complete(self) -> None:
+        num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        self._num_head_bytes = -1  # the body follows, which is counted as it is read
+        if num_bytes > self.settings.max_head_bytes:
+            self._reject(*_HEAD_TOO_LARGE)
+            return
+        super().on_headers_complete()
+        self._stop_deadline()
+        self._start_deadline(self.settings.body_seconds)
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle is not None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_head_bytes = 0
+        self._stop_deadline()
+        if self.cycle is not None:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._running = None
+        self.on_lost = None
+        super().on_response_complete()
+        if self._running is None and not self.transport.is_closing():
+            self.idle[self] = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closes the connection. If the client did not read the last response, resets it."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._check_later(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_check is not None:
+            self._stall_check.cancel()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _check_later(self, num_bytes: int) -> None:
+        self._stall_check = self.loop.call_later(
+            self.settings.stall_seconds, self._check_stall, num_bytes
+        )
+
+    def _check_stall(self, num_bytes_before: int) -> None:
+        """Resets the connection if the client read nothing since the previous check."""
+        num_bytes = self.transport.get_write_buffer_size()
+        if num_bytes < num_bytes_before:
+            self._check_later(num_bytes)
+        else:
+            self.stalled = True
+            self.transport.abort()
+
+    def _start_deadline(self, seconds: float) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(seconds, self._reject, *_TOO_SLOW)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _stop_timers(self) -> None:
+        self._stop_deadline()
+        if self._stall_check is not None:
+            self._stall_check.cancel()
+
+    def _reject(self, status: int, reason: str) -> None:
+        """Answers a request that never became one, unless a response is being sent; closes."""
+        if self.transport.is_closing():
+            return
+        if self._running is None:
+            head = f"HTTP/1.1 {status} {reason}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.encode("ascii"))
+        self.transport.close()
+
+
+def connection_type(settings: HttpSettings) -> type[Connection]:
+    """The type of one server's connections."""
+    return type("Connection", (Connection,), {"settings": settings, "idle": {}})
+
+
+def _common_name(tls: ssl.SSLObject | None) -> str | None:
+    """The common name of the client's verified certificate; ``None`` without one."""
+    certificate: Any = tls.getpeercert() if tls is not None else None
+    names = (pair for part in (certificate or {}).get("subject", ()) for pair in part)
+    return next((value for name, value in names if name == "commonName"), None)

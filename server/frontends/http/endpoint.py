@@ -1,0 +1,309 @@
+"""Endpoints: what all HTTP calls share, whatever their protocol."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from server.errors import (
+    RETRY_SECONDS,
+    InternalError,
+    Limit,
+    OverloadedError,
+    ServeError,
+    ShuttingDownError,
+)
+from server.frontends.http.access import Access
+from server.frontends.http.body import BodyBudget, ClientGoneError, json_decoder, read_body
+from server.frontends.http.deadline import deadline_of
+from server.frontends.http.event_stream import EventStream
+from server.frontends.http.failures import Failure, failure_of
+from server.frontends.http.settings import HttpSettings
+from server.service.caller import Caller
+from server.service.service import Service
+
+Body = TypeVar("Body")
+_encode = msgspec.json.Encoder().encode
+_JSON = "application/json"
+_MAX_REQUEST_ID = 128
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """``value`` as JSON: msgspec structs, dataclasses, dicts and lists."""
+    return Response(_encode(value), status, headers, _JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Body]):
+    """One request. ``started``: its arrival, in seconds of ``time.monotonic``."""
+
+    body: Body
+    caller: Caller
+    service: Service
+    headers: Headers
+    path_params: Mapping[str, str]
+    request_id: str
+    started: float
+
+
+Handler = Callable[[Call[Any]], Awaitable[Response | EventStream]]
+ErrorShape = Callable[[Failure], Response]
+Decode = Callable[[bytes, Headers], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the endpoints of all protocols share."""
+
+    service: Service
+    settings: HttpSettings
+    access: Access
+    budget: BodyBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One protocol: makes its routes.
+
+    ``error``: the response of an error; its status and headers are added. ``error_event``: the
+    same as an item of a stream; by default an event whose data is the body of ``error``.
+    ``body_token``: reads a token from the body, for protocols that send it there; their bodies are
+    read before the token is checked. ``status_of``: the statuses of errors, where they differ.
+    """
+
+    context: Context
+    error: ErrorShape
+    status_of: Callable[[Failure], int] = lambda failure: failure.status
+    error_event: Callable[[Failure], bytes] | None = None
+    body_token: Callable[[Any], str | None] | None = None
+
+    def post(
+        self,
+        path: str,
+        body: type[Any] | Decode,
+        handler: Handler,
+        *,
+        names: Mapping[str, str] | None = None,
+        model_of: Callable[[Call[Any]], str] | None = None,
+    ) -> Route:
+        """A route that reads a body.
+
+        Args:
+            path: the path, with ``{parameters}``. It labels the call in the metrics.
+            body: the msgspec struct of the JSON body; or a function from the raw body and the
+                headers to what the handler gets, which raises ``InvalidArgumentError``.
+            handler: answers the call.
+            names: the names of the service's fields in this body, where they differ, for errors.
+            model_of: the model that the call uses, which stays loaded until the call ends. By
+                default the field ``model`` of the body.
+        """
+        decode = _json_decode(body) if isinstance(body, type) else body
+        endpoint = Endpoint(
+            self, path, handler, decode=decode, names=names or {}, model_of=model_of or _body_model
+        )
+        return Route(path, endpoint, methods=["POST"])
+
+    def get(
+        self,
+        path: str,
+        handler: Handler,
+        *,
+        names: Mapping[str, str] | None = None,
+        is_public: bool = False,
+    ) -> Route:
+        """A route without a body, whose handler gets ``None``. ``is_public``: needs no token."""
+        endpoint = Endpoint(self, path, handler, names=names or {}, is_public=is_public)
+        return Route(path, endpoint, methods=["GET"])
+
+
+def _json_decode(kind: type[Any]) -> Decode:
+    decode: Callable[[bytes], Any] = json_decoder(kind)
+    return lambda data, _: decode(data)
+
+
+def _body_model(call: Call[Any]) -> str:
+    return getattr(call.body, "model", None) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The ASGI application of one route: decodes, authenticates, answers, and maps errors."""
+
+    api: Api
+    path: str
+    handler: Handler
+    decode: Decode | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    model_of: Callable[[Call[Any]], str] = lambda _: ""
+    is_public: bool = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.monotonic()
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        connection = scope.get("triune.connection")
+        exchange = _Exchange(self, scope, send, request_id)
+        try:
+            call = await self._call(scope, receive, headers, request_id, started)
+            task = asyncio.current_task()
+            assert task is not None
+            if connection is not None:
+                connection.on_lost = task.cancel
+            if self.is_public:  # health probes
+                await self._answer(call, exchange)
+                return
+            async with call.service.track_call(self.path, self.model_of(call)):
+                await self._answer(call, exchange)
+        except ServeError as error:
+            await exchange.fail(error)
+        except ClientGoneError:
+            return
+        except asyncio.CancelledError:
+            if exchange.is_gone:
+                return
+            await exchange.fail(ShuttingDownError())
+
+    async def _answer(self, call: Call[Any], exchange: "_Exchange") -> None:
+        try:
+            await exchange.answer(await self.handler(call))
+        except asyncio.CancelledError:
+            if exchange.is_stalled:
+                raise OverloadedError(
+                    "the response was not read", RETRY_SECONDS, Limit.SLOW_READER
+                ) from None
+            raise
+
+    async def _call(
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: Headers,
+        request_id: str,
+        started: float,
+    ) -> Call[Any]:
+        context, body_token = self.api.context, self.api.body_token
+        identity = "public"
+        if not self.is_public and body_token is None:
+            identity = context.access.identity(scope)
+        body = None
+        if self.decode is not None:
+            data = await read_body(receive, context.settings.max_body_bytes, context.budget)
+            body = self.decode(data, headers)
+        if not self.is_public and body_token is not None:
+            identity = context.access.identity(scope, body_token(body))
+        streams = bool(getattr(body, "stream", False))
+        return Call(
+            body=body,
+            caller=Caller(identity, deadline_of(headers, started, is_stream=streams)),
+            service=context.service,
+            headers=headers,
+            path_params=scope.get("path_params", {}),
+            request_id=request_id,
+            started=started,
+        )
+
+
+class _Exchange:
+    """Sends the response of one request, or the error in its place."""
+
+    def __init__(self, endpoint: Endpoint, scope: Scope, send: Send, request_id: str) -> None:
+        self._api = endpoint.api
+        self._names = endpoint.names
+        self._scope = scope
+        self._send = send
+        self._request_id = request_id
+        self._connection = scope.get("triune.connection")
+        self._has_started = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is lost."""
+        return self._connection is not None and self._connection.transport.is_closing()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the connection was reset because the client did not read."""
+        return self._connection is not None and self._connection.stalled
+
+    async def answer(self, response: Response | EventStream) -> None:
+        if isinstance(response, EventStream):
+            await self._stream(response)
+        else:
+            await self._respond(response)
+
+    async def fail(self, error: ServeError) -> None:
+        if self.is_gone:
+            return
+        failure = failure_of(error, self._names)
+        if not self._has_started:
+            response = self._api.error(failure)
+            response.status_code = self._api.status_of(failure)
+            response.headers.update(failure.headers)
+            await self._respond(response)
+            return
+        make_event = self._api.error_event or (lambda failed: event_of(self._api.error(failed)))
+        await self._send_body(make_event(failure), more=False)
+
+    async def _respond(self, response: Response) -> None:
+        self._has_started = True
+        response.headers["x-request-id"] = self._request_id
+        # The response must not be cancelled when uvicorn closes the connection after it.
+        if self._connection is not None:
+            self._connection.on_lost = None
+        await response(self._scope, _receive_nothing, self._send)
+
+    async def _stream(self, stream: EventStream) -> None:
+        async with aclosing(stream.items) as items:
+            first = await anext(items, None)
+            await self._send_head(stream)
+            if first is not None:
+                await self._send_body(first)
+                await self._send_rest(items)
+        await self._send_body(b"", more=False)
+
+    async def _send_rest(self, items: AsyncGenerator[bytes, None]) -> None:
+        async for item in items:
+            await self._send_body(item)
+
+    async def _send_head(self, stream: EventStream) -> None:
+        self._has_started = True
+        given = {
+            "content-type": stream.media_type,
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",  # nginx would hold back events
+            "x-request-id": self._request_id,
+            **stream.headers,
+        }
+        headers = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in given.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _send_body(self, data: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def event_of(response: Response) -> bytes:
+    """An event with the body of ``response``."""
+    return b"data: " + bytes(response.body) + b"\n\n"
+
+
+async def _receive_nothing() -> Any:
+    raise InternalError("the body was read already")
+
+
+def _request_id(headers: Headers) -> str:
+    """The client's ``x-request-id`` if it can be repeated, else a new one."""
+    given = headers.get("x-request-id", "")
+    if 0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable():
+        return given
+    return uuid.uuid4().hex

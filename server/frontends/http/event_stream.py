@@ -1,0 +1,31 @@
+"""Responses as server-sent events."""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+DONE = b"data: [DONE]\n\n"
+"""The last event of OpenAI's streams."""
+_encode = msgspec.json.Encoder().encode
+
+
+def event(value: Any, name: str | None = None) -> bytes:
+    """One event whose data is ``value`` in JSON, on one line."""
+    prefix = b"data: " if name is None else b"event: " + name.encode() + b"\ndata: "
+    return b"".join((prefix, _encode(value), b"\n\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """A streamed response. Each item is the bytes of one event, or of several.
+
+    The first item is awaited before the status is sent, so that a rejected request gets the status
+    of its error. A later error is sent as an event of the protocol's shape. If the client leaves or
+    does not read, ``items`` is closed.
+    """
+
+    items: AsyncGenerator[bytes, None]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media_type: str = "text/event-stream; charset=utf-8"

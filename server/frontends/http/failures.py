@@ -1,0 +1,123 @@
+"""Errors as HTTP statuses and headers. Each protocol adds a body of its own shape."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from server.errors import (
+    Code,
+    InvalidArgumentError,
+    ModelNotFoundError,
+    OverloadedError,
+    RequestTooLargeError,
+    ServeError,
+)
+
+STATUSES = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,  # as nginx: the client closed the connection
+    Code.INVALID_ARGUMENT: 400,
+    Code.NOT_FOUND: 404,
+    Code.FAILED_PRECONDITION: 400,
+    Code.UNAUTHENTICATED: 401,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.UNAVAILABLE: 503,
+    Code.INTERNAL: 500,
+}
+_FIRST_NAME = re.compile(r"\w+")
+
+
+class BodyTooLargeError(InvalidArgumentError):
+    """A body over the limit: status 413."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__("body", f"has more than {max_bytes} bytes")
+
+
+class MalformedBodyError(InvalidArgumentError):
+    """A body that is not as the route's struct says: a field is missing or of another type."""
+
+
+class RouteNotFoundError(ServeError):
+    """A path without a route."""
+
+    code = Code.NOT_FOUND
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is nothing at {path}")
+
+
+class MethodNotAllowedError(ServeError):
+    """A route that does not answer this method: status 405."""
+
+    code = Code.INVALID_ARGUMENT
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"this address does not answer {method}")
+
+
+_STATUSES_OF_TYPES = {BodyTooLargeError: 413, MethodNotAllowedError: 405}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as a protocol sends it.
+
+    ``field``: the invalid field by its path in the body; ``None`` if the error names none.
+    ``message``: starts with the field.
+    """
+
+    error: ServeError
+    status: int
+    message: str
+    field: str | None = None
+
+    @property
+    def names_model(self) -> bool:
+        """Whether the request names a model that is not served."""
+        return isinstance(self.error, ModelNotFoundError)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that any client may read: whether and when to try again."""
+        error = self.error
+        if isinstance(error, OverloadedError):
+            milliseconds = max(round(error.retry_seconds * 1000), 1)
+            return {
+                "retry-after": str(math.ceil(milliseconds / 1000)),
+                "retry-after-ms": str(milliseconds),
+            }
+        if error.code == Code.UNAUTHENTICATED:
+            return {"www-authenticate": "Bearer"}
+        if error.code == Code.DEADLINE_EXCEEDED:
+            return {"x-should-retry": "false"}  # read by OpenAI's clients
+        return {}
+
+
+def failure_of(error: ServeError, names: Mapping[str, str] | None = None) -> Failure:
+    """Translates an error.
+
+    Args:
+        error: the error.
+        names: the names of the service's fields in the protocol, where they differ.
+    """
+    status = _STATUSES_OF_TYPES.get(type(error)) or STATUSES[error.code]
+    if isinstance(error, InvalidArgumentError):
+        field, description = error.field, error.description
+    elif isinstance(error, RequestTooLargeError):
+        field = "max_new_tokens" if error.counts_new_tokens else "inputs"
+        description = str(error)
+    else:
+        return Failure(error, status, str(error))
+    field = wire_path(field, names or {})
+    return Failure(error, status, f"{field}: {description}", field)
+
+
+def wire_path(path: str, names: Mapping[str, str]) -> str:
+    """The path of a field with its first name as the protocol spells it."""
+    first = _FIRST_NAME.match(path)
+    if first is None or first[0] not in names:
+        return path
+    return names[first[0]] + path[first.end() :]

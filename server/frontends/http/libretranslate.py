@@ -1,0 +1,161 @@
+"""LibreTranslate's API: ``/translate``, ``/detect``, ``/languages`` and ``/frontend/settings``."""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from server.errors import InvalidArgumentError
+from server.frontends.http.body import json_decoder
+from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.failures import Failure
+from server.frontends.http.form import decode_form
+from server.printable import quoted
+from server.service.detect import DetectRequest
+from server.service.translate_by_language import LanguageRequest
+
+_NAMES = {"inputs": "q", "num_hypotheses": "alternatives"}
+_FORMATS = {"text": False, "html": True}
+_FRONTEND_TIMEOUT_MILLISECONDS = 500
+
+
+class TranslateBody(msgspec.Struct, kw_only=True):
+    """Texts to translate."""
+
+    q: str | list[str]
+    source: str
+    target: str
+    format: str = "text"
+    alternatives: int = 0
+    api_key: str | None = None
+
+
+class DetectBody(msgspec.Struct, kw_only=True):
+    """A text whose language is unknown."""
+
+    q: str | list[str]
+    api_key: str | None = None
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """The routes."""
+    api = Api(context=context, error=_error_response, body_token=_token)
+    return [
+        api.post("/translate", _decoder(TranslateBody), _translate, names=_NAMES),
+        api.post("/detect", _decoder(DetectBody), _detect, names=_NAMES),
+        api.get("/languages", _languages),
+        api.get("/frontend/settings", partial(_settings, context)),
+        api.post("/translate_file", _ignore_body, partial(_refuse, "file translation")),
+        api.post("/suggest", _ignore_body, partial(_refuse, "suggestions")),
+    ]
+
+
+def _error_response(failure: Failure) -> Response:
+    return json_response({"error": failure.message})
+
+
+def _token(body: Any) -> str | None:
+    return getattr(body, "api_key", None)
+
+
+def _decoder(kind: type[Any]) -> Any:
+    """Decodes a JSON body, or a form with the same fields."""
+    decode_json = json_decoder(kind)
+
+    def decode(data: bytes, headers: Headers) -> Any:
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type in {"application/x-www-form-urlencoded", "multipart/form-data"}:
+            return decode_form(data, headers, kind)
+        return decode_json(data)
+
+    return decode
+
+
+def _ignore_body(*_: Any) -> None:
+    return None
+
+
+async def _translate(call: Call[TranslateBody]) -> Response:
+    body = call.body
+    if body.format not in _FORMATS:
+        raise InvalidArgumentError("format", f"{quoted(body.format)} is neither text nor html")
+    texts = [body.q] if isinstance(body.q, str) else body.q
+    # An empty text of a list is its own translation.
+    indices = [index for index, text in enumerate(texts) if text.strip()]
+    if not indices:
+        raise InvalidArgumentError("inputs", "must not be empty")
+    request = LanguageRequest(
+        inputs=tuple(texts[index] for index in indices),
+        source=body.source,
+        target=body.target,
+        num_alternatives=body.alternatives,
+        is_html=_FORMATS[body.format],
+    )
+    result = await call.service.translate_by_language(request, call.caller)
+    translated = list(texts)
+    others: list[tuple[str, ...]] = [()] * len(texts)
+    for index, text, alternatives in zip(indices, result.texts, result.alternatives, strict=True):
+        translated[index], others[index] = text, alternatives
+    is_list = not isinstance(body.q, str)
+    answer: dict[str, Any] = {"translatedText": translated if is_list else translated[0]}
+    if result.detected is not None:
+        detected = {
+            "confidence": round(100 * result.detected.confidence, 1),
+            "language": result.detected.language,
+        }
+        answer["detectedLanguage"] = [detected] * len(texts) if is_list else detected
+    if body.alternatives:
+        answer["alternatives"] = others if is_list else others[0]
+    return json_response(answer)
+
+
+async def _detect(call: Call[DetectBody]) -> Response:
+    body = call.body
+    texts = (body.q,) if isinstance(body.q, str) else tuple(body.q)
+    found = await call.service.detect_languages(DetectRequest(inputs=texts), call.caller)
+    return json_response(
+        [
+            {"confidence": round(100 * each.confidence, 1), "language": each.language}
+            for each in found
+            if each is found[0] or each.confidence >= 0.01
+        ]
+    )
+
+
+async def _languages(call: Call[None]) -> Response:
+    return json_response(
+        [
+            {"code": each.code, "name": each.name, "targets": each.targets}
+            for each in call.service.translation_languages()
+        ]
+    )
+
+
+async def _settings(context: Context, call: Call[None]) -> Response:
+    languages = call.service.translation_languages()
+    names = {each.code: each.name for each in languages}
+    first = languages[0] if languages else None
+    target = next((code for code in first.targets if code != first.code), "") if first else ""
+    needs_token = context.access.needs_token
+    return json_response(
+        {
+            "apiKeys": needs_token,
+            "charLimit": context.settings.max_input_bytes,
+            "filesTranslation": False,
+            "frontendTimeout": _FRONTEND_TIMEOUT_MILLISECONDS,
+            "keyRequired": needs_token,
+            "language": {
+                "source": {"code": "auto", "name": "Auto Detect"},
+                "target": {"code": target, "name": names.get(target, target)},
+            },
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+    )
+
+
+async def _refuse(what: str, _: Call[Any]) -> Response:
+    return json_response({"error": f"{what} is not available on this server"}, 403)

@@ -1,0 +1,135 @@
+"""The listener: uvicorn in the running event loop."""
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from server.addresses import host_and_port
+from server.errors import StartupError
+from server.frontends.http.connection import connection_type
+from server.frontends.http.settings import HttpSettings
+
+_BACKLOG = 2048
+# Bytes that the kernel holds unsent per connection: more would hide that a client does not read.
+_UNSENT_BYTES = 128 << 10
+# Files that the process opens besides connections: models, gRPC, metrics.
+_RESERVED_FILES = 1024
+
+
+class Listener:
+    """Serves an ASGI application on one address.
+
+    Args:
+        address: ``HOST:PORT``.
+        app: the application.
+        settings: limits of connections.
+        tls: the TLS context; ``None`` for plain HTTP.
+
+    Raises:
+        StartupError: the address cannot be used.
+    """
+
+    def __init__(
+        self, address: str, app: ASGIApp, settings: HttpSettings, tls: ssl.SSLContext | None
+    ) -> None:
+        self._socket = _listening_socket(address)
+        self.port: int = self._socket.getsockname()[1]
+        _allow_files(settings.max_connections + _RESERVED_FILES)
+        config = uvicorn.Config(
+            app,
+            http=connection_type(settings),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level=logging.ERROR,
+            access_log=False,
+            # Clients could otherwise claim any address.
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=int(settings.keep_alive_seconds),
+            ssl_context_factory=None if tls is None else lambda *_: tls,
+        )
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Accepts connections from now on."""
+        self._task = asyncio.create_task(self._server.serve([self._socket]))
+        await self._server.accepting.wait()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Closes idle connections; gives requests ``grace_seconds``, then cancels them."""
+        if self._task is None:
+            self._socket.close()
+            return
+        self._server.grace_seconds = grace_seconds
+        self._server.should_exit = True
+        await self._task
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, and with a shutdown that cancels what is left."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+        self.grace_seconds = 0.0
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for listening in sockets or []:
+            listening.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self.grace_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1.0)  # for their last words
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+
+
+def _listening_socket(address: str) -> socket.socket:
+    host, port = host_and_port(address)
+    try:
+        (family, *_), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        # Inherited by connections.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    except OSError as error:
+        raise StartupError(
+            f"cannot serve HTTP on {address}: {error.strerror or error}; --http chooses another "
+            f"address, or none"
+        ) from error
+    return listening
+
+
+def _allow_files(number: int) -> None:
+    """Raises this process's limit of open files to ``number``, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,138 @@
+"""``/v1/chat/completions``."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+
+from server.frontends.http.endpoint import Call, json_response
+from server.frontends.http.event_stream import DONE, EventStream, event
+from server.frontends.http.openai.logprobs import Spell, chat_logprobs
+from server.frontends.http.openai.messages import ChatMessage, service_messages
+from server.frontends.http.openai.options import (
+    FINISH_REASONS,
+    GenerationFields,
+    body_type,
+    check_neutral,
+    generate_request,
+)
+from server.frontends.http.openai.usage import completion_usage
+from server.service.generation_request import Hypothesis, TextChunk
+from server.service.usage import Usage
+
+
+class ChatFields(GenerationFields, kw_only=True):
+    """The body. The last group is refused unless it asks for nothing."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+ChatBody = body_type(ChatFields)
+
+
+async def chat_completions(call: Call[Any]) -> Response | EventStream:
+    """Answers a conversation, whole or as a stream of deltas."""
+    body = call.body
+    check_neutral(
+        body,
+        tools=(),
+        tool_choice=("none", "auto"),
+        parallel_tool_calls=(True, False),
+        functions=(),
+        function_call=("none", "auto"),
+        modalities=(["text"],),
+        audio=(),
+        prediction=(),
+        reasoning_effort=("none",),
+        verbosity=("medium",),
+        web_search_options=(),
+    )
+    longest = body.max_completion_tokens
+    request = generate_request(
+        body,
+        messages=service_messages(body.messages),
+        max_new_tokens=body.max_tokens if longest is None else longest,
+        logprobs=body.logprobs,
+        top_logprobs=body.top_logprobs,
+    )
+    head = {"id": f"chatcmpl-{call.request_id}", "created": int(time.time()), "model": body.model}
+    spell = call.service.token_speller(body.model)
+    if body.stream:
+        chunks = await call.service.generate_stream(request, call.caller)
+        wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        head["object"] = "chat.completion.chunk"
+        return EventStream(_events(chunks, head, spell, wants_usage=wants_usage))
+    result = await call.service.generate(request, call.caller)
+    (output,) = result.outputs
+    return json_response(
+        {
+            **head,
+            "object": "chat.completion",
+            "choices": [
+                _choice(index, hypothesis, spell)
+                for index, hypothesis in enumerate(output.hypotheses)
+            ],
+            "usage": completion_usage(result.usage),
+        }
+    )
+
+
+def _choice(index: int, hypothesis: Hypothesis, spell: Spell) -> dict[str, Any]:
+    scored = hypothesis.logprobs
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": hypothesis.text, "refusal": None},
+        "logprobs": chat_logprobs(scored, spell) if scored else None,
+        "finish_reason": FINISH_REASONS[hypothesis.finish.reason],
+    }
+
+
+async def _events(
+    chunks: AsyncGenerator[TextChunk, None],
+    head: dict[str, Any],
+    spell: Spell,
+    *,
+    wants_usage: bool,
+) -> AsyncGenerator[bytes, None]:
+    """One event per chunk. The first delta of each choice has the role."""
+    begun: set[int] = set()
+    usages = []
+    without_usage: dict[str, Any] = {"usage": None} if wants_usage else {}
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            delta: dict[str, Any] = {}
+            if chunk.hypothesis not in begun:
+                begun.add(chunk.hypothesis)
+                delta["role"] = "assistant"
+            if chunk.text or delta:
+                delta["content"] = chunk.text
+            finish = chunk.finish
+            if finish is not None:
+                usages.append(finish.usage)
+            choice = {
+                "index": chunk.hypothesis,
+                "delta": delta,
+                "logprobs": chat_logprobs(chunk.logprobs, spell) if chunk.logprobs else None,
+                "finish_reason": None if finish is None else FINISH_REASONS[finish.reason],
+            }
+            yield event({**head, "choices": [choice], **without_usage})
+    if wants_usage:
+        yield event({**head, "choices": [], "usage": completion_usage(Usage.total(usages))})
+    yield DONE

@@ -1,0 +1,138 @@
+"""``/v1/completions``."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+
+from server.errors import InvalidArgumentError
+from server.frontends.http.endpoint import Call, json_response
+from server.frontends.http.event_stream import DONE, EventStream, event
+from server.frontends.http.openai.logprobs import Spell, completion_logprobs
+from server.frontends.http.openai.options import (
+    FINISH_REASONS,
+    GenerationFields,
+    body_type,
+    check_neutral,
+    generate_request,
+)
+from server.frontends.http.openai.prompts import Texts, texts_or_tokens
+from server.frontends.http.openai.usage import completion_usage
+from server.service.generation_request import GenerateRequest, Hypothesis, TextChunk
+from server.service.tokenize import TokenizeRequest
+from server.service.usage import Usage
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's and vLLM's."""
+
+
+class CompletionFields(GenerationFields, kw_only=True):
+    """The body. ``best_of`` and ``suffix`` are refused unless they ask for nothing."""
+
+    prompt: Texts
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+
+CompletionBody = body_type(CompletionFields)
+
+
+async def completions(call: Call[Any]) -> Response | EventStream:
+    """Continues prompts, whole or as a stream. Choice ``p * n + i`` is output i of prompt p."""
+    body = call.body
+    check_neutral(body, best_of=(body.n or 1,), suffix=())
+    inputs, token_inputs = texts_or_tokens(body.prompt, "prompt")
+    echo = bool(body.echo)
+    wants_logprobs = body.logprobs is not None
+    if echo and wants_logprobs and body.stream:
+        raise InvalidArgumentError("echo", "with logprobs is not streamed")
+    request = generate_request(
+        body,
+        inputs=inputs,
+        token_inputs=token_inputs,
+        max_new_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=wants_logprobs,
+        top_logprobs=body.logprobs,
+        prompt_logprobs=echo and wants_logprobs,
+    )
+    head = {
+        "id": f"cmpl-{call.request_id}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.model,
+    }
+    spell = call.service.token_speller(body.model)
+    num_outputs = body.n or 1
+    if body.stream:
+        chunks = await call.service.generate_stream(request, call.caller)
+        wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        return EventStream(_events(chunks, head, spell, num_outputs, wants_usage=wants_usage))
+    firsts = await _first_tokens(call, request) if request.response.prompt_logprobs else []
+    result = await call.service.generate(request, call.caller)
+    choices = []
+    for index, output in enumerate(result.outputs):
+        first = firsts[index] if firsts else None
+        for number, hypothesis in enumerate(output.hypotheses):
+            place = index * num_outputs + number
+            choices.append(_choice(place, hypothesis, spell, output.hypotheses[0], first))
+    return json_response({**head, "choices": choices, "usage": completion_usage(result.usage)})
+
+
+async def _first_tokens(call: Call[Any], request: GenerateRequest) -> list[int]:
+    """The first token of each prompt, which has no log-probability."""
+    if request.token_inputs:
+        return [ids[0] for ids in request.token_inputs if ids]
+    tokenized = await call.service.tokenize(
+        TokenizeRequest(model=request.model, inputs=request.inputs), call.caller
+    )
+    return [output.token_ids[0] for output in tokenized.outputs]
+
+
+def _choice(
+    index: int, hypothesis: Hypothesis, spell: Spell, best: Hypothesis, first: int | None
+) -> dict[str, Any]:
+    """``best`` has the log-probabilities of the prompt."""
+    scored = (*best.finish.prompt_logprobs, *hypothesis.logprobs)
+    return {
+        "index": index,
+        "text": hypothesis.text,
+        "logprobs": completion_logprobs(scored, spell, 0, first) if scored else None,
+        "finish_reason": FINISH_REASONS[hypothesis.finish.reason],
+    }
+
+
+async def _events(
+    chunks: AsyncGenerator[TextChunk, None],
+    head: dict[str, Any],
+    spell: Spell,
+    num_outputs: int,
+    *,
+    wants_usage: bool,
+) -> AsyncGenerator[bytes, None]:
+    usages = []
+    lengths: dict[int, int] = {}  # of the texts so far, in characters
+    without_usage: dict[str, Any] = {"usage": None} if wants_usage else {}
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            place = chunk.index * num_outputs + chunk.hypothesis
+            start = lengths.get(place, 0)
+            lengths[place] = start + len(chunk.text)
+            finish = chunk.finish
+            if finish is not None:
+                usages.append(finish.usage)
+            choice = {
+                "index": place,
+                "text": chunk.text,
+                "logprobs": completion_logprobs(chunk.logprobs, spell, start)
+                if chunk.logprobs
+                else None,
+                "finish_reason": None if finish is None else FINISH_REASONS[finish.reason],
+            }
+            yield event({**head, "choices": [choice], **without_usage})
+    if wants_usage:
+        yield event({**head, "choices": [], "usage": completion_usage(Usage.total(usages))})
+    yield DONE

@@ -1,0 +1,197 @@
+"""``/v1/decisions``: questions about a text, answered with probabilities.
+
+A decoder scores each answer as the continuation of the input and the question. Each question is
+scored by itself, so no question changes another's answer; the input is reused from the cache.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from starlette.responses import Response
+
+from server.errors import InvalidArgumentError
+from server.frontends.http.endpoint import Call, json_response
+from server.frontends.http.openai.messages import ChatMessage, ContentPart, service_messages
+from server.frontends.http.openai.usage import response_usage
+from server.service.encoder_options import softmax
+from server.service.score import ScoreInput, ScoreRequest
+from server.service.usage import Usage
+
+MAX_QUESTIONS = 400
+MAX_CHOICES = 255
+# Of all prompts and answers together; each prompt is tokenized with each of its answers.
+MAX_CHARACTERS = 4 << 20
+_TRUE, _FALSE = "yes", "no"
+
+
+class Choice(msgspec.Struct, kw_only=True):
+    """One of the answers to choose from."""
+
+    value: str | bool
+    description: str | None = None
+
+
+class Level(msgspec.Struct, kw_only=True):
+    """One of the ordered answers of a score."""
+
+    label: str
+    description: str | None = None
+
+
+class Predicate(msgspec.Struct, kw_only=True, tag="predicate"):
+    """How likely is it that a statement is true?"""
+
+    instructions: str | list[ContentPart]
+    name: str | None = None
+
+
+class ChoiceQuestion(msgspec.Struct, kw_only=True, tag="choice"):
+    """Which of the choices is right?"""
+
+    instructions: str | list[ContentPart]
+    choices: list[Choice]
+    name: str | None = None
+
+
+class ScoreQuestion(msgspec.Struct, kw_only=True, tag="score"):
+    """Which level is reached?"""
+
+    instructions: str | list[ContentPart]
+    levels: list[Level]
+    name: str | None = None
+
+
+Question = Predicate | ChoiceQuestion | ScoreQuestion
+
+
+class DecisionsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body. The last group has no effect."""
+
+    model: str
+    input: str | list[ChatMessage]
+    questions: list[Question]
+
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    safety_identifier: Any = None
+
+
+async def decisions(call: Call[DecisionsBody]) -> Response:
+    """Answers each question."""
+    body = call.body
+    if not 0 < len(body.questions) <= MAX_QUESTIONS:
+        raise InvalidArgumentError("questions", f"needs 1 … {MAX_QUESTIONS}")
+    text = _input_text(body)
+    asked = [
+        _asked(text, question, f"questions[{index}]")
+        for index, question in enumerate(body.questions)
+    ]
+    num_characters = sum(
+        len(prompt) * len(answers) + sum(map(len, answers)) for prompt, answers in asked
+    )
+    if num_characters > MAX_CHARACTERS:
+        raise InvalidArgumentError(
+            "questions", f"have {num_characters} characters to score, at most {MAX_CHARACTERS}"
+        )
+    usage = Usage()
+    results = []
+    for question, (prompt, answers) in zip(body.questions, asked, strict=True):
+        request = ScoreRequest(
+            model=body.model,
+            inputs=tuple(ScoreInput(prompt, f" {answer}") for answer in answers),
+        )
+        result = await call.service.score(request, call.caller)
+        usage = Usage.total((usage, result.usage))
+        scores = np.array([output.score for output in result.outputs], np.float32)
+        results.append(_answer(question, softmax(scores).tolist()))
+    return json_response({"model": body.model, "answers": results, "usage": response_usage(usage)})
+
+
+def _input_text(body: DecisionsBody) -> str:
+    if isinstance(body.input, str):
+        return body.input
+    messages = service_messages(body.input, "input")
+    return "\n".join(f"{message.role}: {message.content}" for message in messages)
+
+
+def _asked(text: str, question: Question, path: str) -> tuple[str, Sequence[str]]:
+    """The prompt up to the answer, and the answers to score."""
+    options: list[tuple[str, str | None]]
+    match question:
+        case Predicate():
+            options = [(_TRUE, None), (_FALSE, None)]
+            ask = "Is this statement true?"
+        case ChoiceQuestion():
+            options = [(_spelled(choice.value), choice.description) for choice in question.choices]
+            _check_options(options, f"{path}.choices")
+            ask = "Which of these is right?"
+        case ScoreQuestion():
+            options = [(level.label, level.description) for level in question.levels]
+            _check_options(options, f"{path}.levels")
+            ask = "Which level is reached?"
+    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in options]
+    instructions = _instructions(question.instructions, f"{path}.instructions")
+    listed = "\n".join(lines)
+    prompt = f"{text}\n\n{instructions}\n{ask}\n{listed}\nAnswer:"
+    return prompt, [name for name, _ in options]
+
+
+def _check_options(options: Sequence[tuple[str, str | None]], path: str) -> None:
+    if not 2 <= len(options) <= MAX_CHOICES:
+        raise InvalidArgumentError(path, f"needs 2 … {MAX_CHOICES}")
+    names = [name for name, _ in options]
+    if not all(names) or len(set(names)) < len(names):
+        raise InvalidArgumentError(path, "must differ and not be empty")
+
+
+def _instructions(given: str | list[ContentPart], path: str) -> str:
+    message = ChatMessage(role="user", content=given)
+    try:
+        ((converted),) = service_messages([message])
+    except InvalidArgumentError as error:
+        inside = error.field.removeprefix("messages[0].content")
+        raise InvalidArgumentError(path + inside, error.description) from None
+    if not converted.content.strip():
+        raise InvalidArgumentError(path, "is empty")
+    return converted.content
+
+
+def _spelled(value: str | bool) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else value
+
+
+def _answer(question: Question, probabilities: Sequence[float]) -> dict[str, Any]:
+    best = int(np.argmax(probabilities))
+    match question:
+        case Predicate():
+            return {
+                "type": "predicate",
+                "name": question.name,
+                "probability": probabilities[0],
+            }
+        case ChoiceQuestion():
+            return {
+                "type": "choice",
+                "name": question.name,
+                "choice": question.choices[best].value,
+                "confidence": probabilities[best],
+                "probabilities": [
+                    {"value": choice.value, "probability": probability}
+                    for choice, probability in zip(question.choices, probabilities, strict=True)
+                ],
+            }
+        case ScoreQuestion():
+            return {
+                "type": "score",
+                "name": question.name,
+                "score": float(np.dot(probabilities, np.arange(len(probabilities)))),
+                "confidence": probabilities[best],
+                "probabilities": [
+                    {"label": level.label, "value": value, "probability": probability}
+                    for value, (level, probability) in enumerate(
+                        zip(question.levels, probabilities, strict=True)
+                    )
+                ],
+            }

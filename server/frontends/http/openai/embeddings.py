@@ -1,0 +1,81 @@
+"""``/v1/embeddings``."""
+
+import base64
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from starlette.responses import Response
+
+from server.frontends.http.endpoint import Call, json_response
+from server.frontends.http.openai.prompts import Texts, texts_or_tokens
+from server.frontends.http.openai.usage import prompt_usage
+from server.service.embed import EmbedRequest
+from server.service.encoder_options import LengthOptions, LongInput
+from server.service.tokenize import DetokenizeRequest
+
+NAMES = {"inputs": "input", "token_inputs": "input", "max_tokens": "truncate_prompt_tokens"}
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body. The options after ``dimensions`` are vLLM's and the service's own.
+
+    Token ids are detokenized: the model's special tokens are added around the text, as for texts.
+    """
+
+    model: str
+    input: Texts
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    truncate_prompt_tokens: int | None = None
+    normalize: bool | None = None
+    prompt: str | None = None
+    prompt_name: str | None = None
+    user: Any = None
+    safety_identifier: Any = None
+
+
+async def embeddings(call: Call[EmbeddingsBody]) -> Response:
+    """Embeds texts, or token ids."""
+    body = call.body
+    inputs, token_inputs = texts_or_tokens(body.input, "input")
+    if token_inputs:
+        detokenized = await call.service.detokenize(
+            DetokenizeRequest(model=body.model, token_inputs=token_inputs), call.caller
+        )
+        inputs = detokenized.texts
+    truncated = body.truncate_prompt_tokens
+    request = EmbedRequest(
+        model=body.model,
+        inputs=inputs,
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        prompt=body.prompt,
+        prompt_name=body.prompt_name,
+        length=LengthOptions(
+            long_input=None if truncated is None else LongInput.TRUNCATE_RIGHT,
+            max_tokens=None if truncated == -1 else truncated,  # vLLM: -1 is the model's limit
+        ),
+    )
+    result = await call.service.embed(request, call.caller)
+    packs = body.encoding_format == "base64"
+    return json_response(
+        {
+            "object": "list",
+            "model": result.model,
+            "data": [
+                {
+                    "object": "embedding",
+                    "index": index,
+                    "embedding": _packed(output.vector) if packs else output.vector.tolist(),
+                }
+                for index, output in enumerate(result.outputs)
+            ],
+            "usage": prompt_usage(result.usage),
+        }
+    )
+
+
+def _packed(vector: "np.ndarray[Any, np.dtype[np.float32]]") -> str:
+    """Little-endian float32 in base64."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

@@ -1,0 +1,69 @@
+"""Log-probabilities in the shapes of chat and of text completions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from server.service.generation_request import ScoredToken
+
+Spell = Callable[[Sequence[int]], list[bytes]]
+"""From token ids to the bytes that they add to a text."""
+
+
+def chat_logprobs(tokens: Sequence[ScoredToken], spell: Spell) -> dict[str, Any]:
+    """``{"content": [{"token", "logprob", "bytes", "top_logprobs"}]}``."""
+    return {"content": token_list(tokens, spell)}
+
+
+def token_list(tokens: Sequence[ScoredToken], spell: Spell) -> list[dict[str, Any]]:
+    """Each token with the likeliest tokens in its place."""
+    return [
+        {**one, "top_logprobs": _entries(token.top, spell)}
+        for token, one in zip(tokens, _entries(tokens, spell), strict=True)
+    ]
+
+
+def _entries(tokens: Sequence[ScoredToken], spell: Spell) -> list[dict[str, Any]]:
+    if not tokens:
+        return []
+    return [
+        {
+            "token": spelled.decode(errors="replace"),
+            "logprob": token.logprob,
+            "bytes": list(spelled),
+        }
+        for token, spelled in zip(tokens, spell([token.token_id for token in tokens]), strict=True)
+    ]
+
+
+def completion_logprobs(
+    tokens: Sequence[ScoredToken], spell: Spell, start: int, first: int | None = None
+) -> dict[str, Any]:
+    """``{"tokens", "token_logprobs", "top_logprobs", "text_offset"}``.
+
+    Args:
+        tokens: the tokens.
+        spell: spells tokens.
+        start: the offset of the first token in the text, in characters.
+        first: a token before them that has no log-probability: the first of an echoed prompt.
+    """
+    ids = [token.token_id for token in tokens]
+    texts = [
+        spelled.decode(errors="replace")
+        for spelled in spell(ids if first is None else [first, *ids])
+    ]
+    offsets = []
+    for text in texts:
+        offsets.append(start)
+        start += len(text)
+    missing = [] if first is None else [None]
+    return {
+        "tokens": texts,
+        "token_logprobs": [*missing, *(token.logprob for token in tokens)],
+        "top_logprobs": [*missing, *(_top(token, spell) for token in tokens)],
+        "text_offset": offsets,
+    }
+
+
+def _top(token: ScoredToken, spell: Spell) -> dict[str, float]:
+    entries = reversed(_entries((*token.top, token), spell))  # of equal texts, the likeliest
+    return {entry["token"]: entry["logprob"] for entry in entries}

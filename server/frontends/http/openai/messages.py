@@ -1,0 +1,74 @@
+"""Conversations: OpenAI's messages as the service's."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from server.errors import InvalidArgumentError
+from server.frontends.http.openai.options import check_neutral
+from server.printable import quoted
+from server.service.generation_request import Message
+
+_ROLES = {"developer": "system"}
+_TEXT_TYPES = ("text", "input_text", "output_text")
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """A part of a message. Only texts are supported."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One turn. The fields after ``content`` are those of answers that clients send back."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    type: str | None = None
+    id: Any = None
+    name: Any = None
+    status: Any = None
+    phase: Any = None
+    refusal: Any = None
+    annotations: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+
+def service_messages(
+    messages: Iterable[ChatMessage], field: str = "messages"
+) -> tuple[Message, ...]:
+    """The messages, with ``developer`` as ``system`` and parts joined.
+
+    Raises:
+        InvalidArgumentError: a part is not text, or a message has calls of tools; names it.
+    """
+    converted = []
+    for index, message in enumerate(messages):
+        path = f"{field}[{index}]"
+        if message.type not in (None, "message"):
+            raise InvalidArgumentError(f"{path}.type", f"{quoted(message.type)} is not supported")
+        try:
+            check_neutral(message, tool_calls=(), tool_call_id=(), function_call=(), audio=())
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{path}.{error.field}", error.description) from None
+        role = _ROLES.get(message.role, message.role)
+        converted.append(Message(role, _text(message.content, f"{path}.content")))
+    return tuple(converted)
+
+
+def _text(content: str | list[ContentPart] | None, path: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    for index, part in enumerate(content):
+        if part.type not in _TEXT_TYPES:
+            raise InvalidArgumentError(
+                f"{path}[{index}].type", f"{quoted(part.type)} is not supported, only text"
+            )
+    return "".join(part.text or "" for part in content)

@@ -1,0 +1,44 @@
+"""``/v1/models``."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from server.errors import ModelNotFoundError
+from server.frontends.http.endpoint import Call, json_response
+from server.service.model_info import ModelInfo, State
+
+
+async def list_models(call: Call[None]) -> Response:
+    """The models that are served."""
+    return json_response({"object": "list", "data": [_model(info) for info in _served(call)]})
+
+
+async def get_model(call: Call[None]) -> Response:
+    """One model."""
+    name = call.path_params["model"]
+    models = _served(call)
+    for info in models:
+        if info.name == name:
+            return json_response(_model(info))
+    raise ModelNotFoundError(name, [info.name for info in models])
+
+
+def _served(call: Call[None]) -> list[ModelInfo]:
+    """The newest served version of each model."""
+    served = [info for info in call.service.list_models() if info.state == State.READY]
+    return [call.service.get_model(name) for name in dict.fromkeys(info.name for info in served)]
+
+
+def _model(info: ModelInfo) -> dict[str, Any]:
+    """OpenAI's fields, vLLM's ``max_model_len``, and the tasks."""
+    return {
+        "id": info.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "triune",
+        "max_model_len": info.max_length,
+        "kind": info.kind,
+        "tasks": info.tasks,
+        "version": info.version,
+    }

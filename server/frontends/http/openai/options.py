@@ -1,0 +1,218 @@
+"""Fields that OpenAI's generating calls share, and their options as the service's."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from server.errors import InvalidArgumentError
+from server.frontends.http.fields import flat_body, options_of
+from server.service.generation_options import Grammar, GrammarKind
+from server.service.generation_request import FinishReason, GenerateRequest
+
+DEFAULT_TEMPERATURE = 1.0
+"""OpenAI's. The service's own default is 0, greedy."""
+
+FINISH_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.STOP_STRING: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.DEADLINE: "length",
+    FinishReason.CANCELLED: "stop",
+}
+# The service's fields as OpenAI names them, for errors.
+NAMES = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "stop_strings": "stop",
+    "num_hypotheses": "n",
+    "grammar": "response_format",
+    "inputs": "prompt",
+    "token_inputs": "prompt",
+}
+# Options under another name here, or that only this server's own protocol has.
+_WITHOUT = (
+    *("bad_word_ids", "max_new_tokens", "stop_strings", "num_hypotheses", "token_ids"),
+    *("prompt_logprobs", "logprobs", "top_logprobs", "echo", "grammar"),
+)
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``include_obfuscation`` is ignored: nothing is padded."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class JsonSchema(msgspec.Struct, kw_only=True):
+    """``strict`` is always true here."""
+
+    name: str | None = None
+    schema: Any = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """``type``: text, json_object or json_schema."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's ``structured_outputs``: one of these."""
+
+    json: Any = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The fields of chat and text completions that need a translation.
+
+    The options of the service are added to them by name. The last group is accepted and has no
+    effect, as no answer depends on it.
+    """
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    logit_bias: dict[str, float] | None = None
+    priority: int | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    request_id: Any = None
+
+
+Fields = TypeVar("Fields", bound=GenerationFields)
+
+
+def body_type(fields: type[Fields]) -> type[Fields]:
+    """``fields`` with every option of the service, by its own name."""
+    return flat_body(fields.__name__, fields, GenerateRequest, _WITHOUT)
+
+
+def generate_request(body: Any, **given: Any) -> GenerateRequest:
+    """The request of the service. ``given``: its fields that ``body`` has in another form.
+
+    Raises:
+        InvalidArgumentError: names the field that is invalid.
+    """
+    if body.stream_options is not None and not body.stream:
+        raise InvalidArgumentError("stream_options", "needs stream")
+    is_search = body.beam_size is not None and body.beam_size > 1
+    default = 0.0 if is_search else DEFAULT_TEMPERATURE
+    values = {
+        "temperature": default if body.temperature is None else body.temperature,
+        "top_k": 0 if body.top_k == -1 else body.top_k,  # vLLM: -1 keeps all tokens
+        "num_hypotheses": body.n,
+        "stop_strings": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        "max_new_tokens": body.max_tokens,
+        "min_new_tokens": body.min_new_tokens if body.min_tokens is None else body.min_tokens,
+        "seed": _seed(body.seed),
+        "logit_bias": _logit_bias(body.logit_bias or {}),
+        "grammar": _grammar(body),
+        # vLLM serves lower numbers earlier.
+        "priority": None if body.priority is None else -body.priority,
+        "version": None,
+    }
+    return options_of(body, GenerateRequest, {**values, **given})
+
+
+def check_neutral(body: Any, **allowed: tuple[Any, ...]) -> None:
+    """Refuses fields that ask for something that this server does not do.
+
+    Args:
+        body: a struct.
+        allowed: by field, the values that ask for nothing, besides null, [] and "".
+
+    Raises:
+        InvalidArgumentError: names the field.
+    """
+    for name, values in allowed.items():
+        value = getattr(body, name)
+        if value is not None and value not in ([], "") and value not in values:
+            raise InvalidArgumentError(name, "is not supported by this server")
+
+
+def _seed(given: int | None) -> int | None:
+    """The seed as 64 bits without sign: OpenAI's are signed."""
+    if given is None or -(2**63) <= given < 2**64:
+        return None if given is None else given % 2**64
+    raise InvalidArgumentError("seed", "does not fit into 64 bits")
+
+
+def _logit_bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    try:
+        return tuple((int(token), bias) for token, bias in given.items())
+    except ValueError:
+        raise InvalidArgumentError("logit_bias", "its keys must be token ids") from None
+
+
+def _grammar(body: GenerationFields) -> Grammar | None:
+    """The only grammar of a body, in whichever of the forms it is given."""
+    outputs = body.structured_outputs or StructuredOutputs()
+    found = {
+        "response_format": _response_format(body.response_format),
+        "structured_outputs.json": _json_schema(outputs.json),
+        "structured_outputs.regex": _text(GrammarKind.REGEX, outputs.regex),
+        "structured_outputs.choice": _choices(outputs.choice),
+        "structured_outputs.grammar": _text(GrammarKind.LARK, outputs.grammar),
+        "structured_outputs.json_object": _json_schema(
+            {"type": "object"} if outputs.json_object else None
+        ),
+        "guided_json": _json_schema(body.guided_json),
+        "guided_regex": _text(GrammarKind.REGEX, body.guided_regex),
+        "guided_choice": _choices(body.guided_choice),
+        "guided_grammar": _text(GrammarKind.LARK, body.guided_grammar),
+    }
+    given = [(name, grammar) for name, grammar in found.items() if grammar is not None]
+    if len(given) > 1:
+        raise InvalidArgumentError(given[1][0], f"cannot be combined with {given[0][0]}")
+    return given[0][1] if given else None
+
+
+def _response_format(given: ResponseFormat | None) -> Grammar | None:
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return _json_schema({"type": "object"})
+    if given.type != "json_schema":
+        raise InvalidArgumentError(
+            "response_format.type", "is not one of text, json_object, json_schema"
+        )
+    if given.json_schema is None or given.json_schema.schema is None:
+        raise InvalidArgumentError("response_format.json_schema.schema", "is required")
+    return _json_schema(given.json_schema.schema)
+
+
+def _json_schema(schema: Any) -> Grammar | None:
+    """``schema``: an object, or its JSON as a string."""
+    if schema is None:
+        return None
+    text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
+    return Grammar(GrammarKind.JSON_SCHEMA, text)
+
+
+def _text(kind: GrammarKind, text: str | None) -> Grammar | None:
+    return None if text is None else Grammar(kind, text)
+
+
+def _choices(choices: list[str] | None) -> Grammar | None:
+    return None if choices is None else Grammar(GrammarKind.CHOICES, choices=tuple(choices))

@@ -1,0 +1,211 @@
+"""``/v1/responses``, for text. Nothing is stored."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from server.frontends.http.endpoint import Call, json_response
+from server.frontends.http.event_stream import EventStream
+from server.frontends.http.openai.logprobs import Spell, token_list
+from server.frontends.http.openai.messages import ChatMessage, service_messages
+from server.frontends.http.openai.options import (
+    GenerationFields,
+    JsonSchema,
+    ResponseFormat,
+    body_type,
+    check_neutral,
+    generate_request,
+)
+from server.frontends.http.openai.response_events import ResponseEvents
+from server.frontends.http.openai.usage import response_usage
+from server.service.generation_request import Finish, FinishReason, Message, TextChunk
+
+NAMES = {
+    "messages": "input",
+    "max_new_tokens": "max_output_tokens",
+    "grammar": "text.format",
+    "stop_strings": "stop",
+    "min_new_tokens": "min_tokens",
+}
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class TextFormat(msgspec.Struct, kw_only=True):
+    """``type``: text, json_object or json_schema."""
+
+    type: str
+    name: str | None = None
+    schema: Any = None
+
+
+class TextOptions(msgspec.Struct, kw_only=True):
+    """``verbosity`` has no effect."""
+
+    format: TextFormat | None = None
+    verbosity: Any = None
+
+
+class ResponseFields(GenerationFields, kw_only=True):
+    """The body. The last group is refused unless it asks for nothing."""
+
+    input: str | list[ChatMessage]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    text: TextOptions | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+
+    previous_response_id: Any = None
+    conversation: Any = None
+    background: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Any = None
+    max_tool_calls: Any = None
+    prompt: Any = None
+    reasoning: Any = None
+    truncation: Any = None
+
+
+ResponseBody = body_type(ResponseFields)
+
+
+async def responses(call: Call[Any]) -> Response | EventStream:
+    """Answers a text or a conversation, whole or as a stream of events."""
+    body = call.body
+    check_neutral(
+        body,
+        n=(1,),
+        previous_response_id=(),
+        conversation=(),
+        background=(False,),
+        tools=(),
+        tool_choice=("none", "auto"),
+        parallel_tool_calls=(True, False),
+        max_tool_calls=(),
+        prompt=(),
+        reasoning=({},),
+        truncation=("disabled",),
+        include=([_LOGPROBS],),
+        response_format=(),
+        max_tokens=(),
+    )
+    request = generate_request(
+        _with_format(body),
+        messages=_messages(body),
+        max_new_tokens=body.max_output_tokens,
+        logprobs=bool(body.include),
+        top_logprobs=body.top_logprobs if body.include else None,
+    )
+    spell = call.service.token_speller(body.model)
+    answer = Answer(body, call.request_id, spell)
+    if body.stream:
+        chunks = await call.service.generate_stream(request, call.caller)
+        return EventStream(_events(chunks, answer))
+    result = await call.service.generate(request, call.caller)
+    (hypothesis,) = result.outputs[0].hypotheses
+    scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
+    return json_response(answer.completed(hypothesis.text, scored, hypothesis.finish))
+
+
+def _messages(body: ResponseFields) -> tuple[Message, ...]:
+    given = body.input
+    messages = (
+        (Message("user", given),) if isinstance(given, str) else service_messages(given, "input")
+    )
+    if body.instructions:
+        return (Message("system", body.instructions), *messages)
+    return messages
+
+
+def _with_format(body: Any) -> Any:
+    """``body`` with ``text.format`` as chat completions spell it."""
+    given = body.text.format if body.text is not None else None
+    if given is not None:
+        schema = JsonSchema(name=given.name, schema=given.schema)
+        body.response_format = ResponseFormat(type=given.type, json_schema=schema)
+    return body
+
+
+class Answer:
+    """The ``response`` object of one call, at each of its stages."""
+
+    def __init__(self, body: Any, request_id: str, spell: Spell) -> None:
+        self.item_id = f"msg_{request_id}"
+        self.spell = spell
+        self._fields = {
+            "id": f"resp_{request_id}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "model": body.model,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "text": {"format": (body.text and body.text.format) or {"type": "text"}},
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "store": False,
+            "error": None,
+        }
+
+    def in_progress(self) -> dict[str, Any]:
+        """Before the first token."""
+        return {**self._fields, "status": "in_progress", "output": [], "usage": None}
+
+    def completed(
+        self, text: str, logprobs: list[dict[str, Any]], finish: Finish
+    ) -> dict[str, Any]:
+        """After the last token."""
+        is_whole = finish.reason in (FinishReason.STOP, FinishReason.STOP_STRING)
+        status = "completed" if is_whole else "incomplete"
+        return {
+            **self._fields,
+            "status": status,
+            "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
+            "output": [self.message(status, [text_part(text, logprobs)])],
+            "usage": response_usage(finish.usage),
+        }
+
+    def message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        """The only item of the output."""
+        return {
+            "id": self.item_id,
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
+
+
+def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The only part of the message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+async def _events(
+    chunks: AsyncGenerator[TextChunk, None], answer: Answer
+) -> AsyncGenerator[bytes, None]:
+    """The events that OpenAI's clients expect, in their order."""
+    events = ResponseEvents(answer.item_id)
+    texts: list[str] = []
+    scored: list[dict[str, Any]] = []
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if not events.has_begun:
+                yield events.begin(answer.in_progress(), answer.message("in_progress", []))
+            logprobs = token_list(chunk.logprobs, answer.spell) if chunk.logprobs else []
+            scored += logprobs
+            if chunk.text:
+                texts.append(chunk.text)
+                yield events.delta(chunk.text, logprobs)
+            if chunk.finish is not None:
+                text = "".join(texts)
+                whole = answer.completed(text, scored, chunk.finish)
+                yield events.end(text, text_part(text, scored), whole)

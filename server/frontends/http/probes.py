@@ -1,0 +1,47 @@
+"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health``, ``/v2/health``, ``/metrics``."""
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.failures import Failure
+from server.telemetry.metrics import Metrics
+
+
+def error_response(failure: Failure) -> Response:
+    """The shape of errors outside of any protocol."""
+    return json_response({"error": failure.message})
+
+
+def routes(context: Context, metrics: Metrics) -> list[BaseRoute]:
+    """The routes. Only ``/metrics`` needs a token, as it names the models.
+
+    Args:
+        context: what all endpoints share.
+        metrics: the server's metrics.
+    """
+    api = Api(context=context, error=error_response)
+
+    async def live(_: Call[None]) -> Response:
+        return _status(is_ok=context.service.is_live)
+
+    async def ready(_: Call[None]) -> Response:
+        return _status(is_ok=context.service.is_ready)
+
+    async def expose(_: Call[None]) -> Response:
+        return Response(metrics.exposition(), media_type=metrics.content_type)
+
+    return [
+        api.get("/livez", live, is_public=True),
+        api.get("/readyz", ready, is_public=True),
+        api.get("/health", ready, is_public=True),
+        api.get("/v2/health/live", live, is_public=True),
+        api.get("/v2/health/ready", ready, is_public=True),
+        api.get("/metrics", expose),
+    ]
+
+
+def _status(*, is_ok: bool) -> Response:
+    if is_ok:
+        return json_response({"status": "ok"})
+    return json_response({"status": "unavailable"}, 503)

@@ -1,0 +1,22 @@
+"""The protocols that the HTTP port speaks. A new one is a module with ``routes`` and a line here.
+
+``routes(context)`` returns the routes of a protocol; :class:`server.frontends.http.endpoint.Api`
+makes them. ``context.service`` answers the calls, ``context.settings`` has the limits.
+"""
+
+from collections.abc import Callable, Sequence
+
+from starlette.routing import BaseRoute
+
+from server.frontends.http import libretranslate, oip, rerank, tei, vllm
+from server.frontends.http.endpoint import Context
+from server.frontends.http.openai.routes import routes as openai_routes
+
+PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
+    openai_routes,
+    libretranslate.routes,
+    rerank.routes,
+    vllm.routes,
+    oip.routes,
+    tei.routes,  # last: {model} matches any first part of a path
+)

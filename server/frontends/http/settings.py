@@ -1,0 +1,51 @@
+"""Settings of the HTTP front end, derived from the server's configuration."""
+
+from dataclasses import dataclass
+
+from server.config import ServerConfig
+
+MAX_CONNECTIONS = 16384
+MAX_HEAD_BYTES = 32 << 10
+MAX_BODY_BYTES = 16 << 20
+# Of all requests that are being received.
+MAX_BUFFERED_BYTES = 256 << 20
+HEAD_SECONDS = 15.0
+BODY_SECONDS = 60.0
+KEEP_ALIVE_SECONDS = 75.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Limits in bytes, times in seconds.
+
+    ``max_connections``: with more, the connection that has been idle for longest is closed.
+    ``max_head_bytes``: request line and headers. ``max_body_bytes``: of one request;
+    ``max_buffered_bytes``: of all requests whose body is being received. A request's head must
+    arrive within ``head_seconds`` and its body within another ``body_seconds``. A connection
+    without requests closes after ``keep_alive_seconds``, and one whose client does not read for
+    ``stall_seconds`` is reset. ``cors_origins``: origins whose pages may call; empty for none.
+    ``max_input_bytes``: as the service limits one text. ``tei_model``: the model of
+    text-embeddings-inference's routes at the root; empty for none.
+    """
+
+    max_connections: int = MAX_CONNECTIONS
+    max_head_bytes: int = MAX_HEAD_BYTES
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_buffered_bytes: int = MAX_BUFFERED_BYTES
+    head_seconds: float = HEAD_SECONDS
+    body_seconds: float = BODY_SECONDS
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    stall_seconds: float = 30.0
+    cors_origins: tuple[str, ...] = ()
+    max_input_bytes: int = 1 << 20
+    tei_model: str = ""
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> "HttpSettings":
+        """The settings of a server."""
+        return cls(
+            stall_seconds=config.stall_seconds,
+            cors_origins=config.http_cors,
+            max_input_bytes=config.max_input_bytes,
+            tei_model=config.tei_model,
+        )

@@ -1,0 +1,150 @@
+"""Bodies of text-embeddings-inference's requests."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from server.errors import InvalidArgumentError
+from server.service.classify import TextPair
+from server.service.encoder_options import LengthOptions, LongInput
+
+Texts = str | list[str]
+Direction = Literal["Left", "Right", "left", "right"]
+
+
+class LengthBody(msgspec.Struct, kw_only=True):
+    """How texts over the model's length are handled; by default they are an error."""
+
+    truncate: bool | None = None
+    truncation_direction: Direction = "Right"
+
+
+class EmbedAllBody(LengthBody, kw_only=True):
+    """Texts to embed."""
+
+    inputs: Texts
+    prompt_name: str | None = None
+
+
+class EmbedBody(EmbedAllBody, kw_only=True):
+    """Texts to embed, and the properties of their vectors."""
+
+    normalize: bool = True
+    dimensions: int | None = None
+
+
+class PredictBody(LengthBody, kw_only=True):
+    """A text, a pair of texts, or a batch of texts and pairs, each a list of one or two."""
+
+    inputs: str | list[str | list[str]]
+    raw_scores: bool = False
+
+
+class RerankBody(LengthBody, kw_only=True):
+    """A query and the texts to rank."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+class SimilarityInputs(msgspec.Struct, kw_only=True):
+    """A text and those to compare it with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(LengthBody, kw_only=True):
+    """Options of ``/similarity``."""
+
+    prompt_name: str | None = None
+
+
+class SimilarityBody(msgspec.Struct, kw_only=True):
+    """A text, those to compare it with, and options."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters = msgspec.field(default_factory=SimilarityParameters)
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """Texts to tokenize."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+
+
+class DecodeBody(msgspec.Struct, kw_only=True):
+    """Token ids of one text, or of several."""
+
+    ids: list[int | list[int]]
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PredictInputs:
+    """Texts or pairs; the other is empty. ``is_batch``: whether the answer is a list of lists."""
+
+    texts: tuple[str, ...] = ()
+    pairs: tuple[TextPair, ...] = ()
+    is_batch: bool = False
+
+
+def texts_of(inputs: Texts) -> tuple[str, ...]:
+    """One text, or a batch of them."""
+    return (inputs,) if isinstance(inputs, str) else tuple(inputs)
+
+
+def length_of(body: LengthBody) -> LengthOptions:
+    """The length options of a request."""
+    if not body.truncate:
+        return LengthOptions(long_input=LongInput.ERROR)
+    is_left = body.truncation_direction.lower() == "left"
+    return LengthOptions(
+        long_input=LongInput.TRUNCATE_LEFT if is_left else LongInput.TRUNCATE_RIGHT
+    )
+
+
+def predict_inputs(inputs: str | list[str | list[str]]) -> PredictInputs:
+    """The texts or pairs of a request.
+
+    Raises:
+        InvalidArgumentError: an item is neither one text nor two, or they are mixed.
+    """
+    if isinstance(inputs, str):
+        return PredictInputs(texts=(inputs,))
+    if all(isinstance(item, str) for item in inputs):
+        return _of_rows([[item for item in inputs if isinstance(item, str)]], is_batch=False)
+    rows = []
+    for index, item in enumerate(inputs):
+        if isinstance(item, str):
+            raise InvalidArgumentError(f"inputs[{index}]", "expected array, got str")
+        rows.append(item)
+    return _of_rows(rows, is_batch=True)
+
+
+def _of_rows(rows: list[list[str]], *, is_batch: bool) -> PredictInputs:
+    sizes = {len(row) for row in rows}
+    if not sizes <= {1, 2} or not rows:
+        raise InvalidArgumentError("inputs", "each item is one text or a pair of texts")
+    if len(sizes) > 1:
+        raise InvalidArgumentError("inputs", "texts and pairs cannot be mixed in one request")
+    if sizes == {1}:
+        return PredictInputs(texts=tuple(row[0] for row in rows), is_batch=is_batch)
+    return PredictInputs(pairs=tuple(TextPair(*row) for row in rows), is_batch=is_batch)
+
+
+def ids_of(ids: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
+    """Rows of token ids.
+
+    Raises:
+        InvalidArgumentError: ids and rows of ids are mixed.
+    """
+    if all(isinstance(item, int) for item in ids):
+        return (tuple(item for item in ids if isinstance(item, int)),)
+    if not all(isinstance(item, list) for item in ids):
+        raise InvalidArgumentError("ids", "ids and lists of ids cannot be mixed")
+    return tuple(tuple(item) for item in ids if isinstance(item, list))

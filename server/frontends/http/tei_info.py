@@ -1,0 +1,52 @@
+"""text-embeddings-inference's ``/info``."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from starlette.responses import Response
+
+from server.frontends.http.endpoint import Call, json_response
+from server.service.model_info import ModelInfo
+
+
+async def info(name: str, call: Call[None]) -> Response:
+    """What a model is and accepts, in the fields that clients read."""
+    model = call.service.get_model(name)
+    return json_response(
+        {
+            "model_id": model.name,
+            "model_sha": None,
+            "model_dtype": model.precision,
+            "model_type": _model_type(model),
+            "max_concurrent_requests": None,
+            "max_input_length": model.max_length,
+            "max_batch_tokens": None,
+            "max_batch_requests": None,
+            "max_client_batch_size": None,
+            "auto_truncate": False,
+            "tokenization_workers": None,
+            "version": _version(),
+            "sha": None,
+            "docker_label": None,
+        }
+    )
+
+
+def _model_type(model: ModelInfo) -> dict[str, Any]:
+    if model.embedding is not None:
+        return {"embedding": {"pooling": model.embedding.pooling}}
+    labels = dict(enumerate(model.labels))
+    kind = "reranker" if "rerank" in model.tasks else "classifier"
+    return {
+        kind: {
+            "id2label": {str(id_): label for id_, label in labels.items()},
+            "label2id": {label: id_ for id_, label in labels.items()},
+        }
+    }
+
+
+def _version() -> str:
+    try:
+        return version("triune")
+    except PackageNotFoundError:
+        return ""

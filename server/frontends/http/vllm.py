@@ -1,0 +1,164 @@
+"""vLLM's ``/score``, ``/classify``, ``/tokenize`` and ``/detokenize``."""
+
+import time
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from server.errors import InvalidArgumentError
+from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.openai.errors import error_response
+from server.frontends.http.openai.usage import prompt_usage
+from server.service.classify import ClassifyRequest
+from server.service.encoder_options import LengthOptions, LongInput
+from server.service.rerank import RerankRequest
+from server.service.tokenize import DetokenizeRequest, TokenizeRequest
+from server.service.usage import Usage
+
+
+class ScoreBody(msgspec.Struct, kw_only=True):
+    """One text and others, or as many first as second texts."""
+
+    model: str
+    text_1: str | list[str]
+    text_2: str | list[str]
+    truncate_prompt_tokens: int | None = None
+
+
+class ClassifyBody(msgspec.Struct, kw_only=True):
+    """Texts to classify."""
+
+    model: str
+    input: str | list[str]
+    truncate_prompt_tokens: int | None = None
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text."""
+
+    model: str
+    prompt: str
+    add_special_tokens: bool = True
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Token ids."""
+
+    model: str
+    tokens: list[int]
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """The routes."""
+    api = Api(context=context, error=error_response)
+    score_names = {"query": "text_1", "documents": "text_2", "max_tokens": "truncate_prompt_tokens"}
+    names = {"inputs": "input", "max_tokens": "truncate_prompt_tokens"}
+    return [
+        api.post("/score", ScoreBody, _score, names=score_names),
+        api.post("/v1/score", ScoreBody, _score, names=score_names),
+        api.post("/classify", ClassifyBody, _classify, names=names),
+        api.post("/tokenize", TokenizeBody, _tokenize, names={"inputs": "prompt"}),
+        api.post("/detokenize", DetokenizeBody, _detokenize, names={"token_inputs": "tokens"}),
+    ]
+
+
+def truncation(max_tokens: int | None) -> LengthOptions:
+    """vLLM truncates only if asked; -1 is the model's limit."""
+    if max_tokens is None:
+        return LengthOptions()
+    return LengthOptions(
+        long_input=LongInput.TRUNCATE_RIGHT, max_tokens=None if max_tokens == -1 else max_tokens
+    )
+
+
+async def _score(call: Call[ScoreBody]) -> Response:
+    body = call.body
+    first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
+    second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
+    if len(first) not in (1, len(second)):
+        raise InvalidArgumentError("text_1", f"has {len(first)} texts for {len(second)}")
+    queries = first * len(second) if len(first) == 1 else first
+    places: dict[str, list[int]] = {}
+    for index, query in enumerate(queries):
+        places.setdefault(query, []).append(index)
+    scores, usage = [0.0] * len(second), Usage()
+    for query, indices in places.items() or [(first[0] if first else "", [])]:
+        request = RerankRequest(
+            model=body.model,
+            query=query,
+            documents=tuple(second[index] for index in indices),
+            length=truncation(body.truncate_prompt_tokens),
+        )
+        result = await call.service.rerank(request, call.caller)
+        usage = Usage.total((usage, result.usage))
+        for output in result.outputs:
+            scores[indices[output.index]] = output.score
+    data = [
+        {"index": index, "object": "score", "score": score} for index, score in enumerate(scores)
+    ]
+    return _list_response(call, "score", data, usage)
+
+
+async def _classify(call: Call[ClassifyBody]) -> Response:
+    body = call.body
+    request = ClassifyRequest(
+        model=body.model,
+        inputs=(body.input,) if isinstance(body.input, str) else tuple(body.input),
+        length=truncation(body.truncate_prompt_tokens),
+    )
+    result = await call.service.classify(request, call.caller)
+    names = call.service.get_model(result.model).labels
+    data = []
+    for index, output in enumerate(result.outputs):
+        scores = {label.label: label.score for label in output.labels}
+        data.append(
+            {
+                "index": index,
+                "label": output.labels[0].label,
+                "probs": [scores[name] for name in names],
+                "num_classes": len(names),
+            }
+        )
+    return _list_response(call, "classify", data, result.usage)
+
+
+def _list_response(
+    call: Call[Any], kind: str, data: list[dict[str, Any]], usage: Usage
+) -> Response:
+    return json_response(
+        {
+            "id": f"{kind}-{call.request_id}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": call.body.model,
+            "data": data,
+            "usage": prompt_usage(usage),
+        }
+    )
+
+
+async def _tokenize(call: Call[TokenizeBody]) -> Response:
+    body = call.body
+    request = TokenizeRequest(
+        model=body.model,
+        inputs=(body.prompt,),
+        without_special_tokens=not body.add_special_tokens,
+    )
+    (output,) = (await call.service.tokenize(request, call.caller)).outputs
+    return json_response(
+        {
+            "count": len(output.token_ids),
+            "max_model_len": call.service.get_model(body.model).max_length,
+            "tokens": output.token_ids,
+            "token_strs": output.tokens if body.return_token_strs else None,
+        }
+    )
+
+
+async def _detokenize(call: Call[DetokenizeBody]) -> Response:
+    request = DetokenizeRequest(model=call.body.model, token_inputs=(tuple(call.body.tokens),))
+    result = await call.service.detokenize(request, call.caller)
+    return json_response({"prompt": result.texts[0]})

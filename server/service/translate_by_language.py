@@ -1,0 +1,153 @@
+"""Translates by languages: finds the models, detects the source, keeps markup in place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from server.errors import InvalidArgumentError
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.detect import DetectRequest, detect_languages
+from server.service.generation_options import AttentionOptions, DecodingOptions, ResponseOptions
+from server.service.generation_request import GeneratedOutput, TranslateRequest
+from server.service.text_stream import collect
+from server.service.translate import prepare_translate
+from server.service.translation_routes import Hop, TranslationRoutes
+from server.text.language_detector import DetectedLanguage
+from server.text.markup import MAX_TAGS, Segment, segments
+from server.text.tag_placement import AlignedSpan, escaped, place_tags
+
+AUTO = "auto"
+MAX_SEGMENTS = 32  # of HTML, that are translated at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageRequest:
+    """``source``: a language code, or :data:`AUTO`. ``num_alternatives``: besides the translation.
+
+    ``is_html``: the inputs are HTML, whose markup stays in place.
+    """
+
+    inputs: tuple[str, ...]
+    source: str
+    target: str
+    num_alternatives: int = 0
+    is_html: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageResult:
+    """``texts``: the translations. ``alternatives``: other ones, for each input.
+
+    ``detected``: the source language, if it was detected.
+    """
+
+    texts: tuple[str, ...]
+    alternatives: tuple[tuple[str, ...], ...]
+    detected: DetectedLanguage | None = None
+
+
+async def translate_by_language(
+    request: LanguageRequest, context: ServiceContext, caller: Caller
+) -> LanguageResult:
+    """Translates texts from one language to another with the models that are served.
+
+    Raises:
+        ServeError: a language is not served, or an input is empty or too long.
+    """
+    texts = request.inputs
+    validation.check_texts(texts, context.config.max_input_bytes)
+    if request.num_alternatives < 0:
+        raise InvalidArgumentError("alternatives", f"{request.num_alternatives} is negative")
+    if request.is_html and request.num_alternatives:
+        raise InvalidArgumentError("alternatives", "are not available for HTML")
+    source, detected = request.source, None
+    if source == AUTO:
+        detected = (await detect_languages(DetectRequest(inputs=texts), context, caller))[0]
+        source = detected.language
+    hops = TranslationRoutes(context.registry).find(source, request.target)
+    alternatives: tuple[tuple[str, ...], ...] = ((),) * len(texts)
+    for hop in hops:
+        with context.catalog.calls.of(hop.model):
+            if request.is_html:
+                texts = await _translate_html(texts, hop, context, caller)
+            else:
+                is_last = hop is hops[-1]
+                count = 1 + (request.num_alternatives if is_last else 0)
+                outputs = await _translate(texts, hop, context, caller, count=count)
+                texts = tuple(output.hypotheses[0].text for output in outputs)
+                alternatives = tuple(map(_alternatives, outputs))
+    return LanguageResult(texts, alternatives, detected)
+
+
+def _alternatives(output: GeneratedOutput) -> tuple[str, ...]:
+    """The other hypotheses that differ from the first and from each other."""
+    texts = dict.fromkeys(hypothesis.text for hypothesis in output.hypotheses)
+    return tuple(texts)[1:]
+
+
+async def _translate(
+    texts: Sequence[str],
+    hop: Hop,
+    context: ServiceContext,
+    caller: Caller,
+    *,
+    count: int = 1,
+    attention: AttentionOptions | None = None,
+) -> tuple[GeneratedOutput, ...]:
+    request = TranslateRequest(
+        model=hop.model,
+        inputs=tuple(texts),
+        source_language=hop.source,
+        target_language=hop.target,
+        decoding=DecodingOptions(num_hypotheses=count, alternatives=count > 1),
+        response=ResponseOptions(attention=attention),
+    )
+    prepared = await prepare_translate(request, context, caller)
+    return (await collect(prepared, context)).outputs
+
+
+async def _translate_html(
+    documents: Sequence[str], hop: Hop, context: ServiceContext, caller: Caller
+) -> tuple[str, ...]:
+    """The documents with their texts translated. Texts with tags in them need alignments."""
+    for index, document in enumerate(documents):
+        if document.count("<") > MAX_TAGS:
+            raise InvalidArgumentError(f"inputs[{index}]", f"has more than {MAX_TAGS} tags")
+    parsed = await context.in_thread(
+        lambda: [list(segments(document)) for document in documents], caller
+    )
+    found = [part for parts in parsed for part in parts if isinstance(part, Segment)]
+    texts = [segment for segment in found if segment.is_text]
+    results: dict[int, str] = {}
+    for attention in (None, AttentionOptions(average=True, alignments=True)):
+        group = [segment for segment in texts if bool(segment.elements) == bool(attention)]
+        for batch in (
+            group[start : start + MAX_SEGMENTS] for start in range(0, len(group), MAX_SEGMENTS)
+        ):
+            inputs = [segment.text for segment in batch]
+            outputs = await _translate(inputs, hop, context, caller, attention=attention)
+            for segment, output in zip(batch, outputs, strict=True):
+                results[id(segment)] = _placed(segment, output)
+    return tuple(
+        "".join(part if isinstance(part, str) else _written(part, results) for part in parts)
+        for parts in parsed
+    )
+
+
+def _written(segment: Segment, results: dict[int, str]) -> str:
+    if id(segment) not in results:
+        return segment.source
+    return escaped(segment.before) + results[id(segment)] + escaped(segment.after)
+
+
+def _placed(segment: Segment, output: GeneratedOutput) -> str:
+    best = output.hypotheses[0]
+    if not segment.elements:
+        return escaped(best.text)
+    attention = best.finish.attention
+    spans = [
+        AlignedSpan(each.source_start, each.source_end, each.target_start, each.target_end)
+        for each in (attention.alignments if attention is not None else ())
+    ]
+    return place_tags(segment.text, best.text, segment.elements, spans)

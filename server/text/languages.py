@@ -1,0 +1,70 @@
+"""Language codes: those of models, such as ``eng_Latn`` and ``en_XX``, and BCP 47 tags."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from langcodes import Language
+from langcodes.tag_parser import LanguageTagError
+
+MAX_CODE_CHARACTERS = 35  # as RFC 5646 recommends
+_UNKNOWN = "und"
+
+
+@lru_cache(maxsize=1024)
+def _tag(code: str) -> Language | None:
+    if len(code) > MAX_CODE_CHARACTERS:
+        return None
+    try:
+        return Language.get(code.replace("_XX", "").strip("_"))
+    except LanguageTagError:
+        return None
+
+
+def base_language(code: str) -> str:
+    """The language of a code without region and script, in ISO 639-1 where it has a code.
+
+    "en" for ``en``, ``en-US``, ``eng_Latn`` and ``en_XX``; empty for what is no code.
+    """
+    tag = _tag(code)
+    base = tag.language if tag is not None else None
+    return base if base and base != _UNKNOWN else ""
+
+
+def language_name(code: str) -> str:
+    """The English name of a language, such as "Brazilian Portuguese"; ``code`` if it has none."""
+    tag = _tag(code)
+    if tag is None or not base_language(code):
+        return code
+    name = str(tag.display_name())
+    return code if name.startswith("Unknown language") else name
+
+
+def match_language(wanted: str, available: Iterable[str]) -> str | None:
+    """The code of ``available`` for the language ``wanted``.
+
+    The same code, else the same tag in another spelling, else the same language and script, else
+    the same language: ``pt-BR`` finds ``pt_BR`` before ``pt``, and ``pt-PT`` finds ``pt``.
+    """
+    codes = list(available)
+    if wanted in codes:
+        return wanted
+    tag = _tag(wanted)
+    base = base_language(wanted)
+    if tag is None or not base:
+        return None
+    same = [code for code in codes if base_language(code) == base]
+    script = tag.maximize().script
+    for preference in (
+        [code for code in same if _tag(code) == tag],
+        [code for code in same if base_language(code) == code],
+        [code for code in same if _script(code) == script],
+        same,
+    ):
+        if preference:
+            return preference[0]
+    return None
+
+
+def _script(code: str) -> str | None:
+    tag = _tag(code)
+    return None if tag is None else tag.maximize().script

@@ -1,0 +1,160 @@
+"""Splits texts into sentences, and sentences that are too long at clauses or white space."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import sentencex
+
+from server.text.languages import base_language
+
+Span = tuple[int, int]  # start and end in characters; end excluded
+
+# A longer sentence is split. The library's time grows with the square of a text's length, so it
+# never sees more at once.
+MAX_SENTENCE_CHARACTERS = 2000
+# Lines of this length that end without closing punctuation are taken for wrapped text.
+_WRAPPED_CHARACTERS = 60
+_LINE = re.compile(r"[^\r\n\u2028\u2029]+")
+_CLOSED = re.compile(r"[.!?:;…。！？：；؟۔।॥][\"'”’»)\]」』]*\s*$")
+# A list's bullet or number, a heading's or a quotation's mark: kept as it is.
+_MARKER = re.compile(r"\s*(?:[-*+•‣▪◦·–—>]+|#{1,6}|\(?\d{1,3}[.)])\s+")
+_WHITE_SPACE = re.compile(r"\s+")
+_BREAKS = (  # from the best place to split a long sentence to the worst
+    re.compile(r"[;:—–](?=\s)|[；：]"),
+    re.compile(r"[,)\]](?=\s)|[，、،]"),
+    _WHITE_SPACE,
+)
+# Languages written without spaces between words.
+_SPACELESS = {"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"}
+
+
+@dataclass(frozen=True, slots=True)
+class SplitText:
+    """The sentences of a text and what surrounds them.
+
+    The text is ``separators[0] + sentence 0 + separators[1] + … + separators[-1]``, apart from a
+    space that :func:`split_text` adds where the target language wants one.
+    """
+
+    spans: tuple[Span, ...]
+    separators: tuple[str, ...]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether there are several sentences. A single one is the whole text, spaces included."""
+        return len(self.spans) > 1
+
+
+def split_text(text: str, spans: Sequence[Span], source: str = "", target: str = "") -> SplitText:
+    """The text with its sentences ``spans`` and the separators between them.
+
+    Args:
+        text: the whole text.
+        spans: its sentences, in order. Fewer than two: the text is not split.
+        source: the text's language. If it is written without spaces, ``target``, the language to
+            translate to, says whether to put one between sentences.
+        target: as above.
+    """
+    if len(spans) < 2:
+        return SplitText(((0, len(text)),), ("", ""))
+    between = [text[end:start] for (_, end), (start, _) in pairwise(spans)]
+    if base_language(source) in _SPACELESS and target and base_language(target) not in _SPACELESS:
+        between = [separator or " " for separator in between]
+    return SplitText(tuple(spans), (text[: spans[0][0]], *between, text[spans[-1][1] :]))
+
+
+def sentence_spans(text: str, language: str = "") -> Iterator[Span]:
+    """The sentences of a text, without white space around them.
+
+    A line break ends a sentence unless the text is wrapped there. Bullets, numbers of lists and
+    sentences without a letter belong to no span. The time is proportional to the text's length.
+
+    Args:
+        text: any text.
+        language: its language, for abbreviations and punctuation; unknown ones count as English.
+    """
+    language = base_language(language) or "en"
+    for start, end in _paragraphs(text):
+        marker = _MARKER.match(text, start, end)
+        position = marker.end() if marker is not None else start
+        while position < end:
+            window = text[position : min(end, position + MAX_SENTENCE_CHARACTERS)]
+            lengths = [len(part) for part in sentencex.segment(language, window)]
+            if position + len(window) < end:  # the last sentence may continue after the window
+                lengths = lengths[:-1] or [_last_break(window)]
+            assert 0 < sum(lengths) <= len(window), "the segmenter returns all of its text"
+            for length in lengths:
+                yield from _trimmed(text, position, position + length)
+                position += length
+
+
+def split_sentence(
+    text: str, span: Span, offsets: Sequence[Span | None], max_tokens: int
+) -> Iterator[Span]:
+    """Parts of a sentence with at most ``max_tokens`` tokens each.
+
+    It is split after a semicolon, a comma or a word, whichever of them is in the second half of the
+    part; if there is no white space either, between tokens.
+
+    Args:
+        text: the whole text.
+        span: the sentence in ``text``.
+        offsets: the span of each token in the sentence, ``None`` for special tokens.
+        max_tokens: at least 1.
+    """
+    start, end = span
+    tokens = [token for token in offsets if token is not None]
+    first = 0
+    while len(tokens) - first > max_tokens:
+        begin, limit = tokens[first][0], tokens[first + max_tokens][0]
+        cut = begin + _last_break(text[start + begin : start + limit])
+        yield from _trimmed(text, start + begin, start + cut)
+        first = next(index for index in range(first + 1, len(tokens)) if tokens[index][1] > cut)
+    if tokens:
+        yield from _trimmed(text, start + tokens[first][0], end)
+
+
+def _paragraphs(text: str) -> Iterator[Span]:
+    """Lines with text; lines that were wrapped are joined."""
+    start: int | None = None
+    end = 0
+    for line in _LINE.finditer(text):
+        if not line[0].strip():
+            continue
+        if start is not None and not _is_wrapped(text, start, end, line):
+            yield start, end
+            start = None
+        if start is None:
+            start = line.start()
+        end = line.end()
+    if start is not None:
+        yield start, end
+
+
+def _is_wrapped(text: str, start: int, end: int, line: re.Match[str]) -> bool:
+    """Whether ``line`` continues the sentence of the line that ends at ``end``."""
+    if text[end : line.start()] not in {"\n", "\r\n", "\r"} or _MARKER.match(line[0]):
+        return False
+    last = text[max(start, end - MAX_SENTENCE_CHARACTERS) : end]
+    last = last[max(last.rfind("\n"), last.rfind("\r")) + 1 :]
+    if line[0].lstrip()[0].islower():
+        return _CLOSED.search(last[-8:]) is None
+    return _WRAPPED_CHARACTERS <= len(last) < MAX_SENTENCE_CHARACTERS and len(last) <= 120
+
+
+def _last_break(window: str) -> int:
+    """Where to split a window without the end of a sentence: a number of characters."""
+    for pattern in _BREAKS:
+        ends = [found.end() for found in pattern.finditer(window, len(window) // 2)]
+        if ends:
+            return ends[-1]
+    return len(window)
+
+
+def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
+    """The span without white space around it; nothing if it has no letter."""
+    part = text[start:end]
+    if any(character.isalpha() for character in part):
+        yield start + len(part) - len(part.lstrip()), start + len(part.rstrip())

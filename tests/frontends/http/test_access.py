@@ -1,0 +1,149 @@
+"""Tokens, certificates, CORS and health of the HTTP front end."""
+
+import ssl
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import pytest
+import trustme
+from starlette.routing import Route
+
+from server.config import ServerConfig, TlsFiles
+from server.errors import StartupError
+from server.frontends.http.access import Access
+from server.frontends.http.body import BodyBudget
+from server.frontends.http.endpoint import Context, Endpoint
+from server.frontends.http.protocols import PROTOCOLS
+from server.frontends.http.settings import HttpSettings
+from tests.server.in_process_server import CLASSIFIER, serving
+from tests.server.test_tls import write_ca, write_certificate
+
+PUBLIC = ("/livez", "/readyz", "/health")
+LOOPBACK = "127.0.0.1:0"
+CLASSIFY = {"model": CLASSIFIER, "input": "12"}
+
+
+def all_routes(bundles: Path) -> list[Route]:
+    """The routes of all protocols."""
+    access = Access(ServerConfig(bundles=bundles))
+    context = Context(cast("Any", None), HttpSettings(), access, BodyBudget(0))
+    return [cast("Route", route) for protocol in PROTOCOLS for route in protocol(context)]
+
+
+async def test_every_route_except_health_needs_a_token(bundles: Path, tokens: Path) -> None:
+    routes = all_routes(bundles)
+    assert all(isinstance(route.endpoint, Endpoint) for route in routes)
+    assert len(routes) > 10
+    async with (
+        serving(bundles, http=LOOPBACK, tokens=tokens) as running,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.http_port}") as client,
+    ):
+        calls = [(method, route.path) for route in routes for method in route.methods or ()]
+        calls += [("GET", "/metrics"), ("GET", "/nothing"), ("PUT", "/v1/models")]
+        for method, template in calls:
+            path = template.replace("{model}", CLASSIFIER)
+            for headers in (
+                {},
+                {"authorization": "Bearer third-token"},
+                {"authorization": "Basic first-token"},
+                {"authorization": "first-token"},
+                {"x-api-key": "alice:first-token"},
+                {"authorization": "Bearer third-token", "x-api-key": "first-token"},
+            ):
+                refused = await client.request(method, path, headers=headers)
+                assert refused.status_code == 401, (method, path, headers)
+                assert refused.headers["www-authenticate"] == "Bearer"
+            for headers in (
+                {"authorization": "Bearer first-token"},
+                {"x-api-key": "second.token=="},
+                {"api-key": "first-token"},
+            ):
+                accepted = await client.request(method, path, headers=headers)
+                assert accepted.status_code != 401, (method, path, headers)
+        for path in PUBLIC:
+            assert (await client.get(path)).status_code == 200
+        metrics = await client.get("/metrics", headers={"authorization": "Bearer first-token"})
+        assert "triune_requests_total" in metrics.text
+
+
+async def test_readiness_ends_before_liveness(bundles: Path) -> None:
+    async with httpx2.AsyncClient() as client:
+        async with serving(bundles, http=LOOPBACK) as running:
+            url = f"http://127.0.0.1:{running.http_port}"
+            running.engine_failure.set_exception(RuntimeError("the engine died"))
+            running.engine_failure.exception()
+            while (await client.get(f"{url}/readyz")).status_code == 200:
+                pass
+            assert (await client.get(f"{url}/livez")).status_code == 200
+        with pytest.raises(httpx2.ConnectError):
+            await client.get(f"{url}/livez")
+
+
+async def test_request_ids_are_repeated_or_made(bundles: Path) -> None:
+    async with (
+        serving(bundles, http=LOOPBACK) as running,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.http_port}") as client,
+    ):
+        given = await client.post("/classify", json=CLASSIFY, headers={"x-request-id": "abc"})
+        assert (given.headers["x-request-id"], given.json()["id"]) == ("abc", "classify-abc")
+        made = await client.post("/classify", json=CLASSIFY, headers={"x-request-id": "a" * 200})
+        assert len(made.headers["x-request-id"]) == 32
+
+
+async def test_only_given_origins_may_call(bundles: Path) -> None:
+    preflight = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    for origins, allowed in (((), None), (("https://a.example",), "https://a.example")):
+        async with (
+            serving(bundles, http=LOOPBACK, http_cors=origins) as running,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.http_port}") as client,
+        ):
+            answer = await client.options("/classify", headers=preflight)
+            assert answer.headers.get("access-control-allow-origin") == allowed
+            answer = await client.post("/classify", json=CLASSIFY, headers=preflight)
+            assert answer.headers.get("access-control-allow-origin") == allowed
+            answer = await client.options(
+                "/classify", headers={**preflight, "origin": "https://b.example"}
+            )
+            assert "access-control-allow-origin" not in answer.headers
+
+
+async def can_call(port: int | None, ca: Path, identity: TlsFiles | None = None) -> bool:
+    """Whether a call over a new connection succeeds."""
+    context = ssl.create_default_context(cafile=ca)
+    if identity is not None:
+        context.load_cert_chain(identity.certificate, identity.key)
+    async with httpx2.AsyncClient(verify=context) as client:
+        try:
+            answer = await client.post(f"https://127.0.0.1:{port}/classify", json=CLASSIFY)
+        except (httpx2.TransportError, ssl.SSLError):
+            return False
+        return answer.status_code == 200
+
+
+async def test_certificates_are_required_and_reloaded(bundles: Path, tmp_path: Path) -> None:
+    old, new, clients, others = (trustme.CA() for _ in range(4))
+    old_ca, new_ca = write_ca(tmp_path / "old", old), write_ca(tmp_path / "new", new)
+    good = write_certificate(tmp_path, clients, "good")
+    bad = write_certificate(tmp_path, others, "bad")
+    files = write_certificate(tmp_path, old)
+    client_ca = write_ca(tmp_path / "clients", clients)
+    tls = TlsFiles(certificate=files.certificate, key=files.key, client_ca=client_ca)
+    async with serving(bundles, http=LOOPBACK, tls=tls) as running:
+        port = running.http_port
+        assert await can_call(port, old_ca, good)
+        assert not await can_call(port, old_ca)
+        assert not await can_call(port, old_ca, bad)
+        write_certificate(tmp_path, new)
+        assert await can_call(port, new_ca, good)
+        assert not await can_call(port, old_ca, good)
+        write_ca(client_ca, others)
+        assert await can_call(port, new_ca, bad)
+        assert not await can_call(port, new_ca, good)
+
+
+async def test_an_address_in_use_is_a_startup_error(bundles: Path) -> None:
+    async with serving(bundles, http=LOOPBACK) as running:
+        with pytest.raises(StartupError, match="--http"):
+            async with serving(bundles, http=f"127.0.0.1:{running.http_port}"):
+                pass

@@ -1,0 +1,45 @@
+"""Cohere's own client, unmodified, and curl, against a real server."""
+
+import json
+import subprocess
+
+import cohere
+import pytest
+from cohere.errors import BadRequestError, NotFoundError
+
+from tests.frontends.conftest import EMBEDDER, RERANKER
+from tests.serving import ServerProcess
+
+DOCUMENTS = ["a cat sat", "two dogs ran", "cats and dogs"]
+
+
+@pytest.mark.parametrize("model", [RERANKER, EMBEDDER])
+def test_reranks(server: ServerProcess, model: str) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server.http_url)
+    every = client.rerank(model=model, query="cat", documents=DOCUMENTS)
+    best = client.rerank(model=model, query="cat", documents=DOCUMENTS, top_n=1)
+    scores = [result.relevance_score for result in every.results]
+    assert scores == sorted(scores, reverse=True)
+    assert {result.index for result in every.results} == {0, 1, 2}
+    assert [result.index for result in best.results] == [every.results[0].index]
+
+
+def test_errors(server: ServerProcess) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server.http_url)
+    with pytest.raises(NotFoundError):
+        client.rerank(model="nothing", query="cat", documents=DOCUMENTS)
+    with pytest.raises(BadRequestError) as caught:
+        client.rerank(model=RERANKER, query="", documents=DOCUMENTS)
+    assert "query" in str(caught.value.body)
+
+
+def test_curl_reranks_as_jina_and_vllm_do(server: ServerProcess) -> None:
+    body = {"model": EMBEDDER, "query": "cat", "documents": DOCUMENTS, "top_n": 2}
+    for path in ("/rerank", "/v1/rerank"):
+        command = ["curl", "-sS", "--fail-with-body", f"{server.http_url}{path}"]
+        command += ["-H", "content-type: application/json", "-d", json.dumps(body)]
+        answer = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert answer["model"] == EMBEDDER
+        assert len(answer["results"]) == 2
+        first = answer["results"][0]
+        assert first["document"]["text"] == DOCUMENTS[first["index"]]

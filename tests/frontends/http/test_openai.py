@@ -1,0 +1,234 @@
+"""OpenAI's own client, unmodified, against a real server."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from tests.frontends.conftest import DECODER, EMBEDDER
+from tests.server.in_process_server import serving
+from tests.serving import ServerProcess
+
+PROMPT = "7,8,"
+MESSAGES: Any = [{"role": "user", "content": PROMPT}]
+GREEDY: dict[str, Any] = {"model": DECODER, "max_tokens": 6, "temperature": 0}
+SIX: dict[str, Any] = {**GREEDY, "extra_body": {"ignore_eos": True}}
+"""Exactly six tokens."""
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.http_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"{server.http_url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_lists_and_gets_models(client: openai.OpenAI) -> None:
+    names = [model.id for model in client.models.list()]
+    assert {DECODER, EMBEDDER} <= set(names)
+    assert client.models.retrieve(DECODER).id == DECODER
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("nothing")
+
+
+def test_chat_streams_what_it_returns_whole(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(messages=MESSAGES, **SIX)
+    stream = client.chat.completions.create(
+        messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **SIX
+    )
+    chunks = list(stream)
+    deltas = [chunk.choices[0] for chunk in chunks[:-1]]
+    assert deltas[0].delta.role == "assistant"
+    assert [delta.delta.role for delta in deltas[1:]] == [None] * (len(deltas) - 1)
+    text = "".join(delta.delta.content or "" for delta in deltas)
+    assert text == whole.choices[0].message.content != ""
+    assert deltas[-1].finish_reason == whole.choices[0].finish_reason == "length"
+    assert (chunks[-1].choices, chunks[-1].usage) == ([], whole.usage)
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 6
+
+
+async def test_async_client_streams(async_client: openai.AsyncOpenAI) -> None:
+    stream = await async_client.completions.create(prompt=PROMPT, stream=True, **SIX)
+    texts = [chunk.choices[0].text async for chunk in stream]
+    whole = await async_client.completions.create(prompt=PROMPT, **SIX)
+    assert len(texts) > 1
+    assert "".join(texts) == whole.choices[0].text
+
+
+def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
+    chat = client.chat.completions.create(
+        messages=MESSAGES, logprobs=True, top_logprobs=3, **SIX
+    ).choices[0]
+    assert chat.logprobs is not None
+    content = chat.logprobs.content or []
+    spelled = b"".join(bytes(token.bytes or ()) for token in content).decode()
+    assert spelled.replace("</s>", "") == chat.message.content
+    for token in content:
+        likeliest = token.top_logprobs[0]
+        assert (token.token, token.logprob) == (likeliest.token, likeliest.logprob)
+        assert [x.logprob for x in token.top_logprobs] == sorted(
+            (x.logprob for x in token.top_logprobs), reverse=True
+        )
+    echoed = client.completions.create(prompt=PROMPT, logprobs=1, echo=True, **SIX).choices[0]
+    assert echoed.logprobs is not None
+    assert echoed.logprobs.token_logprobs is not None
+    tokens = [token for token in echoed.logprobs.tokens or [] if token not in {"<s>", "</s>"}]
+    assert "".join(tokens) == echoed.text
+    assert echoed.logprobs.token_logprobs[0] is None
+    alone = client.completions.create(prompt=PROMPT, logprobs=1, **SIX).choices[0].logprobs
+    assert alone is not None
+    assert alone.token_logprobs == echoed.logprobs.token_logprobs[-6:]
+
+
+def test_several_outputs_per_prompt(client: openai.OpenAI) -> None:
+    options = {**GREEDY, "temperature": 2.0, "seed": 5}
+    first = client.completions.create(prompt=["7,", "9,"], n=2, **options)
+    again = client.completions.create(prompt=["7,", "9,"], n=2, **options)
+    assert [choice.index for choice in first.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in first.choices] == [choice.text for choice in again.choices]
+    assert len({choice.text for choice in first.choices}) > 1
+
+
+def test_structured_output_matches_its_schema(client: openai.OpenAI) -> None:
+    schema: Any = {"type": "integer", "minimum": 100, "maximum": 199}
+    answer = client.chat.completions.create(
+        messages=MESSAGES,
+        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+        **GREEDY,
+    )
+    assert 100 <= json.loads(answer.choices[0].message.content or "") <= 199
+    for field in ({"structured_outputs": {"choice": ["11", "12"]}}, {"guided_regex": "1[12]"}):
+        chosen = client.chat.completions.create(messages=MESSAGES, extra_body=field, **GREEDY)
+        assert chosen.choices[0].message.content in {"11", "12"}
+
+
+def test_embeddings_are_equal_in_both_formats(client: openai.OpenAI) -> None:
+    texts = ["a cat", "two dogs"]
+    packed = client.embeddings.create(model=EMBEDDER, input=texts)  # base64 by default
+    raw = client.embeddings.create(model=EMBEDDER, input=texts, encoding_format="base64")
+    listed = client.embeddings.create(model=EMBEDDER, input=texts, encoding_format="float")
+    for one, other, data in zip(packed.data, listed.data, raw.data, strict=True):
+        assert one.embedding == other.embedding
+        text: Any = data.embedding
+        vector = np.frombuffer(base64.b64decode(text), "<f4")
+        assert vector.tolist() == one.embedding
+    short = client.embeddings.create(model=EMBEDDER, input=texts[0], dimensions=8)
+    assert len(short.data[0].embedding) == 8
+
+
+def test_responses_stream_what_they_return_whole(client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"model": DECODER, "max_output_tokens": 16, "temperature": 0}
+    whole = client.responses.create(input=PROMPT, **options)
+    with client.responses.stream(input=PROMPT, **options) as stream:
+        kinds = [event.type for event in stream]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    streamed = client.responses.create(input=PROMPT, stream=True, **options)
+    deltas = [event.delta for event in streamed if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text != ""
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+
+
+def test_decisions_do_not_depend_on_each_other(client: openai.OpenAI) -> None:
+    choice: Any = {
+        "type": "choice",
+        "instructions": "next",
+        "choices": [{"value": "1"}, {"value": "2"}, {"value": True}],
+    }
+    predicate: Any = {"type": "predicate", "instructions": "a number", "name": "p"}
+    score: Any = {
+        "type": "score",
+        "instructions": "size",
+        "levels": [{"label": "1"}, {"label": "9"}],
+    }
+    both = client.decisions.create(
+        model=DECODER, input=PROMPT, questions=[predicate, choice, score]
+    )
+    alone = client.decisions.create(model=DECODER, input=PROMPT, questions=[choice])
+    assert both.answers[1] == alone.answers[0]
+    assert [answer.type for answer in both.answers] == ["predicate", "choice", "score"]
+    chosen: Any = alone.answers[0]
+    assert sum(x.probability for x in chosen.probabilities) == pytest.approx(1)
+    assert chosen.confidence == max(x.probability for x in chosen.probabilities)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"max_completion_tokens": 0}, "max_tokens"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"n": 2, "temperature": 0}, "n"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"seed": 2**70}, "seed"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
+        ({"extra_body": {"nothing": 1}}, "nothing"),
+        ({"extra_body": {"guided_json": "{"}}, "response_format.json_schema"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ],
+)
+def test_errors_name_the_field(
+    client: openai.OpenAI, fields: dict[str, Any], param: str | None
+) -> None:
+    create: Any = client.chat.completions.create
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(**{"model": DECODER, "messages": MESSAGES, **fields})
+    assert caught.value.param == (param or "messages[0].content[0].type")
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_unknown_models_are_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.embeddings.create(model="nothing", input="a")
+    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+    assert caught.value.request_id
+
+
+async def test_rejected_requests_are_retried_after_the_delay(every_task: Path) -> None:
+    async with serving(every_task, http="127.0.0.1:0", num_slots=1, max_queue=0) as running:
+        url = f"http://127.0.0.1:{running.http_port}/v1"
+        long: dict[str, Any] = {
+            "model": DECODER,
+            "prompt": PROMPT,
+            "max_tokens": 1000,
+            "extra_body": {"ignore_eos": True},
+        }
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            stream = await client.completions.create(stream=True, **long)
+            await anext(aiter(stream))
+            with pytest.raises(openai.RateLimitError) as caught:
+                await client.completions.create(prompt=PROMPT, **GREEDY)
+            headers = caught.value.response.headers
+            assert int(headers["retry-after-ms"]) <= 1000 * int(headers["retry-after"])
+            patient = client.with_options(max_retries=20)
+            waiting = asyncio.create_task(patient.completions.create(prompt=PROMPT, **GREEDY))
+            await stream.close()
+            assert (await waiting).choices[0].text
+
+
+async def test_the_deadline_header_ends_a_call(async_client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        await async_client.completions.create(
+            prompt=PROMPT, extra_headers={"x-request-timeout": "0.000001"}, **GREEDY
+        )
+    assert caught.value.status_code == 504
+    assert caught.value.response.headers["x-should-retry"] == "false"
