@@ -27,7 +27,7 @@ class StoppedError(Exception):
     [
         ("tiny-reverse", {"residual_dropout": 0.1, "attention_dropout": 0.1, "accumulation": 2}),
         ("tiny-runs", {"embedding_dropout": 0.1, "precision": '"bf16"'}),
-        ("tiny-experts", {"residual_dropout": 0.1}),
+        pytest.param("tiny-experts", {"residual_dropout": 0.1}, marks=pytest.mark.slow),
     ],
 )
 def test_a_stopped_training_continues_bit_for_bit(
@@ -98,6 +98,7 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert record["validation_loss"] <= min(losses)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
     """Without dropout; the sums of gradients differ in the order of additions only."""
     lengths = {"num_steps": 8, "validate_every": 4, "log_every": 1, "num_averaged": 1}
