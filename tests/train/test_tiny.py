@@ -137,4 +137,4 @@ def test_the_server_reports_the_quality(checkpoint: Path, client: Client, bundle
     assert quality is not None
     assert measured.metrics == quality.measurements[0].metrics
     best = max(measured.metrics.get(name, 0) for name in ("exact_match", "accuracy"))
-    assert best >= 0.97
+    assert best >= 0.95
