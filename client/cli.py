@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -255,7 +255,7 @@ def models(
         else:
             rows = (client.get_model(model, version=version),)
     if json:
-        render.write_json(model, [asdict(row) for row in rows], None, None)
+        render.write_models_json(rows)
     else:
         render.write_models(rows)
 

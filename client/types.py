@@ -8,6 +8,7 @@ from client.model_info import (
     ModelKind,
     ModelState,
     Parity,
+    Quality,
 )
 from client.options import (
     AttentionKind,
@@ -72,6 +73,7 @@ __all__ = [
     "ModelState",
     "Parity",
     "Piece",
+    "Quality",
     "Regex",
     "ResponseOptions",
     "Result",

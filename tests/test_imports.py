@@ -16,12 +16,14 @@ ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
     "export": {"export", "model"},
+    "train": {"train", "model"},
     "server": {
         "server",
         "protos",
         "model.config",
         "model.bundle",
         "model.bundle_files",
+        "model.quality",
         "model.shortlist",
     },
     "client": {"client", "protos"},
@@ -61,6 +63,9 @@ TORCH_FREE_MODULES = (
     "model/graph_spec.py",
     "model/bundle_files.py",
     "model/shortlist.py",
+    "model/quality.py",
+    "model/examples.py",
+    "model/native_checkpoint.py",
 )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from jinja2 import TemplateError
 
 from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Device, Manifest, Parity
-from model.bundle_files import read_manifest, read_parity, verify_files
+from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
+from model.quality import Quality
 from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
 from server.models.cache_memories import CacheMemories
@@ -48,6 +49,7 @@ class Model:
 
     manifest: Manifest
     parity: Parity
+    quality: Quality | None
     tokenizer: Tokenizer
     shortlist: Shortlist | None
     chat_template: ChatTemplate | None
@@ -189,6 +191,7 @@ def load_bundle(
     return Model(
         manifest=manifest,
         parity=read_parity(directory),
+        quality=read_quality(directory),
         tokenizer=tokenizer,
         shortlist=_shortlist(directory, manifest),
         chat_template=_chat_template(manifest, tokenizer),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from model.bundle import Embedding, Parity
 from model.config import Kind
+from model.quality import Measurement
 from server.config import ServerConfig
 from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Entry, Model
@@ -44,6 +45,7 @@ class ModelInfo:
     kv_cache: str = ""
     cache_bytes_per_token: int = 0
     native_kernels: tuple[str, ...] = ()
+    quality: tuple[Measurement, ...] = ()
     memory: "MemoryInfo | None" = None
 
 
@@ -111,6 +113,7 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         kv_cache="" if decode is None else manifest.kv_cache,
         cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
         native_kernels=model.native_kernels,
+        quality=() if model.quality is None else model.quality.measurements,
         memory=_memory_info(model),
     )
 

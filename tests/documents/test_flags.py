@@ -14,6 +14,7 @@ import loadtest.cli
 import server.__main__
 import tests.fuzz.__main__
 import tests.soak.__main__
+import train.__main__
 from scripts.generated_sections import ROOT
 from triune.commands import COMMANDS, TRAIN
 from triune.lazy import load_command
@@ -23,11 +24,11 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-# Flags of docker, pip, pytest and perf_analyzer.
+# Flags of docker, pip, pytest, perf_analyzer and torchrun.
 OTHER_FLAGS = {
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
     *("--require-hashes", "--no-deps", "--help", "--install-completion", "--show-completion"),
-    *("--async", "--concurrency-range", "--input-data", "--streaming"),
+    *("--async", "--concurrency-range", "--input-data", "--streaming", "--nproc-per-node"),
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TRIUNE = re.compile(r"^ {4}(?:\S*/)?triune ([a-z-]+)(.*)$", re.MULTILINE)
@@ -47,6 +48,7 @@ PROGRAMS = {
     "server": server.__main__.app,
     "tests.fuzz": single(tests.fuzz.__main__.main),
     "tests.soak": single(tests.soak.__main__.main),
+    "train": train.__main__.app,
 }
 
 
