@@ -66,6 +66,6 @@ EXPOSE 50051 9464
 # SIGTERM lets calls in flight finish for up to 30 seconds: stop with `docker stop --time 35`.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=6s --start-period=60s --retries=3 \
-    CMD ["python", "-m", "client", "--target", "127.0.0.1:50051", "health"]
-ENTRYPOINT ["python", "-m", "server"]
+    CMD ["triune", "health", "--target", "127.0.0.1:50051"]
+ENTRYPOINT ["triune", "serve"]
 CMD ["--bundles", "/bundles"]

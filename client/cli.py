@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -57,7 +57,13 @@ def connect(
     context: typer.Context,
     target: Annotated[
         str,
-        typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT", help="Address of the server."),
+        typer.Option(
+            "--target",
+            "--server",
+            envvar="TRIUNE_TARGET",
+            metavar="HOST:PORT",
+            help="Address of the server.",
+        ),
     ] = DEFAULT_TARGET,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Timeout of each request.")
@@ -249,7 +255,7 @@ def models(
         else:
             rows = (client.get_model(model, version=version),)
     if json:
-        render.write_json(model, [asdict(row) for row in rows], None, None)
+        render.write_models_json(rows)
     else:
         render.write_models(rows)
 

@@ -66,6 +66,25 @@ class Parity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Quality:
+    """Task quality on a held-out set, measured by the export through the served graph.
+
+    ``bleu`` and ``chrf`` are in percent; ``accuracy``, ``f1`` and ``exact_match`` are shares.
+    """
+
+    task: str
+    dataset: str
+    sha256: str
+    """Of the held-out set's file."""
+    num_examples: int
+    decoding: str
+    """``greedy``, or empty for an encoder."""
+    metrics: Mapping[str, float]
+    fp32_metrics: Mapping[str, float]
+    """Of the fp32 graph."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingInfo:
     """Properties of an embedding model's vectors."""
 
@@ -78,6 +97,21 @@ class EmbeddingInfo:
     """Prompts that are prepended to inputs, by name."""
     default_prompt: str
     """Name of the prompt that is used if a request names none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryInfo:
+    """Memory of the server that a model takes, in bytes."""
+
+    weight_bytes: int
+    cache_bytes: int
+    """Of the cache if every slot were full."""
+    cache_resident_bytes: int
+    """Of the cache when the server last checked, some seconds ago."""
+    working_bytes: int
+    """An estimate of the memory of runs."""
+    prefix_slots: int
+    """Rows per lane for cached prefixes, beside the slots."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,3 +152,7 @@ class Model:
     """Bytes of cache per token of a sequence."""
     native_kernels: tuple[str, ...] = ()
     """The server's own kernels that run instead of ONNX Runtime's operators."""
+    quality: tuple[Quality, ...] = ()
+    """Empty if the export measured none."""
+    memory: MemoryInfo | None = None
+    """What the model takes of the server's memory; ``None`` while it is not loaded."""

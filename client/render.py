@@ -159,7 +159,7 @@ def write_tokenizations(result: types.TokenizeResult) -> None:
 def write_models(models: Sequence[types.Model]) -> None:
     """A table of the models. The failures of refused models go to standard error."""
     titles = ("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
-    table = Table(*titles, "fidelity to fp32")
+    table = Table(*titles, "memory (of at most)", "fidelity to fp32", "quality")
     for model in models:
         table.add_row(
             model.name,
@@ -169,12 +169,40 @@ def write_models(models: Sequence[types.Model]) -> None:
             model.architecture,
             model.precision,
             f"{model.parameters:,}" if model.parameters else "",
+            _memory(model),
             _fidelity(model),
+            _quality(model),
         )
     Console().print(table)
     for model in models:
         if model.state is types.ModelState.REFUSED:
             print(f"{model.name} was refused: {model.failure}", file=sys.stderr)
+
+
+def write_models_json(models: Sequence[types.Model]) -> None:
+    """One JSON object on one line: ``{"models": [...]}``."""
+    print(json.dumps({"models": [asdict(model) for model in models]}, ensure_ascii=False))
+
+
+def _quality(model: types.Model) -> str:
+    """The metrics of each held-out set."""
+    lines = []
+    for measured in model.quality:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in measured.metrics.items())
+        lines.append(f"{measured.dataset}: {values}")
+    return "\n".join(lines)
+
+
+def _memory(model: types.Model) -> str:
+    """What a model takes now, and what it would with full slots, in MB."""
+    memory = model.memory
+    if memory is None:
+        return ""
+    fixed = memory.weight_bytes + memory.working_bytes
+    return (
+        f"{(fixed + memory.cache_resident_bytes) / 1e6:,.0f} of "
+        f"{(fixed + memory.cache_bytes) / 1e6:,.0f} MB"
+    )
 
 
 def _fidelity(model: types.Model) -> str:

@@ -191,7 +191,16 @@ def _model(message: models_pb2.Model) -> types.Model:
         kv_cache=message.kv_cache,
         cache_bytes_per_token=message.cache_bytes_per_token,
         native_kernels=tuple(message.native_kernels),
+        quality=tuple(_quality(measured) for measured in message.quality),
+        memory=read_fields(types.MemoryInfo, message.memory)
+        if message.HasField("memory")
+        else None,
     )
+
+
+def _quality(message: models_pb2.Quality) -> types.Quality:
+    metrics, fp32_metrics = dict(message.metrics), dict(message.fp32_metrics)
+    return read_fields(types.Quality, message, metrics=metrics, fp32_metrics=fp32_metrics)
 
 
 def model(message: models_pb2.GetModelResponse | admin_pb2.LoadModelResponse) -> types.Model:

@@ -1,6 +1,15 @@
 """The public types of the client, except those of the encoder calls (``encoder_types``)."""
 
-from client.model_info import EmbeddingInfo, Fidelity, Model, ModelKind, ModelState, Parity
+from client.model_info import (
+    EmbeddingInfo,
+    Fidelity,
+    MemoryInfo,
+    Model,
+    ModelKind,
+    ModelState,
+    Parity,
+    Quality,
+)
 from client.options import (
     AttentionKind,
     AttentionOptions,
@@ -57,12 +66,14 @@ __all__ = [
     "Hypothesis",
     "JsonSchema",
     "Lark",
+    "MemoryInfo",
     "Message",
     "Model",
     "ModelKind",
     "ModelState",
     "Parity",
     "Piece",
+    "Quality",
     "Regex",
     "ResponseOptions",
     "Result",

@@ -11,12 +11,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
 from export.fidelity.measure import figures
+from export.quality.choice import AUTO as AUTO_EVALUATION
+from export.quality.choice import choose_held_out, summary
 from export.recipes import AUTO, choose_precision
 from export.shortlists import AUTO as AUTO_SHORTLIST
 from export.shortlists import OFF, choose_shortlist
 from export.sources import DEFAULT_SOURCES, load_checkpoint
 from model.bundle import Device, KvCache, Manifest, Parity, Precision
-from model.bundle_files import read_manifest, read_parity
+from model.bundle_files import read_manifest, read_parity, read_quality
 
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)
@@ -26,7 +28,10 @@ console = Console(stderr=True)
 def export(
     source: Annotated[
         str,
-        typer.Argument(help=f"A folder, a file, or one of: {', '.join(DEFAULT_SOURCES)}."),
+        typer.Argument(
+            help="A folder, a file, hf:OWNER/NAME[@REVISION] from the Hugging Face Hub, or one "
+            f"of: {', '.join(DEFAULT_SOURCES)}."
+        ),
     ],
     out: Annotated[
         Path,
@@ -55,6 +60,14 @@ def export(
             help="Make the shortlist from parallel texts: source, tab, target on each line.",
         ),
     ] = None,
+    evaluate: Annotated[
+        str,
+        typer.Option(
+            metavar=f"{AUTO_EVALUATION}|{OFF}|FILE",
+            help="Measure task quality through the graphs: on the checkpoint's own held-out set, "
+            "not at all, or on the examples of FILE, JSON lines.",
+        ),
+    ] = AUTO_EVALUATION,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -96,6 +109,7 @@ def export(
                 progress=report,
                 keep_weights=False,
                 accept_loss=accept_loss,
+                held_out=choose_held_out(checkpoint, evaluate),
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except (ExportError, OSError) as error:
@@ -107,7 +121,7 @@ def export(
         f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
         f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
         f"{_cache_size(read_manifest(path))}"
-        f"{_shortlist(parity)}"
+        f"{_shortlist(parity)}{summary(read_quality(path))}"
     )
 
 

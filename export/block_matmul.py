@@ -56,12 +56,10 @@ def quantize(weight: Weight, bits: int) -> Blocks:
     bytes, not fidelity.
     """
     matrix = np.ascontiguousarray(weight.T).reshape(weight.shape[1], -1, BLOCK)
-    exact, is_exact = _exact_4_bits(matrix)
+    blocks, is_exact = _exact_4_bits(matrix)
     if is_exact.all():
-        return exact
-    if bits == 8:
-        return rounded_to_8_bits(matrix)
-    return _choose(is_exact, exact, _fitted(matrix))
+        return blocks
+    return rounded_to_8_bits(matrix) if bits == 8 else _fitted(matrix, blocks)
 
 
 def rounded_to_8_bits(matrix: Weight) -> Blocks:
@@ -84,13 +82,12 @@ def _exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
     return _choose(is_symmetric, symmetric, best), is_exact | is_symmetric
 
 
-def _fitted(matrix: Weight) -> Blocks:
-    """4-bit blocks with a small squared error.
+def _fitted(matrix: Weight, best: Blocks) -> Blocks:
+    """The 4-bit blocks ``best``, with a smaller squared error where one is found.
 
-    From the smallest to the largest weight at first; then least squares fits scale and offset to
-    the numbers, and the weights are rounded anew, in turn (as in Lloyd 1982).
+    Least squares fits scale and offset to the numbers, and the weights are rounded anew, in turn
+    (as in Lloyd 1982).
     """
-    best = _between(matrix, matrix.min(-1), matrix.max(-1))
     least = _squared_error(best, matrix)
     fitted = best
     mean = matrix.mean(-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
-from export.checkpoint import Checkpoint, check_vocabulary, check_weights
+from export.checkpoint import Checkpoint, HeldOutSet, check_vocabulary, check_weights
 from export.errors import BundleExistsError, ExportError
 from export.fidelity.limits import check_finite, checked_fidelity
 from export.fidelity.measure import measure_fidelity
@@ -29,7 +29,8 @@ from export.offload import LARGE_BYTES, OffloadedWeights, num_bytes
 from export.parity import compare_fp32, min_cosine, parity_record
 from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
-from export.quantize import NO_SMOOTHING
+from export.quality.measure import write_quality
+from export.quantize import NO_SMOOTHING, SmoothingFactors
 from export.recipes import recipe_for
 from export.scratch import few_threads, scratch_folder
 from export.shortlist_loss import add_shortlist
@@ -78,6 +79,7 @@ def write_bundle(
     progress: ProgressCallback = _no_progress,
     keep_weights: bool = True,
     accept_loss: bool = False,
+    held_out: HeldOutSet | None = None,
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
 
@@ -93,6 +95,7 @@ def write_bundle(
             ``checkpoint``, to free their memory.
         accept_loss: writes the bundle even if its fidelity is below the limits of
             :mod:`export.fidelity.limits`; ``parity.json`` then lists them.
+        held_out: on which the graphs' task quality is measured, for ``quality.json``.
 
     Raises:
         WeightsError: the weights do not fit the configuration.
@@ -113,7 +116,7 @@ def write_bundle(
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    target = _Target(precision, device, kv_cache, accept_loss, shortlist)
+    target = _Target(precision, device, kv_cache, accept_loss, shortlist, held_out)
     with scratch_folder(root) as directory, few_threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
@@ -137,13 +140,14 @@ def write_bundle(
 
 @dataclass(frozen=True)
 class _Target:
-    """The precision, device, cache type and shortlist of the bundle, and any loss accepted."""
+    """The precision, device, cache type, shortlist and held-out set; any loss accepted."""
 
     precision: Precision
     device: Device
     kv_cache: KvCache
     accept_loss: bool
     shortlist: ShortlistSource | None
+    held_out: HeldOutSet | None
 
 
 def _write_graphs(
@@ -158,10 +162,7 @@ def _write_graphs(
     progress("smooth activations" if recipe.smoothed else "trace the graphs")
     smoothed, smoothing_factors = dict(weights), NO_SMOOTHING
     if recipe.smoothed:
-        samples = tokenize_samples(checkpoint)
-        factors = residual_smoothing_factors(checkpoint.config, smoothed, samples)
-        smoothing_factors = {name: values.numpy() for name, values in factors.items()}
-        smoothed = smooth_activations(checkpoint.config, smoothed, samples)
+        smoothed, smoothing_factors = _smooth(checkpoint, smoothed)
         progress("trace the graphs")
     graphs = export_graphs(checkpoint.config, smoothed, directory)
     del smoothed
@@ -210,9 +211,23 @@ def _write_graphs(
             fidelity = checked_fidelity(
                 fidelity, target.precision, target.kv_cache, accept_loss=target.accept_loss
             )
+            write_quality(
+                checkpoint, target.held_out, directory, fp32_graphs, GraphFolder(folder, graphs)
+            )
     else:
         cosine, fidelity = reference.cosine, None
+        write_quality(checkpoint, target.held_out, directory, GraphFolder(directory, graphs))
     return graphs, parity_record(reference, cosine, fp32, final, float_cache, fidelity)
+
+
+def _smooth(
+    checkpoint: Checkpoint, weights: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], SmoothingFactors]:
+    """The weights with smaller activations, and the factors by which residuals shrank."""
+    samples = tokenize_samples(checkpoint)
+    factors = residual_smoothing_factors(checkpoint.config, weights, samples)
+    smoothing_factors = {name: values.numpy() for name, values in factors.items()}
+    return smooth_activations(checkpoint.config, weights, samples), smoothing_factors
 
 
 def _write_records(
@@ -242,6 +257,7 @@ def _write_records(
         device=target.device,
         kv_cache=target.kv_cache,
         license=checkpoint.license,
+        source=checkpoint.source,
         dimensions=Dimensions(
             hidden_size=config.hidden_size,
             num_layers=sum(len(s.applied) for s in (config.encoder, config.decoder) if s),

@@ -10,8 +10,19 @@ from tokenizers import Tokenizer
 from export.errors import SourceError, WeightsError
 from model.bundle import Embedding, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
+from model.examples import Example
 from model.shortlist import Shortlist
 from model.transformer import parameter_shapes
+
+
+@dataclass(frozen=True)
+class HeldOutSet:
+    """Examples of a task that training did not see. ``sha256``: of their file."""
+
+    name: str
+    task: Task
+    sha256: str
+    examples: tuple[Example, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,7 +34,9 @@ class Checkpoint:
             ``[inputs, outputs]``.
         tokenizer_json: in the format of the *tokenizers* library.
         name: the bundle's default name.
+        source: where a pulled checkpoint is from, ``hf:OWNER/NAME@COMMIT``.
         sample_inputs: real texts for the parity check.
+        held_out: on which the bundle's quality is measured.
     """
 
     config: ModelConfig
@@ -34,6 +47,7 @@ class Checkpoint:
     special_tokens: SpecialTokens
     license: str
     name: str
+    source: str | None = None
     chat_template: str | None = None
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None
@@ -45,6 +59,7 @@ class Checkpoint:
     max_length_factor: float | None = None
     shortlist: Shortlist | None = None
     sample_inputs: tuple[str, ...] = ()
+    held_out: HeldOutSet | None = None
 
 
 def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> None:

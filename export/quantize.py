@@ -71,6 +71,11 @@ class ConstantMatMul:
     def name(self) -> str:
         return self.matrix.name or "weight"
 
+    @property
+    def num_inputs(self) -> int:
+        """Rows of :meth:`weight`."""
+        return int(_array(self.matrix).shape[1 if self.is_transposed else 0])
+
     def weight(self) -> Weight:
         """``[inputs, outputs]``"""
         matrix = _array(self.matrix)
@@ -155,31 +160,39 @@ def quantize_graph(
     model.graph.opset_imports[CONTRIB] = 1
     shared = _quantize_embeddings(model.graph, recipe.embedding)
     for product in list(constant_matmuls(model.graph)):
-        is_sensitive = product.name.endswith((*SENSITIVE, *kept))
-        form = recipe.sensitive if is_sensitive else recipe.matrices
-        smoothing_factor = smoothing_factors.get(product.name.removeprefix(TRACED))
-        if form != WeightFormat.ROW_INT8:
-            smoothing_factor = None
-        if form in _DYNAMIC and not block_matmul.can_have_blocks(product.weight().shape[0]):
-            form = WeightFormat.ROW_INT8
-        is_coarse = form not in _DYNAMIC and smoothing_factor is None
-        if product.name.endswith(ROUTER) or (is_coarse and product.name.endswith(kept)):
+        factors = smoothing_factors.get(product.name.removeprefix(TRACED))
+        form = _format_of(product, recipe, kept, is_smoothed=factors is not None)
+        if form == WeightFormat.FLOAT:
             continue
         tape = Tape()
         if product.name in shared and product.is_transposed:
             result = _tied(tape, product, *shared[product.name])
-        elif recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
-            continue
         else:
             x, weight = product.x, product.weight()
-            if smoothing_factor is not None:
-                x = _divided(tape, x, product.name, smoothing_factor)
-                weight = weight * smoothing_factor[:, None]
+            if factors is not None and form == WeightFormat.ROW_INT8:
+                x = _divided(tape, x, product.name, factors)
+                weight = weight * factors[:, None]
             result = MATMULS[form](tape, x, product.name, weight)
         _replace(model.graph, product.node, result, tape)
     _quantize_experts(model.graph, recipe)
     DeduplicateInitializersPass(size_limit=16)(model)
     RemoveUnusedNodesPass()(model)
+
+
+def _format_of(
+    product: ConstantMatMul, recipe: Recipe, kept: tuple[str, ...], *, is_smoothed: bool
+) -> WeightFormat:
+    """The format that a matrix gets; ``FLOAT`` if it stays as it is."""
+    if product.name.endswith(ROUTER):
+        return WeightFormat.FLOAT
+    if recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
+        return WeightFormat.FLOAT
+    is_sensitive = product.name.endswith((*SENSITIVE, *kept))
+    form = recipe.sensitive if is_sensitive else recipe.matrices
+    if form in _DYNAMIC and not block_matmul.can_have_blocks(product.num_inputs):
+        form = WeightFormat.ROW_INT8
+    is_fine = form in _DYNAMIC or (form == WeightFormat.ROW_INT8 and is_smoothed)
+    return form if is_fine or not product.name.endswith(kept) else WeightFormat.FLOAT
 
 
 def _divided(tape: Tape, x: ir.Value, name: str, smoothing_factor: NDArray[np.float32]) -> ir.Value:

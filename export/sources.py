@@ -11,6 +11,7 @@ from pathlib import Path
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
+from export.hub import PREFIX, pull
 from export.importers.registry import import_path
 
 
@@ -130,7 +131,7 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
 
 
 def load_checkpoint(source: str) -> Checkpoint:
-    """The checkpoint of ``source``: the name of a default model, a folder or a file.
+    """The checkpoint of ``source``: a default model, a folder, a file, or ``hf:OWNER/NAME``.
 
     A default's name takes precedence over a path of the same name; write ``./minilm`` for the
     path.
@@ -145,6 +146,9 @@ def load_checkpoint(source: str) -> Checkpoint:
     if default is not None:
         checkpoint = import_path(default.locate())
         return dataclasses.replace(checkpoint, name=default.name, license=default.license)
+    if source.startswith(PREFIX):
+        pulled = pull(source)
+        return dataclasses.replace(import_path(pulled.path), source=pulled.source)
     path = Path(source)
     if not path.exists():
         names = ", ".join(DEFAULT_SOURCES)

@@ -26,6 +26,7 @@ from model.bundle import (
     Parity,
 )
 from model.config import Kind
+from model.quality import QUALITY_FILE, Quality
 
 # Relative paths of plain names, without characters that are special to a file system or runtime.
 _PATH_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
@@ -118,6 +119,17 @@ def read_manifest(directory: Path) -> Manifest:
 def read_parity(directory: Path) -> Parity:
     """Parses ``parity.json``. Raises :class:`BundleError` as :func:`read_manifest` does."""
     return _decode(directory / PARITY_FILE, Parity, f"{directory.parent.name}/{directory.name}")
+
+
+def read_quality(directory: Path) -> Quality | None:
+    """Parses ``quality.json``; None if the bundle has none.
+
+    Raises:
+        BundleError: as :func:`read_manifest` does.
+    """
+    if not (directory / QUALITY_FILE).exists():
+        return None
+    return _decode(directory / QUALITY_FILE, Quality, f"{directory.parent.name}/{directory.name}")
 
 
 def _check_counts(manifest: Manifest, label: str) -> None:

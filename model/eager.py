@@ -89,27 +89,28 @@ def update_cache(past: Tensor, new: Tensor, step: Step) -> Tensor:
     return torch.where(is_new[:, None, :, None], new.gather(2, index), past)
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    config: AttentionConfig,
-    bias: Tensor | None = None,
-) -> Tensor:
-    if bias is not None:  # the cache may be longer than the bias; no query sees the rest
-        key, value, mask = (
-            key[:, :, : bias.shape[3]],
-            value[:, :, : bias.shape[3]],
-            mask[..., : bias.shape[3]],
-        )
-    return scaled_dot_product_attention(
-        query, key, value, mask, scale=config.scale, soft_cap=config.soft_cap, bias=bias
-    )
-
-
 class EagerKernels:
     """Implements :class:`model.kernels.ModelKernels`."""
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor,
+        config: AttentionConfig,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """The attention of ``config``; arguments as for :func:`scaled_dot_product_attention`."""
+        if bias is not None:  # the cache may be longer than the bias; no query sees the rest
+            key, value, mask = (
+                key[:, :, : bias.shape[3]],
+                value[:, :, : bias.shape[3]],
+                mask[..., : bias.shape[3]],
+            )
+        return scaled_dot_product_attention(
+            query, key, value, mask, scale=config.scale, soft_cap=config.soft_cap, bias=bias
+        )
 
     def bidirectional(
         self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
@@ -120,7 +121,7 @@ class EagerKernels:
         if config.window is not None:
             in_window = (indices.T - indices).abs() < config.window  # [length, length]
             mask = mask & (in_window | (indices < config.num_global_tokens))
-        return _attend(query, key, value, mask, config, positions.bias)
+        return self.attend(query, key, value, mask, config, positions.bias)
 
     def causal(
         self,
@@ -138,7 +139,7 @@ class EagerKernels:
         mask = distances >= 0
         if config.window is not None:
             mask &= distances < config.window
-        context = _attend(query, key, value, mask, config, positions.bias)
+        context = self.attend(query, key, value, mask, config, positions.bias)
         return AttentionOutput(context, KeyValue(key, value))
 
     def cross(
@@ -146,7 +147,7 @@ class EagerKernels:
     ) -> AttentionOutput:
         lengths, _ = step.source()
         mask = torch.arange(source.key.shape[2]) < lengths[:, None, None, None]
-        context = _attend(split_heads(query, config.num_heads), *source, mask, config)
+        context = self.attend(split_heads(query, config.num_heads), *source, mask, config)
         return AttentionOutput(context, source)
 
     def experts(

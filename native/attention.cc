@@ -11,6 +11,8 @@ namespace {
 constexpr int64_t kMaxQueries = 48, kMaxQueriesWithoutCache = 128;
 
 constexpr int64_t kPrefetchedKeys = 48;  // after these, the hardware prefetcher takes over
+constexpr int64_t kPageFloats = 1024;    // of a small page
+constexpr int64_t kPrefetchedPages = 32;
 constexpr int kToL2 = 2;                 // locality argument of __builtin_prefetch
 
 }  // namespace
@@ -37,6 +39,13 @@ void prefetch_cache(const Params& params, int64_t row, int64_t kv_head) {
                         params.cache.capacity * params.head_size;
   const int64_t size = min(params.length(row), kPrefetchedKeys) * params.head_size;
   for (int64_t i = begin; i < begin + size; i += kLineFloats) {
+    __builtin_prefetch(params.cache.keys + i, 0, kToL2);
+    __builtin_prefetch(params.cache.values + i, 0, kToL2);
+  }
+  // The hardware prefetcher stops at the end of a page. One line of each loads its address.
+  const int64_t end = begin + params.length(row) * params.head_size;
+  const int64_t last = min(end, begin + kPrefetchedPages * kPageFloats);
+  for (int64_t i = begin + size; i < last; i += kPageFloats) {
     __builtin_prefetch(params.cache.keys + i, 0, kToL2);
     __builtin_prefetch(params.cache.values + i, 0, kToL2);
   }

@@ -56,12 +56,8 @@ struct DynamicBlockMatMul {
   WeightFormat format;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    int64_t number = 0;
     RETURN_IF_FAILED(attributes.read(api, info));
-    RETURN_IF_FAILED(api.Attribute(info, "weight_format", &number));
-    format = static_cast<WeightFormat>(number);
-    if (format == WeightFormat::kInt8Blocks || format == WeightFormat::kInt4Blocks) return nullptr;
-    return api.CreateStatus(kInvalidArgument, "weight_format must be 3 or 4");
+    return read_weight_format(api, info, WeightFormat::kInt8Blocks, format);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
@@ -70,12 +66,10 @@ struct DynamicBlockMatMul {
     if (call.num_inputs % block_matmul::kBlockInputs) {
       return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32");
     }
-    const Value* value = nullptr;
-    void* weights = nullptr;
-    RETURN_IF_FAILED(api.Input(context, kWeights, &value));
-    RETURN_IF_FAILED(api.Data(value, &weights));
+    const uint8_t* weights = nullptr;
+    RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
     Work work{call,
-              {static_cast<const uint8_t*>(weights), format, call.num_inputs, call.num_outputs},
+              {weights, format, call.num_inputs, call.num_outputs},
               TaskGrid(call, kTaskRows, kTaskProducts, kMinRows),
               nullptr,
               0};

@@ -37,11 +37,9 @@ void run_task(void* data, size_t index) {
 Status* Candidates::read(const Api& api, const Value* value) {
   if (!value) return nullptr;
   Dimensions shape;
-  void* data = nullptr;
   RETURN_IF_FAILED(dimensions(api, value, shape));
   if (shape.rank != 2) return api.CreateStatus(kInvalidArgument, "candidates must be [rows, width]");
-  RETURN_IF_FAILED(api.Data(value, &data));
-  ids = static_cast<const int32_t*>(data);
+  RETURN_IF_FAILED(data_of(api, value, ids));
   num_rows = shape.sizes[0];
   width = shape.sizes[1];
   return nullptr;
@@ -65,10 +63,10 @@ Status* multiply_candidates(const Api& api, KernelContext* context, const Candid
                             const float* input_factors) {
   const Value* value = nullptr;
   Dimensions shape;
-  void* x = nullptr;
+  const float* x = nullptr;
   RETURN_IF_FAILED(api.Input(context, 0, &value));
   RETURN_IF_FAILED(dimensions(api, value, shape));
-  RETURN_IF_FAILED(api.Data(value, &x));
+  RETURN_IF_FAILED(data_of(api, value, x));
   const int64_t num_rows = shape.num_rows(), num_inputs = shape.last();
   RETURN_IF_FAILED(candidates.check(api, num_rows, num_outputs));
   const int64_t row_bytes = round_up(num_inputs, 4);  // as Quantize writes them
@@ -86,7 +84,7 @@ Status* multiply_candidates(const Api& api, KernelContext* context, const Candid
   work.bytes = reinterpret_cast<uint8_t*>(work.max_abs + num_rows);
   work.rows = {work.bytes, work.max_abs, candidates.ids, num_rows, row_bytes, candidates.width};
   work.matrix = matrix;
-  work.x = static_cast<const float*>(x);
+  work.x = x;
   work.input_factors = input_factors;
   work.num_inputs = num_inputs;
   work.y = static_cast<float*>(y);

@@ -1,8 +1,11 @@
 // Copies rows of state tensors, such as the key/value cache, or a range of their tokens: for forks
-// and cached prefixes. server/runtime/kernels/copy_rows.py calls it.
+// and cached prefixes. Gives the pages of unused tokens back to the operating system.
+// server/runtime/kernels/copy_rows.py calls both.
 
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "exported.h"
 
@@ -36,6 +39,14 @@ void copy_row(const Tensor& tensor, int64_t source, int64_t target, const Move& 
   }
 }
 
+// Gives back the whole pages between `begin` and `end`; reading them again yields zeros.
+void release_pages(char* begin, char* end) {
+  static const uintptr_t page = sysconf(_SC_PAGESIZE);
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+  const uintptr_t last = reinterpret_cast<uintptr_t>(end) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 }  // namespace
 
 // Applies the moves in order to each tensor. A later move sees what an earlier one wrote.
@@ -46,6 +57,25 @@ EXPORTED void triune_copy_rows(const Tensor* tensors, int64_t num_tensors, const
       for (int64_t row = 0; row < moves[m].num_rows; row++) {
         copy_row(tensors[t], moves[m].source + row, moves[m].target + row, moves[m]);
       }
+    }
+  }
+}
+
+// Gives back the pages of tokens `first_token` and later of one row of each tensor. Tensors without
+// tokens are given back whole, if `first_token` is 0. The memory must be private and anonymous.
+EXPORTED void triune_release_row(const Tensor* tensors, int64_t num_tensors, int64_t row,
+                                 int64_t first_token) {
+  for (int64_t t = 0; t < num_tensors; t++) {
+    const Tensor& tensor = tensors[t];
+    char* begin = tensor.data + row * tensor.row_bytes;
+    if (!first_token) {
+      release_pages(begin, begin + tensor.row_bytes);
+      continue;
+    }
+    const int64_t kept = first_token * tensor.token_bytes;
+    for (int64_t part = 0; tensor.token_bytes && part < tensor.num_parts; part++) {
+      char* from = begin + part * tensor.part_bytes;
+      release_pages(from + kept, from + tensor.part_bytes);
     }
   }
 }

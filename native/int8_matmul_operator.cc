@@ -67,11 +67,9 @@ struct DynamicInt8MatMul {
   Status* create(const Api& api, const KernelInfo* info) { return attributes.read(api, info); }
 
   Status* run(const Api& api, KernelContext* context) const {
-    void* inputs[kFirstParameter] = {};
+    const void* inputs[kFirstParameter] = {};
     for (size_t index = kWeights; index < kFirstParameter; index++) {
-      const Value* value = nullptr;
-      RETURN_IF_FAILED(api.Input(context, index, &value));
-      if (value) RETURN_IF_FAILED(api.Data(value, &inputs[index]));
+      RETURN_IF_FAILED(input_data(api, context, index, inputs[index]));
     }
     Candidates candidates;
     const Value* value = nullptr;
@@ -102,20 +100,20 @@ struct DynamicInt8MatMul {
  private:
   // Multiplies with the candidates of each row only. `inputs`: those before kFirstParameter.
   Status* multiply_only(const Api& api, KernelContext* context, const Candidates& candidates,
-                        void* const* inputs) const {
-    const Value *columns = nullptr, *bias = nullptr;
-    void *column_data = nullptr, *bias_data = nullptr;
+                        const void* const* inputs) const {
+    const Value* columns = nullptr;
+    const int8_t* column_data = nullptr;
+    const float* bias = nullptr;
     Dimensions shape;
-    RETURN_IF_FAILED(api.Input(context, kFirstParameter, &bias));
-    if (bias) RETURN_IF_FAILED(api.Data(bias, &bias_data));
+    RETURN_IF_FAILED(input_data(api, context, kFirstParameter, bias));
     RETURN_IF_FAILED(api.Input(context, kColumns, &columns));
     if (!columns) return api.CreateStatus(kInvalidArgument, "candidates need columns");
     RETURN_IF_FAILED(dimensions(api, columns, shape));
-    RETURN_IF_FAILED(api.Data(columns, &column_data));
-    const candidate_matmul::Matrix matrix{static_cast<const int8_t*>(column_data),
+    RETURN_IF_FAILED(data_of(api, columns, column_data));
+    const candidate_matmul::Matrix matrix{column_data,
                                           static_cast<const float*>(inputs[kScales]),
                                           static_cast<const int32_t*>(inputs[kZeroPointSums]),
-                                          static_cast<const float*>(bias_data), shape.last()};
+                                          bias, shape.last()};
     return multiply_candidates(api, context, candidates, attributes.num_outputs, matrix,
                                static_cast<const float*>(inputs[kInputFactors]));
   }

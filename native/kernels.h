@@ -8,6 +8,7 @@
 #include "logits.h"
 #include "matmul.h"
 #include "norm.h"
+#include "token_sum.h"
 #include "weight_format.h"
 
 // One target's kernels.
@@ -23,6 +24,7 @@ struct KernelTable {
   attention::WriteCache* write_cache;
   attention::Attend* attend;
   norm::Normalize* normalize;
+  token_sum::Sum* token_sum;
   logits::LogSumExp* log_sum_exp;
   logits::TopIndices* top_indices;
   logits::TopTokens* top_tokens;

@@ -9,6 +9,7 @@
 #include "matmul_operator.h"
 #include "norm_operator.h"
 #include "operator.h"
+#include "token_sum_operator.h"
 
 namespace {
 
@@ -20,7 +21,8 @@ enum Kernels : int {
   kAttention = 8,
   kNorm = 16,
   kBlockMatMul = 32,
-  kAll = 63
+  kTokenSum = 64,
+  kAll = 127
 };
 
 }  // namespace
@@ -54,6 +56,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
     RETURN_IF_FAILED(api.Add(domain, &ort::dynamic_block_matmul()));
     RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
     RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::token_sum()));
   }
   return api.Add(options, domain);
 }

@@ -8,14 +8,6 @@ namespace {
 constexpr int64_t kMaxPanelTasks = 64;
 constexpr int64_t kMaxNrPanels = 2;  // of any micro-kernel
 
-template <typename T>
-Status* data_of(const Api& api, const Value* value, const T*& out) {
-  void* data = nullptr;
-  if (value) RETURN_IF_FAILED(api.Data(value, &data));
-  out = static_cast<const T*>(data);
-  return nullptr;
-}
-
 // Writes the indices of rows that are not padding; returns their number.
 int64_t list_rows(const int32_t* lengths, int64_t batch, int64_t length, int32_t* indices) {
   int64_t count = 0;
@@ -39,6 +31,15 @@ Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
   }
   activation = static_cast<Activation>(number);
   return nullptr;
+}
+
+Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
+                           WeightFormat& out) {
+  int64_t number = 0;
+  RETURN_IF_FAILED(api.Attribute(info, "weight_format", &number));
+  out = static_cast<WeightFormat>(number);
+  if (first <= out && out <= WeightFormat::kInt4Blocks) return nullptr;
+  return api.CreateStatus(kInvalidArgument, "the operator does not support this weight_format");
 }
 
 Status* MatMulCall::read(const Api& api, KernelContext* context,

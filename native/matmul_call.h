@@ -5,6 +5,7 @@
 #include "epilogue.h"
 #include "integers.h"
 #include "operator.h"
+#include "weight_format.h"
 
 namespace ort {
 
@@ -16,6 +17,10 @@ struct MatMulAttributes {
 
   Status* read(const Api& api, const KernelInfo* info);
 };
+
+// The attribute weight_format, which must be `first` or a later one.
+Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
+                           WeightFormat& out);
 
 // Inputs of both operators after the matrix, all optional: bias and residual as Epilogue has them;
 // lengths, int32 [batch], for x [batch, length, num_inputs]: rows after a length are padding.

@@ -57,28 +57,20 @@ struct PackedMatMul {
   WeightFormat format;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    int64_t number = 0;
     RETURN_IF_FAILED(attributes.read(api, info));
-    RETURN_IF_FAILED(api.Attribute(info, "weight_format", &number));
-    if (number < 0 || number > static_cast<int64_t>(WeightFormat::kInt4Blocks)) {
-      return api.CreateStatus(kInvalidArgument, "weight_format must be 0 to 4");
-    }
-    format = static_cast<WeightFormat>(number);
-    return nullptr;
+    return read_weight_format(api, info, WeightFormat::kFloat32, format);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
     MatMulCall call{};
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
-    const Value* value = nullptr;
-    void* weights = nullptr;
-    RETURN_IF_FAILED(api.Input(context, kWeights, &value));
-    RETURN_IF_FAILED(api.Data(value, &weights));
+    const uint8_t* weights = nullptr;
+    RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
     const bool is_decompressing =
         format != WeightFormat::kFloat32 && call.rows.count > kTask.num_rows;
     const TaskSize task = is_decompressing ? kDecompressingTask : kTask;
     Work work{call,
-              {static_cast<const uint8_t*>(weights), format, call.num_inputs, call.num_outputs},
+              {weights, format, call.num_inputs, call.num_outputs},
               TaskGrid(call, task.num_rows, task.num_products, kMinRows),
               0};
     RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));

@@ -41,10 +41,10 @@ struct Norm {
 
   Status* run(const Api& api, KernelContext* context) const {
     const Value* values[kNumInputs];
-    void* inputs[kNumInputs] = {};
+    const void* inputs[kNumInputs] = {};
     for (size_t index = 0; index < kNumInputs; index++) {
       RETURN_IF_FAILED(api.Input(context, index, &values[index]));
-      if (values[index]) RETURN_IF_FAILED(api.Data(values[index], &inputs[index]));
+      RETURN_IF_FAILED(data_of(api, values[index], inputs[index]));
     }
     Dimensions shape, scale;
     RETURN_IF_FAILED(dimensions(api, values[kX], shape));

@@ -46,6 +46,23 @@ inline Status* dimensions(const Api& api, const Value* value, Dimensions& out) {
   return status;
 }
 
+// The data of `value`, or null if the optional `value` is absent.
+template <typename T>
+Status* data_of(const Api& api, const Value* value, const T*& out) {
+  void* data = nullptr;
+  if (value) RETURN_IF_FAILED(api.Data(value, &data));
+  out = static_cast<const T*>(data);
+  return nullptr;
+}
+
+// The same for the input at `index`.
+template <typename T>
+Status* input_data(const Api& api, const KernelContext* context, size_t index, const T*& out) {
+  const Value* value = nullptr;
+  RETURN_IF_FAILED(api.Input(context, index, &value));
+  return data_of(api, value, out);
+}
+
 // An input or output in an operator's signature.
 struct Parameter {
   ElementType type;

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = Path("protos/triune/v1")
+PACKAGES = (Path("protos/inference"), Path("protos/triune/v1"))
 
 
 class GenerationError(Exception):
@@ -16,12 +16,12 @@ class GenerationError(Exception):
 
 
 def generate(out: Path) -> None:
-    """Writes the stubs of all .proto files to ``out``, in the folder of the package.
+    """Writes the stubs of all .proto files to ``out``, in the folders of the packages.
 
     Removes protoc's empty ``_pb2_grpc`` modules of files without a service. Raises
     ``GenerationError`` if protoc fails.
     """
-    sources = sorted((ROOT / PACKAGE).glob("*.proto"))
+    sources = [path for package in PACKAGES for path in sorted((ROOT / package).glob("*.proto"))]
     plugins = [
         f"--plugin={name}={Path(sys.executable).parent / name}"
         for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
@@ -32,15 +32,17 @@ def generate(out: Path) -> None:
         raise GenerationError("protoc failed")
     for source in sources:
         if "\nservice " not in source.read_text(encoding="utf-8"):
+            folder = out / source.parent.relative_to(ROOT)
             for suffix in (".py", ".pyi"):
-                (out / PACKAGE / f"{source.stem}_pb2_grpc{suffix}").unlink()
+                (folder / f"{source.stem}_pb2_grpc{suffix}").unlink()
 
 
 def main() -> None:
     """Replaces the committed stubs after all were generated."""
     with TemporaryDirectory() as folder:
         generate(Path(folder))
-        shutil.copytree(Path(folder) / PACKAGE, ROOT / PACKAGE, dirs_exist_ok=True)
+        for package in PACKAGES:
+            shutil.copytree(Path(folder) / package, ROOT / package, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ import gc
 import logging
 import os
 import signal
+import sys
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,10 +15,12 @@ from dataclasses import dataclass
 from server.addresses import check_grpc_address, host_and_port
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.watchdog import StuckLaneError
 from server.errors import StartupError
 from server.frontends.grpc.frontend import GrpcFrontend
 from server.frontends.http.frontend import HttpFrontend
 from server.models.catalog import Catalog
+from server.models.memory_keeper import MemoryKeeper
 from server.models.registry import Registry
 from server.models.watch import Watch
 from server.models.workers import build_engine
@@ -26,12 +30,18 @@ from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from server.service.context import ServiceContext
 from server.service.service import Service
-from server.service.threads import BoundedExecutor
+from server.service.serving_state import ServingState
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _TOKENIZER_THREADS = 2
+# How long a thread may run Python while others wait. The default, 5 ms, delays the event loop by
+# that for each thread that tokenizes, builds a reply or runs a model.
+SWITCH_SECONDS = 0.001
+# A server with a stuck lane ends after this many seconds, whatever else hangs.
+_MAX_EXIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     for address in filter(None, (config.listen, config.admin)):
         check_grpc_address(address)
     metrics_address = host_and_port(config.metrics)
+    if config.http is not None:
+        host_and_port(config.http)
     metrics = Metrics()
     frontend = GrpcFrontend(config)
     http = HttpFrontend(config, metrics)
@@ -78,7 +90,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         await frontend.set_models(registry.names)
 
     async with AsyncExitStack() as stack:
-        engine = build_engine(config, metrics, busy, engine_failure.set_result)
+        engine = build_engine(config, metrics, busy, engine_failure.set_result, _exit_soon)
         stack.callback(engine.stop)
         catalog = Catalog(config, backends, engine, metrics, publish_models)
         stack.callback(catalog.close)
@@ -89,24 +101,26 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         tokenizing = stack.enter_context(
             ThreadPoolExecutor(max_workers=_TOKENIZER_THREADS, thread_name_prefix="tokenize")
         )
-        threads = BoundedExecutor(tokenizing, config.max_tokenizing)
-        context = ServiceContext(config, catalog, engine, metrics, threads)
-        service = Service(context)
+        threads = FairExecutor(tokenizing, _TOKENIZER_THREADS, config.max_tokenizing)
+        state = ServingState(engine)
+        service = Service(ServiceContext(config, catalog, engine, metrics, threads, state))
         stack.push_async_callback(_drain, frontend, http)
         await frontend.start(service)
         await http.start(service)
         metrics_server = metrics.serve(*metrics_address)
         stack.callback(metrics_server.stop)
+        keeper = MemoryKeeper(config, catalog, engine, busy, metrics)
+        stack.callback(asyncio.create_task(keeper.run()).cancel)
         if watch is not None:
             task = asyncio.create_task(watch.run())
             stack.callback(task.cancel)
 
         async def set_not_serving() -> None:
-            http.set_not_serving()
-            await frontend.set_not_serving()
+            state.is_serving = False
+            await frontend.set_not_serving(is_live=engine.is_alive)
 
+        state.is_serving = True
         await frontend.set_serving()
-        http.set_serving()
         stack.push_async_callback(set_not_serving)
         engine_failure.add_done_callback(lambda _: asyncio.ensure_future(set_not_serving()))
         yield RunningServer(
@@ -177,7 +191,11 @@ def report_kernels() -> dict[str, bool]:
 
 
 async def serve(config: ServerConfig) -> int:
-    """Serves until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the engine died."""
+    """Serves until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the engine died.
+
+    If a lane is stuck, ends the process with status 1: its thread would block a normal exit.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -204,4 +222,20 @@ async def serve(config: ServerConfig) -> int:
         gc.collect()
         gc.freeze()
         await stop.wait()
-        return 1 if running.engine_failure.done() else 0
+        failure = running.engine_failure.result() if running.engine_failure.done() else None
+    if isinstance(failure, StuckLaneError):
+        _exit_at_once()
+    return 0 if failure is None else 1
+
+
+def _exit_soon() -> None:
+    """Ends the process even if the event loop hangs too. Called by the watchdog's thread."""
+    timer = threading.Timer(_MAX_EXIT_SECONDS, _exit_at_once)
+    timer.daemon = True
+    timer.start()
+
+
+def _exit_at_once() -> None:
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(1)

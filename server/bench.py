@@ -14,7 +14,8 @@ from pathlib import Path
 import onnx
 
 from server.app import make_backends
-from server.config import BATCHED_TOKENS, PADDED_TOKENS, ServerConfig
+from server.config import ServerConfig
+from server.config_defaults import BATCHED_TOKENS, PADDED_TOKENS
 from server.engine.decoding.options import NO_LOGPROBS, Beams, LogprobOptions
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.engine import Engine

@@ -22,7 +22,8 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import TranslateRequest
 from server.service.service import Service
-from server.service.threads import BoundedExecutor
+from server.service.serving_state import ServingState
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 
 
@@ -47,8 +48,10 @@ class ServiceBench:
         self._model = folder.parent.name
         await catalog.load(self._model, folder.name)
         tokenizing = self._stack.enter_context(ThreadPoolExecutor(max_workers=threads))
-        executor = BoundedExecutor(tokenizing, config.max_tokenizing)
-        self._service = Service(ServiceContext(config, catalog, engine, metrics, executor))
+        executor = FairExecutor(tokenizing, threads, config.max_tokenizing)
+        state = ServingState(engine)
+        context = ServiceContext(config, catalog, engine, metrics, executor, state)
+        self._service = Service(context)
         return {"version": f"ONNX Runtime {backends[0].version}"}
 
     async def run(self, message: Message) -> Message:

@@ -24,6 +24,7 @@ SLOW = (
     "loadtest/test_gpu.py",
     "soak",
     "test_round_trip.py",
+    "train/test_tiny.py",
 )
 
 

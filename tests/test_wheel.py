@@ -1,5 +1,6 @@
 """The wheel contains the native kernels, and an installed server runs them."""
 
+import json
 import os
 import re
 import subprocess
@@ -20,25 +21,31 @@ CLASSIFIER = "tiny-classifier"
 needs_kernels = pytest.mark.skipif(
     not any(kernels_in_use().values()), reason="this CPU has no registers for the kernels"
 )
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 BUILD_SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel of the source distribution, and this one's dependencies."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the source distribution."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-c", BUILD_SDIST, str(folder)], check=True, cwd=ROOT)
     (source,) = folder.glob("triune-*.tar.gz")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
-    subprocess.run([*pip, *build], check=True, cwd=folder)
+    subprocess.run([*PIP, *build], check=True, cwd=folder)
     (wheel,) = folder.glob("triune-*.whl")
     assert wheel.name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
-    environment = folder / "environment"
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path) -> Path:
+    """An environment with the wheel, and this one's dependencies."""
+    environment = wheel.parent / "environment"
     venv.create(environment)
     python = environment / "bin" / "python"
     install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([*pip, *install], check=True, cwd=folder)
+    subprocess.run([*PIP, *install], check=True, cwd=wheel.parent)
     (packages,) = environment.glob("lib/python*/site-packages")
     # The files .pth of a folder that is named in a file .pth are not read, so the project itself,
     # which is installed there for development, cannot be imported.
@@ -46,11 +53,67 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+@pytest.mark.slow
+def test_pip_installs_a_command_that_serves_and_calls(wheel: Path, tiny_bundles: Path) -> None:
+    """``pip install triune[cpu]`` into an empty environment, with dependencies from the index."""
+    folder = wheel.parent / "clean"
+    venv.create(folder)
+    install = [
+        "--python",
+        str(folder / "bin" / "python"),
+        "install",
+        f"triune[cpu] @ {wheel.as_uri()}",
+    ]
+    subprocess.run([*PIP, *install], check=True, cwd=folder)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONPATH" and not name.startswith("TRIUNE_")
+    }
+    triune = str(folder / "bin" / "triune")
+
+    def call(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [triune, *arguments],
+            cwd=folder,
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    (folder / "triune.toml").write_text(
+        f"bundles = '{tiny_bundles}'\nlisten = '127.0.0.1:0'\nmetrics = '127.0.0.1:0'\n"
+        "http = '127.0.0.1:0'\n"
+    )
+    with subprocess.Popen(
+        [triune, "serve"], stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
+    ) as process:
+        try:
+            target = wait_until_ready(process).target
+            generated = call(
+                *("generate", "--model", "tiny-decoder", "--raw", "1 2"), TRIUNE_TARGET=target
+            )
+            translated = call("translate", "--target", target, "--model", "dates", "3 March 2021")
+            classified = call("classify", "--server", target, "--model", CLASSIFIER, "12", "--json")
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+    assert (generated.returncode, generated.stderr) == (0, "")
+    assert generated.stdout.strip()
+    assert translated.stdout == "2021-03-03\n"
+    assert len(json.loads(classified.stdout)["outputs"]) == 1
+    exported = call("export", "minilm", "--out", "bundles/minilm")
+    assert (exported.returncode, exported.stdout) == (1, "")
+    assert "needs the package" in exported.stderr
+    assert "pip install 'triune[export]'" in exported.stderr
+
+
 @needs_kernels
 @pytest.mark.slow
 def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles: Path) -> None:
     command = [str(python), "-P", "-m", "server", "--bundles", str(tiny_bundles)]
-    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=python.parent, env=environment

@@ -24,13 +24,6 @@ from model.config import (
     StackConfig,
 )
 from model.position_config import PositionConfig, PositionKind, RotaryConfig
-from model.train import (
-    TrainingBatch,
-    TrainingConfig,
-    causal_lm_batch,
-    classification_batch,
-    translation_batch,
-)
 from tests.tiny_training import (
     BATCH_SIZE,
     BOS,
@@ -41,6 +34,8 @@ from tests.tiny_training import (
     character_tokenizer,
     trained,
 )
+from train.batches import IGNORED, Row, TrainingBatch, make_batch
+from train.recipe import TrainingRecipe
 
 
 def _attention(size: int, num_kv_heads: int = 4) -> AttentionConfig:
@@ -129,16 +124,23 @@ def _date_batches() -> Iterator[TrainingBatch]:
         days = [day for day in days if not _is_held_out(day)][:BATCH_SIZE]
         sources = [tokenizer.encode(rng.choice(DATE_FORMS)(day)).ids for day in days]
         targets = [tokenizer.encode(day.isoformat()).ids for day in days]
-        yield translation_batch(sources, targets, start=PAD)
+        yield make_batch(
+            [
+                Row(inputs=[PAD, *target[:-1]], targets=target, sources=source)
+                for source, target in zip(sources, targets, strict=True)
+            ]
+        )
 
 
 def dates() -> tuple[Checkpoint, list[tuple[str, str]]]:
     """A translator of written dates to ISO dates, and pairs it was not trained on."""
-    training = TrainingConfig(num_steps=1200, learning_rate=3e-3, num_averaged_steps=150)
+    training = TrainingRecipe(
+        num_steps=1200, learning_rate=3e-3, warmup_steps=200, label_smoothing=0.1
+    )
     held_out = held_out_dates()
     return Checkpoint(
         config=DATES,
-        weights=trained("dates", DATES, _date_batches, training),
+        weights=trained("dates", DATES, _date_batches, training, 150),
         tokenizer_json=character_tokenizer(begins=False, ends=True).to_str(),
         architecture="Transformer",
         tasks=(Task.TRANSLATE,),
@@ -193,17 +195,25 @@ def _counting_batches() -> Iterator[TrainingBatch]:
         texts = [counting_text(rng.randrange(200)) for _ in range(BATCH_SIZE)]
         prompts = [tokenizer.encode(prompt).ids for prompt, _ in texts]
         rows = [[*tokenizer.encode("".join(text)).ids, EOS] for text in texts]
-        yield causal_lm_batch(rows, [len(prompt) for prompt in prompts])
+        yield make_batch(
+            [
+                Row(
+                    inputs=row[:-1],
+                    targets=[*([IGNORED] * (len(prompt) - 1)), *row[len(prompt) :]],
+                )
+                for row, prompt in zip(rows, prompts, strict=True)
+            ]
+        )
 
 
 def decoder() -> tuple[Checkpoint, list[tuple[str, str]]]:
     """A decoder that counts on, and what it says: after ``7,`` comes ``8,9,10,11.``."""
-    training = TrainingConfig(
-        num_steps=500, learning_rate=5e-3, warmup_steps=100, num_averaged_steps=50
+    training = TrainingRecipe(
+        num_steps=500, learning_rate=5e-3, warmup_steps=100, label_smoothing=0.1
     )
     return Checkpoint(
         config=COUNTING,
-        weights=trained("counting", COUNTING, _counting_batches, training),
+        weights=trained("counting", COUNTING, _counting_batches, training, 50),
         tokenizer_json=character_tokenizer(begins=True, ends=False).to_str(),
         architecture="Transformer",
         tasks=(Task.GENERATE,),
@@ -257,12 +267,16 @@ def _majority_batches() -> Iterator[TrainingBatch]:
     for seed in range(1, 10**6):
         examples = majority_examples(seed, BATCH_SIZE)
         rows = [tokenizer.encode(text).ids for text, _ in examples]
-        yield classification_batch(rows, [MAJORITY_LABELS.index(label) for _, label in examples])
+        labels = [MAJORITY_LABELS.index(label) for _, label in examples]
+        pairs = zip(rows, labels, strict=True)
+        yield make_batch([Row(inputs=row, targets=[label]) for row, label in pairs])
 
 
 def classifier() -> tuple[Checkpoint, list[tuple[str, str]]]:
     """Says whether a text has more digits or more letters; and texts with their labels."""
-    training = TrainingConfig(num_steps=200, learning_rate=2e-3, warmup_steps=50)
+    training = TrainingRecipe(
+        num_steps=200, learning_rate=2e-3, warmup_steps=50, label_smoothing=0.1
+    )
     held_out = majority_examples(0, 200)
     return Checkpoint(
         config=MAJORITY,

@@ -15,10 +15,19 @@ import model.heads
 import model.initialise
 import model.layers
 import model.mixers
-import model.train
 import model.transformer
-from model.config import ModelConfig
-from model.train import TrainingBatch, TrainingConfig, train
+import train.batches
+import train.objectives
+import train.regularization
+import train.steps
+from model.config import HeadKind, Kind, ModelConfig
+from model.initialise import random_weights
+from model.transformer import Transformer
+from train.batches import TrainingBatch
+from train.objectives import TrainingModule
+from train.recipe import ObjectiveKind, TrainingRecipe
+from train.regularization import TrainingKernels
+from train.steps import Optimization
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
 TINY = Path(__file__).with_name("tiny.py")
@@ -55,8 +64,11 @@ def _source_hash() -> str:
         model.initialise,
         model.layers,
         model.mixers,
-        model.train,
         model.transformer,
+        train.batches,
+        train.objectives,
+        train.regularization,
+        train.steps,
     )
     digest = hashlib.sha256(torch.__version__.encode())
     for path in (*(str(module.__file__) for module in modules), __file__, str(TINY)):
@@ -64,13 +76,49 @@ def _source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
+def objective_of(config: ModelConfig) -> ObjectiveKind:
+    """What a model of ``config`` is trained for."""
+    if config.kind == Kind.DECODER:
+        return ObjectiveKind.NEXT_TOKEN
+    if config.kind == Kind.ENCODER_DECODER:
+        return ObjectiveKind.SEQUENCE_TO_SEQUENCE
+    assert config.head.kind == HeadKind.CLASSIFICATION
+    return ObjectiveKind.CLASSIFICATION
+
+
+def optimization(config: ModelConfig, training: TrainingRecipe, seed: int = 0) -> Optimization:
+    """A new model of ``config`` and its optimizer."""
+    kernels = TrainingKernels(training.attention_dropout)
+    module = TrainingModule(Transformer(config, kernels), kernels, objective_of(config))
+    module.model.load_state_dict(random_weights(config, seed))
+    return Optimization(module, training)
+
+
+def train_model(
+    config: ModelConfig,
+    batches: Iterator[TrainingBatch],
+    training: TrainingRecipe,
+    num_averaged_steps: int,
+) -> dict[str, torch.Tensor]:
+    """The mean weights of the last ``num_averaged_steps`` steps, one batch per step."""
+    steps = optimization(config, training)
+    averaged = torch.optim.swa_utils.AveragedModel(steps.module.model)
+    for step, batch in zip(range(training.num_steps), batches, strict=False):
+        steps.step([batch])
+        if step >= training.num_steps - num_averaged_steps:
+            averaged.update_parameters(steps.module.model)
+    weights = averaged.module.state_dict()
+    return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
 def trained(
     name: str,
     config: ModelConfig,
     batches: Callable[[], Iterator[TrainingBatch]],
-    training: TrainingConfig,
+    training: TrainingRecipe,
+    num_averaged_steps: int = 1,
 ) -> dict[str, torch.Tensor]:
-    """The weights after ``train``, kept in ``build/`` for as long as the code is the same."""
+    """The weights of :func:`train_model`, kept in ``build/`` while the code is the same."""
     path = CACHE / f"{name}-{_source_hash()}.pt"
     CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
@@ -78,7 +126,7 @@ def trained(
             num_threads = torch.get_num_threads()
             torch.set_num_threads(1)  # matrices this small are slower with more
             try:
-                weights = train(config, batches(), training)
+                weights = train_model(config, batches(), training, num_averaged_steps)
             finally:
                 torch.set_num_threads(num_threads)
             partial = path.with_suffix(".partial")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -34,41 +34,30 @@ _FP16 = Limits(
     max_probability_difference=0.1,
     relative_error=0.02,
 )
-_INT8_CACHE = Limits(
-    top1_agreement=0.85,
-    kl_divergence=0.1,
-    rms_logprob_difference=0.4,
-    mean_cosine=0.98,
-    max_probability_difference=0.3,
-    relative_error=0.15,
+_BF16 = Limits(
+    top1_agreement=0.93,
+    kl_divergence=0.05,
+    rms_logprob_difference=0.25,
+    mean_cosine=0.99,
+    max_probability_difference=0.2,
+    relative_error=0.02,
+)
+_INT8 = replace(_BF16, mean_cosine=0.98, max_probability_difference=0.3, relative_error=0.15)
+_INT8_CACHE = replace(_INT8, top1_agreement=0.85, kl_divergence=0.1, rms_logprob_difference=0.4)
+_INT4 = Limits(
+    top1_agreement=0.75,
+    kl_divergence=0.3,
+    rms_logprob_difference=1.0,
+    mean_cosine=0.95,
+    max_probability_difference=0.6,
+    relative_error=0.25,
 )
 LIMITS: dict[Precision, Limits] = {
     Precision.FP32: _FP16,
     Precision.FP16: _FP16,
-    Precision.BF16: Limits(
-        top1_agreement=0.93,
-        kl_divergence=0.05,
-        rms_logprob_difference=0.25,
-        mean_cosine=0.99,
-        max_probability_difference=0.2,
-        relative_error=0.02,
-    ),
-    Precision.INT8: Limits(
-        top1_agreement=0.93,
-        kl_divergence=0.05,
-        rms_logprob_difference=0.25,
-        mean_cosine=0.98,
-        max_probability_difference=0.3,
-        relative_error=0.15,
-    ),
-    Precision.INT4: Limits(
-        top1_agreement=0.75,
-        kl_divergence=0.3,
-        rms_logprob_difference=1.0,
-        mean_cosine=0.95,
-        max_probability_difference=0.6,
-        relative_error=0.25,
-    ),
+    Precision.BF16: _BF16,
+    Precision.INT8: _INT8,
+    Precision.INT4: _INT4,
 }
 
 

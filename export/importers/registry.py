@@ -33,6 +33,7 @@ from export.importers.mistral import import_mistral
 from export.importers.mixtral import import_mixtral
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
+from export.importers.native import import_native, is_native
 from export.importers.nllb_moe import import_nllb_moe
 from export.importers.opt import import_opt
 from export.importers.opus_mt import import_opus_mt
@@ -49,6 +50,7 @@ from export.readers.marian import is_marian
 from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
 from export.readers.pickles import is_pickle, refusal
 from export.supported import lookup
+from model.native_checkpoint import FORMAT
 
 # By ``model_type`` of config.json.
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
@@ -128,6 +130,11 @@ class CheckpointFormat:
 
 
 CHECKPOINT_FORMATS = (
+    CheckpointFormat(
+        description=f"a folder that python -m train wrote ({CONFIG_FILE} with format {FORMAT})",
+        matches=is_native,
+        load=import_native,
+    ),
     CheckpointFormat(
         description=f"a Hugging Face folder ({CONFIG_FILE}, safetensors, tokenizer.json; "
         f"model_type {', '.join(HUGGING_FACE)})",

@@ -65,7 +65,7 @@ def _encode(task: Task, model: str, request: Request) -> bytes:
     """The request as our client builds it."""
     if task == Task.EMBED:
         return encoder_requests.embed(model, request.text, {}).SerializeToString()
-    options = types.GenerationOptions(max_new_tokens=request.num_new_tokens, ignore_eos=True)
+    options = types.TranslationOptions(max_new_tokens=request.num_new_tokens, ignore_eos=True)
     if request.beams > 1:
         options["beam_size"] = request.beams
     if task == Task.TRANSLATE:

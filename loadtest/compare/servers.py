@@ -140,6 +140,7 @@ def our_server(task: Task, precision: str) -> ServerCandidate:
         command=(
             *("{python}", "-m", "server", "--bundles", "{model}/../.."),
             *("--listen", "127.0.0.1:{port}", "--metrics", "127.0.0.1:0"),
+            *("--http", "none"),
             *("--threads", "{threads}"),
         ),
         layouts=_LAYOUTS[task],

@@ -12,6 +12,9 @@
 namespace int8_matmul::SIMD {
 
 constexpr int64_t kMinTileRows = 16;  // fewer are faster in vectors
+// Lines to prefetch for each tile of weights. The next panels are read again for each block of rows,
+// so a quarter of a tile's lines is enough.
+constexpr int kFetchesPerTile = kTileRows / 4;
 
 // Sums of two blocks of up to 16 rows, of P panels each.
 template <int P>
@@ -30,7 +33,6 @@ INLINE void multiply_tiles(const uint8_t* bytes, int64_t stride, int64_t num_row
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  constexpr int64_t kTileSize = kTileRows * kTileBytes;
   for (int64_t i = 0; i < stride; i += kTileBytes) {
     _tile_loadd(6, w[0] + i * kPanelWidth, kTileBytes);
     _tile_loadd(4, bytes + i, stride);
@@ -44,7 +46,7 @@ INLINE void multiply_tiles(const uint8_t* bytes, int64_t stride, int64_t num_row
       _tile_dpbusd(2, 5, 6);
       if constexpr (P == 2) _tile_dpbusd(3, 5, 7);
     }
-    for (int64_t line = 0; line < P * kTileSize / kTileBytes; line += 4) prefetcher.fetch();
+    for (int fetched = 0; fetched < P * kFetchesPerTile; fetched++) prefetcher.fetch();
   }
   constexpr int64_t kRowBytes = P * sizeof(Ints);
   _tile_stored(0, out.sums[0], kRowBytes);

@@ -26,6 +26,9 @@ Attend attend;
 namespace norm::SIMD {
 Normalize normalize;
 }
+namespace token_sum::SIMD {
+Sum sum;
+}
 namespace logits::SIMD {
 LogSumExp log_sum_exp;
 TopIndices top_indices;
@@ -49,6 +52,7 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
       .write_cache = attention::SIMD::write_cache,
       .attend = attention::SIMD::attend,
       .normalize = norm::SIMD::normalize,
+      .token_sum = token_sum::SIMD::sum,
       .log_sum_exp = logits::SIMD::log_sum_exp,
       .top_indices = logits::SIMD::top_indices,
       .top_tokens = logits::SIMD::top_tokens,

@@ -7,12 +7,14 @@ import numpy as np
 
 from model.bundle import GraphSpec
 from server.constraint import Floats
+from server.engine.cache.idle_rows import IdleLimits
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, ending_event
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.run_inputs import pad
+from server.engine.watchdog import Progress
 from server.runtime.contract import Array, BoundGraph, Graph
 
 TOKEN_VECTORS = "token_embeddings"
@@ -132,7 +134,7 @@ class EncoderWorker:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self.model = model
+        self.model, self.progress = model, Progress(model)
         self._inputs = {tensor.name for tensor in spec.inputs}
         self._output = spec.outputs[0]
         self._graph = graph.bind({}, (self._output.name,))
@@ -159,6 +161,11 @@ class EncoderWorker:
 
     def prepare(self) -> None:
         """Nothing to prepare: batches have any size."""
+
+    def release_memory(self, limits: IdleLimits) -> bool:
+        """Nothing to give back: an encoder has no cache."""
+        del limits
+        return False
 
     def submit(self, id_: int, job: EncodingJob) -> None:
         self._waiting[id_] = _Text(id_, job, JobTimes(self._clock()))
@@ -257,6 +264,7 @@ class EncoderWorker:
         graph = self._graph
         if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
             graph = self._graph_with_tokens
+        self.progress.begin(ids.size)
         outputs = graph.run(inputs)
         results = self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
         report = RunReport("encode", len(jobs), int(lengths.sum()), self._clock() - started)

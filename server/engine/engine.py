@@ -8,35 +8,25 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from server.engine.lane import Add, Cancel, Lane, Remove, Stop, Submit, Worker
+from server.engine.cache.idle_rows import IdleLimits
+from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, Submit, Worker
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import PrefixLanes, choose_lane
+from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
+from server.engine.served_model import ServedModel
+from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
 from server.errors import ShuttingDownError
 
+SUBMITTED_AT_ONCE = 64  # about 3 ms of work
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _ServedModel:
-    """A model that the lanes serve.
-
-    ``ready`` completes when all lanes have prepared their workers. ``idle`` is set when the last
-    accepted job ends.
-    """
-
-    admission: Admission
-    ready: "asyncio.Future[list[None]]"
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Engine:
@@ -47,9 +37,11 @@ class Engine:
         observer: receives a report of every step.
         busy: records which lanes have work.
         single_lane_max_sequences: the most sequences that one lane of a device takes on its own.
-        on_death: called once, on the loop, when a lane has died.
+        on_death: called once, on the loop, when a lane has died or is stuck.
         client_rate: limits each client; None for no limit.
         num_devices: each has ``num_lanes / num_devices`` adjacent lanes.
+        stuck_seconds: see :class:`server.engine.watchdog.Watchdog`.
+        on_stuck: called once, on the watchdog's thread, before ``on_death``.
     """
 
     def __init__(
@@ -61,28 +53,37 @@ class Engine:
         on_death: Callable[[BaseException], None],
         client_rate: ClientRate | None = None,
         num_devices: int = 1,
+        stuck_seconds: float = float("inf"),
+        on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self._num_devices = num_devices
         self._buckets = None if client_rate is None else ClientBuckets(client_rate)
         self._single_lane_max_sequences = single_lane_max_sequences
         self._loop = asyncio.get_running_loop()
-        self._on_death = on_death
+        self._on_death, self._on_stuck = on_death, on_stuck
         # Lanes look up workers by model id. Ids are never reused.
         self._model_ids = itertools.count()
         self._id_of_model: dict[str, int] = {}
-        self._models: dict[int, _ServedModel] = {}
+        self._models: dict[int, ServedModel] = {}
         self._handles: dict[int, JobHandle] = {}
         self._ids = itertools.count(1)
         self._lane_load = [0] * num_lanes
         self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
-        self._is_closed = False
-        self._is_dead = False
+        self._is_closed = self._is_dead = False
         self._lanes = [
             Lane(index, self._publish, self._report_death, observer, busy)
             for index in range(num_lanes)
         ]
         for lane in self._lanes:
             lane.start()
+        self._stuck_lanes: set[int] = set()
+        self._watchdog = Watchdog(self._lanes, stuck_seconds, self._report_stuck)
+        self._watchdog.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no lane has died or is stuck."""
+        return not self._is_dead
 
     def add(self, model: str, workers: list[Worker[Any]], limits: AdmissionLimits) -> None:
         """Adds a model.
@@ -94,7 +95,7 @@ class Engine:
         """
         model_id = self._id_of_model[model] = next(self._model_ids)
         ready = [self._loop.create_future() for _ in self._lanes]
-        self._models[model_id] = _ServedModel(Admission(model, limits), asyncio.gather(*ready))
+        self._models[model_id] = ServedModel(Admission(model, limits), asyncio.gather(*ready))
         for lane, worker, done in zip(self._lanes, workers, ready, strict=True):
             lane.send(Add(model_id, worker, self._completion_callback(done)))
 
@@ -118,7 +119,9 @@ class Engine:
             lane.send(Remove(model_id, self._completion_callback(done)))
         await asyncio.gather(*removed)
 
-    def check(self, model: str, num_sequences: int, *, is_bulk: bool = False) -> None:
+    def check(
+        self, model: str, num_sequences: int, client: str = "", *, is_bulk: bool = False
+    ) -> None:
         """Raises if the model cannot accept ``num_sequences`` more sequences now.
 
         Raises:
@@ -129,7 +132,7 @@ class Engine:
         if self._is_closed:
             raise ShuttingDownError
         self._models[self._id_of_model[model]].admission.check(
-            Cost(num_sequences, 0), is_bulk=is_bulk
+            Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk, client=client
         )
 
     def submit(
@@ -149,31 +152,44 @@ class Engine:
             coalesce_updates: see :class:`server.engine.requests.job_handle.JobHandle`.
 
         Raises:
-            RequestTooLargeError: it exceeds what can ever be accepted at once.
-            OverloadedError: the model or the client is at its limit, or the queue is longer than
-                the deadline.
-            ShuttingDownError: the engine is stopping, or a lane has died.
+            OverloadedError: also if the client is at its limit, or the deadline cannot be met.
+            ServeError: as :meth:`check`.
         """
+        parts = self.submit_parts(model, jobs, client, coalesce_updates=coalesce_updates)
+        return [handle for part in parts for handle in part]
+
+    def submit_parts(
+        self,
+        model: str,
+        jobs: Sequence[Job],
+        client: str | None = None,
+        *,
+        coalesce_updates: bool = False,
+    ) -> Iterator[list[JobHandle]]:
+        """As :meth:`submit`, :data:`SUBMITTED_AT_ONCE` jobs at a time; checks all at first."""
         if self._is_closed:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
         admission = self._models[model_id].admission
         cost = sum((job.cost for job in jobs), Cost(0, 0))
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
-        admission.check(cost, self._remaining_seconds(jobs[0]), is_bulk=is_bulk)
+        now = time.monotonic()
+        remaining, name = jobs[0].remaining_seconds(now), client or ""
+        admission.check(cost, now, remaining, is_bulk=is_bulk, client=name)
         if self._buckets is not None and client is not None:
-            now = time.monotonic_ns()
-            self._buckets.check(client, cost, now)
-            self._buckets.spend(client, cost, now)
-        admission.accept(cost)
-        return [self._accept(model_id, job, coalesce_updates=coalesce_updates) for job in jobs]
-
-    def _remaining_seconds(self, job: Job) -> float | None:
-        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
-        may_skip_queue = isinstance(job, GenerationJob) and job.priority > 0
-        if job.deadline is None or may_skip_queue:
-            return None
-        return job.deadline - time.monotonic()
+            nanoseconds = time.monotonic_ns()
+            self._buckets.check(client, cost, nanoseconds)
+            self._buckets.spend(client, cost, nanoseconds)
+        for start in range(0, len(jobs), SUBMITTED_AT_ONCE):
+            if self._is_closed:
+                raise ShuttingDownError
+            handles = [
+                self._accept(model_id, job.of_client(name), coalesce_updates=coalesce_updates)
+                for job in jobs[start : start + SUBMITTED_AT_ONCE]
+            ]
+            for handle in handles:
+                admission.accept(handle.id, handle.cost, now, name)
+            yield handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
         """Ends jobs, or one output of each, early. Jobs that are done stay as they are."""
@@ -181,13 +197,20 @@ class Engine:
             if not handle.is_done:
                 self._lanes[handle.lane].send(Cancel(handle.model_id, handle.id, output))
 
+    def release_memory(self, limits: IdleLimits) -> None:
+        """Asks every lane to give idle memory of its workers back, a part after each step."""
+        for lane in self._lanes:
+            lane.send(ReleaseMemory(limits))
+
     def stop(self) -> None:
-        """Stops the lanes after their current steps. Unfinished jobs get no more updates."""
+        """Stops all lanes but stuck ones after their steps. Unfinished jobs get no more updates."""
         self._is_closed = True
         for lane in self._lanes:
             lane.send(Stop())
-        for lane in self._lanes:
-            lane.join()
+        self._watchdog.stop()
+        for index, lane in enumerate(self._lanes):
+            if index not in self._stuck_lanes:
+                lane.join()
         self._close_all()
 
     def _completion_callback(self, done: "asyncio.Future[None]") -> Callable[[], object]:
@@ -203,19 +226,18 @@ class Engine:
         return handle
 
     def _choose_lane(self, model_id: int, job: Job) -> int:
-        preferred = None
-        key = (model_id, job.cache_scope, job.prompt) if isinstance(job, GenerationJob) else None
-        if self._prefix_lanes is not None and key is not None:
-            preferred = self._prefix_lanes.find(*key)
+        blocks: list[int] = []
+        if self._prefix_lanes is not None and isinstance(job, GenerationJob):
+            blocks = block_hashes(model_id, job.cache_scope, job.prompt)
         lane = choose_lane(
             self._lane_load,
             self._num_devices,
             job.num_sequences,
             self._single_lane_max_sequences,
-            preferred,
+            self._prefix_lanes.find(blocks) if self._prefix_lanes is not None else None,
         )
-        if self._prefix_lanes is not None and key is not None:
-            self._prefix_lanes.record(*key, lane)
+        if self._prefix_lanes is not None:
+            self._prefix_lanes.record(blocks, lane)
         return lane
 
     def _publish(self, updates: list[JobUpdate]) -> None:
@@ -229,24 +251,31 @@ class Engine:
             if handle is None:  # the engine has stopped
                 continue
             if update.is_last:
-                self._complete(handle, update)
+                self._complete(handle, update, now)
             if handle.push(update, now):
                 self.cancel([handle])
 
-    def _complete(self, handle: JobHandle, last: JobUpdate) -> None:
+    def _complete(self, handle: JobHandle, last: JobUpdate, now: float) -> None:
         handle.is_done = True
         del self._handles[handle.id]
         self._lane_load[handle.lane] -= handle.cost.num_sequences
         served = self._models[handle.model_id]
-        served.admission.release(handle.cost, last.completion)
+        served.admission.release(handle.id, handle.cost, last.completion, now)
         if not served.admission.accepted.num_sequences:
             served.idle.set()
 
     def _report_death(self, error: BaseException) -> None:
+        log.critical("a lane died", exc_info=error)
+        self._loop.call_soon_threadsafe(self._die, error)
+
+    def _report_stuck(self, lane: int, error: StuckLaneError) -> None:
+        error.add_note(stacks_of_threads())
+        log.critical("a run does not return", exc_info=error)
+        self._stuck_lanes.add(lane)
+        self._on_stuck()
         self._loop.call_soon_threadsafe(self._die, error)
 
     def _die(self, error: BaseException) -> None:
-        log.critical("a lane died", exc_info=error)
         self._close_all()
         if not self._is_dead:
             self._is_dead = self._is_closed = True

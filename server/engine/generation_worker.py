@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.logits import Logits
@@ -61,12 +62,9 @@ class GenerationWorker:
         observer: Observer,
         device_sampler: DeviceSampler | None = None,
     ) -> None:
-        self.model = model
-        self._runner = runner
-        self._capacity = capacity
-        self._limits = limits
-        self._clock = clock
-        self._observer = observer
+        self.model, self.progress = model, runner.progress
+        self._runner, self._clock, self._observer = runner, clock, observer
+        self._capacity, self._limits = capacity, limits
         self._num_cuda_graphs = self._cuda_graph_bytes = 0
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
@@ -108,18 +106,14 @@ class GenerationWorker:
         after = self._runner.cache.free_bytes
         if before is not None and after is not None:
             self._cuda_graph_bytes = max(before - after, 0)
-        log.info(
-            "%s: of %d sizes of decode runs, %d are recorded, in %d MiB",
-            *(self.model, len(self._runner.buckets), self._num_cuda_graphs),
-            self._cuda_graph_bytes >> 20,
-        )
+        counts = (self._num_cuda_graphs, len(self._runner.buckets), self._cuda_graph_bytes >> 20)
+        log.info("%s: %d of %d sizes of decode runs are recorded, in %d MiB", self.model, *counts)
 
     def submit(self, id_: int, job: GenerationJob) -> None:
         """Queues a job. Raises ``ValueError`` if it needs more slots than there are."""
-        if job.num_sequences > self._limits.num_slots:
-            raise ValueError(
-                f"the job needs {job.num_sequences} slots, there are {self._limits.num_slots}"
-            )
+        needed, num_slots = job.num_sequences, self._limits.num_slots
+        if needed > num_slots:
+            raise ValueError(f"the job needs {needed} slots, there are {num_slots}")
         now = self._clock()
         self._waiting.add(self._jobs.open(id_, job, now), now)
 
@@ -132,13 +126,16 @@ class GenerationWorker:
 
     def step(self) -> list[JobUpdate]:
         """Schedules, runs and applies one step. Returns the updates of all jobs, in order."""
-        plan = self._schedule()
-        for run in self._run(plan):
+        for run in self._run(self._schedule()):
             self._apply(run)
         if self._forking.pending:
             self._forking.run(self._clock())
         self._release_ended()
         return self._jobs.drain_updates()
+
+    def release_memory(self, limits: IdleLimits) -> bool:
+        """Gives memory of one idle slot back. Returns whether there may be more."""
+        return self._slots.release_idle(limits, self._clock())
 
     def check(self) -> None:
         """Checks that every slot, token, sequence and job is accounted for. For tests.
@@ -161,8 +158,8 @@ class GenerationWorker:
         held = self._slots.match_prefixes(waiting)
         plan = schedule(waiting, self._slots.running, self._limits, held)
         for id_ in plan.admit:
-            self._admit(self._waiting.remove(id_), now)
-        self._slots.discard_matches(waiting)
+            self._admit(self._waiting.admit(id_), now)
+        self._slots.discard_matches(self._waiting.items)
         return plan
 
     def _admit(self, sequence: DecodingSequence, now: float) -> None:
@@ -210,9 +207,8 @@ class GenerationWorker:
                 self._jobs.record(next_token, now)
 
     def _fail(self, sequences: Sequence[DecodingSequence], failure: str, now: float) -> None:
-        for sequence in sequences:
-            if sequence.is_live:  # it may have failed with another sequence of its job
-                self._jobs.end(sequence, Outcome.FAILED, now, failure)
+        for sequence in filter(_is_live, sequences):  # one may end others of its job
+            self._jobs.end(sequence, Outcome.FAILED, now, failure)
 
     def _encode(self, sequences: Sequence[DecodingSequence]) -> None:
         def encode(batch: Sequence[DecodingSequence]) -> bool:
@@ -292,8 +288,8 @@ class GenerationWorker:
                 self._slots.release(sequence)
 
     def _report(self, phase: str, num_sequences: int, num_tokens: int, started: float) -> None:
-        report = RunReport(phase, num_sequences, num_tokens, self._clock() - started)
-        self._observer.on_run(self.model, report)
+        seconds = self._clock() - started
+        self._observer.on_run(self.model, RunReport(phase, num_sequences, num_tokens, seconds))
 
 
 def _is_live(sequence: DecodingSequence) -> bool:

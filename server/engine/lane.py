@@ -3,22 +3,29 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from server.engine.cache.idle_rows import IdleLimits
 from server.engine.observer import Observer, WorkerStats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Job
 from server.engine.requests.update import JobUpdate
+from server.engine.watchdog import Progress
 
 JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
 
 class Worker(Protocol[JobT_contra]):
-    """Runs one model in one lane. Only the lane's thread uses it; any thread may read ``model``."""
+    """Runs one model in one lane. Only the lane's thread uses it.
+
+    Any thread may read ``model`` and ``progress``.
+    """
 
     model: str
+    progress: Progress
 
     @property
     def has_work(self) -> bool: ...
@@ -30,6 +37,10 @@ class Worker(Protocol[JobT_contra]):
 
     def prepare(self) -> None:
         """Called once, before anything is submitted."""
+        ...
+
+    def release_memory(self, limits: IdleLimits) -> bool:
+        """Gives a bounded part of its idle memory back. Returns whether there may be more."""
         ...
 
 
@@ -67,11 +78,18 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseMemory:
+    """Gives idle memory of all workers back: a part after each step."""
+
+    limits: IdleLimits
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Ends the thread. The engine closes unfinished jobs."""
 
 
-Command = Add | Remove | Submit | Cancel | Stop
+Command = Add | Remove | Submit | Cancel | ReleaseMemory | Stop
 
 
 class Lane(threading.Thread):
@@ -83,6 +101,8 @@ class Lane(threading.Thread):
         on_death: called with the exception that ended the thread.
         observer: receives a report of every step.
         busy: records whether this lane has work.
+
+    ``progress``: of the worker that this thread runs now, for the watchdog; None if none.
     """
 
     def __init__(
@@ -94,6 +114,7 @@ class Lane(threading.Thread):
         busy: BusyLanes,
     ) -> None:
         super().__init__(name=f"lane-{index}", daemon=True)
+        self.progress: Progress | None = None
         self._index = index
         self._workers: dict[int, Worker[Any]] = {}
         self._publish = publish
@@ -101,6 +122,8 @@ class Lane(threading.Thread):
         self._observer = observer
         self._busy = busy
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        # Models whose workers may have more memory to give back.
+        self._releasing: dict[int, IdleLimits] = {}
 
     def send(self, *commands: Command) -> None:
         """Sends commands, from any thread. The lane handles them before its next step.
@@ -117,6 +140,7 @@ class Lane(threading.Thread):
         try:
             while self._take_commands():
                 self._step_all()
+                self._release_memory()
         except BaseException as error:
             self._on_death(error)
 
@@ -126,25 +150,44 @@ class Lane(threading.Thread):
             if worker.has_work:
                 self._step(worker)
 
+    def _release_memory(self) -> None:
+        for model_id, limits in tuple(self._releasing.items()):
+            if not self._workers[model_id].release_memory(limits):
+                del self._releasing[model_id]
+
     def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
-        updates = worker.step()
+        with self._watched(worker):
+            updates = worker.step()
         if updates:
             self._publish(updates)
         seconds = time.perf_counter() - started
         self._observer.on_step(worker.model, self._index, worker.stats, seconds)
+
+    @contextmanager
+    def _watched(self, worker: Worker[Any]) -> Iterator[None]:
+        """Lets the watchdog see the worker's progress within the block."""
+        worker.progress.begin()
+        self.progress = worker.progress
+        yield  # an error ends this thread
+        self.progress = None
+        worker.progress.end()
 
     def _take_commands(self) -> bool:
         """Handles all queued commands; without work, waits for one. Returns False on ``Stop``."""
         is_idle = not any(worker.has_work for worker in self._workers.values())
         if is_idle:
             self._busy.leave(self._index)
+        waits = is_idle and not self._releasing
         while True:
             try:
-                command = self._commands.get(block=is_idle)
+                command = self._commands.get(block=waits)
             except queue.Empty:
                 return True
-            is_idle = False
+            waits = False
+            if isinstance(command, ReleaseMemory):
+                self._releasing = dict.fromkeys(self._workers, command.limits)
+                continue
             self._busy.enter(self._index)
             if isinstance(command, Stop):
                 return False
@@ -153,11 +196,13 @@ class Lane(threading.Thread):
     def _handle(self, command: Add | Remove | Submit | Cancel) -> None:
         match command:
             case Add(model_id, worker, done):
-                worker.prepare()
+                with self._watched(worker):
+                    worker.prepare()
                 self._workers[model_id] = worker
                 done()
             case Remove(model_id, done):
                 del self._workers[model_id]
+                self._releasing.pop(model_id, None)
                 done()
             case Submit(model_id, id_, job):
                 self._workers[model_id].submit(id_, job)

@@ -17,6 +17,7 @@ from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, RunInputs, pad, split
+from server.engine.watchdog import Progress
 from server.runtime.contract import CANDIDATES, BoundGraph, Graph, MakeMemory
 
 # Prompt tokens per run with logits at all positions: bounds the memory of the logits.
@@ -37,6 +38,7 @@ class ModelRunner:
         buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
         row_gather: copies rows of logits to the host on demand; None copies all rows after every
             run.
+        model: the model's name.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class ModelRunner:
         memory: MakeMemory,
         buckets: Buckets | None = None,
         row_gather: BoundGraph | None = None,
+        model: str = "",
     ) -> None:
+        self.progress = Progress(model)
         self.buckets = buckets
         self._padded: PaddedDecode | None = None
         self.cache = SlotTensors(
@@ -78,6 +82,7 @@ class ModelRunner:
         if self._encode is None:
             raise ValueError("this model has no encoder")
         ids, lengths = pad([sequence.job.source for sequence in sequences])
+        self.progress.begin(ids.size)
         encoded = self._encode.run_on_device({"token_ids": ids, "lengths": lengths})
         self.cache.write_cross(slots, encoded, lengths.tolist())
 
@@ -118,6 +123,7 @@ class ModelRunner:
         if self._padded is None:
             raise ValueError("there are no buckets")
         num_sequences = len(sequences)
+        self.progress.begin(num_sequences)
         self.cache.save(0, num_sequences + len(padding))
         try:
             self._padded.run(sequences, padding)
@@ -167,6 +173,7 @@ class ModelRunner:
         is_cross = selection.kind == AttentionKind.CROSS
         width = sequence.num_source_tokens if is_cross else len(sequence.job.prompt)
         for chunk in split(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
+            self.progress.begin(chunk.size)
             outputs = bound.run(self._inputs.of([chunk]))
             attention = outputs[selection.kind][0]  # [layers, heads, n, capacity]
             selected = attention[np.ix_(selection.layers, selection.heads)]
@@ -211,6 +218,7 @@ class ModelRunner:
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key))
         inputs = self._inputs.of(chunks, all_positions=all_positions)
+        self.progress.begin(sum(chunk.size for chunk in chunks))
         inputs[CANDIDATES] = ALL_TOKENS
         if self._row_gather is not None:
             return DeviceLogits(self._bound[key].run_on_device(inputs)[LOGITS], self._row_gather)

@@ -95,47 +95,40 @@ class TokenSelector:
         indices: Sequence[int],
         logits: Logits,
     ) -> list[NextToken]:
-        """Selects tokens from the rows of ``logits`` at ``indices``."""
-        whole = [i for i, sequence in enumerate(sequences) if _needs_row(sequence)]
-        best: list[int | None] = []
-        rows: Floats | None = None
-        if not whole:
-            best = logits.best(indices)
-        elif len(whole) == len(sequences):
-            rows = logits.rows(indices)
-            best = greedy(rows)
-        else:
-            return self._select_apart(sequences, uniforms, indices, logits, whole)
+        """Selects tokens from the rows of ``logits`` at ``indices``.
+
+        Sequences that need their whole rows come first: selecting the others' argmax may reuse
+        the memory of the rows.
+        """
+        whole: list[int] = []
+        plain: list[int] = []
+        for i, sequence in enumerate(sequences):
+            (whole if _needs_row(sequence) else plain).append(i)
         selected = []
-        for index, token in enumerate(best):
-            sequence = sequences[index]
-            if token is None:
-                selected.append(NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE))
-            else:
-                uniform = None if sequence.takes_argmax else uniforms[index]
-                row = None if rows is None else rows[index]
-                selected.append(self._append(sequence, token, row, uniform))
+        if whole:
+            rows = logits.rows([indices[i] for i in whole])
+            for i, row, token in zip(whole, rows, greedy(rows), strict=True):
+                uniform = None if sequences[i].takes_argmax else uniforms[i]
+                selected.append(self._append_finite(sequences[i], token, row, uniform))
+        if plain:
+            best = logits.best([indices[i] for i in plain])
+            selected += [
+                self._append_finite(sequences[i], token, None, None)
+                for i, token in zip(plain, best, strict=True)
+            ]
         return selected
 
-    def _select_apart(
+    def _append_finite(
         self,
-        sequences: Sequence[DecodingSequence],
-        uniforms: Sequence[float],
-        indices: Sequence[int],
-        logits: Logits,
-        whole: Sequence[int],
-    ) -> list[NextToken]:
-        """Selects first the tokens of the sequences that need whole rows, then the others."""
-        others = [i for i in range(len(sequences)) if i not in whole]
-        selected = []
-        for part in (whole, others):
-            selected += self._select_on_host(
-                [sequences[i] for i in part],
-                [uniforms[i] for i in part],
-                [indices[i] for i in part],
-                logits,
-            )
-        return selected
+        sequence: DecodingSequence,
+        token: int | None,
+        logits: Floats | None,
+        uniform: float | None,
+    ) -> NextToken:
+        """Appends as :meth:`_append`, or fails: ``token`` is None if the row is not finite."""
+        if token is None:
+            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+        return self._append(sequence, token, logits, uniform)
 
     def _append(
         self,

@@ -19,6 +19,7 @@ from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, 
 from server.models.bundles_folder import Key, find_bundles
 from server.models.calls_in_flight import CallsInFlight
 from server.models.heap import trim_heap
+from server.models.memory_ledger import MemoryLedger, with_planned_slots
 from server.models.registry import (
     Entry,
     Model,
@@ -29,6 +30,7 @@ from server.models.registry import (
     replicated,
     version_order,
 )
+from server.models.switch_interval import short_switch_interval
 from server.models.warm_up import warm_up
 from server.models.workers import admission_limits, make_workers
 from server.printable import printable, quoted, shortened
@@ -77,6 +79,7 @@ class Catalog:
         self._engine = engine
         self._observer = observer
         self._announce = announce
+        self._memory = MemoryLedger(config)
         self._num_loads: Counter[Key] = Counter()
         # Bundles are loaded one at a time.
         self._loading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
@@ -95,7 +98,9 @@ class Catalog:
             raise StartupError(f"cannot read {self._config.bundles}: {error.strerror}") from error
         for path, reason in found.unreadable.items():
             log.error("cannot read %s: %s", "/".join(path), reason)
-        for name, version in found.keys:
+        for index, (name, version) in enumerate(found.keys):
+            later = found.keys[index + 1 :]
+            self._memory.expect(self._config.bundles.joinpath(*key) for key in later)
             try:
                 await self.load_found(name, version)
             except LoadError:
@@ -139,7 +144,8 @@ class Catalog:
                 raise LoadError(reason) from error
             model = replace(model, serial=self._num_loads[name, version])
             self._num_loads[name, version] += 1
-            self._engine.add(model.key, workers, admission_limits(model, self._config))
+            config = with_planned_slots(self._config, model)
+            self._engine.add(model.key, workers, admission_limits(model, config))
             await self._engine.prepared(model.key)
             await self._set(Entry(name, version, State.READY, model))
             log.info("loaded %s", model.key)
@@ -190,6 +196,7 @@ class Catalog:
             task.cancel()
 
     def _retire(self, model: Model, unloading: Entry | None = None) -> None:
+        self._memory.leave(model)
         task = asyncio.create_task(self._remove_and_free(model, unloading))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
@@ -234,15 +241,22 @@ class Catalog:
 
     def _prepare(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
         """Loads a bundle, warms it up and makes its workers. Runs in the loading thread."""
+        with short_switch_interval():
+            return self._loaded(directory, before)
+
+    def _loaded(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
         label = f"{directory.parent.name}/{directory.name}"
         try:
             if not directory.resolve().is_relative_to(self._config.bundles.resolve()):
                 raise BundleError(f"{label}: the folder is a link out of the bundles folder")
+            self._memory.check_weights(directory, before)
             first, *others = self._backends
             model = load_bundle(directory, first, self._config.max_length, before)
             model = replicated(model, others)
+            model = self._memory.plan(model, self._backends, before)
             warm_up(model, self._config)
-            return model, make_workers(model, self._config, self._observer)
+            config = with_planned_slots(self._config, model)
+            return model, make_workers(model, config, self._observer)
         except (BundleError, StartupError):
             raise
         except BaseException as error:

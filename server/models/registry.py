@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,12 @@ from pathlib import Path
 from jinja2 import TemplateError
 
 from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Device, Manifest, Parity
-from model.bundle_files import read_manifest, read_parity, verify_files
+from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
+from model.quality import Quality
 from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
+from server.models.cache_memories import CacheMemories
+from server.models.memory_budget import MemoryPlan
 from server.printable import quoted
 from server.runtime.contract import Backend, Graph, LoadModel, MakeMemory
 from server.runtime.kernels.library import kernels_in_use
@@ -40,11 +43,13 @@ class Model:
     """A loaded bundle, ready to serve.
 
     ``max_length``: the longest sequence that this server accepts, in tokens. ``serial``: how many
-    times this version was loaded before.
+    times this version was loaded before. ``memory``: its share of the memory budget; ``None``
+    outside a server. ``caches``: what its workers have allocated.
     """
 
     manifest: Manifest
     parity: Parity
+    quality: Quality | None
     tokenizer: Tokenizer
     shortlist: Shortlist | None
     chat_template: ChatTemplate | None
@@ -53,6 +58,8 @@ class Model:
     max_length: int
     directory: Path
     serial: int = 0
+    memory: MemoryPlan | None = None
+    caches: CacheMemories = field(default_factory=CacheMemories)
 
     @property
     def mask_token(self) -> str:
@@ -180,9 +187,11 @@ def load_bundle(
     else:
         tokenizer = Tokenizer(directory / TOKENIZER_FILE)
     _check_vocabulary(manifest, tokenizer)
+    caches = CacheMemories()
     return Model(
         manifest=manifest,
         parity=read_parity(directory),
+        quality=read_quality(directory),
         tokenizer=tokenizer,
         shortlist=_shortlist(directory, manifest),
         chat_template=_chat_template(manifest, tokenizer),
@@ -191,7 +200,8 @@ def load_bundle(
             manifest.dimensions.vocabulary_size,
             manifest.special_tokens.eos,
         ),
-        replicas=(_replica(directory, manifest, backend),),
+        replicas=(_replica(directory, manifest, backend, caches),),
+        caches=caches,
         max_length=min(max_length, manifest.dimensions.max_positions),
         directory=directory,
     )
@@ -199,11 +209,15 @@ def load_bundle(
 
 def replicated(model: Model, backends: Iterable[Backend]) -> Model:
     """Loads ``model`` on more devices. Raises ``BundleError`` if one of them cannot run it."""
-    others = tuple(_replica(model.directory, model.manifest, backend) for backend in backends)
+    others = tuple(
+        _replica(model.directory, model.manifest, backend, model.caches) for backend in backends
+    )
     return replace(model, replicas=(*model.replicas, *others))
 
 
-def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
+def _replica(
+    directory: Path, manifest: Manifest, backend: Backend, caches: CacheMemories
+) -> Replica:
     graphs: dict[str, Graph] = {}
     for name, graph in manifest.graphs.items():
         load = partial(
@@ -214,7 +228,7 @@ def _replica(directory: Path, manifest: Manifest, backend: Backend) -> Replica:
             takes_candidates=name == "decode" and manifest.shortlist is not None,
         )
         graphs[name] = LazyGraph(load) if name == ATTEND else load()
-    return Replica(graphs, backend.memory, backend.load_model)
+    return Replica(graphs, caches.tracking(backend.memory), backend.load_model)
 
 
 def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:

@@ -32,6 +32,7 @@ def build_engine(
     observer: Observer,
     busy: BusyLanes,
     on_death: Callable[[BaseException], None],
+    on_stuck: Callable[[], None] = lambda: None,
 ) -> Engine:
     """Starts an engine without models. Models are added by ``Model.key``."""
     return Engine(
@@ -42,6 +43,8 @@ def build_engine(
         single_lane_max_sequences=config.single_lane_max_sequences,
         on_death=on_death,
         client_rate=_client_rate(config),
+        stuck_seconds=config.stuck_seconds,
+        on_stuck=on_stuck,
     )
 
 
@@ -84,6 +87,7 @@ def make_worker(
         row_gather=bind_row_gather(replica.load_model, logits)
         if config.keeps_logits_on_device
         else None,
+        model=manifest.name,
     )
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = DeviceSampler(replica.load_model, logits) if config.samples_on_device else None

@@ -150,8 +150,29 @@ class Memory(Protocol):
         """Free memory of the device; None if the device does not report it."""
         ...
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors."""
+        ...
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """Bytes of the tensors that take memory of the host now; None for another device.
+
+        Any thread may ask.
+        """
+        ...
+
     def rows(self, name: str, first: int, count: int) -> Tensor:
         """A view ``[count, *shape]`` of a tensor's rows, to bind to a graph."""
+        ...
+
+    def release(self, row: int, first_token: int = 0) -> None:
+        """Gives memory of a row that no sequence uses back to the operating system, if it can.
+
+        Tokens ``first_token`` and later are lost: they become zero, or stay as they are. Tensors
+        without tokens are lost if ``first_token`` is 0.
+        """
         ...
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:

@@ -1,10 +1,11 @@
-"""Slot tensors in host memory: NumPy arrays."""
+"""Slot tensors in host memory: NumPy arrays over pages of their own."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from server.runtime import pages
 from server.runtime.contract import Array, Layout, Move, Tensor
 from server.runtime.kernels import copy_rows
 
@@ -12,14 +13,14 @@ from server.runtime.kernels import copy_rows
 class HostMemory:
     """Implements :class:`server.runtime.contract.Memory`.
 
-    The operating system allocates a page when it is first written, so the unused end of a row
-    costs no memory.
+    The operating system allocates a page of 4 KiB when it is first written, so the unused end of a
+    row costs no memory: docs/decisions/0107-memory.md.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:
         self._layouts = dict(layouts)
         self._arrays: dict[str, Array] = {
-            name: np.zeros((layout.num_rows, *layout.shape), layout.dtype)
+            name: pages.zeros((layout.num_rows, *layout.shape), layout.dtype)
             for name, layout in layouts.items()
         }
         self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
@@ -27,6 +28,25 @@ class HostMemory:
     @property
     def free_bytes(self) -> int | None:
         return None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+    @property
+    def resident_bytes(self) -> int | None:
+        return sum(map(pages.resident_bytes, self._arrays.values()))
+
+    def release(self, row: int, first_token: int = 0) -> None:
+        if not self._arrays or copy_rows.release(
+            self._table(tuple(self._arrays)), row, first_token
+        ):
+            return
+        for name, array in self._arrays.items():
+            if not first_token:
+                array[row] = 0
+            elif self._layouts[name].has_tokens:
+                array[row, :, first_token:] = 0
 
     def rows(self, name: str, first: int, count: int) -> Tensor:
         return Tensor.of(self._arrays[name][first : first + count])
@@ -37,12 +57,14 @@ class HostMemory:
         ):
             self._move_with_numpy(names, moves)
             return
-        key = tuple(names)
-        if key not in self._tables:
-            tensors = [(self._arrays[name], self._layouts[name]) for name in names]
-            self._tables[key] = copy_rows.table(tensors)
-        if names and not copy_rows.move(self._tables[key], moves):
+        if names and not copy_rows.move(self._table(tuple(names)), moves):
             self._move_with_numpy(names, moves)
+
+    def _table(self, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
+        if names not in self._tables:
+            tensors = [(self._arrays[name], self._layouts[name]) for name in names]
+            self._tables[names] = copy_rows.table(tensors)
+        return self._tables[names]
 
     def _move_with_numpy(self, names: Sequence[str], moves: Sequence[Move]) -> None:
         for name in names:

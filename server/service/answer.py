@@ -3,26 +3,28 @@
 from dataclasses import dataclass, field
 
 from model.bundle import Task
+from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, bounded, ruled, sized
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
 from server.service.encoder_options import LengthOptions, check_integer, length_limit
 from server.service.requests import ModelRequest
+from server.service.threads import slices_of
 from server.service.usage import Timing, Usage
-from server.text.answers import ScoredSpan, find_answers
+from server.text.answers import find_answers
 from server.text.windows import LongInput
 
 DEFAULT_MAX_ANSWER_TOKENS = 15
-MAX_TOP_K = 1024
+MAX_TOP_K = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question, and the ``context`` that contains the answer."""
 
-    question: str
-    context: str
+    question: str = ruled(INPUT_BYTES)
+    context: str = ruled(INPUT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +36,9 @@ class AnswerRequest(ModelRequest):
     include an empty span.
     """
 
-    questions: tuple[Question, ...] = ()
-    top_k: int = 1
-    max_answer_tokens: int | None = None
+    questions: tuple[Question, ...] = sized((), max_items=MAX_TEXTS)
+    top_k: int = bounded(1, 1, MAX_TOP_K)
+    max_answer_tokens: int | None = ruled("1 … the model's max_length", None)
     allow_no_answer: bool = False
     length: LengthOptions = field(default_factory=LengthOptions)
 
@@ -72,6 +74,11 @@ class AnswerResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 4 * len(output.spans) for output in self.outputs)
+
 
 async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller) -> AnswerResult:
     """Answers each question from its context.
@@ -92,35 +99,40 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
     tokenized = await call.tokenize(
         questions, limit, pairs=passages, with_offsets=True, path="questions[{}]"
     )
+    longest = request.max_answer_tokens or DEFAULT_MAX_ANSWER_TOKENS
+    # The candidates of each window, which bound the spans.
+    num_windows = sum(len(text.windows) for text in tokenized)
+    validation.check_reply("top_k", num_windows * request.top_k, MAX_REPLY_VALUES, "spans")
+    num_tokens = len(questions) * request.top_k * longest
+    validation.check_reply("max_answer_tokens", num_tokens, MAX_REPLY_VALUES, "tokens")
     outputs = await call.run(call.jobs(tokenized))
 
-    def find_all() -> list[list[ScoredSpan]]:
-        return [
-            find_answers(
+    def answer_some(start: int, stop: int) -> list[Answers]:
+        answers = []
+        for index in range(start, stop):
+            text, passage = tokenized[index], passages[index]
+            found = find_answers(
                 text,
-                [output.vector for output in windows],
+                [output.vector for output in outputs[index]],
                 top_k=request.top_k,
-                max_answer_tokens=request.max_answer_tokens or DEFAULT_MAX_ANSWER_TOKENS,
+                max_answer_tokens=longest,
                 allow_no_answer=request.allow_no_answer,
             )
-            for text, windows in zip(tokenized, outputs, strict=True)
-        ]
+            spans = tuple(
+                AnswerSpan(passage[span.start : span.end], span.score, span.start, span.end)
+                for span in found
+            )
+            answers.append(Answers(spans, usage_of(text), truncation_of(text)))
+        return answers
 
-    found = await context.in_thread(find_all)
-    usage, timing = call.finish()
+    # A window takes about as long as this many bytes of text to tokenize.
+    window_bytes = 512 + 16 * request.top_k + 4 * longest
+    slices = slices_of((window_bytes * len(text.windows) for text in tokenized), answer_some)
+    parts = await context.run_slices(slices, caller, is_admitted=True)
+    usage, timing = await call.build(0, call.finish)
     return AnswerResult(
         model=model.manifest.name,
-        outputs=tuple(
-            Answers(
-                spans=tuple(
-                    AnswerSpan(passage[span.start : span.end], span.score, span.start, span.end)
-                    for span in spans
-                ),
-                usage=usage_of(text),
-                truncation=truncation_of(text),
-            )
-            for passage, spans, text in zip(passages, found, tokenized, strict=True)
-        ),
+        outputs=tuple(answers for part in parts for answers in part),
         usage=usage,
         timing=timing,
     )

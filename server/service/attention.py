@@ -9,18 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from model.bundle import ATTEND, AttentionKind
+from server.bounds import MAX_REPLY_NUMBERS
 from server.engine.decoding.options import AttentionSelection, LogprobOptions
-from server.engine.engine import Engine
 from server.engine.requests.job import GenerationJob
 from server.errors import InternalError, InvalidArgumentError
 from server.models.registry import Model
+from server.service.caller import Caller
+from server.service.context import ServiceContext
 from server.service.generation_options import AttentionOptions
 from server.service.generation_request import Alignment, Attention, AttentionMatrix
 from server.service.usage import completion_of
 from server.text.alignment import target_spans
 
 Floats = npt.NDArray[np.float32]
-MAX_WEIGHTS = 8 << 20  # per response; 4 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionP
 
 
 def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> None:
-    """Raises ``InvalidArgumentError`` for more than :data:`MAX_WEIGHTS` weights."""
+    """Raises ``InvalidArgumentError`` for more than :data:`MAX_REPLY_NUMBERS` weights."""
     _check_num_weights(sum(plan.num_matrices * math.prod(_matrix_shape(plan, job)) for job in jobs))
 
 
@@ -83,11 +84,11 @@ def _matrix_shape(plan: AttentionPlan, job: GenerationJob) -> tuple[int, int]:
 
 
 def _check_num_weights(num_weights: int) -> None:
-    if num_weights > MAX_WEIGHTS:
+    if num_weights > MAX_REPLY_NUMBERS:
         raise InvalidArgumentError(
             "attention",
-            f"could be {num_weights} weights, at most {MAX_WEIGHTS}: select layers and heads, or "
-            f"average, and limit max_new_tokens",
+            f"could be {num_weights} weights, at most {MAX_REPLY_NUMBERS}: select layers and "
+            f"heads, or average, and limit max_new_tokens",
         )
 
 
@@ -101,7 +102,8 @@ def _selected(name: str, given: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 async def read_attention(
-    engine: Engine,
+    context: ServiceContext,
+    client: str,
     model: Model,
     plan: AttentionPlan,
     job: GenerationJob,
@@ -112,7 +114,8 @@ async def read_attention(
     """Runs a finished output through the model again and returns its attention weights.
 
     Args:
-        engine: the engine that runs ``model``.
+        context: the server's components.
+        client: the identity of the caller.
         model: the model that generated the output.
         plan: the weights to compute.
         job: the job that generated the output.
@@ -134,24 +137,30 @@ async def read_attention(
         deadline=job.deadline,
         cache_scope=job.cache_scope,
     )
-    handles = engine.submit(model.key, [rerun])
+    handles = context.engine.submit(model.key, [rerun])
     try:
         update = await handles[0].next()
     finally:
-        engine.cancel(handles)
+        context.engine.cancel(handles)
     completion_of(update)
-    if update.attention is None:
+    weights = update.attention
+    if weights is None:
         raise InternalError("the model returned no attention weights")
     is_cross = plan.selection.kind == AttentionKind.CROSS
     source = rerun.source if is_cross else rerun.prompt
-    return Attention(
-        source_tokens=tuple(model.tokenizer.tokens(source)),
-        target_tokens=tuple(model.tokenizer.tokens(token_ids)),
-        matrices=_matrices(plan.selection, update.attention),
-        alignments=_alignments(model, update.attention.mean((1, 2)), token_ids, source_text)
-        if plan.alignments
-        else (),
-    )
+
+    def build() -> Attention:
+        return Attention(
+            source_tokens=tuple(model.tokenizer.tokens(source)),
+            target_tokens=tuple(model.tokenizer.tokens(token_ids)),
+            matrices=_matrices(plan.selection, weights),
+            alignments=_alignments(model, weights.mean((1, 2)), token_ids, source_text)
+            if plan.alignments
+            else (),
+        )
+
+    num_values = len(source) + len(token_ids) + weights.size // 64 + len(source_text)
+    return await context.build(num_values, build, Caller(client, None))
 
 
 def _matrices(selection: AttentionSelection, weights: Floats) -> tuple[AttentionMatrix, ...]:

@@ -5,6 +5,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model.bundle import ScoreFunction, Task
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_INTEGER,
+    MAX_REPLY_VALUES,
+    MAX_TEXTS,
+    bounded,
+    ruled,
+    sized,
+)
 from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
@@ -26,8 +35,8 @@ from server.text.windows import LengthLimit, LongInput, TokenizedText
 class TextPair:
     """Two texts that are classified together, such as a premise and a hypothesis."""
 
-    text: str
-    text_pair: str
+    text: str = ruled(INPUT_BYTES)
+    text_pair: str = ruled(INPUT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +47,9 @@ class ClassifyRequest(ModelRequest):
     ``None``: the function that the model was trained with.
     """
 
-    inputs: tuple[str, ...] = ()
-    pairs: tuple[TextPair, ...] = ()
-    top_k: int | None = None
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    pairs: tuple[TextPair, ...] = sized((), max_items=MAX_TEXTS)
+    top_k: int | None = bounded(None, 1, MAX_INTEGER)
     score_function: ScoreFunction | None = None
     length: LengthOptions = field(default_factory=LengthOptions)
 
@@ -71,6 +80,11 @@ class ClassifyResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 2 * len(output.labels) for output in self.outputs)
+
 
 async def classify(
     request: ClassifyRequest, context: ServiceContext, caller: Caller
@@ -86,22 +100,31 @@ async def classify(
     check_integer("top_k", request.top_k)
     to_scores = score_function(request.score_function, model)
     limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
+    num_labels = min(request.top_k or MAX_INTEGER, len(model.manifest.labels))
+    num_values = (len(request.inputs) + len(request.pairs)) * num_labels
+    validation.check_reply("top_k", num_values, MAX_REPLY_VALUES, "labels")
     tokenized = await _tokenize(request, call, limit)
     outputs = await call.run(call.jobs(tokenized))
-    usage, timing = call.finish()
-    return ClassifyResult(
-        model=model.manifest.name,
-        outputs=tuple(
-            Classification(
-                labels=_best_labels(to_scores(output.vector), model.manifest.labels, request.top_k),
-                usage=usage_of(text),
-                truncation=truncation_of(text),
-            )
-            for (output,), text in zip(outputs, tokenized, strict=True)
-        ),
-        usage=usage,
-        timing=timing,
-    )
+
+    def result() -> ClassifyResult:
+        usage, timing = call.finish()
+        return ClassifyResult(
+            model=model.manifest.name,
+            outputs=tuple(
+                Classification(
+                    labels=_best_labels(
+                        to_scores(output.vector), model.manifest.labels, request.top_k
+                    ),
+                    usage=usage_of(text),
+                    truncation=truncation_of(text),
+                )
+                for (output,), text in zip(outputs, tokenized, strict=True)
+            ),
+            usage=usage,
+            timing=timing,
+        )
+
+    return await call.build(num_values, result)
 
 
 async def _tokenize(

@@ -1,38 +1,54 @@
 """The components of a running server that calls use."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from server.bounds import check_fields
 from server.config import ServerConfig
 from server.engine.engine import Engine
+from server.errors import InvalidArgumentError
 from server.models.catalog import Catalog
-from server.models.registry import Registry
+from server.models.registry import Model, Registry
 from server.service.caller import Caller
-from server.service.threads import BoundedExecutor, check_deadline
+from server.service.requests import ModelRequest
+from server.service.serving_state import ServingState
+from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
 from server.telemetry.metrics import Metrics
+from server.text.windows import TooLongError
 
 T = TypeVar("T")
 
-# Up to this length, texts are tokenized on the event loop, in at most about 0.5 ms. On busy cores,
-# a round trip to a thread costs more than that saves.
-MAX_INLINE_CHARACTERS = 1024
+# Up to this cost, work runs on the event loop, in at most about 0.5 ms. On busy cores, a round trip
+# to a thread costs more than that saves.
+MAX_INLINE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """``threads`` run functions that would block the event loop."""
+    """``threads`` run work that would block the event loop."""
 
     config: ServerConfig
     catalog: Catalog
     engine: Engine
     metrics: Metrics
-    threads: BoundedExecutor
+    threads: FairExecutor
+    state: ServingState
 
     @property
     def registry(self) -> Registry:
         """A snapshot of the served models. Read it once per call."""
         return self.catalog.registry
+
+    def model_of(self, request: ModelRequest) -> Model:
+        """The model that a request names. Checks the sizes of all fields first.
+
+        Raises:
+            InvalidArgumentError: names the field that is too large.
+            ModelNotFoundError: no such model is served.
+        """
+        check_fields(request)
+        return self.registry.get(request.model, request.version)
 
     def cache_scope(self, caller: Caller) -> str:
         """The scope of a caller's jobs: see :class:`GenerationJob`.
@@ -43,30 +59,76 @@ class ServiceContext:
             return ""
         return caller.client
 
-    async def in_thread(self, function: Callable[[], T], caller: Caller | None = None) -> T:
-        """Runs ``function`` in a thread and returns its result.
+    async def run_slices(
+        self, slices: Sequence[Slice[T]], caller: Caller, *, is_admitted: bool = False
+    ) -> list[T]:
+        """Runs the slices of a call's work: inline if they are short, else in threads.
 
         Args:
-            function: a blocking function.
-            caller: the caller of a request that is not admitted yet; its deadline and the limit of
-                waiting functions apply.
+            slices: the whole work.
+            caller: its client and its deadline.
+            is_admitted: whether the engine has accepted the call; then no limits apply.
 
         Raises:
-            ServeError: the caller's deadline passed, or too many functions are waiting.
+            ServeError: the caller's deadline passed, or too much work is waiting.
         """
-        if caller is None:
-            return await self.threads.run(function)
-        return await self.threads.run_bounded(function, caller.deadline)
+        if sum(part.num_bytes for part in slices) > MAX_INLINE_BYTES:
+            return await self.threads.run(slices, caller, is_admitted=is_admitted)
+        if not is_admitted:
+            check_deadline(caller.deadline)
+        return [part.function() for part in slices]
 
-    async def run_tokenizer(
-        self, texts: Iterable[str], function: Callable[[], T], caller: Caller
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        caller: Caller,
+        num_bytes: int = SLICE_BYTES,
+        *,
+        is_admitted: bool = False,
     ) -> T:
-        """Runs ``function``, which tokenizes ``texts``: inline if they are short, else in a thread.
+        """Runs ``function``, which cannot be divided, as one slice of ``num_bytes``.
 
         Raises:
-            ServeError: as for :meth:`in_thread`.
+            ServeError: as for :meth:`run_slices`.
         """
-        if sum(map(len, texts)) > MAX_INLINE_CHARACTERS:
-            return await self.in_thread(function, caller)
-        check_deadline(caller.deadline)
-        return function()
+        parts = [Slice(num_bytes, function)]
+        (result,) = await self.run_slices(parts, caller, is_admitted=is_admitted)
+        return result
+
+    async def build(self, num_values: int, function: Callable[[], T], caller: Caller) -> T:
+        """Runs ``function``, which builds a result of ``num_values`` numbers or short texts.
+
+        A value takes about as long to build as a byte of text to tokenize.
+        """
+        return await self.in_thread(function, caller, num_values, is_admitted=True)
+
+    async def tokenize(
+        self,
+        texts: Sequence[str],
+        encode: Callable[[Sequence[str]], list[T]],
+        caller: Caller,
+        field: str = "inputs",
+    ) -> list[T]:
+        """Tokenizes texts in slices.
+
+        Args:
+            texts: of the request's ``field``.
+            encode: tokenizes some of them. Raises ``TooLongError`` for one that is too long.
+            caller: its client and its deadline.
+            field: of the request, for errors.
+
+        Raises:
+            InvalidArgumentError: a text is too long; later ones are not tokenized.
+            ServeError: as for :meth:`run_slices`.
+        """
+
+        def encode_some(start: int, stop: int) -> list[T]:
+            try:
+                return encode(texts[start:stop])
+            except TooLongError as error:
+                path = f"{field}[{start + error.index}]"
+                raise InvalidArgumentError(path, str(error)) from error
+
+        slices = slices_of(map(len, texts), encode_some)
+        parts = await self.run_slices(slices, caller)
+        return [result for part in parts for result in part]

@@ -7,6 +7,15 @@ import numpy as np
 
 from model import bundle
 from model.bundle import Task
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_NAME_BYTES,
+    MAX_PREFIX_BYTES,
+    MAX_REPLY_NUMBERS,
+    MAX_TEXTS,
+    ruled,
+    sized,
+)
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
@@ -38,11 +47,11 @@ class EmbedRequest(ModelRequest):
     prompt is used. ``token_embeddings``: also return the vector of each token; not with windows.
     """
 
-    inputs: tuple[str, ...] = ()
-    dimensions: int | None = None
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    dimensions: int | None = ruled("1 … the model's hidden size", None)
     normalize: bool | None = None
-    prompt_name: str | None = None
-    prompt: str | None = None
+    prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
+    prompt: str | None = sized(None, max_bytes=MAX_PREFIX_BYTES)
     token_embeddings: bool = False
     length: LengthOptions = field(default_factory=LengthOptions)
 
@@ -79,6 +88,16 @@ class EmbedResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(map(_num_values, self.outputs))
+
+
+def _num_values(output: Embedding) -> int:
+    num_in_tokens = 0 if output.tokens is None else output.tokens.vectors.size // 16
+    return 4 + output.vector.size // 4 + num_in_tokens
+
 
 async def embed(
     request: EmbedRequest, context: ServiceContext, caller: Caller, *, is_bulk: bool = False
@@ -104,22 +123,30 @@ async def embed(
     limit = length_limit(request.length, model, LongInput.ERROR, windows=not wants_tokens)
     texts = [prompt + text for text in request.inputs] if prompt else request.inputs
     tokenized = await call.tokenize(texts, limit, with_offsets=wants_tokens)
+    num_tokens = sum(text.num_tokens for text in tokenized)
+    num_vectors = len(tokenized) + (num_tokens if wants_tokens else 0)
+    size = model.manifest.dimensions.hidden_size
+    validation.check_reply("inputs", num_vectors * size, MAX_REPLY_NUMBERS, "numbers")
     outputs = await call.run(
         [
             [call.job(window, wants_tokens=wants_tokens) for window in text.windows]
             for text in tokenized
         ]
     )
-    usage, timing = call.finish()
-    return EmbedResult(
-        model=model.manifest.name,
-        outputs=tuple(
-            _embedding(text, windows, request, model)
-            for text, windows in zip(tokenized, outputs, strict=True)
-        ),
-        usage=usage,
-        timing=timing,
-    )
+
+    def result() -> EmbedResult:
+        usage, timing = call.finish()
+        return EmbedResult(
+            model=model.manifest.name,
+            outputs=tuple(
+                _embedding(text, windows, request, model)
+                for text, windows in zip(tokenized, outputs, strict=True)
+            ),
+            usage=usage,
+            timing=timing,
+        )
+
+    return await call.build(num_tokens if wants_tokens else 0, result)
 
 
 def named_prompt(embedding: bundle.Embedding | None, name: str | None, field: str) -> str:

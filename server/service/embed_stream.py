@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from server.errors import OverloadedError, ServeError
+from server.errors import ServeError
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.embed import EmbedRequest, EmbedResult, embed
@@ -15,6 +15,7 @@ from server.service.embed import EmbedRequest, EmbedResult, embed
 # little padding.
 MAX_STREAM_TEXTS = 512
 MAX_STREAM_REQUESTS = 64
+MAX_STREAM_CHARACTERS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ async def embed_stream(
     """Embeds the items. Yields the id and the result of each, in order.
 
     At most :data:`MAX_STREAM_REQUESTS` items are in progress. Another item is read only while
-    they have fewer than :data:`MAX_STREAM_TEXTS` texts, so that the transport's flow control
-    slows down the client. An item that finds the engine's queue full is retried.
+    they have fewer than :data:`MAX_STREAM_TEXTS` texts, and :data:`MAX_STREAM_CHARACTERS` in them,
+    so that the transport's flow control slows down the client. An item that finds the engine's
+    queue full waits, tokenized.
 
     Args:
         items: the requests.
@@ -78,36 +80,33 @@ class _Bulk:
         self.tasks: deque[asyncio.Task[tuple[int, EmbedResult]]] = deque()
         self._context = context
         self._caller = caller
-        self._num_texts = 0
+        self._sizes: deque[tuple[int, int]] = deque()  # texts and characters of each item
 
     @property
     def has_room(self) -> bool:
-        return len(self.tasks) < MAX_STREAM_REQUESTS and self._num_texts < MAX_STREAM_TEXTS
+        return (
+            len(self.tasks) < MAX_STREAM_REQUESTS
+            and sum(num_texts for num_texts, _ in self._sizes) < MAX_STREAM_TEXTS
+            and sum(size for _, size in self._sizes) < MAX_STREAM_CHARACTERS
+        )
 
     def start(self, item: BulkItem) -> None:
-        if isinstance(item.request, EmbedRequest):
-            self._num_texts += len(item.request.inputs)
+        texts = item.request.inputs if isinstance(item.request, EmbedRequest) else ()
+        self._sizes.append((len(texts), sum(map(len, texts))))
         self.tasks.append(asyncio.create_task(self._embed(item)))
 
     def pop(self) -> tuple[int, EmbedResult]:
         """Removes the first item, whose task is done. Returns its id and result, or raises."""
-        id_, result = self.tasks.popleft().result()
-        self._num_texts -= len(result.outputs)
-        return id_, result
+        self._sizes.popleft()
+        return self.tasks.popleft().result()
 
     async def _embed(self, item: BulkItem) -> tuple[int, EmbedResult]:
-        """Embeds one item. Waits and retries while the engine's queue is full."""
+        """Embeds one item. Waits while the engine's queue is full."""
         request = item.request
         if isinstance(request, ServeError):
             raise request
-        while True:
-            try:
-                with self._context.catalog.calls.of(request.model):
-                    result = await embed(request, self._context, self._caller, is_bulk=True)
-            except OverloadedError as error:
-                await asyncio.sleep(error.retry_seconds)
-                continue
-            return item.id, result
+        with self._context.catalog.calls.of(request.model):
+            return item.id, await embed(request, self._context, self._caller, is_bulk=True)
 
 
 def _next(items: AsyncIterator[BulkItem]) -> "asyncio.Future[BulkItem | None]":

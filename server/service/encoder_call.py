@@ -1,23 +1,29 @@
 """The steps that all encoder calls share: look up the model, tokenize, run, count."""
 
-import itertools
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from model.bundle import Task
+from server.bounds import MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
+from server.engine.engine import SUBMITTED_AT_ONCE
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.update import Completion
-from server.errors import InternalError, InvalidArgumentError
+from server.errors import InternalError, InvalidArgumentError, OverloadedError
 from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_options import Floats
 from server.service.requests import ModelRequest
+from server.service.threads import slices_of
 from server.service.usage import Timing, Usage, completion_of
-from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window
+from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window, WindowBudget
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,8 @@ class EncoderOutput:
 class EncoderCall:
     """The state of one encoder call, from arrival to result. One coroutine owns it.
 
-    ``is_bulk``: other requests may overtake its texts. ``started``: arrival of the call, in
-    seconds of ``time.monotonic``.
+    ``is_bulk``: other requests may overtake its texts, and it waits where others are rejected.
+    ``started``: arrival of the call, in seconds of ``time.monotonic``.
     """
 
     model: Model
@@ -56,6 +62,9 @@ class EncoderCall:
     _tokenize_seconds: float = 0.0
     _completions: list[Completion] = field(default_factory=list)
     _num_tokens: int = 0
+    _budget: WindowBudget = field(
+        default_factory=lambda: WindowBudget(MAX_WINDOWS, MAX_WINDOW_TOKENS)
+    )
 
     @classmethod
     def open(
@@ -73,7 +82,7 @@ class EncoderCall:
             ModelNotFoundError: no such model is served.
             InvalidArgumentError: the model does not support the task.
         """
-        model = context.registry.get(request.model, request.version)
+        model = context.model_of(request)
         validation.check_task(model, task)
         return cls(model, context, caller, is_bulk)
 
@@ -86,7 +95,9 @@ class EncoderCall:
         with_offsets: bool = False,
         path: str = "inputs[{}]",
     ) -> list[TokenizedText]:
-        """Tokenizes texts, or pairs of texts. The engine's capacity is checked first.
+        """Tokenizes texts, or pairs of texts, in slices.
+
+        Bytes and the engine's capacity are checked first, then the windows before they are built.
 
         Args:
             texts: single texts, or the first text of each pair.
@@ -96,20 +107,39 @@ class EncoderCall:
             path: the request field of a text, with ``{}`` for its index, for errors.
 
         Raises:
-            InvalidArgumentError: a text is too long for ``limit`` or has no tokens; names its path.
+            InvalidArgumentError: a text is too long for ``limit`` or has no tokens, or the call has
+                too many bytes or windows; names the path.
             ServeError: the queue is full, or the deadline passed.
         """
         started = time.monotonic()
-        tokenizer = self.model.tokenizer
-        self.context.engine.check(self.model.key, len(texts), is_bulk=self.is_bulk)
-        try:
-            tokenized = await self.context.run_tokenizer(
-                itertools.chain(texts, pairs or ()),
-                lambda: tokenizer.tokenize_windows(texts, pairs, limit, with_offsets=with_offsets),
-                self.caller,
+        costs = list(map(len, texts))
+        if pairs is not None:
+            costs = [cost + len(pair) for cost, pair in zip(costs, pairs, strict=True)]
+        if sum(costs) > MAX_REQUEST_BYTES:
+            raise InvalidArgumentError(
+                path.partition("[")[0],
+                f"are {sum(costs)} characters to tokenize, prompts and queries repeated: at most "
+                f"{MAX_REQUEST_BYTES} are accepted",
             )
-        except TooLongError as error:
-            raise InvalidArgumentError(path.format(error.index), str(error)) from error
+
+        async def check() -> None:
+            client = self.caller.client
+            self.context.engine.check(self.model.key, len(texts), client, is_bulk=self.is_bulk)
+
+        await self._when_accepted(check)
+
+        def tokenize_some(start: int, stop: int) -> list[TokenizedText]:
+            some_pairs = None if pairs is None else pairs[start:stop]
+            try:
+                return self.model.tokenizer.tokenize_windows(
+                    texts[start:stop], some_pairs, limit, self._budget, with_offsets=with_offsets
+                )
+            except TooLongError as error:
+                field = path.format(start + error.index)
+                raise InvalidArgumentError(field, str(error)) from error
+
+        parts = await self.context.run_slices(slices_of(costs, tokenize_some), self.caller)
+        tokenized = [text for part in parts for text in part]
         for index, text in enumerate(tokenized):
             if not text.windows[0].token_ids:
                 raise InvalidArgumentError(path.format(index), "has no tokens")
@@ -126,11 +156,14 @@ class EncoderCall:
             ServeError: the first failure of any job.
         """
         engine = self.context.engine
-        handles = engine.submit(
-            self.model.key, [job for group in jobs for job in group], self.caller.client
-        )
+        whole = [job for group in jobs for job in group]
+        handles = await self._when_accepted(lambda: self._submit(whole))
         try:
-            results = [await _result(handle) for handle in handles]
+            results = []
+            for index, handle in enumerate(handles, 1):
+                results.append(await _result(handle))
+                if index % SUBMITTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
         finally:
             engine.cancel(handles)
         self._completions += [completion for _, completion in results]
@@ -154,6 +187,34 @@ class EncoderCall:
     def jobs(self, tokenized: Sequence[TokenizedText]) -> list[list[EncodingJob]]:
         """For each text, the jobs that encode its windows."""
         return [[self.job(window) for window in text.windows] for text in tokenized]
+
+    async def build(self, num_values: int, function: Callable[[], T]) -> T:
+        """Runs ``function``, which builds a result of ``num_values`` numbers or short texts."""
+        num_jobs = len(self._completions)
+        return await self.context.build(num_values + 8 * num_jobs, function, self.caller)
+
+    async def _submit(self, jobs: Sequence[EncodingJob]) -> list[JobHandle]:
+        """Submits all jobs; other tasks run meanwhile."""
+        handles: list[JobHandle] = []
+        try:
+            for part in self.context.engine.submit_parts(self.model.key, jobs, self.caller.client):
+                handles += part
+                if len(handles) < len(jobs):
+                    await asyncio.sleep(0)
+        except BaseException:
+            self.context.engine.cancel(handles)
+            raise
+        return handles
+
+    async def _when_accepted(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Awaits ``function``; bulk work waits and retries while the engine's queue is full."""
+        while True:
+            try:
+                return await function()
+            except OverloadedError as error:
+                if not self.is_bulk:
+                    raise
+                await asyncio.sleep(error.retry_seconds)
 
     def finish(self) -> tuple[Usage, Timing]:
         """Usage and timing of the whole call. Also reports them to the metrics: call it once."""

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from model.bundle import ScoreFunction
+from server.bounds import MAX_INTEGER, ruled
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.text.windows import LengthLimit
 from server.text.windows import LongInput as LongInput  # noqa: PLC0414
 
 Floats = npt.NDArray[np.float32]
-MAX_INTEGER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class LengthOptions:
     """
 
     long_input: LongInput | None = None
-    max_tokens: int | None = None
-    stride: int | None = None
+    max_tokens: int | None = ruled("1 … the model's max_length", None)
+    stride: int | None = ruled("0 … the model's max_length", None)
 
 
 def length_limit(

@@ -6,6 +6,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model.bundle import Task
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_ENTRIES,
+    MAX_ENTRY_BYTES,
+    MAX_LOGITS,
+    MAX_REPLY_VALUES,
+    MAX_TEXTS,
+    ruled,
+    sized,
+)
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
@@ -21,11 +31,11 @@ from server.service.encoder_options import (
     softmax,
 )
 from server.service.requests import ModelRequest
+from server.service.threads import slices_of
 from server.service.usage import Timing, Usage
 from server.text.windows import LongInput, TokenizedText
 
 DEFAULT_TOP_K = 5
-MAX_TARGETS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +46,9 @@ class FillMaskRequest(ModelRequest):
     consider, each a single token of the model; empty for the whole vocabulary.
     """
 
-    inputs: tuple[str, ...] = ()
-    top_k: int | None = None
-    targets: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    top_k: int | None = ruled("1 … the size of the vocabulary", None)
+    targets: tuple[str, ...] = sized((), max_items=MAX_ENTRIES, max_bytes=MAX_ENTRY_BYTES)
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -78,6 +88,11 @@ class FillMaskResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 3 * len(mask.candidates) for output in self.outputs for mask in output.masks)
+
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
@@ -100,10 +115,19 @@ async def fill_mask(
     model = call.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     check_integer("top_k", request.top_k, high=model.manifest.dimensions.vocabulary_size)
-    selection = _Selection(request.top_k or DEFAULT_TOP_K, _target_ids(request.targets, model))
+    targets = await context.in_thread(
+        lambda: _target_ids(request.targets, model), caller, 64 * len(request.targets)
+    )
+    selection = _Selection(request.top_k or DEFAULT_TOP_K, targets)
     limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
     tokenized = await call.tokenize(request.inputs, limit, with_offsets=True)
     positions = [_mask_positions(index, text, model) for index, text in enumerate(tokenized)]
+    num_masks = sum(map(len, positions))
+    vocabulary_size = model.manifest.dimensions.vocabulary_size
+    num_numbers = num_masks * vocabulary_size
+    validation.check_reply("inputs", num_numbers, MAX_LOGITS, "logits of masks")
+    num_candidates = num_masks * min(selection.top_k, len(targets) or vocabulary_size)
+    validation.check_reply("top_k", num_candidates, MAX_REPLY_VALUES, "candidates")
     outputs = await call.run(
         [
             [call.job(text.windows[0], logit_positions=masks)]
@@ -111,23 +135,25 @@ async def fill_mask(
         ]
     )
 
-    def fill_all() -> list[tuple[FilledMask, ...]]:
-        return [
-            tuple(
+    def fill_some(start: int, stop: int) -> list[MaskFilling]:
+        fillings = []
+        for index in range(start, stop):
+            text, (output,) = tokenized[index], outputs[index]
+            masks = tuple(
                 _filled(text, position, logits, selection, model)
-                for position, logits in zip(masks, output.vector, strict=True)
+                for position, logits in zip(positions[index], output.vector, strict=True)
             )
-            for text, masks, (output,) in zip(tokenized, positions, outputs, strict=True)
-        ]
+            fillings.append(MaskFilling(masks, usage_of(text), truncation_of(text)))
+        return fillings
 
-    filled = await context.in_thread(fill_all)
-    usage, timing = call.finish()
+    # A mask takes about as long as this many bytes of text to tokenize.
+    mask_bytes = vocabulary_size // 32 + 4 * selection.top_k
+    slices = slices_of((mask_bytes * len(masks) for masks in positions), fill_some)
+    parts = await context.run_slices(slices, caller, is_admitted=True)
+    usage, timing = await call.build(0, call.finish)
     return FillMaskResult(
         model=model.manifest.name,
-        outputs=tuple(
-            MaskFilling(masks, usage_of(text), truncation_of(text))
-            for masks, text in zip(filled, tokenized, strict=True)
-        ),
+        outputs=tuple(filling for part in parts for filling in part),
         usage=usage,
         timing=timing,
     )
@@ -135,8 +161,6 @@ async def fill_mask(
 
 def _target_ids(words: Sequence[str], model: Model) -> tuple[int, ...]:
     """The token id of each word, without duplicates."""
-    if len(words) > MAX_TARGETS:
-        raise InvalidArgumentError("targets", f"{len(words)} given, at most {MAX_TARGETS}")
     ids = [model.tokenizer.id_of(word) for word in words]
     for index, (id_, word) in enumerate(zip(ids, words, strict=True)):
         if id_ is None:

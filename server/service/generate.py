@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from model.bundle import Task
 from model.config import Kind
@@ -33,7 +34,8 @@ async def prepare_generate(
     """
     started = time.monotonic()
     template = await job_template(
-        request, Task.GENERATE, len(request.inputs), context, caller, started
+        *(request, Task.GENERATE, len(request.inputs) + len(request.token_inputs)),
+        *(context, caller, started),
     )
     model = template.model
     field, prompts = await _prompts(request, model, context, caller)
@@ -53,7 +55,11 @@ async def prepare_generate(
     ]
     echoes: Sequence[str] = ()
     if request.response.echo:
-        echoes = request.inputs or [model.tokenizer.decode(prompt) for prompt in prompts]
+        echoes = request.inputs or await context.build(
+            sum(map(len, prompts)),
+            lambda: [model.tokenizer.decode(prompt) for prompt in prompts],
+            caller,
+        )
     return prepared_request(request, model, caller, jobs, prefixes, started, echoes)
 
 
@@ -69,14 +75,15 @@ async def _prompts(
         )
     if request.token_inputs:
         size = model.manifest.dimensions.vocabulary_size
+        validation.check_lengths("token_inputs", request.token_inputs, model.max_length)
         validation.check_token_inputs(request.token_inputs, size)
         return "token_inputs", request.token_inputs
     max_bytes = context.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
-        return "inputs", await context.run_tokenizer(
-            request.inputs, lambda: model.tokenizer.encode(request.inputs), caller
-        )
+        is_decoder = model.manifest.kind == Kind.DECODER  # which needs room for a new token
+        encode = partial(model.tokenizer.encode, max_tokens=model.max_length - is_decoder)
+        return "inputs", await context.tokenize(request.inputs, encode, caller)
     template = model.chat_template
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
@@ -85,4 +92,7 @@ async def _prompts(
     def render() -> list[tuple[int, ...]]:
         return model.tokenizer.encode([template.render(request.messages)], special_tokens=False)
 
-    return "messages", await context.in_thread(render, caller)
+    num_bytes = sum(len(message.content) for message in request.messages)
+    return "messages", await context.in_thread(
+        render, caller, num_bytes + 256 * len(request.messages)
+    )

@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from model.bundle import AttentionKind
-from server.bounds import Bounds, bounded, check_bounds
+from server.bounds import (
+    MAX_ENTRIES,
+    MAX_ENTRY_BYTES,
+    MAX_INTEGER,
+    MAX_PREFIX_BYTES,
+    MAX_TEXTS,
+    Bounds,
+    bounded,
+    check_bounds,
+    ruled,
+    sized,
+)
 from server.engine.decoding.options import (
     Beams,
     EarlyStopping,
@@ -26,10 +37,9 @@ from server.text.grammar import GrammarKind as GrammarKind  # noqa: PLC0414
 MAX_BEAMS = 64
 MAX_SECONDS = 86400.0
 MAX_TOP_LOGPROBS = 100
-MAX_ENTRIES = 1024  # of a list of tokens or words
+VOCABULARY = "in the vocabulary"
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARACTERS = 256
-MAX_INTEGER = 2**31 - 1
 # Below it, the softmax in float32 gives the most likely token all of the probability.
 MIN_TEMPERATURE = 1e-5
 MAX_LOGIT_BIAS = 100.0
@@ -61,10 +71,10 @@ class DecodingOptions:
     length_penalty: float = bounded(1.0, -10.0, 10.0)
     early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
     num_hypotheses: int = bounded(1, 1, MAX_BEAMS)
-    target_prefix: tuple[str, ...] = ()
+    target_prefix: tuple[str, ...] = sized((), max_items=MAX_TEXTS, max_bytes=MAX_PREFIX_BYTES)
     alternatives: bool = False
-    grammar: Grammar | None = None
-    bad_words: tuple[str, ...] = ()
+    grammar: Grammar | None = ruled("65,536 bytes", None)  # noqa: RUF009  (it is frozen)
+    bad_words: tuple[str, ...] = sized((), max_items=MAX_ENTRIES, max_bytes=MAX_ENTRY_BYTES)
     shortlist: ShortlistMode = ShortlistMode.AUTO
 
 
@@ -77,9 +87,11 @@ class StoppingOptions:
     """
 
     max_new_tokens: int | None = bounded(None, 1, MAX_INTEGER)
-    stop_strings: tuple[str, ...] = ()
+    stop_strings: tuple[str, ...] = ruled(
+        f"1 … {MAX_STOP_STRING_CHARACTERS} characters each", (), max_items=MAX_STOP_STRINGS
+    )
     ignore_eos: bool = False
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ruled(VOCABULARY, (), max_items=MAX_ENTRIES)
     max_seconds: float | None = bounded(None, 0.0, MAX_SECONDS, excludes_low=True)
     stop_before_deadline: bool = False
 
@@ -93,8 +105,8 @@ class AttentionOptions:
     """
 
     kind: AttentionKind | None = None
-    layers: tuple[int, ...] = ()
-    heads: tuple[int, ...] = ()
+    layers: tuple[int, ...] = ruled("the model's", (), max_items=MAX_ENTRIES)
+    heads: tuple[int, ...] = ruled("the model's", (), max_items=MAX_ENTRIES)
     average: bool = False
     alignments: bool = False
 
@@ -265,9 +277,7 @@ def uses_shortlist(decoding: DecodingOptions, *, has_shortlist: bool, on_device:
 
 
 def check_bad_words(words: Sequence[str]) -> None:
-    """Rejects empty words, and more than :data:`MAX_ENTRIES`."""
-    if len(words) > MAX_ENTRIES:
-        raise InvalidArgumentError("bad_words", f"{len(words)} given, at most {MAX_ENTRIES}")
+    """Rejects empty words."""
     for index, word in enumerate(words):
         if not word.strip():
             raise InvalidArgumentError(f"bad_words[{index}]", "is empty")

@@ -1,14 +1,26 @@
 """Requests of Generate and Translate, and their results: stream chunks or whole outputs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_MESSAGES,
+    MAX_NAME_BYTES,
+    MAX_TEXTS,
+    MAX_TOKEN_IDS,
+    bounded,
+    ruled,
+    sized,
+)
 from server.engine.decoding.options import LogitsOptions, Sampling
 from server.engine.requests.update import Completion
 from server.service.generation_options import (
+    PRIORITIES,
     DecodingOptions,
     ResponseOptions,
     StoppingOptions,
@@ -22,21 +34,23 @@ from server.text.chat import Message as Message  # noqa: PLC0414
 class GenerationRequest(ModelRequest):
     """The fields that Generate and Translate share. A higher ``priority`` is served earlier."""
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     sampling: Sampling = field(default_factory=Sampling)
     logits: LogitsOptions = field(default_factory=LogitsOptions)
     decoding: DecodingOptions = field(default_factory=DecodingOptions)
     stopping: StoppingOptions = field(default_factory=StoppingOptions)
     response: ResponseOptions = field(default_factory=ResponseOptions)
-    priority: int = 0
+    priority: int = bounded(0, PRIORITIES.low, PRIORITIES.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest(GenerationRequest):
     """Exactly one of ``inputs``, ``token_inputs`` and ``messages`` is given."""
 
-    token_inputs: tuple[tuple[int, ...], ...] = ()
-    messages: tuple[Message, ...] = ()
+    token_inputs: tuple[tuple[int, ...], ...] = sized(
+        (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS
+    )
+    messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
 
 
 class SentenceSplit(StrEnum):
@@ -55,8 +69,8 @@ class SentenceSplit(StrEnum):
 class TranslateRequest(GenerationRequest):
     """Languages by the names in the model's manifest; empty for the default."""
 
-    source_language: str = ""
-    target_language: str = ""
+    source_language: str = sized("", max_bytes=MAX_NAME_BYTES)
+    target_language: str = sized("", max_bytes=MAX_NAME_BYTES)
     sentence_split: SentenceSplit = SentenceSplit.AUTO
 
 
@@ -143,6 +157,14 @@ class TextChunk:
     logprobs: tuple[ScoredToken, ...] = ()
     finish: Finish | None = None
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the chunk."""
+        count = len(self.token_ids) + num_logprobs(self.logprobs) if self.logprobs else 0
+        if self.finish is None:
+            return count
+        return count + num_logprobs(self.finish.prompt_logprobs) + _num_weights(self.finish) // 4
+
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
@@ -174,3 +196,31 @@ class GenerationResult:
     outputs: tuple[GeneratedOutput, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(map(_num_values, self.outputs))
+
+
+def _num_values(output: GeneratedOutput) -> int:
+    finish = output.hypotheses[0].finish
+    scored = [text.logprobs for text in output.hypotheses]
+    return (
+        4
+        + sum(len(text.token_ids) for text in output.hypotheses)
+        + num_logprobs(finish.prompt_logprobs)
+        + sum(map(num_logprobs, scored))
+        + _num_weights(finish) // 4
+    )
+
+
+def _num_weights(finish: Finish) -> int:
+    if finish.attention is None:
+        return 0
+    return sum(matrix.weights.size for matrix in finish.attention.matrices)
+
+
+def num_logprobs(tokens: Sequence[ScoredToken]) -> int:
+    """Log-probabilities of tokens, those of the likeliest ones in their places included."""
+    return sum(1 + len(token.top) for token in tokens)

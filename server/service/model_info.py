@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 from model.bundle import Embedding, Parity
 from model.config import Kind
+from model.quality import Measurement
 from server.config import ServerConfig
-from server.models.registry import Entry
+from server.models.memory_ledger import with_planned_slots
+from server.models.registry import Entry, Model
 from server.models.registry import State as State  # noqa: PLC0414
 
 
@@ -43,6 +45,24 @@ class ModelInfo:
     kv_cache: str = ""
     cache_bytes_per_token: int = 0
     native_kernels: tuple[str, ...] = ()
+    quality: tuple[Measurement, ...] = ()
+    memory: "MemoryInfo | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInfo:
+    """Memory of the host that a model takes, in bytes.
+
+    ``weight_bytes`` counts every copy. ``cache_bytes``: of the cache if every slot were full;
+    ``cache_resident_bytes``: what it took at the last check. ``working_bytes``: an estimate of the
+    memory of runs. ``prefix_slots``: per lane, beside the slots.
+    """
+
+    weight_bytes: int
+    cache_bytes: int
+    cache_resident_bytes: int
+    working_bytes: int
+    prefix_slots: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +107,27 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         labels=manifest.labels,
         has_chat_template=model.chat_template is not None,
         parity=model.parity,
-        slots=0 if is_encoder else config.num_slots,
+        slots=0 if is_encoder else with_planned_slots(config, model).num_slots,
         mask_token=model.mask_token,
         embedding=_embedding_info(manifest.embedding),
         kv_cache="" if decode is None else manifest.kv_cache,
         cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
         native_kernels=model.native_kernels,
+        quality=() if model.quality is None else model.quality.measurements,
+        memory=_memory_info(model),
+    )
+
+
+def _memory_info(model: Model) -> "MemoryInfo | None":
+    plan = model.memory
+    if plan is None:
+        return None
+    return MemoryInfo(
+        weight_bytes=plan.weight_bytes,
+        cache_bytes=plan.cache_bytes,
+        cache_resident_bytes=model.caches.resident_bytes,
+        working_bytes=plan.working_bytes,
+        prefix_slots=plan.num_prefix_slots,
     )
 
 

@@ -4,9 +4,11 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from model.bundle import Task
 from model.shortlist import Ids, Shortlist
+from server.bounds import MAX_BAD_WORD_TOKENS
 from server.constraint import Constraint
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.requests.job import GenerationJob
@@ -19,6 +21,7 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerationRequest
 from server.service.sentences import SentencePlan
+from server.service.threads import SLICE_BYTES
 from server.service.time_limit import finish_by
 from server.text.grammar import GrammarError
 
@@ -142,7 +145,7 @@ async def job_template(
         ModelNotFoundError: no such model is served.
         OverloadedError: the model's queue is full.
     """
-    model = context.registry.get(request.model, request.version)
+    model = context.model_of(request)
     validation.check_task(model, task)
     decoding, stopping = request.decoding, request.stopping
     vocabulary_size = model.manifest.dimensions.vocabulary_size
@@ -150,7 +153,7 @@ async def job_template(
     beams = checks.beams_of(sampling, decoding)
     num_outputs = checks.num_outputs_of(sampling, beams, decoding, context.config.num_slots)
     num_sequences = num_outputs if beams is None else beams.size
-    context.engine.check(model.key, num_sequences * max(num_inputs, 1))
+    context.engine.check(model.key, num_sequences * max(num_inputs, 1), caller.client)
     logits = checks.checked_logits_options(request.logits, vocabulary_size)
     checks.check_stopping(stopping, logits.min_new_tokens)
     checks.check_priority(request.priority)
@@ -220,9 +223,14 @@ async def target_prefix_ids(
     texts = checks.target_prefixes(request.decoding, num_inputs)
     if not any(texts):
         return [()] * num_inputs
-    return await context.run_tokenizer(
-        texts, lambda: model.tokenizer.encode(texts, special_tokens=False), caller
+    given = request.decoding.target_prefix
+    rows = await context.tokenize(
+        given,
+        lambda some: model.tokenizer.encode(some, special_tokens=False),
+        caller,
+        "target_prefix",
     )
+    return rows if len(rows) == num_inputs else rows * num_inputs
 
 
 def prepared_request(
@@ -266,10 +274,12 @@ async def _bad_word_ids(
     checks.check_bad_words(words)
     if not words:
         return ()
-    forms = [form for word in words for form in (word, f" {word.lstrip()}")]
-    rows = await context.in_thread(
-        lambda: model.tokenizer.encode(forms, special_tokens=False), caller
-    )
+    encode = partial(model.tokenizer.encode, special_tokens=False, max_tokens=MAX_BAD_WORD_TOKENS)
+    rows = [
+        row
+        for spelled in (words, [f" {word.lstrip()}" for word in words])
+        for row in await context.tokenize(spelled, encode, caller, "bad_words")
+    ]
     return tuple(sorted({row for row in rows if row}))
 
 
@@ -280,6 +290,8 @@ async def _constraint(
     if grammar is None:
         return None
     try:
-        return await context.in_thread(lambda: model.grammars.compile(grammar), caller)
+        return await context.in_thread(
+            lambda: model.grammars.compile(grammar), caller, 16 * grammar.num_bytes + SLICE_BYTES
+        )
     except GrammarError as error:
         raise InvalidArgumentError(f"grammar.{grammar.kind}", str(error)) from error

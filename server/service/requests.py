@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from server.bounds import MAX_NAME_BYTES, sized
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """``version``: empty for the newest version that is served."""
 
-    model: str
-    version: str = ""
+    model: str = sized(max_bytes=MAX_NAME_BYTES)
+    version: str = sized("", max_bytes=MAX_NAME_BYTES)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from model.bundle import ScoreFunction, Task
+from server.bounds import INPUT_BYTES, MAX_INTEGER, MAX_NAME_BYTES, MAX_TEXTS, bounded, ruled, sized
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -31,13 +32,13 @@ class RerankRequest(ModelRequest):
     ``document_prompt_name``: for embedding models; ``None``: the model's default prompt.
     """
 
-    query: str = ""
-    documents: tuple[str, ...] = ()
-    top_n: int | None = None
+    query: str = ruled(INPUT_BYTES, "")
+    documents: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    top_n: int | None = bounded(None, 1, MAX_INTEGER)
     return_documents: bool = False
     score_function: ScoreFunction | None = None
-    query_prompt_name: str | None = None
-    document_prompt_name: str | None = None
+    query_prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
+    document_prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -62,6 +63,11 @@ class RerankResult:
     outputs: tuple[RankedDocument, ...]
     usage: Usage
     timing: Timing
+
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return 4 * len(self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
     limit = length_limit(request.length, call.model, LongInput.ERROR)
     embeds = Task.EMBED in call.model.manifest.tasks
     scored = await (_cosine_scores if embeds else _cross_encoder_scores)(request, call, limit)
-    usage, timing = call.finish()
+    usage, timing = await call.build(len(request.documents), call.finish)
     order = np.argsort(-np.array(scored.scores), kind="stable")[: request.top_n]
     return RerankResult(
         model=call.model.manifest.name,
@@ -117,8 +123,13 @@ async def _cross_encoder_scores(
         [request.query] * len(documents), limit, pairs=documents, path="documents[{}]"
     )
     outputs = await call.run(call.jobs(tokenized))
-    scores = [max(float(to_scores(output.vector)[0]) for output in windows) for windows in outputs]
-    return _Scores(tokenized, scores)
+
+    def best_windows() -> list[float]:
+        return [
+            max(float(to_scores(output.vector)[0]) for output in windows) for windows in outputs
+        ]
+
+    return _Scores(tokenized, await call.build(8 * len(documents), best_windows))
 
 
 async def _cosine_scores(request: RerankRequest, call: EncoderCall, limit: LengthLimit) -> _Scores:
@@ -134,7 +145,11 @@ async def _cosine_scores(request: RerankRequest, call: EncoderCall, limit: Lengt
     tokenized = await call.tokenize(documents, limit, path="documents[{}]")
     (query,), *outputs = await call.run(call.jobs([*queries, *tokenized]))
     unit = normalized(query.vector)
-    scores = [
-        max(float(normalized(output.vector) @ unit) for output in windows) for windows in outputs
-    ]
-    return _Scores(tokenized, scores)
+
+    def best_windows() -> list[float]:
+        return [
+            max(float(normalized(output.vector) @ unit) for output in windows)
+            for windows in outputs
+        ]
+
+    return _Scores(tokenized, await call.build(8 * len(documents), best_windows))

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from model.bundle import Task
 from model.config import Kind
-from server.bounds import check_bounds
+from server.bounds import (
+    MAX_NAME_BYTES,
+    MAX_REPLY_VALUES,
+    MAX_TEXTS,
+    bounded,
+    check_bounds,
+    ruled,
+    sized,
+)
 from server.engine.decoding.options import LogprobOptions
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
@@ -13,15 +21,19 @@ from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.update import Completion
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.generation_options import ResponseOptions, check_priority
+from server.service.generation_options import PRIORITIES, ResponseOptions, check_priority
 from server.service.generation_request import ScoredToken
 from server.service.languages import target_start, with_source_language
 from server.service.requests import ModelRequest
 from server.service.text_stream import scored_tokens
+from server.service.threads import slices_of
 from server.service.usage import Timing, Usage, completion_of
+from server.text.windows import TooLongError
 
+SHARED_BYTES = "512 KiB, context and target together"
 _TASKS = (Task.TRANSLATE, Task.GENERATE)
 
 
@@ -29,19 +41,19 @@ _TASKS = (Task.TRANSLATE, Task.GENERATE)
 class ScoreInput:
     """``context``: a prompt, or the source of a translation. ``target``: the text to score."""
 
-    context: str
-    target: str
+    context: str = ruled(SHARED_BYTES)
+    target: str = ruled(SHARED_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest(ModelRequest):
     """``response``: only ``logprobs`` and ``top_logprobs`` apply."""
 
-    inputs: tuple[ScoreInput, ...] = ()
+    inputs: tuple[ScoreInput, ...] = sized((), max_items=MAX_TEXTS)
     response: ResponseOptions = field(default_factory=ResponseOptions)
-    priority: int = 0
-    source_language: str = ""
-    target_language: str = ""
+    priority: int = bounded(0, PRIORITIES.low, PRIORITIES.high)
+    source_language: str = sized("", max_bytes=MAX_NAME_BYTES)
+    target_language: str = sized("", max_bytes=MAX_NAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,13 @@ class ScoreResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(
+            4 + 4 * sum(1 + len(token.top) for token in output.logprobs) for output in self.outputs
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
@@ -81,13 +100,23 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
             is full.
     """
     started = time.monotonic()
-    model = context.registry.get(request.model, request.version)
+    model = context.model_of(request)
     if not any(task in model.manifest.tasks for task in _TASKS):
         raise InvalidArgumentError("model", f"{request.model!r} is an encoder, without Score")
-    max_bytes = context.config.max_input_bytes
-    rows = await context.in_thread(lambda: _tokenized(request, model, max_bytes), caller)
     check_bounds(request.response)
     check_priority(request.priority)
+    _check_inputs(request, model, context.config.max_input_bytes)
+    context.engine.check(model.key, len(request.inputs), caller.client)
+
+    def tokenize_some(start: int, stop: int) -> list[_Tokens]:
+        return [_tokenized(request, index, model) for index in range(start, stop)]
+
+    costs = (len(pair.context) + len(pair.target) for pair in request.inputs)
+    parts = await context.run_slices(slices_of(costs, tokenize_some), caller)
+    rows = [row for part in parts for row in part]
+    # Log-probabilities of the context are computed too.
+    num_values = sum(len(row.prompt) for row in rows) * (1 + request.response.top_logprobs)
+    validation.check_reply("top_logprobs", num_values, MAX_REPLY_VALUES, "log-probabilities")
     jobs = [
         GenerationJob(
             prompt=row.prompt,
@@ -106,10 +135,14 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
         results = [await _result(handle) for handle in handles]
     finally:
         context.engine.cancel(handles)
-    outputs = [
-        _output(row, values, completion, model, request, context)
-        for row, (values, completion) in zip(rows, results, strict=True)
-    ]
+
+    def build() -> list[ScoredOutput]:
+        return [
+            _output(row, values, completion, model, request, context)
+            for row, (values, completion) in zip(rows, results, strict=True)
+        ]
+
+    outputs = await context.build(num_values, build, caller)
     completions = [completion for _, completion in results]
     return ScoreResult(
         model=model.manifest.name,
@@ -143,28 +176,35 @@ def _output(
     )
 
 
-def _tokenized(request: ScoreRequest, model: Model, max_bytes: int) -> list[_Tokens]:
-    """Validates and tokenizes the inputs. Raises ``InvalidArgumentError``."""
+def _check_inputs(request: ScoreRequest, model: Model, max_bytes: int) -> None:
+    """Rejects what is empty or too long, before it is tokenized."""
     if not request.inputs:
         raise InvalidArgumentError("inputs", "at least one is needed")
-    rows = []
     for index, pair in enumerate(request.inputs):
         path = f"inputs[{index}]"
         if not pair.target:
             raise InvalidArgumentError(f"{path}.target", "is empty")
         if len(pair.context.encode()) + len(pair.target.encode()) > max_bytes:
             raise InvalidArgumentError(path, f"has more than {max_bytes} bytes")
+    if model.manifest.kind == Kind.DECODER:
+        _check_no_languages(request)
+
+
+def _tokenized(request: ScoreRequest, index: int, model: Model) -> _Tokens:
+    """Tokenizes input ``index``. Raises ``InvalidArgumentError``."""
+    pair, path = request.inputs[index], f"inputs[{index}]"
+    try:
         if model.manifest.kind == Kind.DECODER:
-            _check_no_languages(request)
             row = _continuation(model, pair)
         else:
             row = _translation(model, pair, path, request)
-        if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
-            raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
-        if row.num_targets < 1:
-            raise InvalidArgumentError(f"{path}.target", "has no token to score")
-        rows.append(row)
-    return rows
+    except TooLongError as error:
+        raise InvalidArgumentError(path, str(error)) from error
+    if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
+        raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
+    if row.num_targets < 1:
+        raise InvalidArgumentError(f"{path}.target", "has no token to score")
+    return row
 
 
 def _check_no_languages(request: ScoreRequest) -> None:
@@ -175,15 +215,16 @@ def _check_no_languages(request: ScoreRequest) -> None:
 
 def _continuation(model: Model, pair: ScoreInput) -> _Tokens:
     """Tokenizes context and target together, as one text."""
-    tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target)
+    tokens, num_before = model.tokenizer.encode_after(pair.context, pair.target, model.max_length)
     return _Tokens(tokens, len(tokens) - max(num_before, 1))
 
 
 def _translation(model: Model, pair: ScoreInput, path: str, request: ScoreRequest) -> _Tokens:
     if not pair.context.strip():
         raise InvalidArgumentError(f"{path}.context", "is empty: an encoder-decoder needs a source")
-    (source,) = model.tokenizer.encode([pair.context])
-    (target,) = model.tokenizer.encode([pair.target], special_tokens=False)
+    longest = model.max_length
+    (source,) = model.tokenizer.encode([pair.context], max_tokens=longest)
+    (target,) = model.tokenizer.encode([pair.target], special_tokens=False, max_tokens=longest)
     scored = (*target, *model.manifest.special_tokens.eos[:1])
     start = target_start(model, request.target_language)
     source = with_source_language(model, request.source_language, source)

@@ -5,13 +5,17 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
+from model.bundle import Manifest
+from server.bounds import check_name
 from server.errors import Code, InternalError, ServeError
 from server.service.answer import AnswerRequest, AnswerResult
 from server.service.answer import answer as answer_questions
 from server.service.caller import Caller
 from server.service.classify import ClassifyRequest, ClassifyResult
 from server.service.classify import classify as classify_texts
+from server.service.collect import collect
 from server.service.context import ServiceContext
 from server.service.detect import DetectRequest, detect_languages
 from server.service.embed import EmbedRequest, EmbedResult
@@ -34,7 +38,7 @@ from server.service.score import ScoreRequest, ScoreResult
 from server.service.score import score as score_texts
 from server.service.tag import TagRequest, TagResult
 from server.service.tag import tag as tag_texts
-from server.service.text_stream import collect, stream
+from server.service.text_stream import stream
 from server.service.tokenize import (
     DetokenizeRequest,
     DetokenizeResult,
@@ -50,7 +54,10 @@ from server.service.translate_by_language import (
     translate_by_language,
 )
 from server.service.translation_routes import SourceLanguage, TranslationRoutes
+from server.telemetry.statistics import ModelStatistics
 from server.text.language_detector import DetectedLanguage
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +74,16 @@ class Service:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
+
+    @property
+    def is_live(self) -> bool:
+        """Whether no lane has died or is stuck; stays true while the server drains."""
+        return self._context.state.is_live
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new calls are welcome: live, started, and not draining."""
+        return self._context.state.is_ready
 
     @property
     def stall_seconds(self) -> float:
@@ -182,6 +199,10 @@ class Service:
         """Tokenizes texts with a model's tokenizer."""
         return await tokenize_texts(request, self._context, caller)
 
+    async def build(self, num_values: int, function: Callable[[], T], caller: Caller) -> T:
+        """Runs ``function``, which encodes a result of ``num_values``: in a thread if many."""
+        return await self._context.build(num_values, function, caller)
+
     async def detokenize(self, request: DetokenizeRequest, caller: Caller) -> DetokenizeResult:
         """Turns token ids into texts with a model's tokenizer."""
         return await detokenize_ids(request, self._context, caller)
@@ -197,15 +218,31 @@ class Service:
 
     def get_model(self, name: str, version: str = "") -> ModelInfo:
         """One version of a model; the newest if ``version`` is empty."""
+        _check_names(name, version)
         entry = self._context.registry.describe(name, version)
         return model_info(entry, self._context.config)
 
+    def manifest(self, name: str, version: str = "") -> Manifest:
+        """The manifest of a served model; of the newest version if ``version`` is empty."""
+        return self._context.registry.get(name, version).manifest
+
+    def statistics(self, name: str) -> ModelStatistics:
+        """Counts and durations of a model's calls, since the server started, over all versions."""
+        return self._context.metrics.statistics(name)
+
     async def load_model(self, name: str, version: str = "") -> ModelInfo:
         """Loads or reloads a model. Continues if the caller cancels."""
+        _check_names(name, version)
         catalog = self._context.catalog
         model = await asyncio.shield(asyncio.ensure_future(catalog.load(name, version)))
         return self.get_model(name, model.manifest.version)
 
     async def unload_model(self, name: str, version: str = "") -> tuple[str, ...]:
         """Unloads one version, or all if ``version`` is empty; returns the unloaded versions."""
+        _check_names(name, version)
         return await self._context.catalog.unload(name, version)
+
+
+def _check_names(model: str, version: str) -> None:
+    check_name("model", model)
+    check_name("version", version)

@@ -4,6 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from model.bundle import Task
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_ENTRIES,
+    MAX_ENTRY_BYTES,
+    MAX_REPLY_NUMBERS,
+    MAX_TEXTS,
+    bounded,
+    ruled,
+    sized,
+)
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -16,6 +26,7 @@ from server.service.encoder_call import (
 )
 from server.service.encoder_options import LengthOptions, check_fraction, length_limit, softmax
 from server.service.requests import ModelRequest
+from server.service.threads import slices_of
 from server.service.usage import Timing, Usage
 from server.text.entities import Aggregation, Entity, LabelledToken, find_entities
 from server.text.tokenizer import Tokenizer
@@ -32,10 +43,10 @@ class TagRequest(ModelRequest):
     ``min_score``: leave out entities with lower scores; 0 … 1.
     """
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     aggregation: Aggregation = Aggregation.SIMPLE
-    ignored_labels: tuple[str, ...] = ()
-    min_score: float = 0.0
+    ignored_labels: tuple[str, ...] = sized((), max_items=MAX_ENTRIES, max_bytes=MAX_ENTRY_BYTES)
+    min_score: float = bounded(0.0, 0.0, 1.0)
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -71,6 +82,11 @@ class TagResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return sum(2 + 5 * len(output.entities) for output in self.outputs)
+
 
 async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> TagResult:
     """Finds the entities of each text.
@@ -86,31 +102,33 @@ async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> T
     ignored = set(request.ignored_labels or DEFAULT_IGNORED_LABELS)
     limit = length_limit(request.length, model, LongInput.WINDOWS)
     tokenized = await call.tokenize(request.inputs, limit, with_offsets=True)
+    num_tokens = sum(text.num_tokens for text in tokenized)
+    num_numbers = num_tokens * len(model.manifest.labels)
+    validation.check_reply("inputs", num_numbers, MAX_REPLY_NUMBERS, "label scores")
     outputs = await call.run(call.jobs(tokenized))
 
-    def find_all() -> list[list[Entity]]:
-        return [
-            find_entities(
-                _labelled_tokens(model.tokenizer, source, text, windows),
-                model.manifest.labels,
-                request.aggregation,
-                ignored,
+    def tag_some(start: int, stop: int) -> list[Tagging]:
+        taggings = []
+        for index in range(start, stop):
+            source, text = request.inputs[index], tokenized[index]
+            tokens = _labelled_tokens(model.tokenizer, source, text, outputs[index])
+            entities = find_entities(tokens, model.manifest.labels, request.aggregation, ignored)
+            taggings.append(
+                Tagging(
+                    entities=_text_entities(source, entities, request.min_score),
+                    usage=usage_of(text),
+                    truncation=truncation_of(text),
+                )
             )
-            for source, text, windows in zip(request.inputs, tokenized, outputs, strict=True)
-        ]
+        return taggings
 
-    found = await context.in_thread(find_all)
-    usage, timing = call.finish()
+    # A token takes about as long as 16 bytes of text to tokenize.
+    slices = slices_of((16 * text.num_tokens for text in tokenized), tag_some)
+    parts = await context.run_slices(slices, caller, is_admitted=True)
+    usage, timing = await call.build(0, call.finish)
     return TagResult(
         model=model.manifest.name,
-        outputs=tuple(
-            Tagging(
-                entities=_text_entities(source, entities, request.min_score),
-                usage=usage_of(text),
-                truncation=truncation_of(text),
-            )
-            for source, entities, text in zip(request.inputs, found, tokenized, strict=True)
-        ),
+        outputs=tuple(tagging for part in parts for tagging in part),
         usage=usage,
         timing=timing,
     )

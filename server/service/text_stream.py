@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job_handle import JobHandle
@@ -12,14 +13,12 @@ from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
 from server.models.registry import Model
 from server.service.attention import read_attention
+from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import (
     Attention,
     Finish,
     FinishReason,
-    GeneratedOutput,
-    GenerationResult,
-    Hypothesis,
     ScoredToken,
     TextChunk,
 )
@@ -29,6 +28,9 @@ from server.service.prepare import PreparedRequest
 from server.service.usage import Timing, Usage, failure_of
 from server.telemetry.metrics import Metrics
 from server.text.stop_strings import StopStrings
+
+# Updates with more values are read in a thread.
+MAX_INLINE_VALUES = 1024
 
 _FINISH_REASONS = {
     Outcome.STOP: FinishReason.STOP,
@@ -79,29 +81,6 @@ async def _run_jobs(
         context.engine.cancel(handles)
 
 
-async def collect(prepared: PreparedRequest, context: ServiceContext) -> GenerationResult:
-    """Runs the jobs of a request; returns all outputs in the order of its inputs.
-
-    Raises:
-        ServeError: the first failure of any job.
-    """
-    outputs: list[dict[int, list[TextChunk]]] = [{} for _ in range(prepared.num_inputs)]
-    async with contextlib.aclosing(stream(prepared, context, coalesce=True)) as chunks:
-        async for chunk in chunks:
-            outputs[chunk.index].setdefault(chunk.hypothesis, []).append(chunk)
-    has_several = prepared.jobs[0].num_outputs > 1
-    results = [_output(hypotheses, has_several=has_several) for hypotheses in outputs]
-    completions = [
-        hypothesis.finish.completion for output in results for hypothesis in output.hypotheses
-    ]
-    return GenerationResult(
-        model=prepared.model.manifest.name,
-        outputs=tuple(results),
-        usage=Usage.total(output.usage for output in results),
-        timing=Timing.of(completions, prepared.tokenize_seconds, prepared.started),
-    )
-
-
 def scored_tokens(
     model: Model, token_ids: Sequence[int], values: Sequence[TokenLogprob]
 ) -> tuple[ScoredToken, ...]:
@@ -125,36 +104,23 @@ def scored_tokens(
     )
 
 
-def _output(hypotheses: dict[int, list[TextChunk]], *, has_several: bool) -> GeneratedOutput:
-    texts = tuple(_hypothesis(hypotheses[number]) for number in sorted(hypotheses))
-    return GeneratedOutput(texts, Usage.total(text.finish.usage for text in texts), has_several)
-
-
-def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
-    finish = chunks[-1].finish
-    assert finish is not None, "a stream ends with a finish, or raises"
-    if len(chunks) == 1:
-        return Hypothesis(chunks[0].text, chunks[0].token_ids, chunks[0].logprobs, finish)
-    return Hypothesis(
-        "".join(chunk.text for chunk in chunks),
-        tuple(itertools.chain.from_iterable(chunk.token_ids for chunk in chunks)),
-        tuple(itertools.chain.from_iterable(chunk.logprobs for chunk in chunks)),
-        finish,
-    )
-
-
 async def _chunks(
     prepared: PreparedRequest, index: int, handle: JobHandle, context: ServiceContext
 ) -> AsyncGenerator[TextChunk, None]:
     """The chunks of one job's outputs. An output ends at its last token or a stop string."""
     outputs: dict[int, _OutputText] = {}
+    caller = Caller(prepared.client, None)
     while True:
         update = await handle.next()
         number = update.output
         if number not in outputs:
             outputs[number] = _OutputText(prepared, index, number, context.metrics)
         output = outputs[number]
-        chunk = output.push(update)
+        cost = _num_values(update)
+        if number == update.output and not output.token_ids:
+            cost += len(prepared.prefixes[index].token_ids)
+        push = partial(output.push, update)
+        chunk = await context.build(cost, push, caller) if cost > MAX_INLINE_VALUES else push()
         if chunk is not None and chunk.finish is not None and number == 0:
             attention = await _attention(prepared, index, output.token_ids, context)
             chunk = replace(chunk, finish=replace(chunk.finish, attention=attention))
@@ -166,6 +132,12 @@ async def _chunks(
             return
 
 
+def _num_values(update: JobUpdate) -> int:
+    """Tokens of an update to detokenize or to spell."""
+    scored = (*update.logprobs, *update.prompt_logprobs)
+    return len(update.tokens) + sum(1 + len(value.top) for value in scored)
+
+
 async def _attention(
     prepared: PreparedRequest, index: int, token_ids: tuple[int, ...], context: ServiceContext
 ) -> Attention | None:
@@ -173,7 +145,8 @@ async def _attention(
         return None
     job, prefix = prepared.jobs[index], prepared.prefixes[index]
     return await read_attention(
-        context.engine,
+        context,
+        prepared.client,
         prepared.model,
         prepared.attention,
         job,

@@ -1,14 +1,39 @@
-"""A bounded thread pool for work that would block the event loop, mostly tokenization."""
+"""Runs blocking work in slices on a few threads, fairly among clients. Mostly tokenization.
+
+Each client has had a number of bytes of work. The next slice is that of the client that has had
+least, and among its calls, of the call that has had least (start-time fair queueing, Goyal et al.
+1996, and least attained service). A client that was idle starts level with those that were not. So
+a short call does not wait for the long ones of others, nor for those of its own client.
+
+A slice over :data:`SLICE_BYTES` has one text that cannot be split. It may wait so that one thread
+is free for short slices.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from server.errors import RETRY_SECONDS, DeadlineError, Limit, OverloadedError
+from server.service.caller import Caller
 
 T = TypeVar("T")
+
+# Takes about 20 ms to tokenize.
+SLICE_BYTES = 1 << 15
+# Work that does not depend on the length of a text, in bytes that take as long to tokenize.
+TEXT_OVERHEAD_BYTES = 64
+MAX_WAITING_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Generic[T]):
+    """A part of a call's work. ``num_bytes``: its cost, as bytes of text to tokenize."""
+
+    num_bytes: int
+    function: Callable[[], T]
 
 
 def check_deadline(deadline: float | None) -> None:
@@ -17,45 +42,187 @@ def check_deadline(deadline: float | None) -> None:
         raise DeadlineError
 
 
-class BoundedExecutor:
-    """A thread pool with a bounded queue. Only the event loop's thread may call it.
+def slices_of(costs: Iterable[int], function: Callable[[int, int], T]) -> list[Slice[T]]:
+    """Divides work over items into slices of at most :data:`SLICE_BYTES`, or of one item.
 
     Args:
-        executor: the thread pool.
-        max_waiting: the maximum number of functions that wait or run.
+        costs: bytes of each item.
+        function: does the work of the items from its first argument up to its second.
+    """
+    slices: list[Slice[T]] = []
+    start = stop = size = 0
+
+    def close() -> None:
+        first, end = start, stop
+        slices.append(Slice(size, lambda: function(first, end)))
+
+    for num_bytes in costs:
+        cost = num_bytes + TEXT_OVERHEAD_BYTES
+        if stop > start and size + cost > SLICE_BYTES:
+            close()
+            start, size = stop, 0
+        stop, size = stop + 1, size + cost
+    if stop > start:
+        close()
+    return slices
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    """A client with calls in progress. ``num_attained``: bytes of work that were started for it."""
+
+    num_attained: int
+    num_calls: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """The next slice of a call. ``num_attained``: bytes of the call that were started before."""
+
+    client: _Client
+    num_attained: int
+    slice: Slice[Any]
+    deadline: float | None
+    done: "asyncio.Future[Any]"
+
+    @property
+    def is_long(self) -> bool:
+        return self.slice.num_bytes > SLICE_BYTES
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.client.num_attained, self.num_attained
+
+
+class FairExecutor:
+    """Runs slices on a thread pool. Only the event loop's thread may call it.
+
+    Args:
+        executor: a pool of ``num_threads`` threads, which runs nothing else.
+        num_threads: of the pool.
+        max_waiting: the maximum number of calls in progress, and of each client its share of them.
     """
 
-    def __init__(self, executor: Executor, max_waiting: int) -> None:
+    def __init__(self, executor: Executor, num_threads: int, max_waiting: int) -> None:
         self._executor = executor
+        self._num_threads = num_threads
+        self._max_long = max(1, num_threads - 1)
         self._max_waiting = max_waiting
-        self._num_waiting = 0
+        self._clients: dict[str, _Client] = {}
+        self._waiting: list[_Waiting] = []
+        self._num_running = self._num_long = 0
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Runs ``function`` and returns its result. Cancellation drops a function still waiting."""
-        self._num_waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, function)
-        finally:
-            self._num_waiting -= 1
+    async def run(
+        self, slices: Sequence[Slice[T]], caller: Caller, *, is_admitted: bool = False
+    ) -> list[T]:
+        """Runs the slices of a call, one after another; returns their results.
 
-    async def run_bounded(self, function: Callable[[], T], deadline: float | None) -> T:
-        """As :meth:`run`, but rejects ``function`` if the queue is full or the deadline passes.
+        If the caller cancels, the slices that have not started are dropped.
 
         Args:
-            function: a blocking function.
-            deadline: in seconds of ``time.monotonic``; ``None`` for no deadline.
+            slices: the whole work of the call.
+            caller: the client, and the deadline of the call.
+            is_admitted: whether the engine has accepted the call; then no limits apply.
 
         Raises:
-            DeadlineError: the deadline passed before the function started.
-            OverloadedError: ``max_waiting`` functions wait or run.
+            DeadlineError: the deadline passed before a slice started.
+            OverloadedError: too many calls, or too many bytes of them, are in progress.
         """
-        if self._num_waiting >= self._max_waiting:
-            raise OverloadedError(
-                "too many requests are waiting for tokenization", RETRY_SECONDS, Limit.THREADS
-            )
+        num_bytes = sum(part.num_bytes for part in slices)
+        client = self._enter(caller.client, num_bytes, is_admitted=is_admitted)
+        deadline = None if is_admitted else caller.deadline
+        results, num_attained = [], 0
+        try:
+            for part in slices:
+                results.append(
+                    await self._run(
+                        _Waiting(
+                            client,
+                            num_attained,
+                            part,
+                            deadline,
+                            asyncio.get_running_loop().create_future(),
+                        )
+                    )
+                )
+                num_attained += part.num_bytes
+        finally:
+            client.num_calls -= 1
+            client.num_bytes -= num_bytes
+            if not client.num_calls:
+                del self._clients[caller.client]
+        return results
 
-        def run_if_in_time() -> T:
-            check_deadline(deadline)
-            return function()
+    def _enter(self, name: str, num_bytes: int, *, is_admitted: bool) -> _Client:
+        client = self._clients.get(name)
+        if client is None:
+            least = min((other.num_attained for other in self._clients.values()), default=0)
+            client = _Client(least)
+        if not is_admitted:
+            self._check_room(client, num_bytes)
+        self._clients[name] = client
+        client.num_calls += 1
+        client.num_bytes += num_bytes
+        return client
 
-        return await self.run(run_if_in_time)
+    def _check_room(self, client: _Client, num_bytes: int) -> None:
+        """Raises ``OverloadedError`` if the limits are reached and the client has its share."""
+        clients = self._clients.values()
+        num_clients = len(clients) + (not client.num_calls)
+        for limit, total, own, more in (
+            (self._max_waiting, sum(x.num_calls for x in clients), client.num_calls, 1),
+            (MAX_WAITING_BYTES, sum(x.num_bytes for x in clients), client.num_bytes, num_bytes),
+        ):
+            if total + more > limit and own + more > limit // num_clients:
+                raise OverloadedError(
+                    "too many requests are waiting for tokenization", RETRY_SECONDS, Limit.THREADS
+                )
+
+    async def _run(self, waiting: _Waiting) -> Any:
+        self._waiting.append(waiting)
+        self._start_next()
+        try:
+            return await waiting.done
+        finally:
+            if waiting in self._waiting:  # cancelled before it started
+                self._waiting.remove(waiting)
+
+    def _start_next(self) -> None:
+        """Starts as many slices as there are free threads."""
+        while self._num_running < self._num_threads:
+            can_be_long = self._num_long < self._max_long
+            ready = [one for one in self._waiting if can_be_long or not one.is_long]
+            if not ready:
+                return
+            first = min(ready, key=lambda one: one.order)
+            self._waiting.remove(first)
+            if not first.done.done():
+                self._start(first)
+
+    def _start(self, waiting: _Waiting) -> None:
+        try:
+            check_deadline(waiting.deadline)
+        except DeadlineError as error:
+            waiting.done.set_exception(error)
+            return
+        waiting.client.num_attained += waiting.slice.num_bytes
+        self._num_running += 1
+        self._num_long += waiting.is_long
+        running = asyncio.get_running_loop().run_in_executor(self._executor, waiting.slice.function)
+        running.add_done_callback(lambda ended: self._finish(waiting, ended))
+
+    def _finish(self, waiting: _Waiting, ended: "asyncio.Future[Any]") -> None:
+        self._num_running -= 1
+        self._num_long -= waiting.is_long
+        if ended.cancelled():
+            waiting.done.cancel()
+        elif not waiting.done.done():
+            error = ended.exception()
+            if error is None:
+                waiting.done.set_result(ended.result())
+            else:
+                waiting.done.set_exception(error)
+        else:
+            ended.exception()  # the caller has left: nobody else retrieves it
+        self._start_next()

@@ -1,14 +1,15 @@
 """Tokenize: token ids of texts. Detokenize: texts of token ids."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, MAX_TOKEN_IDS, ruled, sized
 from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
-from server.service.context import MAX_INLINE_CHARACTERS, ServiceContext
+from server.service.context import ServiceContext
 from server.service.requests import ModelRequest
-from server.service.threads import check_deadline
 from server.service.usage import Timing, Usage
 
 
@@ -19,7 +20,7 @@ class TokenizeRequest(ModelRequest):
     ``with_offsets``: also return where the tokens are in the texts.
     """
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     without_special_tokens: bool = False
     with_offsets: bool = False
 
@@ -46,12 +47,19 @@ class TokenizeResult:
     usage: Usage
     timing: Timing
 
+    @property
+    def num_values(self) -> int:
+        """Numbers and short texts in the reply."""
+        return 2 * self.usage.input_tokens + len(self.outputs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetokenizeRequest(ModelRequest):
     """Token ids of texts."""
 
-    token_inputs: tuple[tuple[int, ...], ...] = ()
+    token_inputs: tuple[tuple[int, ...], ...] = sized(
+        (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +79,32 @@ async def tokenize(
         ServeError: an input is empty or too long, or the model is unknown.
     """
     started = time.monotonic()
-    model = context.registry.get(request.model, request.version)
+    model = context.model_of(request)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
+    num_tokens = 0
     special_tokens = not request.without_special_tokens
-    rows = await context.run_tokenizer(
-        request.inputs,
-        lambda: model.tokenizer.encode(request.inputs, special_tokens=special_tokens),
-        caller,
-    )
-    offsets: list[list[tuple[int, int] | None]] = [[] for _ in rows]
-    if request.with_offsets:
-        offsets = await context.run_tokenizer(
-            request.inputs,
-            lambda: [
-                model.tokenizer.offsets(text, special_tokens=special_tokens)
-                for text in request.inputs
-            ],
-            caller,
-        )
+
+    def tokenize_some(texts: Sequence[str]) -> list[Tokenization]:
+        nonlocal num_tokens
+        rows = model.tokenizer.encode(texts, special_tokens=special_tokens)
+        num_tokens += sum(map(len, rows))
+        validation.check_reply("inputs", num_tokens, MAX_REPLY_VALUES, "tokens")
+        offsets: list[list[tuple[int, int] | None]] = [[] for _ in rows]
+        if request.with_offsets:
+            offsets = [
+                model.tokenizer.offsets(text, special_tokens=special_tokens) for text in texts
+            ]
+        return [
+            Tokenization(row, tuple(model.tokenizer.tokens(row)), tuple(spans))
+            for row, spans in zip(rows, offsets, strict=True)
+        ]
+
+    outputs = await context.tokenize(request.inputs, tokenize_some, caller)
     seconds = time.monotonic() - started
     return TokenizeResult(
         model=model.manifest.name,
-        outputs=tuple(
-            Tokenization(row, tuple(model.tokenizer.tokens(row)), tuple(spans))
-            for row, spans in zip(rows, offsets, strict=True)
-        ),
-        usage=Usage(input_tokens=sum(len(row) for row in rows)),
+        outputs=tuple(outputs),
+        usage=Usage(input_tokens=num_tokens),
         timing=Timing(tokenize_seconds=seconds, total_seconds=seconds),
     )
 
@@ -109,7 +117,7 @@ async def detokenize(
     Raises:
         ServeError: an input is empty, too long or has an unknown id, or the model is unknown.
     """
-    model = context.registry.get(request.model, request.version)
+    model = context.model_of(request)
     rows = request.token_inputs
     if not rows:
         raise InvalidArgumentError("token_inputs", "must not be empty")
@@ -119,9 +127,5 @@ async def detokenize(
         validation.check_token_inputs(rows, model.manifest.dimensions.vocabulary_size)
         return tuple(model.tokenizer.decode(row) for row in rows)
 
-    if sum(map(len, rows)) > MAX_INLINE_CHARACTERS:
-        texts = await context.in_thread(decode, caller)
-    else:
-        check_deadline(caller.deadline)
-        texts = decode()
+    texts = await context.in_thread(decode, caller, sum(map(len, rows)))
     return DetokenizeResult(model=model.manifest.name, texts=texts)

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from model.bundle import Task
 from server.service import validation
@@ -36,13 +37,13 @@ async def prepare_translate(
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     plan = None
     if should_split(request, model):
-        texts = request.inputs
-        plan = await context.run_tokenizer(texts, lambda: plan_sentences(request, model), caller)
+        num_bytes = sum(map(len, request.inputs))
+        plan = await context.in_thread(lambda: plan_sentences(request, model), caller, num_bytes)
     if plan is not None:
-        context.engine.check(model.key, template.num_sequences * len(plan.inputs))
+        context.engine.check(model.key, template.num_sequences * len(plan.inputs), caller.client)
         request = replace(request, inputs=plan.inputs)
-    inputs = request.inputs
-    sources = await context.run_tokenizer(inputs, lambda: model.tokenizer.encode(inputs), caller)
+    encode = partial(model.tokenizer.encode, max_tokens=model.max_length)
+    sources = await context.tokenize(request.inputs, encode, caller)
     validation.check_lengths("inputs", sources, model.max_length)
     prefixes = await target_prefix_ids(request, model, len(sources), context, caller)
     start = target_start(model, request.target_language)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
+from server.service.collect import collect
 from server.service.context import ServiceContext
 from server.service.detect import DetectRequest, detect_languages
 from server.service.generation_options import AttentionOptions, DecodingOptions, ResponseOptions
 from server.service.generation_request import GeneratedOutput, TranslateRequest
-from server.service.text_stream import collect
 from server.service.translate import prepare_translate
 from server.service.translation_routes import Hop, TranslationRoutes
 from server.text.language_detector import DetectedLanguage

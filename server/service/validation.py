@@ -39,6 +39,14 @@ def check_texts(
         check_text(text, max_bytes, f"{field}[{index}]{member}")
 
 
+def check_reply(field: str, count: int, limit: int, unit: str) -> None:
+    """Rejects a request whose reply could need more than ``limit`` units, meanwhile included."""
+    if count > limit:
+        raise InvalidArgumentError(
+            field, f"could need {count} {unit} in the reply, at most {limit} are accepted"
+        )
+
+
 def check_text(text: str, max_bytes: int, field: str) -> None:
     """Rejects an empty text, or one of more than ``max_bytes`` in UTF-8."""
     if not text.strip():

@@ -2,6 +2,8 @@
 
 import functools
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from wsgiref.simple_server import WSGIServer
 
@@ -16,12 +18,23 @@ from prometheus_client import (
 )
 
 from server.engine.observer import RunReport, WorkerStats
-from server.errors import StartupError
+from server.errors import Code, StartupError
+from server.telemetry.statistics import ModelStatistics, Total
 
+# Calls that run no model.
+_LOOKUPS = frozenset({"GetModel"})
 # Seconds: 0.5 ms to 60 s, about 2.2 times apart.
 SECONDS_BUCKETS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+_HISTOGRAMS = ("request", "queue", "prefill", "decode", "run")
+# Samples that statistics() reads.
+_STATISTICS = (
+    *(f"triune_{name}_seconds_{part}" for name in _HISTOGRAMS for part in ("count", "sum")),
+    "triune_requests_total",
+    "triune_failed_request_seconds_total",
+    "triune_last_request_timestamp_seconds",
 )
 ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
@@ -36,6 +49,17 @@ class Metrics:
         self._prefill = self._seconds("prefill", "From the first model run to the first token.")
         self._decode = self._seconds("decode", "From the first token to the last.")
         self._total = self._seconds("request", "Whole calls.", "method")
+        self._failed = self._count(
+            "failed_request_seconds", "Whole calls that ended in an error.", "model"
+        )
+        self._last_call = functools.cache(
+            Gauge(
+                "triune_last_request_timestamp_seconds",
+                "When the last call ended, in seconds since the Unix epoch.",
+                ["model"],
+                registry=self.registry,
+            ).labels
+        )
         self._first_token = self._seconds(
             "first_token", "From the arrival of the call to the first token."
         )
@@ -75,6 +99,17 @@ class Metrics:
             "triune_native_kernels",
             "1: the server's own kernel runs on CPUs; 0: ONNX Runtime's operator.",
             ["kernel"],
+            registry=self.registry,
+        )
+        self._memory = Gauge(
+            "triune_memory_bytes",
+            "Memory by part: weights and working (estimates), cache_reserved, cache_resident.",
+            ["model", "part"],
+            registry=self.registry,
+        )
+        self._resident = Gauge(
+            "triune_process_resident_bytes",
+            "Memory of the server's process that is in use.",
             registry=self.registry,
         )
         self._run_seconds = self._seconds("run", "Model runs.", "phase")
@@ -120,11 +155,24 @@ class Metrics:
         self._cuda_graphs.labels(*labels).set(stats.num_cuda_graphs)
         self._cuda_graph_bytes.labels(*labels).set(stats.cuda_graph_bytes)
 
+    def on_memory(
+        self, model: str, *, weights: int, cache_reserved: int, cache_resident: int, working: int
+    ) -> None:
+        """Reports the memory of a model, in bytes."""
+        self._memory.labels(model, "weights").set(weights)
+        self._memory.labels(model, "cache_reserved").set(cache_reserved)
+        self._memory.labels(model, "cache_resident").set(cache_resident)
+        self._memory.labels(model, "working").set(working)
+
+    def on_process_memory(self, resident: int) -> None:
+        """Reports the memory of this process that is in use, in bytes."""
+        self._resident.set(resident)
+
     def forget(self, model: str) -> None:
         """Removes the gauges of an unloaded model. Its counters and histograms stay."""
         gauges = (
             *(self._running, self._waiting, self._slots, self._cached, self._capacity),
-            *(self._cuda_graphs, self._cuda_graph_bytes),
+            *(self._cuda_graphs, self._cuda_graph_bytes, self._memory),
         )
         for gauge in gauges:
             gauge.remove_by_labels({"model": model})
@@ -133,6 +181,37 @@ class Metrics:
         """Counts a finished call. ``status``: a name of ``server.errors.Code``."""
         self._requests(model, method, status).inc()
         self._total(model, method).observe(seconds)
+        self._last_call(model).set(time.time())
+        if status != Code.OK:
+            self._failed(model).inc(seconds)
+
+    def statistics(self, model: str) -> ModelStatistics:
+        """The totals of one model. Reads the metrics, so it takes about a millisecond."""
+        totals: dict[str, float] = defaultdict(float)
+        for family in self.registry.restricted_registry(_STATISTICS).collect():
+            for sample in family.samples:
+                labels = sample.labels
+                if labels["model"] == model and labels.get("method") not in _LOOKUPS:
+                    totals[sample.name] += sample.value
+                    if labels.get("status") == Code.OK:
+                        totals["succeeded"] += sample.value
+
+        def total(name: str) -> Total:
+            return Total(round(totals[f"{name}_count"]), totals[f"{name}_sum"])
+
+        calls, prefill, decode = (
+            total(f"triune_{name}_seconds") for name in ("request", "prefill", "decode")
+        )
+        failed_seconds = totals["triune_failed_request_seconds_total"]
+        num_succeeded = round(totals["succeeded"])
+        return ModelStatistics(
+            succeeded=Total(num_succeeded, calls.seconds - failed_seconds),
+            failed=Total(calls.count - num_succeeded, failed_seconds),
+            queue=total("triune_queue_seconds"),
+            compute=Total(prefill.count, prefill.seconds + decode.seconds),
+            num_runs=total("triune_run_seconds").count,
+            last_call=totals["triune_last_request_timestamp_seconds"],
+        )
 
     def on_phases(
         self, model: str, queue_seconds: float, prefill_seconds: float, decode_seconds: float

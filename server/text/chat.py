@@ -8,8 +8,10 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from server.bounds import MAX_NAME_BYTES, ruled, sized
 from server.errors import InvalidArgumentError
 
+MAX_PROMPT_CHARACTERS = 4 << 20
 ROLES = ("system", "user", "assistant")
 
 
@@ -17,8 +19,8 @@ ROLES = ("system", "user", "assistant")
 class Message:
     """One turn of a conversation. ``role`` is one of :data:`ROLES`."""
 
-    role: str
-    content: str
+    role: str = sized(max_bytes=MAX_NAME_BYTES)
+    content: str = ruled("512 KiB, all messages together")
 
 
 class ChatTemplate:
@@ -47,11 +49,17 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt. Raises ``InvalidArgumentError`` if the template rejects the messages."""
         try:
-            return self._template.render(
+            pieces, num_characters = [], 0
+            for piece in self._template.generate(
                 messages=[asdict(message) for message in messages],
                 add_generation_prompt=True,
                 **self._special_tokens,
-            )
+            ):
+                pieces.append(piece)
+                num_characters += len(piece)
+                if num_characters > MAX_PROMPT_CHARACTERS:
+                    raise TemplateError(f"gives more than {MAX_PROMPT_CHARACTERS} characters")
+            return "".join(pieces)
         except TemplateError as error:
             raise InvalidArgumentError("messages", str(error)) from error
         except Exception as error:

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from server.constraint import ConstraintError, Floats
 from server.text.large_stack import run_with_large_stack
 from server.text.token_bytes import drops_first_space, token_bytes
+from server.text.tokenizer_file import load_tokenizer
 
 MAX_GRAMMAR_BYTES = 1 << 16
 CACHED_GRAMMARS = 64
@@ -107,7 +108,7 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 if not self._eos:
                     raise GrammarError("this model has no end-of-sequence token")
-                tokenizer = Tokenizer.from_file(str(self._path))
+                tokenizer = load_tokenizer(self._path)
                 self._drops_first_space = drops_first_space(tokenizer)
                 try:
                     self._tokenizer = self._convert_tokenizer(tokenizer)

@@ -1,6 +1,7 @@
 """Ends a streamed text before its first stop string."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 class StopStrings:
@@ -12,6 +13,9 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
+        self._borders = _borders_of(self._stops)
+        # For each stop string, how many of its first characters end the text so far.
+        self._matched = [0] * len(self._stops)
         self._held = ""
         self.is_matched = False
 
@@ -25,7 +29,9 @@ class StopStrings:
             self.is_matched = True
             self._held = ""
             return text[: min(matches)]
-        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        for index, (stop, borders) in enumerate(zip(self._stops, self._borders, strict=True)):
+            self._matched[index] = _advance(stop, borders, self._matched[index], piece)
+        keep = max(self._matched, default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -35,7 +41,31 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest suffix of ``text`` that is a proper prefix of ``stop``."""
-    longest = min(len(text), len(stop) - 1)
-    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
+def _advance(stop: str, borders: tuple[int, ...], matched: int, piece: str) -> int:
+    """How many first characters of ``stop`` end a text, after ``piece`` is added to it.
+
+    Knuth, Morris and Pratt 1977: linear in ``piece``, whatever the text and ``stop``.
+    """
+    for character in piece:
+        while matched and stop[matched] != character:
+            matched = borders[matched - 1]
+        if stop[matched] == character:
+            matched += 1
+    return matched
+
+
+@lru_cache(256)
+def _borders_of(stops: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(_borders, stops))
+
+
+def _borders(stop: str) -> tuple[int, ...]:
+    """For each prefix of ``stop``, the length of its longest proper suffix that begins ``stop``."""
+    borders, matched = [0] * len(stop), 0
+    for index in range(1, len(stop)):
+        while matched and stop[matched] != stop[index]:
+            matched = borders[matched - 1]
+        if stop[matched] == stop[index]:
+            matched += 1
+        borders[index] = matched
+    return tuple(borders)

@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError
 from server.text.token_bytes import bytes_of
-from server.text.windows import LengthLimit, TokenizedText, TooLongError, tokenize_windows
+from server.text.tokenizer_file import load_tokenizer
+from server.text.windows import (
+    LengthLimit,
+    TokenizedText,
+    TooLongError,
+    WindowBudget,
+    tokenize_windows,
+)
 
 _REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
 
@@ -22,7 +30,7 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._tokenizer = HuggingFaceTokenizer.from_file(str(path))
+            self._tokenizer = load_tokenizer(path)
         except Exception as error:
             # The library raises plain Exception.
             label = f"{path.parent.parent.name}/{path.parent.name}"
@@ -41,17 +49,31 @@ class Tokenizer:
         vocabulary = self._tokenizer.get_vocab().items()
         return next((token for token, id_ in vocabulary if id_ >= vocabulary_size), None)
 
-    def encode(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[tuple[int, ...]]:
-        """Token ids of each text, with the special tokens that the model expects around it."""
+    def encode(
+        self, texts: Sequence[str], *, special_tokens: bool = True, max_tokens: int | None = None
+    ) -> list[tuple[int, ...]]:
+        """Token ids of each text, with the special tokens that the model expects around it.
+
+        Raises:
+            TooLongError: a text has more than ``max_tokens``; ``index`` says which.
+        """
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)
+        for index, encoding in enumerate(batch):
+            _check_length(encoding, max_tokens, index)
         return [tuple(encoding.ids) for encoding in batch]
 
-    def encode_after(self, context: str, text: str) -> tuple[tuple[int, ...], int]:
+    def encode_after(
+        self, context: str, text: str, max_tokens: int | None = None
+    ) -> tuple[tuple[int, ...], int]:
         """Token ids of ``context + text``, and how many of them precede ``text``.
 
         A token that spans the boundary belongs to ``text``.
+
+        Raises:
+            TooLongError: they are more than ``max_tokens``.
         """
-        encoding = self._tokenizer.encode(context + text)
+        encoding = self._encode_one(context + text)
+        _check_length(encoding, max_tokens)
         inside = (
             index
             for index, ((_, end), special) in enumerate(
@@ -66,6 +88,7 @@ class Tokenizer:
         texts: Sequence[str],
         pairs: Sequence[str] | None,
         limit: LengthLimit,
+        budget: WindowBudget,
         *,
         with_offsets: bool,
     ) -> list[TokenizedText]:
@@ -75,19 +98,19 @@ class Tokenizer:
             texts: single texts, or the first text of each pair.
             pairs: the second text of each pair; as many as ``texts``.
             limit: the length limit, and how longer texts are handled.
+            budget: windows and tokens that the texts may have; they are taken from it.
             with_offsets: whether to return offsets and word ids; otherwise they are empty.
 
         Raises:
-            TooLongError: a text exceeds the limit; ``index`` says which.
+            TooLongError: a text exceeds the limit or the budget; ``index`` says which.
         """
         encode = self._tokenizer.encode_batch if with_offsets else self._tokenizer.encode_batch_fast
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
         tokenized = []
         for index, whole in enumerate(encode(inputs)):
-            pair = None if pairs is None else pairs[index]
             try:
                 text = tokenize_windows(
-                    self._tokenizer, texts[index], pair, whole, limit, with_offsets=with_offsets
+                    whole, limit, budget, is_pair=pairs is not None, with_offsets=with_offsets
                 )
             except TooLongError as error:
                 error.index = index
@@ -131,13 +154,18 @@ class Tokenizer:
 
     def offsets(self, text: str, *, special_tokens: bool = True) -> list[tuple[int, int] | None]:
         """Start and end of each token in ``text``, in characters; ``None`` for special tokens."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
+        encoding = self._encode_one(text, special_tokens=special_tokens)
         return [
             None if special or start >= end else _trimmed(text, start, end)
             for (start, end), special in zip(
                 encoding.offsets, encoding.special_tokens_mask, strict=True
             )
         ]
+
+    def _encode_one(self, text: str, *, special_tokens: bool = True) -> Encoding:
+        """Unlike the library's ``encode``, this lets other threads run."""
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=special_tokens)
+        return encoding
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The spelling of each id in the vocabulary."""
@@ -177,6 +205,14 @@ class StreamingDetokenizer:
     def finish(self) -> str:
         """The rest of the text."""
         return self._tokenizer.decode(self._ids)[self._num_characters :]
+
+
+def _check_length(encoding: Encoding, max_tokens: int | None, index: int = 0) -> None:
+    """Raises ``TooLongError`` before any token is converted."""
+    if max_tokens is not None and len(encoding) > max_tokens:
+        error = TooLongError(f"has {len(encoding)} tokens, at most {max_tokens} are accepted")
+        error.index = index
+        raise error
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int] | None:

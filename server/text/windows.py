@@ -1,11 +1,10 @@
 """Splits texts and pairs into token windows for an encoder: whole, truncated or overlapping."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from tokenizers import Encoding
-from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 
 class LongInput(StrEnum):
@@ -33,7 +32,7 @@ class LengthLimit:
 
 
 class TooLongError(Exception):
-    """A text over the length limit, or windows too small for new tokens.
+    """A text over the length limit, windows too small for new tokens, or too many windows.
 
     ``index``: the position of the text in its batch.
     """
@@ -81,143 +80,175 @@ class TokenizedText:
         return sum(len(window.token_ids) for window in self.windows)
 
 
+@dataclass(slots=True)
+class WindowBudget:
+    """The windows and the tokens in them that a request may still have."""
+
+    num_windows: int
+    num_tokens: int
+
+    def spend(self, num_windows: int, num_tokens: int) -> None:
+        """Takes windows with ``num_tokens`` tokens in all, special tokens included.
+
+        Raises:
+            TooLongError: fewer are left. Nothing is built before this check.
+        """
+        if num_windows > self.num_windows:
+            raise TooLongError(
+                f"needs {num_windows} windows, and {self.num_windows} are left of those that one "
+                "request may have"
+            )
+        if num_tokens > self.num_tokens:
+            raise TooLongError(
+                f"needs windows of {num_tokens} tokens in all, and {self.num_tokens} are left of "
+                "those that one request may have"
+            )
+        self.num_windows -= num_windows
+        self.num_tokens -= num_tokens
+
+
 def tokenize_windows(
-    tokenizer: HuggingFaceTokenizer,
-    text: str,
-    pair: str | None,
     whole: Encoding,
     limit: LengthLimit,
+    budget: WindowBudget,
     *,
+    is_pair: bool,
     with_offsets: bool,
 ) -> TokenizedText:
-    """Splits ``text``, or ``text`` and ``pair``, into windows.
+    """Splits a text, or a pair of texts, into windows.
 
     Of a pair, windows split the second text and repeat the first. Truncation shortens the longer
     text until both are equally long, then both equally.
 
     Args:
-        tokenizer: without padding and truncation.
-        text: a single text, or the first text of a pair.
-        pair: the second text of a pair.
-        whole: the encoding of both, with special tokens.
+        whole: the encoding of the text or of both, with special tokens.
         limit: the length limit, and how longer texts are handled.
+        budget: of the request; the windows are taken from it.
+        is_pair: whether ``whole`` has two texts.
         with_offsets: whether to return offsets and word ids.
 
     Raises:
-        TooLongError: the text is too long, or a window has no room for new tokens.
+        TooLongError: the text is too long, a window has no room for new tokens, or the windows
+            exceed the budget.
     """
-    sequence = 0 if pair is None else 1
-    if len(whole.ids) <= limit.max_whole_tokens:
-        window = _window(whole, sequence, 0)
-        if not with_offsets:
-            return TokenizedText((window,), (), (), 0)
-        own = slice(window.text_start, window.text_start + window.num_text_tokens)
-        return TokenizedText((window,), tuple(whole.offsets[own]), tuple(whole.word_ids[own]), 0)
-    if limit.long_input == LongInput.ERROR:
+    num_tokens = len(whole)
+    if num_tokens > limit.max_whole_tokens and limit.long_input == LongInput.ERROR:
         raise TooLongError(
-            f"has {len(whole.ids)} tokens, at most {limit.max_whole_tokens} are accepted"
+            f"has {num_tokens} tokens, at most {limit.max_whole_tokens} are accepted"
         )
-    room = limit.max_tokens - tokenizer.num_special_tokens_to_add(pair is not None)
+    first, text = _spans(whole, is_pair=is_pair)
+    kept = _Kept(first, len(text), len(text), text)
+    if num_tokens > limit.max_whole_tokens:
+        kept = _kept(num_tokens, first, text, limit)
+    num_around = num_tokens - len(text) - len(first) + len(kept.first)
+    starts = range(0, max(1, len(kept.text) - kept.room + kept.step), max(1, kept.step))
+    num_in_windows = len(kept.text) + (len(starts) - 1) * (kept.room - kept.step)
+    budget.spend(len(starts), num_in_windows + num_around * len(starts))
+    ids, segments = tuple(whole.ids), tuple(whole.type_ids)
+    windows = []
+    for start in starts:
+        part = kept.text[start : start + kept.room]
+        windows.append(
+            Window(
+                token_ids=_joined(ids, first, kept.first, text, part),
+                segment_ids=_joined(segments, first, kept.first, text, part),
+                text_start=text.start - len(first) + len(kept.first) if part else 0,
+                first_token=part.start - text.start,
+                num_text_tokens=len(part),
+            )
+        )
+    own = slice(text.start, kept.text.stop)
+    return TokenizedText(
+        windows=tuple(windows),
+        offsets=tuple(whole.offsets[own]) if with_offsets else (),
+        word_ids=tuple(whole.word_ids[own]) if with_offsets else (),
+        num_truncated_tokens=len(first) - len(kept.first) + len(text) - len(kept.text),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The tokens that are kept, as ranges of the whole encoding.
+
+    ``first``: of the first text of a pair, in every window. ``text``: of the text; its windows of
+    ``room`` tokens begin ``step`` tokens apart.
+    """
+
+    first: range
+    room: int
+    step: int
+    text: range
+
+
+def _spans(whole: Encoding, *, is_pair: bool) -> tuple[range, range]:
+    """The tokens of the first text of a pair, else an empty range; and those of the text."""
+    # If there are no special tokens, or only special tokens, the library numbers all tokens 0.
+    sequence_ids = whole.sequence_ids
+
+    def span(sequence: int, default: int) -> range:
+        count = sequence_ids.count(sequence)
+        start = sequence_ids.index(sequence) if count else default
+        return range(start, start + count)
+
+    first = span(0, 0) if is_pair else range(0)
+    return first, span(1, first.stop) if is_pair else span(0, 0)
+
+
+def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Kept:
+    """What is kept of a text over the limit. Raises ``TooLongError``."""
+    room = limit.max_tokens - (num_tokens - len(first) - len(text))
     if room < 1:
         raise _no_room(limit)
-    first = tokenizer.encode(text, add_special_tokens=False)
-    if pair is None:
-        return _split(tokenizer, None, first, room, limit)
-    second = tokenizer.encode(pair, add_special_tokens=False)
     if limit.long_input == LongInput.WINDOWS:
-        return _split(tokenizer, first, second, room - len(first.ids), limit)
-    return _truncate_pair(tokenizer, first, second, room, limit)
+        room -= len(first)
+        if room < 1:
+            raise _no_room(limit)
+        return _Kept(first, room, room - _stride(room, limit), text)
+    kept_first = first
+    if first:
+        shorter = min(len(first), len(text), room // 2)
+        first_room = room - shorter if len(first) > len(text) else shorter
+        kept_first = _cut(first, first_room, limit)
+        room -= first_room
+    if room < 1:
+        raise _no_room(limit)
+    return _Kept(kept_first, room, room, _cut(text, room, limit))
 
 
-def _truncate_pair(
-    tokenizer: HuggingFaceTokenizer,
-    first: Encoding,
-    second: Encoding,
-    room: int,
-    limit: LengthLimit,
-) -> TokenizedText:
-    """Truncates the longer text to the length of the shorter one, then both equally."""
-    shorter = min(len(first.ids), len(second.ids))
-    if 2 * shorter > room:
-        shorter = room // 2
-    sizes = (shorter, room - shorter)
-    if len(first.ids) > len(second.ids):
-        sizes = (room - shorter, shorter)
-    num_truncated = max(0, len(first.ids) - sizes[0])
-    if num_truncated > 0:
-        first.truncate(sizes[0], direction=_direction(limit))
-    split = _split(tokenizer, first, second, sizes[1], limit)
-    return replace(split, num_truncated_tokens=split.num_truncated_tokens + num_truncated)
+def _cut(tokens: range, room: int, limit: LengthLimit) -> range:
+    """The first or the last ``room`` tokens."""
+    if limit.long_input == LongInput.TRUNCATE_LEFT:
+        return tokens[max(0, len(tokens) - room) :]
+    return tokens[:room]
 
 
-def _direction(limit: LengthLimit) -> str:
-    """The side to truncate, as the library names it."""
-    return "left" if limit.long_input == LongInput.TRUNCATE_LEFT else "right"
+def _joined(
+    whole: tuple[int, ...], first: range, kept_first: range, text: range, part: range
+) -> tuple[int, ...]:
+    """``whole`` with ``kept_first`` in place of ``first``, and ``part`` in place of ``text``."""
+    if not first:
+        start = whole[: text.start]
+    else:
+        start = (
+            *whole[: first.start],
+            *whole[kept_first.start : kept_first.stop],
+            *whole[first.stop : text.start],
+        )
+    return (*start, *whole[part.start : part.stop], *whole[text.stop :])
 
 
 def _no_room(limit: LengthLimit) -> TooLongError:
     return TooLongError(f"a window of {limit.max_tokens} tokens has no room for the text")
 
 
-def _split(
-    tokenizer: HuggingFaceTokenizer,
-    first: Encoding | None,
-    text: Encoding,
-    room: int,
-    limit: LengthLimit,
-) -> TokenizedText:
-    """Truncates or splits ``text`` to ``room`` tokens per window; ``first`` precedes it in each."""
-    if room < 1:
-        raise _no_room(limit)
-    num_tokens, offsets, word_ids = len(text.ids), text.offsets, text.word_ids
-    stride = _stride(room, limit)
-    text.truncate(room, stride=stride, direction=_direction(limit))
-    is_split = limit.long_input == LongInput.WINDOWS
-    parts = [text, *text.overflowing] if is_split else [text]
-    truncates_left = limit.long_input == LongInput.TRUNCATE_LEFT
-    start = max(0, num_tokens - room) if truncates_left else 0
-    windows = []
-    for index, part in enumerate(parts):
-        # post_process also returns the overflow as further parts; only the first part counts.
-        if first is None:
-            encoding = tokenizer.post_process(part, None, True)
-        else:
-            encoding = tokenizer.post_process(first, part, True)
-        sequence = 0 if first is None else 1
-        windows.append(_window(encoding, sequence, start + index * (room - stride)))
-    end = windows[-1].end_token
-    return TokenizedText(
-        windows=tuple(windows),
-        offsets=tuple(offsets[:end]),
-        word_ids=tuple(word_ids[:end]),
-        num_truncated_tokens=num_tokens - (end - start),
-    )
-
-
 def _stride(room: int, limit: LengthLimit) -> int:
-    """Tokens that neighbouring windows share; 0 unless the text is split."""
-    if limit.long_input != LongInput.WINDOWS:
-        return 0
+    """Tokens that neighbouring windows share."""
     stride = room // 4 if limit.stride is None else limit.stride
     if stride >= room:
         raise TooLongError(
             f"a stride of {stride} leaves windows of {room} tokens no room for new ones"
         )
     return stride
-
-
-def _window(encoding: Encoding, sequence: int, first_token: int) -> Window:
-    """A window whose text is number ``sequence`` (0 or 1) of ``encoding``."""
-    # If there are no special tokens, or only special tokens, the library numbers all tokens 0.
-    sequence_ids = encoding.sequence_ids
-    num_text_tokens = sequence_ids.count(sequence)
-    return Window(
-        token_ids=tuple(encoding.ids),
-        segment_ids=tuple(encoding.type_ids),
-        text_start=sequence_ids.index(sequence) if num_text_tokens else 0,
-        first_token=first_token,
-        num_text_tokens=num_text_tokens,
-    )
 
 
 def best_windows(text: TokenizedText) -> Sequence[tuple[int, int]]:

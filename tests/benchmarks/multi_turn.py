@@ -56,6 +56,8 @@ class Figures:
 def _server(checkout: Path, bundles: Path, options: list[str]) -> Iterator[str]:
     command = [sys.executable, "-m", "server", "--bundles", str(bundles), *options]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    if (checkout / "server/frontends/http").exists():
+        command += ["--http", "none"]
     with subprocess.Popen(command, cwd=checkout, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield wait_until_ready(process).target

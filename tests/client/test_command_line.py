@@ -74,7 +74,10 @@ def test_json_of_classify_and_tokenize_has_objects(run: Run) -> None:
 
 def test_models(run: Run) -> None:
     row = json.loads(run("models", "--json").stdout)
-    assert "dates" in [model["name"] for model in row["outputs"]]
+    assert list(row) == ["models"]
+    found = {model["name"]: model for model in row["models"]}
+    assert found["dates"]["tasks"] == ["translate"]
+    assert found["dates"]["quality"] == []
     assert "dates" in run("models").stdout
 
 

@@ -14,19 +14,24 @@ import loadtest.cli
 import server.__main__
 import tests.fuzz.__main__
 import tests.soak.__main__
+import train.__main__
 from scripts.generated_sections import ROOT
+from triune.commands import COMMANDS, TRAIN
+from triune.lazy import load_command
 
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-# Flags of docker, pip and pytest.
+# Flags of docker, pip, pytest, perf_analyzer and torchrun.
 OTHER_FLAGS = {
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
-    *("--require-hashes", "--no-deps", "--help"),
+    *("--require-hashes", "--no-deps", "--help", "--install-completion", "--show-completion"),
+    *("--async", "--concurrency-range", "--input-data", "--streaming", "--nproc-per-node"),
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_TRIUNE = re.compile(r"^ {4}(?:\S*/)?triune ([a-z-]+)(.*)$", re.MULTILINE)
 _COMMAND = re.compile(r"^ {4}\S*python3? -m ([\w.]+)(.*)$", re.MULTILINE)
 
 
@@ -40,9 +45,10 @@ PROGRAMS = {
     "client": client.cli.app,
     "export": export.__main__.app,
     "loadtest": loadtest.cli.app,
-    "server": single(server.__main__.main),
+    "server": server.__main__.app,
     "tests.fuzz": single(tests.fuzz.__main__.main),
     "tests.soak": single(tests.soak.__main__.main),
+    "train": train.__main__.app,
 }
 
 
@@ -83,6 +89,21 @@ def test_every_command_line_has_flags_of_its_program(document: Path) -> None:
     assert unknown == set()
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_triune_command_has_flags_of_its_own(document: Path) -> None:
+    for name, arguments in _TRIUNE.findall(document.read_text(encoding="utf-8")):
+        program, _ = COMMANDS[name]
+        if program is not TRAIN:
+            known = {*flags(load_command(program, name))}
+            assert {*_FLAG.findall(arguments)} <= known, name
+
+
+def test_the_documents_name_commands_of_triune() -> None:
+    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
+    named = {name for text in texts for name, _ in _TRIUNE.findall(text)}
+    assert {"serve", "export", "generate"} <= named <= {*COMMANDS}
+
+
 def test_every_subcommand_exists() -> None:
     named = {
         (program, arguments.split()[0])
@@ -95,5 +116,5 @@ def test_every_subcommand_exists() -> None:
         for program in ("client", "loadtest")
         for name in typer.main.get_command(PROGRAMS[program]).commands  # type: ignore[attr-defined]
     }
-    assert {("client", "generate"), ("loadtest", "compare")} <= named
+    assert ("loadtest", "compare") in named
     assert named - existing == set()

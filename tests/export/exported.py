@@ -3,13 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from export.graphs import export_graphs
 from export.parity import ParityReference, compare_fp32
 from export.signatures import Signatures
-from tests.architectures import checkpoint
+from tests.architectures import ARCHITECTURES, checkpoint
 
 # One per model kind. SSRU has recurrent states, and an output bias with tied embeddings.
 NAMES = ("llama", "ssru", "bert")
+# All architectures, as parameters of a test; only those above are fast enough for `make test`.
+ALL_NAMES = [
+    name if name in NAMES else pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES
+]
 
 
 @dataclass(frozen=True)

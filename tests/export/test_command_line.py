@@ -2,16 +2,26 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from transformers import BertModel
+
 from export.sources import DEFAULT_SOURCES
+from model.bundle_files import read_manifest
+from tests.export.importers.support import randomise, save
+from tests.export.importers.test_bert import config
+from tests.export.importers.test_llama_gguf import llama, write
+from tests.export.importers.test_sentence_transformers import add_modules
+from tests.families.test_bart import model_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, program: str = "export") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "export", *arguments],
+        [sys.executable, "-m", *program.split(), *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -47,3 +57,34 @@ def test_help_lists_the_default_models() -> None:
 def test_unknown_precision_is_a_usage_error() -> None:
     result = run("minilm", "--out", "x/y", "--precision", "int3")
     assert result.returncode == 2
+
+
+def sentence_transformers(folder: Path) -> None:
+    save(randomise(BertModel(config())), folder)
+    add_modules(folder, "Transformer", "Pooling", pooling_mode_mean_tokens=True)
+
+
+def opus_mt(folder: Path) -> None:
+    save(randomise(model_of("Marian (OPUS-MT)")), folder)
+
+
+def gguf(folder: Path) -> None:
+    folder.mkdir()
+    write(folder / "model.gguf", llama())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "architecture"),
+    [(sentence_transformers, "BertModel"), (opus_mt, "MarianMTModel"), (gguf, "LlamaForCausalLM")],
+)
+def test_triune_exports_folders(
+    tmp_path: Path, make: Callable[[Path], None], architecture: str
+) -> None:
+    make(tmp_path / "source")
+    out = tmp_path / "bundles" / "x"
+    arguments = (str(tmp_path / "source"), "--out", str(out), "--precision", "fp32")
+    result = run(*arguments, program="triune export")
+    assert result.returncode == 0, result.stderr
+    assert "max error" in result.stdout
+    assert read_manifest(out / "1").architecture == architecture

@@ -97,6 +97,7 @@ def test_supported_head_sizes_are_not_padded() -> None:
     assert pad_heads(checkpoint) is checkpoint
 
 
+@pytest.mark.slow
 def test_graphs_with_padded_cross_attention_match_eager(tmp_path: Path) -> None:
     checkpoint = pad_heads(with_heads("vaswani", 20))
     graphs = export_graphs(checkpoint.config, checkpoint.weights, tmp_path)

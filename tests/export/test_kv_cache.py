@@ -45,9 +45,9 @@ def attentions(path: Path) -> list[onnx.NodeProto]:
         ("llama", Precision.FP32, Device.CPU),
         ("llama", Precision.INT8, Device.CPU),
         ("llama", Precision.FP16, Device.CUDA),
-        ("gpt", Precision.BF16, Device.CUDA),
-        ("vaswani", Precision.FP32, Device.CPU),
-        ("t5", Precision.INT8, Device.CPU),
+        pytest.param(*("gpt", Precision.BF16, Device.CUDA), marks=pytest.mark.slow),
+        pytest.param(*("vaswani", Precision.FP32, Device.CPU), marks=pytest.mark.slow),
+        pytest.param(*("t5", Precision.INT8, Device.CPU), marks=pytest.mark.slow),
     ],
 )
 def test_bundle_with_int8_cache_keeps_perplexity(

@@ -84,8 +84,11 @@ def checkpoint_of(config: ModelConfig, name: str) -> Checkpoint:
 
 @pytest.mark.parametrize(
     ("config", "like"),
-    [(UNIVERSAL, "vaswani"), (SANDWICH, "gpt"), (SHAW, "bert")],
-    ids=["universal", "sandwich", "shaw"],
+    [
+        pytest.param(UNIVERSAL, "vaswani", id="universal", marks=pytest.mark.slow),
+        pytest.param(SANDWICH, "gpt", id="sandwich"),
+        pytest.param(SHAW, "bert", id="shaw"),
+    ],
 )
 def test_graphs_match_the_eager_module(config: ModelConfig, like: str, tmp_path: Path) -> None:
     source = checkpoint_of(config, like)

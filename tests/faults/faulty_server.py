@@ -5,6 +5,7 @@ decoder run looks for the letters below in its input tokens.
 """
 
 import os
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import typer
 
 from server import __main__ as command
 from server import app
@@ -20,7 +20,8 @@ from server.runtime.contract import Array, Backend, BoundGraph, Graph, Layout, M
 from tests.server.fake_backend import HostBoundGraph
 
 # N: NaN outputs for the row. I: infinite outputs. R: the run raises. D: the engine thread dies.
-NAN, INFINITE, RAISES, DIES = "N", "I", "R", "D"
+# H: the run hangs.
+NAN, INFINITE, RAISES, DIES, HANGS = "N", "I", "R", "D", "H"
 # Minimum duration of a run in seconds: simulates a slow model without using the CPU.
 RUN_SECONDS = "FAULTY_RUN_SECONDS"
 
@@ -96,6 +97,8 @@ class _FaultyBoundGraph(HostBoundGraph):
             ids = np.where(num_cached[:, None] == 0, ids, -1)
         outputs = self.real.run(inputs)
         time.sleep(self.run_seconds)
+        if (ids == token_of(HANGS)).any():
+            threading.Event().wait()
         if (ids == token_of(DIES)).any():
             raise EngineDeath
         if (ids == token_of(RAISES)).any():
@@ -115,7 +118,7 @@ def main() -> None:
     app.make_backends = lambda config, busy: tuple(
         FaultyBackend(backend, seconds) for backend in make_backends(config, busy)
     )
-    typer.run(command.main)
+    command.app()
 
 
 if __name__ == "__main__":

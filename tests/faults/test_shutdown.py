@@ -26,8 +26,8 @@ NUM_CLIENTS = 6
 
 
 @contextmanager
-def watch_health(server: ServerProcess) -> Iterator[list[tuple[float, int]]]:
-    """Watches the health service; yields (time, status) of each update."""
+def watch_health(server: ServerProcess, service: str = "") -> Iterator[list[tuple[float, int]]]:
+    """Watches the health of ``service``; yields (time, status) of each update."""
     statuses: list[tuple[float, int]] = []
     serving = threading.Event()
     with grpc.insecure_channel(server.target) as channel:
@@ -35,7 +35,7 @@ def watch_health(server: ServerProcess) -> Iterator[list[tuple[float, int]]]:
 
         def watch() -> None:
             try:
-                for response in stub.Watch(health_pb2.HealthCheckRequest(service="")):
+                for response in stub.Watch(health_pb2.HealthCheckRequest(service=service)):
                     statuses.append((time.monotonic(), response.status))
                     serving.set()
             except grpc.RpcError:

@@ -40,7 +40,10 @@ def _set(message: Message, field: Any, draw: Draw, chance: int, depth: int) -> N
     if entry is not None and entry.GetOptions().map_entry:
         for _ in range(draw.below(MAX_REPEATED)):
             key = _scalar(entry.fields_by_name["key"], draw)
-            value[key] = _scalar(entry.fields_by_name["value"], draw)
+            if entry.fields_by_name["value"].message_type is None:
+                value[key] = _scalar(entry.fields_by_name["value"], draw)
+            else:
+                fill(value[key], draw, chance=chance, depth=depth + 1)
     elif field.is_repeated:
         for _ in range(1 + draw.below(MAX_REPEATED)):
             if entry is None:

@@ -12,7 +12,10 @@ CORPUS = Path(__file__).with_name("corpus")
 TARGETS = (
     "requests",
     "options",
+    "http",
+    "tensors",
     "long_texts",
+    "costs",
     "text",
     "stops",
     "markup",

@@ -1,4 +1,4 @@
-"""The gRPC servicers in this process, without a transport, on tiny trained models."""
+"""The front ends in this process, without a transport, on tiny trained models."""
 
 import asyncio
 import shutil
@@ -7,23 +7,30 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from urllib.parse import quote
 
 import grpc
 from google.protobuf.message import Message
+from starlette.routing import Route
 
 from protos.triune.v1 import inference_pb2 as pb
 from server.app import make_backends
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.frontends.grpc.inference import InferenceServicer
+from server.frontends.http.access import Access
+from server.frontends.http.body import BodyBudget
+from server.frontends.http.endpoint import Context as HttpContext
+from server.frontends.http.protocols import PROTOCOLS
+from server.frontends.http.settings import HttpSettings
 from server.models.catalog import Catalog
 from server.models.registry import Registry
 from server.models.workers import build_engine
 from server.service.context import ServiceContext
 from server.service.service import Service as InferenceService
-from server.service.threads import BoundedExecutor
+from server.service.serving_state import ServingState
+from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 from tests.bundles import head_bundles, tiny_bundles
 from tests.fuzz.files import scratch
@@ -76,8 +83,8 @@ class Context:
     def auth_context(self) -> dict[str, list[bytes]]:
         return {}
 
-    async def write(self, message: Message) -> None:
-        message.SerializeToString()
+    async def write(self, message: Message | bytes) -> None:
+        _serialize(message)
 
     async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> NoReturn:
         if code.name in REFUSALS:
@@ -93,6 +100,8 @@ class Service:
 
     loop: asyncio.AbstractEventLoop
     servicer: InferenceServicer
+    layer: InferenceService
+    routes: tuple[Route, ...]
 
     def call(self, method: str, request: Message) -> bool:
         """Returns whether ``request`` succeeded; False if rejected. Raises on internal errors."""
@@ -102,11 +111,35 @@ class Service:
             return False
         return True
 
+    def post(self, route: Route, body: bytes) -> tuple[int, bytes]:
+        """The status and body of the response to an HTTP request."""
+        return self.loop.run_until_complete(_post(route, body))
+
     async def _call(self, method: str, request: Message) -> None:
         message: Any = _one(request) if method == "EmbedStream" else request
         response = await getattr(self.servicer, method)(message, Context())
         if response is not None:  # stream responses are written to the context
-            response.SerializeToString()
+            _serialize(response)
+
+
+def _serialize(response: Message | bytes) -> None:
+    if not isinstance(response, bytes):
+        response.SerializeToString()
+
+
+async def _post(route: Route, body: bytes) -> tuple[int, bytes]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "headers": [], "client": ("127.0.0.1", 1)}
+    parameters = dict.fromkeys(route.param_convertors, "embedder")
+    await route.endpoint({**scope, "path": route.path, "path_params": parameters}, receive, send)
+    return sent[0]["status"], b"".join(message["body"] for message in sent[1:])
 
 
 async def _one(request: Message) -> AsyncIterator[Message]:
@@ -114,23 +147,23 @@ async def _one(request: Message) -> AsyncIterator[Message]:
 
 
 @cache
-def service() -> Service:
+def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES) -> Service:
     """Starts the service; it runs until the process exits."""
-    return asyncio.new_event_loop().run_until_complete(_start())
+    return asyncio.new_event_loop().run_until_complete(_start(max_length, max_input_bytes))
 
 
-async def _start() -> Service:
+async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
     for root in (tiny_bundles(), head_bundles()):
         for path in root.iterdir():
             if path.is_dir():
-                shutil.copytree(path, folder / path.name)
+                shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
     config = ServerConfig(
         bundles=folder,
-        max_length=MAX_LENGTH,
+        max_length=max_length,
         num_slots=4,
         max_queue=8,
-        max_input_bytes=MAX_INPUT_BYTES,
+        max_input_bytes=max_input_bytes,
     )
     busy, metrics = BusyLanes(), Metrics()
     backends = make_backends(config, busy)
@@ -139,9 +172,18 @@ async def _start() -> Service:
     await catalog.load_all()
     missing = {model for *_, models in CALLS for model in models} - catalog.registry.names
     assert not missing, f"refused: {missing}"
-    threads = BoundedExecutor(ThreadPoolExecutor(1), config.max_tokenizing)
-    context = ServiceContext(config, catalog, engine, metrics, threads)
-    return Service(asyncio.get_running_loop(), InferenceServicer(InferenceService(context)))
+    threads = FairExecutor(ThreadPoolExecutor(1, "tokenize"), 1, config.max_tokenizing)
+    context = ServiceContext(config, catalog, engine, metrics, threads, ServingState(engine))
+    layer = InferenceService(context)
+    shared = HttpContext(layer, HttpSettings.of(config), Access(config), BodyBudget(1 << 24))
+    routes = [
+        cast("Route", route)
+        for protocol in PROTOCOLS
+        for route in protocol(shared)
+        if "POST" in (cast("Route", route).methods or ())
+    ]
+    servicer = InferenceServicer(layer)
+    return Service(asyncio.get_running_loop(), servicer, layer, tuple(routes))
 
 
 async def _ignore(_: Registry) -> None:

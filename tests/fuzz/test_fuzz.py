@@ -83,6 +83,7 @@ def run_fuzzer(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[st
 
 
 @needs_atheris
+@pytest.mark.slow
 def test_short_fuzzing_run_finds_nothing(tmp_path: Path) -> None:
     completed = run_fuzzer(tmp_path, "--all", "--runs", str(NUM_RUNS))
     assert completed.returncode == 0, completed.stdout + completed.stderr

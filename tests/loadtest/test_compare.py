@@ -23,17 +23,9 @@ from loadtest.compare.prepare import _build, _install, _interpreter
 from loadtest.compare.report import Report, candidate_lines, print_table
 from loadtest.compare.time_budget import TimeBudget
 from loadtest.compare.worker import Worker
-from loadtest.compare.workloads import PRECISIONS, Workload, WorkloadKind, workloads
+from loadtest.compare.workloads import PRECISIONS, workloads
 from loadtest.tasks import Task
-
-WORKLOAD = Workload(
-    task=Task.GENERATE,
-    kind=WorkloadKind.DECODE,
-    label="decode",
-    precision="fp32",
-    lengths=(3, 3),
-    num_new_tokens=4,
-)
+from tests.loadtest.decode_workload import WORKLOAD
 
 
 @pytest.fixture

@@ -12,17 +12,7 @@ from loadtest.compare import measurements
 from loadtest.compare.candidates import ROOT
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.worker import Worker
-from loadtest.compare.workloads import Workload, WorkloadKind
-from loadtest.tasks import Task
-
-WORKLOAD = Workload(
-    task=Task.GENERATE,
-    kind=WorkloadKind.DECODE,
-    label="decode",
-    precision="fp32",
-    lengths=(3, 3),
-    num_new_tokens=4,
-)
+from tests.loadtest.decode_workload import WORKLOAD
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ has stored, so a lost, swapped or stale row changes the output.
 """
 
 import ctypes
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -117,6 +117,7 @@ class FakeDecode:
 
     ``fail``: token id that makes the run raise after it has changed all states.
     ``is_padded``: runs may contain padding rows, whose token id is 0.
+    ``on_run``: called by each run.
     """
 
     def __init__(self, poison: int = -1, fail: int = -1, *, is_padded: bool = False) -> None:
@@ -127,6 +128,7 @@ class FakeDecode:
         self.fail = fail
         self.num_runs = 0
         self.max_tokens_in_run = 0
+        self.on_run: Callable[[], None] = lambda: None
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
@@ -158,6 +160,7 @@ class BoundFakeDecode(HostBoundGraph):
         cached, new = inputs["num_cached_tokens"], inputs["num_new_tokens"]
         keys, count = self._states["past.key.0"], self._states.get("past.recurrent.0")
         self._graph.num_runs += 1
+        self._graph.on_run()
         self._graph.max_tokens_in_run = max(self._graph.max_tokens_in_run, ids.size)
         if ids.shape[1] > 1 and cached.any():
             assert len(ids) == 1, "a chunk over a cache runs alone"

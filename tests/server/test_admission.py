@@ -1,9 +1,6 @@
 """Admission control: exact counts, rate limits, and rejection of requests that would time out."""
 
 import asyncio
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import assume, given
@@ -24,14 +21,12 @@ from server.engine.requests.job import Cost
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion
 from server.errors import (
-    DeadlineError,
     Limit,
     OverloadedError,
     RequestTooLargeError,
     ShuttingDownError,
 )
 from server.frontends.grpc.status import field_of
-from server.service.threads import BoundedExecutor
 from tests.server.worker_harness import make_harness, make_job
 
 LIMITS = AdmissionLimits(max_accepted=Cost(6, 100), max_running=Cost(2, 80))
@@ -45,40 +40,42 @@ def ended(seconds: float) -> Completion:
 
 @given(st.lists(st.tuples(costs, st.booleans()), max_size=60))
 def test_counts_stay_within_limits_and_return_to_zero(requests) -> None:
-    admission, running = Admission("m", LIMITS), []
-    for cost, ends_one in requests:
+    admission = Admission("m", LIMITS)
+    running: dict[int, Cost] = {}
+    for id_, (cost, ends_one) in enumerate(requests):
         fits = (
             admission.accepted.num_sequences + cost.num_sequences <= 6
             and admission.accepted.num_tokens + cost.num_tokens <= 100
         )
         if cost.num_sequences > 6 or cost.num_tokens > 100:
             with pytest.raises(RequestTooLargeError):
-                admission.check(cost)
+                admission.check(cost, 0.0)
         elif fits:
-            admission.check(cost)
-            admission.accept(cost)
-            running.append(cost)
+            admission.check(cost, 0.0)
+            admission.accept(id_, cost, 0.0)
+            running[id_] = cost
         else:
             with pytest.raises(OverloadedError) as caught:
-                admission.check(cost)
+                admission.check(cost, 0.0)
             assert caught.value.limit in {Limit.QUEUE_ROWS, Limit.QUEUE_TOKENS}
             assert MIN_RETRY_SECONDS <= caught.value.retry_seconds <= MAX_RETRY_SECONDS
         if ends_one and running:
-            admission.release(running.pop(0), ended(1.0))
-        assert admission.accepted == sum(running, Cost(0, 0))
-    for cost in running:
-        admission.release(cost)
+            first = next(iter(running))
+            admission.release(first, running.pop(first), ended(1.0), 1.0)
+        assert admission.accepted == sum(running.values(), Cost(0, 0))
+    for id_, cost in running.items():
+        admission.release(id_, cost, None, 1.0)
     assert admission.accepted == Cost(0, 0)
 
 
 def test_overload_error_names_the_limit() -> None:
     admission = Admission("m", LIMITS)
-    admission.accept(Cost(5, 10))
+    admission.accept(0, Cost(5, 10), 0.0)
     with pytest.raises(OverloadedError, match="no more requests") as rows:
-        admission.check(Cost(2, 10))
+        admission.check(Cost(2, 10), 0.0)
     assert rows.value.limit == Limit.QUEUE_ROWS
     with pytest.raises(OverloadedError, match="no more tokens") as tokens:
-        admission.check(Cost(1, 91))
+        admission.check(Cost(1, 91), 0.0)
     assert tokens.value.limit == Limit.QUEUE_TOKENS
 
 
@@ -92,53 +89,56 @@ def test_overload_error_names_the_limit() -> None:
 )
 def test_too_large_request_error_names_the_field(cost: Cost, field: str) -> None:
     with pytest.raises(RequestTooLargeError) as caught:
-        Admission("m", LIMITS).check(cost)
+        Admission("m", LIMITS).check(cost, 0.0)
     assert field_of(caught.value) == field
 
 
 def test_rejects_requests_that_would_miss_their_deadline() -> None:
-    """Two jobs run, 4 s each, and two wait: a fifth job waits for about 6 s."""
+    """Two jobs run, 4 s each, since 0 and 2 s, and two wait: the fifth starts at 8 s."""
     admission = Admission("m", LIMITS)
     cost = Cost(1, 1)
-    admission.check(cost, 0.001)  # no estimate before the first job ends
-    admission.accept(cost)
-    admission.release(cost, ended(4.0))
-    admission.check(cost, 0.001)  # the queue is empty
-    for _ in range(4):
-        admission.accept(cost)
-    assert admission.wait_seconds(cost) == pytest.approx(6.0)
-    admission.check(cost, 7.5)
-    admission.check(cost)
+    admission.check(cost, 0.0, 0.001)  # no estimate before the first job ends
+    admission.accept(0, cost, -4.0)
+    admission.release(0, cost, ended(4.0), 0.0)
+    admission.check(cost, 0.0, 0.001)  # the queue is empty
+    for id_, arrival in enumerate((0.0, 2.0, 2.0, 3.0), 1):
+        admission.accept(id_, cost, arrival)
+    assert admission.wait_seconds(cost, 3.0) == pytest.approx(5.0)
+    assert admission.wait_seconds(Cost(2, 2), 3.0) == pytest.approx(7.0)
+    admission.check(cost, 3.0, 6.5)
+    admission.check(cost, 3.0)
     with pytest.raises(OverloadedError) as caught:
-        admission.check(cost, 6.5)
+        admission.check(cost, 3.0, 5.5)
     assert caught.value.limit == Limit.DEADLINE
-    assert "about 7.0 s long" in str(caught.value)
+    assert "about 6.0 s long" in str(caught.value)
+    admission.release(1, cost, None, 3.5)  # cancelled: the third starts, and ends at 7.5 s
+    assert admission.wait_seconds(cost, 3.5) == pytest.approx(4.0)
 
 
 def test_wait_estimate_ignores_failed_jobs() -> None:
     admission = Admission("m", LIMITS)
-    for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.DEADLINE):
-        admission.accept(Cost(1, 1))
-        admission.release(Cost(1, 1), Completion(outcome, 0.0, 9.0, 9.0))
-    for _ in range(5):
-        admission.accept(Cost(1, 1))
-    assert admission.wait_seconds(Cost(1, 1)) == 0.0
+    for id_, outcome in enumerate((Outcome.FAILED, Outcome.CANCELLED, Outcome.DEADLINE)):
+        admission.accept(id_, Cost(1, 1), 0.0)
+        admission.release(id_, Cost(1, 1), Completion(outcome, 0.0, 9.0, 9.0), 18.0)
+    for id_ in range(5):
+        admission.accept(id_, Cost(1, 1), 18.0)
+    assert admission.wait_seconds(Cost(1, 1), 18.0) == 0.0
 
 
 @given(costs, costs)
 def test_bulk_work_uses_at_most_three_quarters_of_capacity(before: Cost, cost: Cost) -> None:
     """Bulk work gets 4 of 6 sequences and 75 of 100 tokens, and all if the model is idle."""
     admission = Admission("m", LIMITS)
-    admission.accept(before)
+    admission.accept(0, before, 0.0)
     after = before + cost
     assume(cost.num_sequences <= 6 and cost.num_tokens <= 100)
     if after.num_sequences > 4 or after.num_tokens > 75:
         with pytest.raises(OverloadedError):
-            admission.check(cost, is_bulk=True)
+            admission.check(cost, 0.0, is_bulk=True)
     else:
-        admission.check(cost, is_bulk=True)
-    admission.release(before)
-    admission.check(cost, is_bulk=True)
+        admission.check(cost, 0.0, is_bulk=True)
+    admission.release(0, before, None, 0.0)
+    admission.check(cost, 0.0, is_bulk=True)
     assert admission.accepted == Cost(0, 0), "a check changes nothing"
 
 
@@ -199,28 +199,3 @@ async def test_full_engine_rejects_requests_before_any_work() -> None:
     engine.stop()
     with pytest.raises(ShuttingDownError):
         engine.check("fake", 1)
-
-
-async def test_does_not_tokenize_cancelled_or_expired_requests() -> None:
-    tokenized: list[str] = []
-    release = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        threads = BoundedExecutor(pool, max_waiting=3)
-        loop = asyncio.get_running_loop()
-        blocker = loop.create_task(threads.run_bounded(release.wait, None))
-        abandoned = loop.create_task(threads.run_bounded(lambda: tokenized.append("left"), None))
-        deadline = time.monotonic() + 0.01
-        expired = loop.create_task(threads.run_bounded(lambda: tokenized.append("late"), deadline))
-        await asyncio.sleep(0)
-        with pytest.raises(OverloadedError) as caught:
-            await threads.run_bounded(lambda: tokenized.append("too many"), None)
-        assert caught.value.limit == Limit.THREADS
-        abandoned.cancel()
-        while time.monotonic() <= deadline:
-            await asyncio.sleep(0)
-        release.set()
-        with pytest.raises(DeadlineError):
-            await expired
-        await blocker
-        await threads.run_bounded(lambda: tokenized.append("in time"), time.monotonic() + 60)
-    assert tokenized == ["in time"]

@@ -174,7 +174,7 @@ def test_logs_recorded_buckets_and_memory(
     recorded.worker.prepare()
     assert recorded.worker.stats.num_cuda_graphs == 3
     assert recorded.worker.stats.cuda_graph_bytes == 5 << 20
-    assert "of 3 sizes of decode runs, 3 are recorded, in 5 MiB" in caplog.text
+    assert "3 of 3 sizes of decode runs are recorded, in 5 MiB" in caplog.text
 
 
 def test_does_not_pad_if_recording_fails(

@@ -17,6 +17,7 @@ from server.engine.requests.update import JobUpdate
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
 from server.runtime.ort.backend import OrtBackend
+from tests.faults.record import record
 from tests.server.in_process_server import serving
 
 DECODER = "tiny-decoder"
@@ -135,6 +136,13 @@ async def test_clients_do_not_reuse_each_others_prompts(tiny_bundles: Path, tmp_
         assert await reused_tokens(running.port, "second") == 0
         own = [await reused_tokens(running.port, token) for token in ("first", "second", "third")]
         assert min(own) > 32
+    record(
+        19,
+        "a client sends a prompt that another client has just sent",
+        "nothing of the other's cached prompt is reused, so neither usage nor timing tells of it",
+        reused_tokens_of_its_own=min(own),
+        reused_tokens_of_others=0,
+    )
     async with serving(
         tiny_bundles, tokens=tmp_path / "tokens", max_length=96, shares_prefixes=True
     ) as running:

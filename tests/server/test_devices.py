@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.sync import Client
-from server.engine.requests.placement import PrefixLanes, choose_lane
+from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.errors import StartupError
 from server.runtime import devices
 from server.runtime.devices import Device, NodePlacement
@@ -124,22 +124,22 @@ def test_prefers_the_lane_that_holds_the_prefix_if_loads_are_similar() -> None:
 
 def test_finds_the_lane_of_the_longest_known_prefix() -> None:
     lanes, prompt = PrefixLanes(), list(range(100))
-    assert lanes.find(0, "", prompt) is None
-    lanes.record(0, "", prompt, 1)
-    lanes.record(0, "", [*prompt[:40], *prompt], 2)
-    assert lanes.find(0, "", [*prompt, 7, 8]) == 1
-    assert lanes.find(0, "", prompt[:40]) == 2
-    assert lanes.find(0, "", prompt[:31]) is None
-    assert lanes.find(0, "", prompt[1:]) is None
-    assert lanes.find(1, "", prompt) is None
-    assert lanes.find(0, "alice", prompt) is None
+    assert lanes.find(block_hashes(0, "", prompt)) is None
+    lanes.record(block_hashes(0, "", prompt), 1)
+    lanes.record(block_hashes(0, "", [*prompt[:40], *prompt]), 2)
+    assert lanes.find(block_hashes(0, "", [*prompt, 7, 8])) == 1
+    assert lanes.find(block_hashes(0, "", prompt[:40])) == 2
+    assert lanes.find(block_hashes(0, "", prompt[:31])) is None
+    assert lanes.find(block_hashes(0, "", prompt[1:])) is None
+    assert lanes.find(block_hashes(1, "", prompt)) is None
+    assert lanes.find(block_hashes(0, "alice", prompt)) is None
 
 
 def test_forgets_the_prefixes_used_longest_ago() -> None:
     lanes = PrefixLanes()
     for number in range(1 << 15):
-        lanes.record(0, "", [number] * 32, 1)
-        lanes.record(0, "", [1 << 20] * 32, 2)
-    assert lanes.find(0, "", [0] * 32) is None
-    assert lanes.find(0, "", [(1 << 15) - 1] * 32) == 1
-    assert lanes.find(0, "", [1 << 20] * 32) == 2
+        lanes.record(block_hashes(0, "", [number] * 32), 1)
+        lanes.record(block_hashes(0, "", [1 << 20] * 32), 2)
+    assert lanes.find(block_hashes(0, "", [0] * 32)) is None
+    assert lanes.find(block_hashes(0, "", [(1 << 15) - 1] * 32)) == 1
+    assert lanes.find(block_hashes(0, "", [1 << 20] * 32)) == 2

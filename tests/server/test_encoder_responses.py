@@ -167,7 +167,7 @@ def test_stream_messages_inherit_earlier_fields() -> None:
         ),
         BulkItem(6, EmbedRequest(model="n", normalize=True, length=length_options)),
     ]
-    responses = [codec.response(item.id, embed_result()) for item in items]
+    responses = [codec.response(item.id)(embed_result()) for item in items]
     assert [response.id for response in responses] == [5, 5, 6]
     sizes = [(len(x.outputs[0].values), len(x.outputs[0].packed)) for x in responses]
     assert sizes == [(0, 6), (0, 6), (3, 0)]

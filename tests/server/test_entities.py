@@ -12,6 +12,7 @@ from server.text.windows import (
     LongInput,
     TokenizedText,
     TooLongError,
+    WindowBudget,
     best_windows,
     tokenize_windows,
 )
@@ -81,10 +82,9 @@ LIBRARY.no_truncation()
 
 
 def tokenized(text: str, pair: str | None, limit: LengthLimit) -> TokenizedText:
-    inputs = text if pair is None else (text, pair)
-    whole = LIBRARY.encode(inputs) if pair is None else LIBRARY.encode(text, pair)
-    assert inputs
-    return tokenize_windows(LIBRARY, text, pair, whole, limit, with_offsets=True)
+    whole = LIBRARY.encode(text) if pair is None else LIBRARY.encode(text, pair)
+    budget = WindowBudget(1000, 100_000)
+    return tokenize_windows(whole, limit, budget, is_pair=pair is not None, with_offsets=True)
 
 
 @given(

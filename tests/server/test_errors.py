@@ -19,9 +19,12 @@ CHARACTERS = ["m", "\n", "\x1b", "語", "🙂", "\u202e"]
 NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
 # A call that repeats its argument in an error, and the status of that error.
 CALLS: tuple[tuple[Callable[[Client, str], object], grpc.StatusCode], ...] = (
-    (lambda client, text: client.get_model(text), NOT_FOUND),
-    (lambda client, text: client.tokenize("dates", "x", version=text), NOT_FOUND),
-    (lambda client, text: client.generate(text, "x"), NOT_FOUND),
+    (lambda client, text: client.get_model(text[:40]), NOT_FOUND),
+    (lambda client, text: client.tokenize("dates", "x", version=text[:40]), NOT_FOUND),
+    (lambda client, text: client.generate(text[:40], "x"), NOT_FOUND),
+    (lambda client, text: client.get_model(text), INVALID),
+    (lambda client, text: client.tokenize("dates", "x", version=text), INVALID),
+    (lambda client, text: client.generate(text, "x"), INVALID),
     (lambda client, text: client.translate("dates", "x", target_language=text), INVALID),
     (lambda client, text: client.generate("tiny-decoder", messages=[Message(text, "x")]), INVALID),
     (lambda client, text: client.generate("tiny-decoder", "1", grammar=Regex(f"({text}")), INVALID),

@@ -17,8 +17,8 @@ import importlib.util
 
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "onnxruntime" else real(name, *rest)
-import typer, server.__main__
-typer.run(server.__main__.main)
+import server.__main__
+server.__main__.app()
 """
 
 

@@ -66,6 +66,28 @@ def test_bad_words_match_transformers(tokens: list[int], words: list[tuple[int, 
     np.testing.assert_array_equal(after, processed(processor, tokens, before))
 
 
+class CountedIds(list[int]):
+    """Counts the ids that are read."""
+
+    num_read = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        self.num_read += len(found) if isinstance(key, slice) else 1
+        return found
+
+
+def test_a_step_reads_as_many_tokens_for_many_bad_words_as_for_one() -> None:
+    tokens = [5] * 500
+    num_read = []
+    for words in ([(5, 5, 7)], [(5, 5, last) for last in range(6, 12)], [(8, 5, 1)] * 1000):
+        history = CountedIds(tokens)
+        (process,) = logits_processors(LogitsOptions(bad_word_ids=tuple(words)), ())
+        process(TokenHistory(history, 1))
+        num_read.append(history.num_read)
+    assert num_read == [2, 2, 2]
+
+
 @given(tokens=ids, min_tokens=st.integers(1, 9), num_prompt=st.integers(0, 14))
 def test_min_new_tokens_matches_transformers(
     tokens: list[int], min_tokens: int, num_prompt: int

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client.sync import Client
+from tests.faults.record import record
 from tests.serving import server_process
 
 STRACE = shutil.which("strace")
@@ -42,7 +43,14 @@ def files(environment: dict[str, str]) -> list[Path]:
 def test_the_server_writes_nothing_below_home(bundles: Path, environment: dict[str, str]) -> None:
     with server_process(bundles, **environment) as running, Client(running.target) as client:
         assert client.classify("tiny-classifier", "12").outputs
-    assert files(environment) == []
+    written = files(environment)
+    record(
+        20,
+        "a library with telemetry of its own, in an empty home folder",
+        "the server writes nothing below home",
+        files_written=len(written),
+    )
+    assert written == []
 
 
 def test_telemetry_can_be_switched_on(bundles: Path, environment: dict[str, str]) -> None:

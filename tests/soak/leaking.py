@@ -6,8 +6,6 @@ The soak test uses it to show that it detects leaks.
 import os
 import sys
 
-import typer
-
 from server import __main__ as program
 from server.telemetry.metrics import Metrics
 
@@ -23,4 +21,4 @@ def _leak(self: Metrics, model: str, method: str, status: str, seconds: float) -
 if __name__ == "__main__":
     leaked_bytes = int(sys.argv.pop(1)) << 10
     Metrics.on_request = _leak  # type: ignore[method-assign]
-    typer.run(program.main)
+    program.app()

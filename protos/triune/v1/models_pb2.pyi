@@ -308,6 +308,94 @@ class Fidelity(_message.Message):
 Global___Fidelity: _TypeAlias = Fidelity  # noqa: Y015
 
 @_typing.final
+class Quality(_message.Message):
+    """Task quality on a held-out set, measured through the exported graphs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Fp32MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TASK_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    NUM_EXAMPLES_FIELD_NUMBER: _builtins.int
+    DECODING_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    FP32_METRICS_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    """A value of Model.tasks."""
+    dataset: _builtins.str
+    """Name of the held-out set, and the SHA-256 of its file."""
+    sha256: _builtins.str
+    num_examples: _builtins.int
+    decoding: _builtins.str
+    """How outputs were generated: "greedy". Empty for encoders."""
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """By name, of the served graphs and of the fp32 graphs: "bleu" and "chrf" in percent, "accuracy",
+        "f1" and "exact_match" from 0 to 1, "perplexity".
+        """
+
+    @_builtins.property
+    def fp32_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        dataset: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        num_examples: _builtins.int = ...,
+        decoding: _builtins.str = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        fp32_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "decoding", b"decoding", "fp32_metrics", b"fp32_metrics", "metrics", b"metrics", "num_examples", b"num_examples", "sha256", b"sha256", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quality: _TypeAlias = Quality  # noqa: Y015
+
+@_typing.final
 class Model(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -336,6 +424,8 @@ class Model(_message.Message):
     KV_CACHE_FIELD_NUMBER: _builtins.int
     CACHE_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
     NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
+    QUALITY_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -383,6 +473,14 @@ class Model(_message.Message):
         Empty: this server has none for its processor.
         """
 
+    @_builtins.property
+    def quality(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quality]:
+        """Empty if the export measured none."""
+
+    @_builtins.property
+    def memory(self) -> Global___MemoryInfo:
+        """Memory of the host that the model takes. Not set while it is not loaded."""
+
     def __init__(
         self,
         *,
@@ -411,14 +509,54 @@ class Model(_message.Message):
         kv_cache: _builtins.str = ...,
         cache_bytes_per_token: _builtins.int = ...,
         native_kernels: _abc.Iterable[_builtins.str] | None = ...,
+        quality: _abc.Iterable[Global___Quality] | None = ...,
+        memory: Global___MemoryInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "parity", b"parity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class MemoryInfo(_message.Message):
+    """Memory of a model on this server, in bytes. With GPUs, weights and caches are not counted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
+    CACHE_BYTES_FIELD_NUMBER: _builtins.int
+    CACHE_RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    WORKING_BYTES_FIELD_NUMBER: _builtins.int
+    PREFIX_SLOTS_FIELD_NUMBER: _builtins.int
+    weight_bytes: _builtins.int
+    """Every copy counted: by device, and by number of threads where sessions cannot share them."""
+    cache_bytes: _builtins.int
+    """The cache if every slot were full: lanes x (slots + prefix_slots) x bytes of a slot."""
+    cache_resident_bytes: _builtins.int
+    """What the cache took when the server last checked, some seconds ago."""
+    working_bytes: _builtins.int
+    """An estimate of the memory of runs, such as activations and logits."""
+    prefix_slots: _builtins.int
+    """Rows per lane for cached prefixes, beside the slots."""
+    def __init__(
+        self,
+        *,
+        weight_bytes: _builtins.int = ...,
+        cache_bytes: _builtins.int = ...,
+        cache_resident_bytes: _builtins.int = ...,
+        working_bytes: _builtins.int = ...,
+        prefix_slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_bytes", b"cache_bytes", "cache_resident_bytes", b"cache_resident_bytes", "prefix_slots", b"prefix_slots", "weight_bytes", b"weight_bytes", "working_bytes", b"working_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryInfo: _TypeAlias = MemoryInfo  # noqa: Y015
 
 @_typing.final
 class EmbeddingInfo(_message.Message):

@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from server.engine.cache.admission_plan import AdmissionPlan, plan_admissions, take_slot
+from server.engine.cache.admission_plan import (
+    AdmissionPlan,
+    PrefixMatch,
+    plan_admissions,
+    take_slot,
+)
+from server.engine.cache.idle_rows import IdleLimits, IdleRows
 from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS, PrefixCache
 from server.engine.cache.slot_tensors import Capacity, SlotTensors, Span
-from server.engine.cache.slots import SlotTable
+from server.engine.cache.slots import SlotMove, SlotTable
 from server.engine.requests.lifecycle import Phase
 from server.engine.requests.sequence import DecodingSequence
 
@@ -42,6 +48,7 @@ class SlotStore:
         self._sequences: dict[int, DecodingSequence] = {}
         self._slot_of: dict[int, int] = {}
         self._plan = AdmissionPlan()
+        self._idle = IdleRows()
 
     def __repr__(self) -> str:
         return repr(self._slots)
@@ -85,16 +92,7 @@ class SlotStore:
         """Gives ``sequence`` the next slot, and copies its matched prefix into it."""
         slot = self._slots.num_running
         match = self._plan.matches.get(sequence.id)
-        before = self._prefixes.get(slot)
-        moved_to, freed = take_slot(slot, self._prefixes, self._slots.num_rows, match)
-        if freed is not None:
-            self._slots.free_prefix(freed)
-        self._slots.acquire(sequence.id, prefix_to=moved_to)
-        self._sequences[sequence.id] = sequence
-        self._refresh()
-        moves = []
-        if before is not None and moved_to is not None:
-            moves.append((slot, moved_to, Span(len(before.tokens))))
+        moves, _ = self._acquire(sequence, match)
         if match is None:
             self._cache.reset(slot)
         elif match.slot != slot:
@@ -103,19 +101,33 @@ class SlotStore:
 
     def fork(self, parent: DecodingSequence, child: DecodingSequence) -> None:
         """Gives ``child`` a slot with a copy of ``parent``'s. Call it after all runs of a step."""
-        slot = self._slots.num_running
-        before = self._prefixes.get(slot)
-        moved_to, _ = take_slot(slot, self._prefixes, self._slots.num_rows, None)
-        if before is not None and moved_to is not None:
-            self._cache.copy(slot, moved_to, Span(len(before.tokens)))
-        move = self._slots.acquire(
-            child.id, before_last=self._is_last_prefilling(), prefix_to=moved_to
-        )
-        self._sequences[child.id] = child
-        self._refresh()
-        if move is not None:
-            self._cache.copy(move.source, move.target, _span(self.running[move.target]))
+        moves, last = self._acquire(child, None, before_last=self._is_last_prefilling())
+        self._cache.move(moves)
+        if last is not None:
+            self._cache.copy(last.source, last.target, _span(self.running[last.target]))
         self._cache.copy(self.slot_of(parent), self.slot_of(child), _span(parent))
+
+    def _acquire(
+        self, sequence: DecodingSequence, match: PrefixMatch | None, *, before_last: bool = False
+    ) -> tuple[list[tuple[int, int, Span]], SlotMove | None]:
+        """Gives ``sequence`` a slot, without moving any tokens.
+
+        Returns:
+            The move of the cached prefix that the slot held, in a list, and that of the last
+            running sequence, if it makes way (``before_last``).
+        """
+        slot = self._slots.num_running
+        prefix = self._prefixes.get(slot)
+        moved_to, freed = take_slot(slot, self._prefixes, self._slots.num_rows, match)
+        if freed is not None:
+            self._slots.free_prefix(freed)
+        last = self._slots.acquire(sequence.id, before_last=before_last, prefix_to=moved_to)
+        self._use(slot, moved_to)
+        self._sequences[sequence.id] = sequence
+        self._refresh()
+        if prefix is None or moved_to is None:
+            return [], last
+        return [(slot, moved_to, Span(len(prefix.tokens)))], last
 
     def copy(self, copies: Sequence[SlotCopy]) -> None:
         """Makes all copies, as if every source were read before any write."""
@@ -176,6 +188,30 @@ class SlotStore:
         self._cache.rotate(cycle, [_span(before[slot]) for slot in cycle], keep_first=keeps)
         del self._sequences[sequence.id]
         self._refresh()
+
+    def release_idle(self, limits: IdleLimits, now: float) -> bool:
+        """Gives memory of one row that no sequence runs in back to the operating system.
+
+        A cached prefix keeps the memory of its tokens until it is dropped.
+
+        Returns:
+            Whether a row was given back: more may follow.
+        """
+        last_used = [(row, prefix.last_used) for row, prefix in self._prefixes.items()]
+        for row in self._idle.expired_prefixes(last_used, limits, now):
+            self._prefixes.remove(row)
+            self._slots.free_prefix(row)
+            self._idle.free(row)
+        row_or_none = self._idle.take_due(lambda row: row >= self._slots.num_running, limits, now)
+        if row_or_none is None:
+            return False
+        self._cache.release(row_or_none, self._slots.num_prefix_tokens(row_or_none))
+        return True
+
+    def _use(self, *rows: int | None) -> None:
+        for row in rows:
+            if row is not None:
+                self._idle.use(row)
 
     def _keeps(self, scope: str, tokens: Sequence[int]) -> bool:
         """Whether ``tokens`` become a cached prefix. Frees the prefixes that they replace."""

@@ -120,6 +120,10 @@ class SlotTensors:
         for names in self._names.values():
             self._memory.zero(names, slot)
 
+    def release(self, slot: int, first_token: int = 0) -> None:
+        """Gives the memory of tokens ``first_token`` and later of an unused slot back."""
+        self._memory.release(slot, first_token)
+
     def save(self, first_slot: int, count: int) -> None:
         """Saves the recurrent states of ``count`` slots from ``first_slot`` on."""
         if count and self.has_recurrent_states:

@@ -134,13 +134,23 @@ def _no_repeat_ngram(options: LogitsOptions) -> LogitsProcessor:
 def _bad_words(options: LogitsOptions) -> LogitsProcessor:
     """The last token of a bad word is forbidden after the tokens before it."""
 
+    # By the tokens before the last one: a step looks up one tail for each length of word, so it
+    # does not depend on the number of words.
+    last_tokens: dict[tuple[int, ...], list[int]] = {}
+    for *before, last in options.bad_word_ids:
+        last_tokens.setdefault(tuple(before), []).append(last)
+    forbidden = {before: np.array(last, np.int64) for before, last in last_tokens.items()}
+    sizes = sorted({len(before) for before in forbidden})
+    none = np.empty(0, np.int64)
+
     def process(tokens: TokenHistory) -> LogitsEdit:
-        forbidden = set()
-        for *before, last in options.bad_word_ids:
-            generated = tokens.generated
-            if not before or list(generated[len(generated) - len(before) :]) == before:
-                forbidden.add(last)
-        return LogitsEdit(EditKind.FORBIDDEN, np.fromiter(forbidden, np.int64, len(forbidden)))
+        ids, num_generated = tokens.ids, len(tokens.ids) - tokens.num_prompt
+        found = [
+            forbidden.get(tuple(ids[len(ids) - size :]), none)
+            for size in sizes
+            if size <= num_generated
+        ]
+        return LogitsEdit(EditKind.FORBIDDEN, np.unique(np.concatenate(found or [none])))
 
     return process
 

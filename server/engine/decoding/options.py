@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from model.bundle import AttentionKind
-from server.bounds import bounded
+from server.bounds import MAX_ENTRIES, bounded, ruled
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Sampling:
     top_p: float = bounded(1.0, 0.0, 1.0, excludes_low=True)  # Holtzman et al. 2020
     min_p: float = bounded(0.0, 0.0, 1.0)  # Nguyen et al. 2024
     typical_p: float = bounded(1.0, 0.0, 1.0, excludes_low=True)  # Meister et al. 2023
-    seed: int | None = None
+    seed: int | None = ruled("0 … 2^64 - 1", None)
 
     @property
     def is_greedy(self) -> bool:
@@ -34,9 +34,11 @@ class LogitsOptions:
     repetition_penalty: float = bounded(1.0, 0.01, 100.0)  # Keskar et al. 2019
     presence_penalty: float = bounded(0.0, -2.0, 2.0)
     frequency_penalty: float = bounded(0.0, -2.0, 2.0)
-    no_repeat_ngram_size: int = bounded(0, 0, 1024)  # Paulus et al. 2018
+    no_repeat_ngram_size: int = bounded(0, 0, 128)  # Paulus et al. 2018
     min_new_tokens: int = bounded(0, 0, 2**31 - 1)
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, value to add)
+    logit_bias: tuple[tuple[int, float], ...] = ruled(
+        "ids in the vocabulary, -100 … 100 each", (), max_items=MAX_ENTRIES
+    )  # (token id, value to add)
     bad_word_ids: tuple[
         tuple[int, ...], ...
     ] = ()  # sequences of token ids that are never generated

@@ -1,7 +1,8 @@
 """Sampling from one row of logits, independent of the other rows of a batch."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,55 @@ _MAX_GAP = 25.0
 _FIRST_CANDIDATES = 256
 
 
+class TopLogprobs(Sequence[tuple[int, float]]):
+    """Pairs ``(token id, log-probability)``, in 12 bytes each instead of the 120 of Python objects.
+
+    The updates of streams that are not read wait in memory.
+    """
+
+    __slots__ = ("_ids", "_logprobs")
+
+    def __init__(self, ids: Iterable[int], logprobs: Iterable[float]) -> None:
+        self._ids, self._logprobs = array("i", ids), array("d", logprobs)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return zip(self._ids, self._logprobs, strict=True)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, float]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "TopLogprobs": ...
+    def __getitem__(self, index: int | slice) -> "tuple[int, float] | TopLogprobs":
+        if isinstance(index, slice):
+            return TopLogprobs(self._ids[index], self._logprobs[index])
+        return self._ids[index], self._logprobs[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopLogprobs):
+            return NotImplemented
+        return self._ids == other._ids and self._logprobs == other._logprobs
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"TopLogprobs({list(self)})"
+
+
+NO_TOP = TopLogprobs((), ())
+
+
 class TokenLogprob(NamedTuple):
     """A token's log-probability under the model, before processors and sampling.
 
-    ``top``: the likeliest tokens at its position, as ``(token id, log-probability)``.
+    ``top``: the likeliest tokens at its position.
     """
 
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    top: TopLogprobs = NO_TOP
 
 
 def sample(logits: Floats, sampling: Sampling, uniform: float) -> int:
@@ -138,7 +180,8 @@ def log_probabilities(logits: Floats) -> Floats:
 def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
     """The log-probability of ``token`` under ``logits [vocabulary]``, with the top tokens."""
     total = host_ops.log_sum_exp(logits)
-    top = host_ops.top_indices(logits, num_top) if num_top else ()
-    return TokenLogprob(
-        float(logits[token]) - total, tuple((int(id_), float(logits[id_]) - total) for id_ in top)
-    )
+    if not num_top:
+        return TokenLogprob(float(logits[token]) - total)
+    ids = host_ops.top_indices(logits, num_top)
+    top = TopLogprobs(map(int, ids), (float(logits[id_]) - total for id_ in ids))
+    return TokenLogprob(float(logits[token]) - total, top)

@@ -1,20 +1,22 @@
 """Admission control: limits on accepted sequences and tokens, per model and per client.
 
-It reads no clock and knows no lanes: the engine reports accepted and ended jobs. The times are
-estimates: for retry delays, and to reject requests that would miss their deadline.
+It reads no clock and knows no lanes: the engine reports accepted and ended jobs. Times are in
+seconds; waits are estimates (:mod:`server.engine.requests.wait_estimate`), for retry delays and to
+reject requests that would miss their deadline.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from server.engine.requests.client_shares import ClientShares
 from server.engine.requests.job import Cost
 from server.engine.requests.update import Completion
+from server.engine.requests.wait_estimate import WaitEstimate
 from server.errors import Limit, OverloadedError, RequestTooLargeError, Resource
 
 MIN_RETRY_SECONDS = 0.1
 MAX_RETRY_SECONDS = 30.0
 BULK_QUARTERS = 3  # bulk work may use three quarters of a model's limits
-_SMOOTHING = 0.1  # weight of a new measurement in an exponential moving average
 _NANOSECONDS = 1_000_000_000
 
 
@@ -38,9 +40,8 @@ class Admission:
         self.name = name
         self._limits = limits
         self._accepted = Cost(0, 0)
-        # Moving averages.
-        self._service_seconds = 0.0  # of a job, from its first run to its end
-        self._first_token_seconds = 0.0  # of a job, from its first run to its first token
+        self._waits = WaitEstimate(limits.max_running)
+        self._shares = ClientShares(limits.max_accepted)
 
     def __repr__(self) -> str:
         return f"Admission({self.name}, {self._accepted})"
@@ -50,15 +51,23 @@ class Admission:
         return self._accepted
 
     def check(
-        self, cost: Cost, remaining_seconds: float | None = None, *, is_bulk: bool = False
+        self,
+        cost: Cost,
+        now: float,
+        remaining_seconds: float | None = None,
+        *,
+        is_bulk: bool = False,
+        client: str = "",
     ) -> None:
-        """Raises if a request cannot be accepted now. Changes nothing.
+        """Raises if a request cannot be accepted now. Only remembers whom it refused.
 
         Args:
             cost: of all its jobs.
+            now: the time.
             remaining_seconds: until its deadline.
             is_bulk: background work, which leaves a quarter of the limits to others unless the
                 model is idle.
+            client: who sends it.
 
         Raises:
             RequestTooLargeError: it exceeds the limits even of an idle model.
@@ -85,13 +94,21 @@ class Admission:
                 max_accepted.num_sequences * BULK_QUARTERS // 4,
                 max_accepted.num_tokens * BULK_QUARTERS // 4,
             )
+        limit = None
         if total.num_sequences > max_accepted.num_sequences:
-            raise self._queue_full_error(Limit.QUEUE_ROWS, total, max_accepted)
-        if total.num_tokens > max_accepted.num_tokens:
-            raise self._queue_full_error(Limit.QUEUE_TOKENS, total, max_accepted)
-        wait = self.wait_seconds(cost)
-        if remaining_seconds is not None and wait > 0:
-            needed = wait + self._first_token_seconds
+            limit = Limit.QUEUE_ROWS
+        elif total.num_tokens > max_accepted.num_tokens:
+            limit = Limit.QUEUE_TOKENS
+        elif self._shares.exceeds(client, cost, self._accepted, now):
+            limit = Limit.CLIENT_SHARE
+        if limit is not None:
+            self._shares.refuse(client, now)
+            raise self._queue_full_error(limit, total, max_accepted)
+        if remaining_seconds is None:
+            return
+        wait = self.wait_seconds(cost, now, client)
+        if wait > 0:
+            needed = wait + self._waits.first_token_seconds
             if needed > remaining_seconds:
                 raise OverloadedError(
                     f"the queue of model {self.name!r} is about {needed:.1f} s long, the deadline "
@@ -100,29 +117,21 @@ class Admission:
                     Limit.DEADLINE,
                 )
 
-    def accept(self, cost: Cost) -> None:
-        """Counts a request that :meth:`check` accepted."""
+    def accept(self, id_: int, cost: Cost, now: float, client: str = "") -> None:
+        """Counts a job of a request that :meth:`check` accepted."""
         self._accepted += cost
+        self._shares.add(id_, client, cost)
+        self._waits.add(id_, cost, now, client)
 
-    def release(self, cost: Cost, completion: Completion | None = None) -> None:
-        """A job ended. The times of a successful ``completion`` enter the averages."""
+    def release(self, id_: int, cost: Cost, completion: Completion | None, now: float) -> None:
+        """A job ended. The times of a successful ``completion`` enter the estimates."""
         self._accepted -= cost
-        if completion is not None and completion.is_success:
-            first_token = completion.prefill_seconds
-            service = first_token + completion.decode_seconds
-            self._service_seconds = _smoothed(self._service_seconds, service)
-            self._first_token_seconds = _smoothed(self._first_token_seconds, first_token)
+        self._shares.remove(id_, cost)
+        self._waits.remove(id_, completion, now)
 
-    def wait_seconds(self, cost: Cost) -> float:
-        """An estimate of a request's time in the queue, in seconds; 0 until a job has ended."""
-        total, running = self._accepted + cost, self._limits.max_running
-        if not self._accepted.num_sequences:
-            return 0.0
-        # How many rounds of running jobs it takes to run everything accepted.
-        waves = max(
-            total.num_sequences / running.num_sequences, total.num_tokens / running.num_tokens
-        )
-        return max(waves - 1.0, 0.0) * self._service_seconds
+    def wait_seconds(self, cost: Cost, now: float, client: str = "") -> float:
+        """An estimate of a request's time in the queue; 0 until a job has ended."""
+        return self._waits.wait_seconds(cost, now, client)
 
     def _queue_full_error(self, limit: Limit, total: Cost, max_accepted: Cost) -> OverloadedError:
         """The error of a full queue, with an estimate of when enough jobs will have ended."""
@@ -131,10 +140,11 @@ class Admission:
             (total.num_sequences - max_accepted.num_sequences) / running.num_sequences,
             (total.num_tokens - max_accepted.num_tokens) / running.num_tokens,
         )
-        unit = "requests" if limit == Limit.QUEUE_ROWS else "tokens"
+        unit = "tokens" if limit == Limit.QUEUE_TOKENS else "requests"
+        whose = " of this client: others wait" if limit == Limit.CLIENT_SHARE else ""
         return OverloadedError(
-            f"the queue of model {self.name!r} is full: it holds no more {unit}",
-            _clamped_retry_seconds(waves * self._service_seconds),
+            f"the queue of model {self.name!r} is full: it holds no more {unit}{whose}",
+            _clamped_retry_seconds(waves * self._waits.service_seconds),
             limit,
         )
 
@@ -215,7 +225,3 @@ def _too_many_tokens(cost: Cost, limit: int, description: str) -> RequestTooLarg
 
 def _clamped_retry_seconds(seconds: float) -> float:
     return min(max(seconds, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
-
-
-def _smoothed(before: float, value: float) -> float:
-    return value if before == 0.0 else before + _SMOOTHING * (value - before)

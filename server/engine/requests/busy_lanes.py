@@ -17,6 +17,11 @@ class BusyLanes:
         self._lanes.discard(lane)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no lane has work."""
+        return not self._lanes
+
+    @property
     def has_at_most_one(self) -> bool:
         """Whether at most one lane has work: True tells a busy lane that no other lane has any."""
         return len(self._lanes) <= 1

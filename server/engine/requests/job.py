@@ -1,6 +1,7 @@
 """Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +64,7 @@ class GenerationJob:
         deadline: the client's timeout, in the engine's clock (seconds).
         finish_by: when to stop and return the partial output, in the same clock (seconds).
         cache_scope: only jobs of the same scope share cached prefixes and prefills.
+        client: clients get equal shares of the slots while their jobs wait.
     """
 
     prompt: tuple[int, ...]
@@ -81,6 +83,7 @@ class GenerationJob:
     deadline: float | None = None
     finish_by: float | None = None
     cache_scope: str = ""
+    client: str = ""
 
     @property
     def num_sequences(self) -> int:
@@ -91,6 +94,14 @@ class GenerationJob:
     def cost(self) -> Cost:
         num_new = self.num_sequences * self.max_new_tokens
         return Cost(self.num_sequences, len(self.source) + len(self.prompt) + num_new, num_new)
+
+    def remaining_seconds(self, now: float) -> float | None:
+        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+        return None if self.deadline is None or self.priority > 0 else self.deadline - now
+
+    def of_client(self, client: str) -> Self:
+        """The job with its client."""
+        return replace(self, client=client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,15 @@ class EncodingJob:
     @property
     def cost(self) -> Cost:
         return Cost(1, len(self.token_ids))
+
+    def remaining_seconds(self, now: float) -> float | None:
+        """Seconds until the deadline; None if there is none."""
+        return None if self.deadline is None else self.deadline - now
+
+    def of_client(self, client: str) -> Self:
+        """The job itself: encoders run texts in the order of arrival."""
+        del client
+        return self
 
 
 Job = GenerationJob | EncodingJob

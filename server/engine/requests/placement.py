@@ -1,7 +1,7 @@
 """Chooses the lane for a new job, by the load of each lane and the prompts that they cache."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 # The lane that may have a job's prefix gets the job unless another one has as many sequences less.
 MAX_IMBALANCE = 2
@@ -20,33 +20,40 @@ class PrefixLanes:
     def __init__(self) -> None:
         self._lanes: OrderedDict[int, int] = OrderedDict()  # by hash; the last used ones
 
-    def find(self, model_id: int, scope: str, prompt: Sequence[int]) -> int | None:
-        """The lane that got the longest prefix of ``prompt`` in this scope; None if none did."""
+    def find(self, blocks: Sequence[int]) -> int | None:
+        """The lane that got the longest prefix of a prompt; None if none did.
+
+        ``blocks``: the prompt's :func:`block_hashes`.
+        """
         lane = None
-        for block in _block_hashes(model_id, scope, prompt):
+        for block in blocks:
             known = self._lanes.get(block)
             if known is None:
                 break
             lane = known
         return lane
 
-    def record(self, model_id: int, scope: str, prompt: Sequence[int], lane: int) -> None:
-        """Records that ``lane`` gets ``prompt``."""
-        for block in _block_hashes(model_id, scope, prompt):
+    def record(self, blocks: Sequence[int], lane: int) -> None:
+        """Records that ``lane`` gets the prompt with these :func:`block_hashes`."""
+        for block in blocks:
             self._lanes[block] = lane
             self._lanes.move_to_end(block)
         while len(self._lanes) > _MAX_KNOWN_BLOCKS:
             self._lanes.popitem(last=False)
 
 
-def _block_hashes(model_id: int, scope: str, prompt: Sequence[int]) -> Iterator[int]:
-    """A hash of each prefix of whole blocks."""
-    value = hash((model_id, scope))
+def block_hashes(model_id: int, scope: str, prompt: Sequence[int]) -> list[int]:
+    """A hash of each prefix of whole blocks, for :class:`PrefixLanes`.
+
+    ``scope``: only prompts of the same model and scope share prefixes.
+    """
+    hashes, value = [], hash((model_id, scope))
     for end in range(
         _BLOCK_TOKENS, min(len(prompt), _MAX_BLOCKS * _BLOCK_TOKENS) + 1, _BLOCK_TOKENS
     ):
         value = hash((value, *prompt[end - _BLOCK_TOKENS : end]))
-        yield value
+        hashes.append(value)
+    return hashes
 
 
 def choose_lane(

@@ -1,4 +1,4 @@
-"""Bearer token authentication of every call except ``Check`` and ``Watch`` of health."""
+"""Bearer token authentication of every call except those that probe the server's health."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,7 +13,14 @@ from server.frontends.grpc.status import message_of, metadata_of, status_of
 from server.service.access_tokens import AccessTokens
 
 # Supervisors have no token. ``List`` needs one: it returns the names of all models.
-_PUBLIC = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
+_PUBLIC = frozenset(
+    {
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/inference.GRPCInferenceService/ServerLive",
+        "/inference.GRPCInferenceService/ServerReady",
+    }
+)
 
 
 class BearerTokenInterceptor(grpc.aio.ServerInterceptor):

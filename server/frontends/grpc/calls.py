@@ -26,6 +26,7 @@ async def rpc_scope(
     request: Message,
     context: Context,
     *,
+    model: str | None = None,
     keeps_model: bool = True,
 ) -> AsyncIterator[None]:
     """Wraps the body of a call: counts it in the metrics, and maps ``ServeError`` to a status.
@@ -35,20 +36,27 @@ async def rpc_scope(
         method: the call's name, a metric label.
         request: the request, whose field paths appear in errors.
         context: the gRPC context of the call.
-        keeps_model: whether the model that the request names stays loaded until the call ends.
+        model: the model that the request names; by default its field ``model``.
+        keeps_model: whether that model stays loaded until the call ends.
     """
-    model = getattr(request, "model", "") if keeps_model else ""
+    if model is None:
+        model = getattr(request, "model", "")
     try:
-        async with service.track_call(method, model):
+        async with service.track_call(method, model if keeps_model else ""):
             yield
     except ServeError as error:
-        # If the client does not read its stream, the status waits behind earlier messages. If it is
-        # gone, nobody gets the status.
-        with suppress(TimeoutError, grpc.aio.InternalError, grpc.aio.UsageError):
-            async with asyncio.timeout(_ABORT_SECONDS):
-                await context.abort(
-                    status_of(error), message_of(error, request), metadata_of(error, request)
-                )
+        await abort(error, context, request)
+
+
+async def abort(error: ServeError, context: Context, request: Message | None = None) -> None:
+    """Ends a call with the status of ``error``. ``request``: the one whose field it names."""
+    # If the client does not read its stream, the status waits behind earlier messages. If it is
+    # gone, nobody gets the status.
+    with suppress(TimeoutError, grpc.aio.InternalError, grpc.aio.UsageError):
+        async with asyncio.timeout(_ABORT_SECONDS):
+            await context.abort(
+                status_of(error), message_of(error, request), metadata_of(error, request)
+            )
 
 
 def caller_of(context: Context) -> Caller:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from server.bounds import Size, size_of
 from server.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -78,7 +79,8 @@ def _plan(descriptor: Any, kind: Any) -> tuple[_Field, ...]:
         found = _find(descriptor, field.name)
         if found is not None and not (is_dataclass(hint) and found[1].message_type is not None):
             group, source = found
-            plan.append(_Field(field.name, group, _is_set(source), _decoder(source, hint)))
+            convert = _checked(_decoder(source, hint), source, size_of(field))
+            plan.append(_Field(field.name, group, _is_set(source), convert))
         elif isinstance(hint, type) and is_dataclass(hint):
             plan.append(_Field(field.name, None, lambda _: True, _as_is, hint))
     return tuple(plan)
@@ -117,6 +119,22 @@ def _decoder(source: FieldDescriptor, hint: Any) -> FieldDecoder:
     if source.is_repeated:
         return lambda value, name: tuple(one(entry, name) for entry in value)
     return one
+
+
+def _checked(convert: FieldDecoder, source: FieldDescriptor, size: Size | None) -> FieldDecoder:
+    """``convert``, with a check of the number of items before any is converted."""
+    if size is None or not source.is_repeated:
+        return convert
+    row = source.message_type
+
+    def checked(value: Any, name: str) -> Any:
+        size.check_count(name, value)
+        if size.max_total is not None and row is not None:
+            (inner,) = row.fields
+            size.check_total(name, [len(getattr(entry, inner.name)) for entry in value])
+        return convert(value, name)
+
+    return checked
 
 
 def _as_is(value: Any, _: str) -> Any:

@@ -1,7 +1,7 @@
 """Codec of Embed and EmbedStream: vectors as floats or as packed bytes."""
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -105,9 +105,10 @@ class EmbedStreamCodec:
         self._encodings.append(encoding)
         return BulkItem(message.id, request)
 
-    def response(self, id_: int, result: EmbedResult) -> pb.EmbedStreamResponse:
-        """The response to the first request that has none yet; ``id_`` is its id."""
-        return embed_stream_response(id_, result, self._encodings.popleft())
+    def response(self, id_: int) -> Callable[[EmbedResult], pb.EmbedStreamResponse]:
+        """Encodes the response to the first request that has none yet; ``id_`` is its id."""
+        encoding = self._encodings.popleft()
+        return lambda result: embed_stream_response(id_, result, encoding)
 
     def _completed(self, message: pb.EmbedStreamRequest) -> pb.EmbedRequest:
         last = self._last

@@ -8,6 +8,7 @@ from grpc_health.v1 import health as health_protocol
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from protos.inference import open_inference_pb2_grpc
 from protos.triune.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -20,12 +21,20 @@ from server.frontends.grpc.inference import InferenceServicer
 from server.frontends.grpc.listeners import check_admin_access, make_server, open_port
 from server.frontends.grpc.malformed import MalformedMessageInterceptor
 from server.frontends.grpc.models import AdminServicer, ModelServicer
+from server.frontends.grpc.oip import OPEN_INFERENCE, OpenInferenceServicer
 from server.service.service import Service
 
-_SERVICES = (INFERENCE, MODELS, health_protocol.SERVICE_NAME, reflection.SERVICE_NAME)
+_SERVICES = (
+    INFERENCE,
+    MODELS,
+    OPEN_INFERENCE,
+    health_protocol.SERVICE_NAME,
+    reflection.SERVICE_NAME,
+)
 _ADMIN_SERVICES = (
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
     MODELS,
+    OPEN_INFERENCE,
     reflection.SERVICE_NAME,
 )
 
@@ -74,9 +83,12 @@ class GrpcFrontend:
         """Sets the health status to SERVING."""
         await self._health.set_serving()
 
-    async def set_not_serving(self) -> None:
-        """Sets the health status to NOT_SERVING and ends the calls that watch it."""
-        await self._health.set_not_serving()
+    async def set_not_serving(self, *, is_live: bool) -> None:
+        """Sets the health status to NOT_SERVING and ends the calls that watch it.
+
+        The status of ``liveness`` stays SERVING if ``is_live``.
+        """
+        await self._health.set_not_serving(is_live=is_live)
 
     async def drain(self) -> None:
         """Refuses new calls at once, and cancels running calls after the grace period."""
@@ -88,6 +100,8 @@ class GrpcFrontend:
     ) -> tuple[grpc.aio.Server, int]:
         server = make_server(self._config, tokens, [MalformedMessageInterceptor(service)])
         models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(service), server)
+        open_inference = OpenInferenceServicer(service, is_admin=names is _ADMIN_SERVICES)
+        open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(open_inference, server)
         reflection.enable_server_reflection(names, server)
         self._listeners.append(server)
         return server, open_port(server, address, self._config.tls)

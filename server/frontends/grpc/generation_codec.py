@@ -13,12 +13,11 @@ from server.service.generation_request import (
     FinishReason,
     GeneratedOutput,
     GenerationResult,
-    Hypothesis,
     ScoredToken,
     TextChunk,
 )
 from server.service.score import ScoreResult
-from server.service.tokenize import TokenizeResult
+from server.service.tokenize import Tokenization, TokenizeResult
 
 Response = TypeVar("Response", pb.GenerateResponse, pb.TranslateResponse)
 ChunkResponse = TypeVar("ChunkResponse", pb.GenerateStreamResponse, pb.TranslateStreamResponse)
@@ -26,6 +25,9 @@ ChunkResponse = TypeVar("ChunkResponse", pb.GenerateStreamResponse, pb.Translate
 _FINISH_REASONS = {
     reason: common_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason
 }
+
+
+_PIECE = 1 << 14
 
 
 def _read_grammar(message: Any, _: str) -> Grammar | None:
@@ -42,12 +44,10 @@ codec.register(Grammar, _read_grammar)
 
 def generation_response(result: GenerationResult, kind: type[Response]) -> Response:
     """The response to Generate or Translate; ``kind`` is its message type."""
-    return kind(
-        model=result.model,
-        outputs=[_output(output) for output in result.outputs],
-        usage=usage(result.usage),
-        timing=timing(result.timing),
-    )
+    response = kind(model=result.model, usage=usage(result.usage), timing=timing(result.timing))
+    for output in result.outputs:
+        _add_output(response.outputs.add(), output)
+    return response
 
 
 def chunk_response(chunk: TextChunk, kind: type[ChunkResponse]) -> ChunkResponse:
@@ -58,108 +58,95 @@ def chunk_response(chunk: TextChunk, kind: type[ChunkResponse]) -> ChunkResponse
         hypothesis=chunk.hypothesis,
         text=chunk.text,
         token_ids=chunk.token_ids,
-        logprobs=_scored_tokens(chunk.logprobs) if chunk.logprobs else (),
     )
+    if chunk.logprobs:
+        _add_tokens(message.logprobs, chunk.logprobs)
     finish = chunk.finish
     if finish is not None:
         message.finish_reason = _FINISH_REASONS[finish.reason]
         message.usage.CopyFrom(usage(finish.usage))
         message.timing.CopyFrom(timing(finish.timing))
-        message.prompt_logprobs.extend(_scored_tokens(finish.prompt_logprobs))
+        _add_tokens(message.prompt_logprobs, finish.prompt_logprobs)
         if finish.score is not None:
             message.score = finish.score
         if finish.attention is not None:
-            message.attention.CopyFrom(_attention(finish.attention))
+            _add_attention(message.attention, finish.attention)
     return message
 
 
 def score_response(result: ScoreResult) -> pb.ScoreResponse:
     """The response to Score."""
-    return pb.ScoreResponse(
-        model=result.model,
-        outputs=[
-            pb.ScoredOutput(
-                score=output.score,
-                num_tokens=output.num_tokens,
-                logprobs=_scored_tokens(output.logprobs),
-                usage=usage(output.usage),
-            )
-            for output in result.outputs
-        ],
-        usage=usage(result.usage),
-        timing=timing(result.timing),
+    response = pb.ScoreResponse(
+        model=result.model, usage=usage(result.usage), timing=timing(result.timing)
     )
+    for output in result.outputs:
+        message = response.outputs.add(
+            score=output.score, num_tokens=output.num_tokens, usage=usage(output.usage)
+        )
+        _add_tokens(message.logprobs, output.logprobs)
+    return response
 
 
 def tokenize_response(result: TokenizeResult) -> pb.TokenizeResponse:
     """The response to Tokenize."""
-    return pb.TokenizeResponse(
-        model=result.model,
-        outputs=[
-            pb.Tokenization(token_ids=output.token_ids, tokens=output.tokens)
-            for output in result.outputs
-        ],
-        usage=usage(result.usage),
-        timing=timing(result.timing),
+    response = pb.TokenizeResponse(
+        model=result.model, usage=usage(result.usage), timing=timing(result.timing)
     )
+    for output in result.outputs:
+        _add_tokenization(response.outputs.add(), output)
+    return response
 
 
-def _output(output: GeneratedOutput) -> pb.GeneratedOutput:
+def _add_tokenization(message: pb.Tokenization, output: Tokenization) -> None:
+    # In pieces: each holds the interpreter.
+    for start in range(0, len(output.token_ids), _PIECE):
+        message.token_ids.extend(output.token_ids[start : start + _PIECE])
+        message.tokens.extend(output.tokens[start : start + _PIECE])
+
+
+def _add_output(message: pb.GeneratedOutput, output: GeneratedOutput) -> None:
     """The first hypothesis, and all of them if there are several."""
-    texts = [_hypothesis(hypothesis) for hypothesis in output.hypotheses]
-    best, finish = texts[0], output.hypotheses[0].finish
-    return pb.GeneratedOutput(
-        text=best.text,
-        token_ids=best.token_ids,
-        finish_reason=best.finish_reason,
-        usage=usage(output.usage),
-        score=finish.score,
-        logprobs=best.logprobs,
-        prompt_logprobs=_scored_tokens(finish.prompt_logprobs),
-        attention=None if finish.attention is None else _attention(finish.attention),
-        hypotheses=texts if output.has_several else (),
-    )
-
-
-def _hypothesis(hypothesis: Hypothesis) -> pb.Hypothesis:
-    return pb.Hypothesis(
-        text=hypothesis.text,
-        token_ids=hypothesis.token_ids,
-        finish_reason=_FINISH_REASONS[hypothesis.finish.reason],
-        score=hypothesis.finish.score,
-        logprobs=_scored_tokens(hypothesis.logprobs),
-    )
-
-
-def _scored_tokens(tokens: Iterable[ScoredToken]) -> list[pb.TokenLogprob]:
-    return [
-        pb.TokenLogprob(
-            token_id=token.token_id,
-            token=token.token,
-            logprob=token.logprob,
-            top=_scored_tokens(token.top),
+    best = output.hypotheses[0]
+    finish = best.finish
+    message.text = best.text
+    message.token_ids.extend(best.token_ids)
+    message.finish_reason = _FINISH_REASONS[finish.reason]
+    message.usage.CopyFrom(usage(output.usage))
+    if finish.score is not None:
+        message.score = finish.score
+    _add_tokens(message.logprobs, best.logprobs)
+    _add_tokens(message.prompt_logprobs, finish.prompt_logprobs)
+    if finish.attention is not None:
+        _add_attention(message.attention, finish.attention)
+    for hypothesis in output.hypotheses if output.has_several else ():
+        added = message.hypotheses.add(
+            text=hypothesis.text,
+            token_ids=hypothesis.token_ids,
+            finish_reason=_FINISH_REASONS[hypothesis.finish.reason],
+            score=hypothesis.finish.score,
         )
-        for token in tokens
-    ]
+        _add_tokens(added.logprobs, hypothesis.logprobs)
 
 
-def _attention(attention: Attention) -> pb.Attention:
-    return pb.Attention(
-        source_tokens=attention.source_tokens,
-        target_tokens=attention.target_tokens,
-        matrices=[
-            pb.AttentionMatrix(
-                layer=matrix.layer, head=matrix.head, weights=matrix.weights.ravel().tolist()
-            )
-            for matrix in attention.matrices
-        ],
-        alignments=[
-            pb.Alignment(
-                source_start=part.source_start,
-                source_end=part.source_end,
-                target_start=part.target_start,
-                target_end=part.target_end,
-            )
-            for part in attention.alignments
-        ],
-    )
+def _add_tokens(messages: Any, tokens: Iterable[ScoredToken]) -> None:
+    """Adds in place: a constructor would copy the messages while it holds the interpreter."""
+    for token in tokens:
+        message = messages.add(token_id=token.token_id, token=token.token, logprob=token.logprob)
+        for other in token.top:
+            message.top.add(token_id=other.token_id, token=other.token, logprob=other.logprob)
+
+
+def _add_attention(message: pb.Attention, attention: Attention) -> None:
+    message.source_tokens.extend(attention.source_tokens)
+    message.target_tokens.extend(attention.target_tokens)
+    for matrix in attention.matrices:
+        weights = message.matrices.add(layer=matrix.layer, head=matrix.head).weights
+        for row in matrix.weights:
+            weights.extend(row.tolist())
+    for part in attention.alignments:
+        message.alignments.add(
+            source_start=part.source_start,
+            source_end=part.source_end,
+            target_start=part.target_start,
+            target_end=part.target_end,
+        )

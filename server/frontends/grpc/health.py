@@ -14,7 +14,8 @@ MODELS = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
 class Health:
     """The status of "", of each service, and of ``triune.v1.InferenceService/NAME`` per model.
 
-    A model that is unloaded is NOT_SERVING; so is everything while the server drains.
+    A model that is unloaded is NOT_SERVING; so is everything while the server drains, except
+    ``liveness``, which is NOT_SERVING only if the process must be replaced.
     """
 
     def __init__(self) -> None:
@@ -36,8 +37,9 @@ class Health:
                 await self._set(f"{INFERENCE}/{name}", is_serving=name in self._latest)
             self._announced = self._latest
 
-    async def set_not_serving(self) -> None:
-        """Sets everything to NOT_SERVING, for good."""
+    async def set_not_serving(self, *, is_live: bool) -> None:
+        """Sets everything to NOT_SERVING, for good; ``liveness`` only if not ``is_live``."""
+        self.servicer.is_live = is_live
         await self.servicer.enter_graceful_shutdown()
 
     async def _set(self, service: str, *, is_serving: bool) -> None:

@@ -6,10 +6,16 @@ from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health
-from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
+from grpc_health.v1.health_pb2 import (
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HealthListResponse,
+)
 
 from server.frontends.grpc.context import Context
 
+# A service name for liveness probes: NOT_SERVING only if the process must be replaced.
+LIVENESS = "liveness"
 # A watcher that does not read delays the others by at most this long.
 _MAX_SECONDS = 1.0
 
@@ -23,15 +29,26 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_live = True
         self._draining = asyncio.Event()
         self._calls: set[asyncio.Task[Any]] = set()
 
-    async def Watch(self, request: Any, context: Context) -> None:
+    async def Check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
+        if request.service == LIVENESS:
+            return HealthCheckResponse(status=self._liveness)
+        response: HealthCheckResponse = await super().Check(request, context)
+        return response
+
+    async def Watch(self, request: HealthCheckRequest, context: Context) -> None:
         call = asyncio.current_task()
         if call is not None:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
-        watch = asyncio.ensure_future(super().Watch(request, context))
+        if request.service == LIVENESS:
+            await context.write(HealthCheckResponse(status=self._liveness))
+            watch: asyncio.Future[Any] = asyncio.ensure_future(asyncio.Event().wait())
+        else:
+            watch = asyncio.ensure_future(super().Watch(request, context))
         draining = asyncio.ensure_future(self._draining.wait())
         try:
             await asyncio.wait([watch, draining], return_when=asyncio.FIRST_COMPLETED)
@@ -41,7 +58,10 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
             await asyncio.gather(watch, draining, return_exceptions=True)
         if self._draining.is_set():
             with suppress(grpc.aio.InternalError, grpc.aio.UsageError):  # the watcher is gone
-                await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING))
+                status = HealthCheckResponse.NOT_SERVING
+                if request.service == LIVENESS:
+                    status = self._liveness
+                await context.write(HealthCheckResponse(status=status))
 
     async def List(self, request: Any, context: Context) -> HealthListResponse:
         """The status of every service."""
@@ -49,9 +69,14 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
         return HealthListResponse(
             statuses={
                 service: HealthCheckResponse(status=status)
-                for service, status in self._server_status.items()
+                for service, status in (*self._server_status.items(), (LIVENESS, self._liveness))
             }
         )
+
+    @property
+    def _liveness(self) -> Any:
+        response = HealthCheckResponse
+        return response.SERVING if self.is_live else response.NOT_SERVING
 
     async def enter_graceful_shutdown(self) -> None:
         """Sets everything to NOT_SERVING, tells the watchers, and ends their calls."""

@@ -1,4 +1,7 @@
-"""Rejects messages that are not valid protobuf, which gRPC reports as UNKNOWN with a traceback."""
+"""Rejects messages that are not valid protobuf, which gRPC reports as UNKNOWN with a traceback.
+
+Also those with too many fields, before they are parsed.
+"""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,10 +15,13 @@ from google.protobuf.message import DecodeError
 from server.errors import InvalidArgumentError
 from server.frontends.grpc.calls import rpc_scope
 from server.frontends.grpc.context import Context
+from server.frontends.grpc.wire_size import MAX_FIELDS, has_too_many_fields
 from server.service.service import Service
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-_MALFORMED = object()
+# What takes the place of a message that is rejected, and why.
+_MALFORMED = InvalidArgumentError("request", "is not a valid protobuf message of this method")
+_TOO_LARGE = InvalidArgumentError("request", f"has more than {MAX_FIELDS} fields or too many ids")
 
 
 class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):
@@ -73,13 +79,22 @@ def _checked(handler: Any, service: Service, method: str) -> Handler:
     checked: Handler = make(
         generate if inspect.isasyncgenfunction(behavior) else call,
         request_deserializer=_decoder(handler.request_deserializer),
-        response_serializer=handler.response_serializer,
+        response_serializer=_encoder(handler.response_serializer),
     )
     return checked
 
 
+def _encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Large responses come serialized, from a thread."""
+    return lambda response: response if isinstance(response, bytes) else encode(response)
+
+
 def _decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    kind = getattr(decode, "__self__", None)  # the message type, of its method FromString
+
     def decode_or_mark(data: bytes) -> Any:
+        if kind is not None and has_too_many_fields(data, kind.DESCRIPTOR):
+            return _TOO_LARGE
         try:
             return decode(data)
         except DecodeError:
@@ -89,8 +104,8 @@ def _decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _check_message(message: Any) -> Any:
-    if message is _MALFORMED:
-        raise InvalidArgumentError("request", "is not a valid protobuf message of this method")
+    if isinstance(message, InvalidArgumentError):
+        raise InvalidArgumentError(message.field, message.description)
     return message
 
 

@@ -2,11 +2,12 @@
 
 from model.bundle import Fidelity, Parity
 from model.config import Kind
+from model.quality import Measurement
 from protos.triune.v1 import admin_pb2, admin_pb2_grpc, models_pb2_grpc
 from protos.triune.v1 import models_pb2 as pb
 from server.frontends.grpc.calls import rpc_scope
 from server.frontends.grpc.context import Context
-from server.service.model_info import EmbeddingInfo, ModelInfo, State
+from server.service.model_info import EmbeddingInfo, MemoryInfo, ModelInfo, State
 from server.service.service import Service
 
 _KINDS = {kind: pb.ModelKind.Value(f"MODEL_KIND_{kind.name}") for kind in Kind}
@@ -83,6 +84,30 @@ def model_message(info: ModelInfo) -> pb.Model:
         kv_cache=info.kv_cache,
         cache_bytes_per_token=info.cache_bytes_per_token,
         native_kernels=info.native_kernels,
+        quality=[_quality_message(measured) for measured in info.quality],
+        memory=None if info.memory is None else _memory_message(info.memory),
+    )
+
+
+def _memory_message(memory: MemoryInfo) -> pb.MemoryInfo:
+    return pb.MemoryInfo(
+        weight_bytes=memory.weight_bytes,
+        cache_bytes=memory.cache_bytes,
+        cache_resident_bytes=memory.cache_resident_bytes,
+        working_bytes=memory.working_bytes,
+        prefix_slots=memory.prefix_slots,
+    )
+
+
+def _quality_message(measured: Measurement) -> pb.Quality:
+    return pb.Quality(
+        task=measured.task,
+        dataset=measured.dataset,
+        sha256=measured.sha256,
+        num_examples=measured.num_examples,
+        decoding=measured.decoding,
+        metrics=measured.metrics,
+        fp32_metrics=measured.fp32_metrics,
     )
 
 

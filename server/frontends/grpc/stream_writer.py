@@ -52,7 +52,7 @@ class StreamWriter:
                 Limit.SLOW_READER,
             ) from None
 
-    async def write(self, message: Message) -> None:
+    async def write(self, message: Message | bytes) -> None:
         """Writes a message. Raises ``CancelledError``, as gRPC does, if the client is gone."""
         self._write_started = self._loop.time()
         try:

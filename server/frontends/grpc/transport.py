@@ -1,8 +1,11 @@
 """gRPC channel arguments of every listener: message sizes, metadata sizes, pings."""
 
+# gRPC's default. Reading and parsing a message takes the event loop up to 10 ms per MiB.
+MAX_MESSAGE_BYTES = 4 << 20
+
 CHANNEL_ARGUMENTS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", 64 << 20),
     # Above the first, calls are rejected with rising probability; above the second, all are.
     ("grpc.max_metadata_size", 16 << 10),

@@ -3,8 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import (
     RETRY_SECONDS,
-    InternalError,
+    InvalidArgumentError,
     Limit,
     OverloadedError,
     ServeError,
@@ -26,7 +25,8 @@ from server.frontends.http.access import Access
 from server.frontends.http.body import BodyBudget, ClientGoneError, json_decoder, read_body
 from server.frontends.http.deadline import deadline_of
 from server.frontends.http.event_stream import EventStream
-from server.frontends.http.failures import Failure, failure_of
+from server.frontends.http.exchange import Errors, Exchange
+from server.frontends.http.failures import Failure
 from server.frontends.http.settings import HttpSettings
 from server.service.caller import Caller
 from server.service.service import Service
@@ -58,7 +58,6 @@ class Call(Generic[Body]):
 
 
 Handler = Callable[[Call[Any]], Awaitable[Response | EventStream]]
-ErrorShape = Callable[[Failure], Response]
 Decode = Callable[[bytes, Headers], Any]
 
 
@@ -83,10 +82,15 @@ class Api:
     """
 
     context: Context
-    error: ErrorShape
+    error: Callable[[Failure], Response]
     status_of: Callable[[Failure], int] = lambda failure: failure.status
     error_event: Callable[[Failure], bytes] | None = None
     body_token: Callable[[Any], str | None] | None = None
+
+    @property
+    def errors(self) -> Errors:
+        """How errors are sent."""
+        return Errors(self.error, self.status_of, self.error_event)
 
     def post(
         self,
@@ -153,9 +157,13 @@ class Endpoint:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         connection = scope.get("triune.connection")
-        exchange = _Exchange(self, scope, send, request_id)
+        exchange = Exchange(scope, send, request_id, self.names, self.api.errors)
         try:
-            call = await self._call(scope, receive, headers, request_id, started)
+            try:
+                call = await self._call(scope, receive, headers, request_id, started)
+            except InvalidArgumentError:
+                async with self.api.context.service.track_call(self.path):  # so that it is counted
+                    raise
             task = asyncio.current_task()
             assert task is not None
             if connection is not None:
@@ -174,7 +182,7 @@ class Endpoint:
                 return
             await exchange.fail(ShuttingDownError())
 
-    async def _answer(self, call: Call[Any], exchange: "_Exchange") -> None:
+    async def _answer(self, call: Call[Any], exchange: Exchange) -> None:
         try:
             await exchange.answer(await self.handler(call))
         except asyncio.CancelledError:
@@ -199,7 +207,12 @@ class Endpoint:
         body = None
         if self.decode is not None:
             data = await read_body(receive, context.settings.max_body_bytes, context.budget)
-            body = self.decode(data, headers)
+            try:
+                body = self.decode(data, headers)
+            except InvalidArgumentError:
+                if not self.is_public:  # nobody learns what is wrong without a token
+                    context.access.identity(scope)
+                raise
         if not self.is_public and body_token is not None:
             identity = context.access.identity(scope, body_token(body))
         streams = bool(getattr(body, "stream", False))
@@ -212,93 +225,6 @@ class Endpoint:
             request_id=request_id,
             started=started,
         )
-
-
-class _Exchange:
-    """Sends the response of one request, or the error in its place."""
-
-    def __init__(self, endpoint: Endpoint, scope: Scope, send: Send, request_id: str) -> None:
-        self._api = endpoint.api
-        self._names = endpoint.names
-        self._scope = scope
-        self._send = send
-        self._request_id = request_id
-        self._connection = scope.get("triune.connection")
-        self._has_started = False
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the connection is lost."""
-        return self._connection is not None and self._connection.transport.is_closing()
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether the connection was reset because the client did not read."""
-        return self._connection is not None and self._connection.stalled
-
-    async def answer(self, response: Response | EventStream) -> None:
-        if isinstance(response, EventStream):
-            await self._stream(response)
-        else:
-            await self._respond(response)
-
-    async def fail(self, error: ServeError) -> None:
-        if self.is_gone:
-            return
-        failure = failure_of(error, self._names)
-        if not self._has_started:
-            response = self._api.error(failure)
-            response.status_code = self._api.status_of(failure)
-            response.headers.update(failure.headers)
-            await self._respond(response)
-            return
-        make_event = self._api.error_event or (lambda failed: event_of(self._api.error(failed)))
-        await self._send_body(make_event(failure), more=False)
-
-    async def _respond(self, response: Response) -> None:
-        self._has_started = True
-        response.headers["x-request-id"] = self._request_id
-        # The response must not be cancelled when uvicorn closes the connection after it.
-        if self._connection is not None:
-            self._connection.on_lost = None
-        await response(self._scope, _receive_nothing, self._send)
-
-    async def _stream(self, stream: EventStream) -> None:
-        async with aclosing(stream.items) as items:
-            first = await anext(items, None)
-            await self._send_head(stream)
-            if first is not None:
-                await self._send_body(first)
-                await self._send_rest(items)
-        await self._send_body(b"", more=False)
-
-    async def _send_rest(self, items: AsyncGenerator[bytes, None]) -> None:
-        async for item in items:
-            await self._send_body(item)
-
-    async def _send_head(self, stream: EventStream) -> None:
-        self._has_started = True
-        given = {
-            "content-type": stream.media_type,
-            "cache-control": "no-cache",
-            "x-accel-buffering": "no",  # nginx would hold back events
-            "x-request-id": self._request_id,
-            **stream.headers,
-        }
-        headers = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in given.items()]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def _send_body(self, data: bytes, *, more: bool = True) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-def event_of(response: Response) -> bytes:
-    """An event with the body of ``response``."""
-    return b"data: " + bytes(response.body) + b"\n\n"
-
-
-async def _receive_nothing() -> Any:
-    raise InternalError("the body was read already")
 
 
 def _request_id(headers: Headers) -> str:

@@ -26,11 +26,10 @@ class HttpFrontend:
         self._config = config
         self._metrics = metrics
         self._listener: Listener | None = None
-        self._is_serving = False
         self.port: int | None = None
 
     async def start(self, service: Service) -> None:
-        """Opens the listener. Health stays unavailable until :meth:`set_serving`.
+        """Opens the listener.
 
         Raises:
             StartupError: the address, a certificate or the token file cannot be used.
@@ -41,7 +40,7 @@ class HttpFrontend:
         settings = HttpSettings.of(config)
         access = Access(config)
         context = Context(service, settings, access, BodyBudget(settings.max_buffered_bytes))
-        routes = probe_routes(context, self._metrics, lambda: self._is_serving)
+        routes = probe_routes(context, self._metrics)
         for protocol in PROTOCOLS:
             routes += protocol(context)
         app = with_cors(Application(routes, access), settings.cors_origins)
@@ -49,14 +48,6 @@ class HttpFrontend:
         self._listener = Listener(config.http, app, settings, tls)
         self.port = self._listener.port
         await self._listener.start()
-
-    def set_serving(self) -> None:
-        """Reports readiness."""
-        self._is_serving = True
-
-    def set_not_serving(self) -> None:
-        """Reports that the server is not ready; calls are still answered."""
-        self._is_serving = False
 
     async def drain(self) -> None:
         """Refuses new calls at once, and cancels running calls after the grace period."""

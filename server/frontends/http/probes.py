@@ -1,6 +1,4 @@
-"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health`` and ``/metrics``."""
-
-from collections.abc import Callable
+"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health``, ``/v2/health``, ``/metrics``."""
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -15,23 +13,20 @@ def error_response(failure: Failure) -> Response:
     return json_response({"error": failure.message})
 
 
-def routes(context: Context, metrics: Metrics, is_serving: Callable[[], bool]) -> list[BaseRoute]:
+def routes(context: Context, metrics: Metrics) -> list[BaseRoute]:
     """The routes. Only ``/metrics`` needs a token, as it names the models.
 
     Args:
         context: what all endpoints share.
         metrics: the server's metrics.
-        is_serving: whether calls are accepted: models are loaded, the server is not draining.
     """
     api = Api(context=context, error=error_response)
 
     async def live(_: Call[None]) -> Response:
-        return json_response({"status": "ok"})
+        return _status(is_ok=context.service.is_live)
 
     async def ready(_: Call[None]) -> Response:
-        if is_serving():
-            return json_response({"status": "ok"})
-        return json_response({"status": "unavailable"}, 503)
+        return _status(is_ok=context.service.is_ready)
 
     async def expose(_: Call[None]) -> Response:
         return Response(metrics.exposition(), media_type=metrics.content_type)
@@ -40,5 +35,13 @@ def routes(context: Context, metrics: Metrics, is_serving: Callable[[], bool]) -
         api.get("/livez", live, is_public=True),
         api.get("/readyz", ready, is_public=True),
         api.get("/health", ready, is_public=True),
+        api.get("/v2/health/live", live, is_public=True),
+        api.get("/v2/health/ready", ready, is_public=True),
         api.get("/metrics", expose),
     ]
+
+
+def _status(*, is_ok: bool) -> Response:
+    if is_ok:
+        return json_response({"status": "ok"})
+    return json_response({"status": "unavailable"}, 503)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 
-from server.frontends.http import libretranslate, rerank, tei, vllm
+from server.frontends.http import libretranslate, oip, rerank, tei, vllm
 from server.frontends.http.endpoint import Context
 from server.frontends.http.openai.routes import routes as openai_routes
 
@@ -17,5 +17,6 @@ PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
     libretranslate.routes,
     rerank.routes,
     vllm.routes,
+    oip.routes,
     tei.routes,  # last: {model} matches any first part of a path
 )

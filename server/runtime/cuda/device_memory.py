@@ -77,6 +77,17 @@ class DeviceMemory:
         self._reads: dict[str, BoundGraph] = {}
 
     @property
+    def num_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self._tensors.values())
+
+    @property
+    def resident_bytes(self) -> int | None:
+        return None
+
+    def release(self, row: int, first_token: int = 0) -> None:
+        """Does nothing: the device's memory stays allocated."""
+
+    @property
     def free_bytes(self) -> int | None:
         return self._device.free_bytes
 

@@ -1,4 +1,4 @@
-"""Copies rows of tensors in one native call, without a NumPy slice each: native/copy_rows.cc."""
+"""Copies and releases rows of tensors in one native call: native/copy_rows.cc."""
 
 import ctypes
 from collections.abc import Sequence
@@ -34,6 +34,21 @@ def move(tensors: npt.NDArray[np.int64], moves: Sequence[Move]) -> bool:
     return True
 
 
+def release(tensors: npt.NDArray[np.int64], row: int, first_token: int) -> bool:
+    """Gives the pages of tokens ``first_token`` and later of ``row`` back: they read as zeros.
+
+    The tensors' memory must be private and anonymous. Tensors without tokens are given back only
+    if ``first_token`` is 0.
+
+    Returns:
+        False, and does nothing, if there is no library.
+    """
+    if _RELEASE_ROW is None:
+        return False
+    _RELEASE_ROW.releasing_gil(tensors.ctypes.data, len(tensors), row, first_token)
+    return True
+
+
 def _description(array: Array, layout: Layout) -> tuple[int, ...]:
     """The fields of ``Tensor`` in native/copy_rows.cc."""
     row, item = array.strides[0], array.itemsize
@@ -46,4 +61,7 @@ def _description(array: Array, layout: Layout) -> tuple[int, ...]:
 _SHORT_TOKENS = 1000  # in all tensors: about 2 MB
 _COPY_ROWS = load_function(
     "triune_copy_rows", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+)
+_RELEASE_ROW = load_function(
+    "triune_release_row", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
 )

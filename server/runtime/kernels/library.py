@@ -21,6 +21,7 @@ class Kernels(IntFlag):
     ATTENTION = 8
     NORM = 16
     BLOCK_MATMUL = 32
+    TOKEN_SUM = 64
 
 
 class NativeFunction(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 
 from server.runtime.contract import Array
-from server.runtime.kernels import attention, blocks, int8, matmul, norms
+from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
@@ -26,6 +26,7 @@ PATTERNS: dict[Kernels, Pattern] = {
     Kernels.MATMUL: matmul.replacements,
     Kernels.ATTENTION: attention.replacements,
     Kernels.NORM: norms.replacements,
+    Kernels.TOKEN_SUM: pooling.replacements,
 }
 
 

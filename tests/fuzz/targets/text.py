@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from server.text.alignment import target_spans
 from server.text.tokenizer import Tokenizer
-from server.text.windows import LengthLimit, LongInput, TooLongError, best_windows
+from server.text.windows import LengthLimit, LongInput, TooLongError, WindowBudget, best_windows
 from tests.fuzz.draw import Draw
 from tests.fuzz.vocabularies import NAMES, TEXTS, size, tokenizer
 
 SIZE = 192
+_MAX_WINDOWS, _MAX_TOKENS = 10_000, 1_000_000
 
 
 def run(data: bytes) -> None:
@@ -65,10 +66,13 @@ def _check_decoding(tokenizer: Tokenizer, ids: list[int]) -> None:
 def _check_windows(tokenizer: Tokenizer, first: str, pair: str | None, limit: LengthLimit) -> None:
     pairs = None if pair is None else [pair]
     text = first if pair is None else pair
+    budget = WindowBudget(_MAX_WINDOWS, _MAX_TOKENS)
     try:
-        (tokenized,) = tokenizer.tokenize_windows([first], pairs, limit, with_offsets=True)
+        (tokenized,) = tokenizer.tokenize_windows([first], pairs, limit, budget, with_offsets=True)
     except TooLongError:
         return
+    counted = (_MAX_WINDOWS - budget.num_windows, _MAX_TOKENS - budget.num_tokens)
+    assert counted == (len(tokenized.windows), tokenized.num_tokens), "the count is exact"
     longest = max(limit.max_tokens, limit.max_whole_tokens)
     for window in tokenized.windows:
         assert len(window.token_ids) <= longest, "a window is no longer than the limit"

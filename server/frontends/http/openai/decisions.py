@@ -1,7 +1,7 @@
 """``/v1/decisions``: questions about a text, answered with probabilities.
 
 A decoder scores each answer as the continuation of the input and the question. Each question is
-scored by itself, so no question changes another's answer; the input is reused from the cache.
+scored by itself, so no question changes another's answer.
 """
 
 from collections.abc import Sequence

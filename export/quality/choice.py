@@ -1,0 +1,46 @@
+"""Which held-out set an export measures, and the line that it prints about it."""
+
+from pathlib import Path
+
+from export.checkpoint import Checkpoint, HeldOutSet
+from export.errors import UnsupportedError
+from export.importers.native import read_held_out
+from export.quality.measure import MEASURES
+from export.shortlists import OFF
+from model.quality import Quality
+
+AUTO = "auto"
+
+
+def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
+    """The checkpoint's own set (``auto``), none (``off``), or the examples of a file.
+
+    Raises:
+        SourceError: the file is missing or damaged.
+        UnsupportedError: no quality is measured for the model's task.
+    """
+    if choice in (AUTO, OFF):
+        return checkpoint.held_out if choice == AUTO else None
+    task = checkpoint.tasks[0]
+    if task not in MEASURES:
+        raise UnsupportedError(
+            f"--evaluate: no quality is measured for {task}; supported: {', '.join(MEASURES)}"
+        )
+    return read_held_out(Path(choice), task, Path(choice).name)
+
+
+def summary(quality: Quality | None) -> str:
+    """The metrics of the bundle beside those of fp32; empty if there are none."""
+    if quality is None:
+        return ""
+    lines = []
+    for measured in quality.measurements:
+        values = ", ".join(
+            f"{name} {value:.4g} (fp32 {measured.fp32_metrics[name]:.4g})"
+            for name, value in measured.metrics.items()
+        )
+        decoding = f", {measured.decoding}" if measured.decoding else ""
+        lines.append(
+            f"; {measured.task} on {measured.dataset} ({measured.num_examples}{decoding}): {values}"
+        )
+    return "".join(lines)

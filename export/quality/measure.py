@@ -1,0 +1,286 @@
+"""Measures a model's task quality through its exported graphs, in ONNX Runtime."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Encoding
+
+from export.checkpoint import Checkpoint, HeldOutSet
+from export.decoding import DecodingInputs, decode_in_graph, padded, prefill_source
+from export.encoding import EncoderInputs, encode_in_graph
+from export.fidelity.figures import log_softmax
+from export.fidelity.subject import GraphFolder, Subject
+from export.quality.metrics import (
+    entity_f1,
+    exact_match,
+    macro_f1,
+    token_f1,
+    translation_metrics,
+)
+from export.runtime import Floats, Session
+from model.bundle import Task
+from model.bundle_files import to_json
+from model.examples import (
+    AnswerExample,
+    ClassificationExample,
+    MaskedExample,
+    TaggingExample,
+    TextExample,
+    TranslationExample,
+)
+from model.quality import QUALITY_FILE, Measurement, Quality
+
+BATCH = 32
+MASK_SHARE = 0.15
+MAX_ANSWER_TOKENS = 15
+DEFAULT_LENGTH_FACTOR, MIN_NEW_TOKENS, MAX_NEW_TOKENS = 3.0, 8, 256
+
+
+class Model(NamedTuple):
+    """A model with the graphs of one precision."""
+
+    subject: Subject
+    labels: tuple[str, ...]
+    max_length_factor: float
+    graphs: GraphFolder
+
+
+Metrics = dict[str, float]
+
+
+def measure_quality(
+    checkpoint: Checkpoint, held_out: HeldOutSet, fp32: GraphFolder, bundle: GraphFolder | None
+) -> Measurement:
+    """The metrics of the fp32 graphs and of the bundle's graphs, side by side.
+
+    Args:
+        bundle: None if the bundle's graphs are the fp32 graphs.
+
+    Raises:
+        UnsupportedError: a package is missing.
+    """
+    subject = Subject.of(checkpoint)
+    factor = checkpoint.max_length_factor or DEFAULT_LENGTH_FACTOR
+    measure = MEASURES[held_out.task]
+    of_fp32 = measure(Model(subject, checkpoint.labels, factor, fp32), held_out.examples)
+    metrics = of_fp32
+    if bundle is not None:
+        metrics = measure(Model(subject, checkpoint.labels, factor, bundle), held_out.examples)
+    generates = held_out.task in (Task.TRANSLATE, Task.GENERATE)
+    return Measurement(
+        task=held_out.task,
+        dataset=held_out.name,
+        sha256=held_out.sha256,
+        num_examples=len(held_out.examples),
+        decoding="greedy" if generates else "",
+        metrics=metrics,
+        fp32_metrics=of_fp32,
+    )
+
+
+def write_quality(
+    checkpoint: Checkpoint,
+    held_out: HeldOutSet | None,
+    directory: Path,
+    fp32: GraphFolder,
+    bundle: GraphFolder | None = None,
+) -> None:
+    """Writes ``quality.json`` into ``directory``, unless there is no held-out set."""
+    if held_out is not None:
+        measurement = measure_quality(checkpoint, held_out, fp32, bundle)
+        (directory / QUALITY_FILE).write_bytes(to_json(Quality(measurements=(measurement,))))
+
+
+def translation(model: Model, examples: Sequence[TranslationExample]) -> Metrics:
+    """BLEU, chrF and exact match of greedy translations."""
+    sources = [model.subject.encode(example.source) for example in examples]
+    prompts = [model.subject.target_start] * len(sources)
+    outputs = _generate(model, prompts, sources)
+    return translation_metrics(outputs, [example.target for example in examples])
+
+
+def generation(model: Model, examples: Sequence[TextExample]) -> Metrics:
+    """The perplexity of texts after their prompts; exact match where there are prompts."""
+    subject, total, count = model.subject, 0.0, 0
+    prompts, texts = [], []
+    for example in examples:
+        prompt = subject.encode(example.prompt)
+        text = subject.encode(example.text, add_special_tokens=False)
+        prompts.append(prompt)
+        texts.append([*text, *subject.special_tokens.eos[:1]])
+    for start in range(0, len(prompts), BATCH):
+        rows = slice(start, start + BATCH)
+        first = [prompt or [subject.special_tokens.bos or 0] for prompt in prompts[rows]]
+        inputs = DecodingInputs(prompts=first, num_steps=max(map(len, texts[rows])))
+        decoder = model.graphs.decoder(len(first), inputs.capacity, 1)
+        logits = decode_in_graph(decoder, inputs, padded(texts[rows])).logits
+        for row, text in enumerate(texts[rows]):
+            logprobs = log_softmax(logits[row, : len(text)])
+            total -= float(logprobs[np.arange(len(text)), text].sum())
+            count += len(text)
+    metrics = {"perplexity": math.exp(total / count)}
+    if all(example.prompt for example in examples):
+        outputs = _generate(model, prompts, None)
+        metrics["exact_match"] = exact_match(outputs, [example.text for example in examples])
+    return metrics
+
+
+def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] | None) -> list[str]:
+    """Greedy outputs; rows of similar length share a batch."""
+    subject = model.subject
+    keys = prompts if sources is None else sources
+    order = sorted(range(len(keys)), key=lambda index: len(keys[index]))
+    outputs: dict[int, str] = {}
+    encoder = None if sources is None else model.graphs.encoder()
+    for start in range(0, len(order), BATCH):
+        chosen = order[start : start + BATCH]
+        longest = max(len(keys[index]) for index in chosen)
+        limit = subject.max_positions - max(len(prompts[index]) for index in chosen)
+        num_steps = max(MIN_NEW_TOKENS, math.ceil(model.max_length_factor * longest))
+        inputs = DecodingInputs(
+            prompts=[prompts[index] for index in chosen],
+            num_steps=max(1, min(num_steps, limit, MAX_NEW_TOKENS)),
+            sources=None if sources is None else [sources[index] for index in chosen],
+            suppressed=subject.special_tokens.suppressed,
+        )
+        decoder = model.graphs.decoder(len(chosen), inputs.capacity, inputs.source_capacity)
+        if encoder is not None and inputs.sources is not None:
+            prefill_source(encoder, decoder, inputs.sources)
+        tokens = decode_in_graph(decoder, inputs).tokens
+        for index, row in zip(chosen, tokens.tolist(), strict=True):
+            ends = (i for i, id_ in enumerate(row) if id_ in subject.special_tokens.eos)
+            outputs[index] = subject.tokenizer.decode(row[: next(ends, len(row))])
+    return [outputs[index] for index in range(len(keys))]
+
+
+def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
+    """Accuracy and perplexity of masked tokens: 15 % of each text, by a fixed seed."""
+    subject, rng = model.subject, random.Random(0)
+    rows, targets = [], []
+    for example in examples:
+        encoding = _pair(model, example.text, example.following)
+        pairs = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        candidates = [index for index, (_, is_special) in enumerate(pairs) if not is_special]
+        chosen = {index for index in candidates if rng.random() < MASK_SHARE}
+        chosen = chosen or {rng.choice(candidates)}
+        targets.append({index: encoding.ids[index] for index in chosen})
+        mask = subject.special_tokens.mask or 0
+        ids = [mask if index in chosen else id_ for index, id_ in enumerate(encoding.ids)]
+        rows.append((ids, encoding.type_ids))
+    correct, total, count = 0, 0.0, 0
+    for logits, wanted in zip(_encode(model, rows), targets, strict=True):
+        for index, id_ in wanted.items():
+            logprobs = log_softmax(logits[index])
+            correct += int(logprobs.argmax() == id_)
+            total -= float(logprobs[id_])
+            count += 1
+    return {"accuracy": correct / count, "perplexity": math.exp(total / count)}
+
+
+def classification(model: Model, examples: Sequence[ClassificationExample]) -> Metrics:
+    """Accuracy, and the mean F1 of the labels."""
+    rows = [_ids(_pair(model, example.text, example.pair)) for example in examples]
+    outputs = [model.labels[int(logits.argmax())] for logits in _encode(model, rows)]
+    references = [example.label for example in examples]
+    return {
+        "accuracy": exact_match(outputs, references),
+        "f1": macro_f1(outputs, references),
+    }
+
+
+def tagging(model: Model, examples: Sequence[TaggingExample]) -> Metrics:
+    """The F1 of entities, and the share of texts whose entities are all found."""
+    encodings = [model.subject.tokenizer.encode(example.text) for example in examples]
+    found = [
+        _entities(model, example.text, encoding, logits)
+        for example, encoding, logits in zip(
+            examples, encodings, _encode(model, list(map(_ids, encodings))), strict=True
+        )
+    ]
+    references = [{(s.start, s.end, s.label) for s in example.spans} for example in examples]
+    frozen = [list(map(frozenset, sets)) for sets in (found, references)]
+    return {"f1": entity_f1(found, references), "exact_match": exact_match(*frozen)}
+
+
+def _entities(
+    model: Model, text: str, encoding: Encoding, logits: Floats
+) -> set[tuple[int, int, str]]:
+    """Entities of neighbouring tokens with one label; ``B-`` begins one."""
+    spans: list[tuple[int, int, str]] = []
+    is_open = False
+    for index, (start, end) in enumerate(encoding.offsets):
+        if encoding.special_tokens_mask[index]:
+            continue
+        label = model.labels[int(logits[index].argmax())]
+        mark, _, name = label.rpartition("-")
+        first = end - len(text[start:end].lstrip())
+        if label == "O":
+            is_open = False
+        elif is_open and mark != "B" and spans[-1][2] == name:
+            spans[-1] = (spans[-1][0], end, name)
+        else:
+            spans.append((first, end, name))
+            is_open = True
+    return set(spans)
+
+
+def answering(model: Model, examples: Sequence[AnswerExample]) -> Metrics:
+    """Exact match and word F1 of the most probable span."""
+    encodings = [_pair(model, example.question, example.context) for example in examples]
+    outputs, references = [], []
+    all_logits = _encode(model, list(map(_ids, encodings)))
+    for example, encoding, logits in zip(examples, encodings, all_logits, strict=True):
+        marks = zip(encoding.type_ids, encoding.special_tokens_mask, strict=True)
+        inside = [
+            index for index, (segment, special) in enumerate(marks) if segment and not special
+        ]
+        spans = (
+            (logits[first, 0] + logits[last, 1], first, last)
+            for position, first in enumerate(inside)
+            for last in inside[position : position + MAX_ANSWER_TOKENS]
+        )
+        _, first, last = max(spans)
+        start, end = encoding.offsets[first][0], encoding.offsets[last][1]
+        outputs.append(example.context[start:end].strip())
+        references.append(example.context[example.start : example.end].strip())
+    scores = [token_f1(*pair) for pair in zip(outputs, references, strict=True)]
+    return {
+        "exact_match": exact_match(outputs, references),
+        "f1": sum(scores) / len(scores),
+    }
+
+
+def _pair(model: Model, first: str, second: str) -> Encoding:
+    tokenizer = model.subject.tokenizer
+    return tokenizer.encode(first, second) if second else tokenizer.encode(first)
+
+
+def _ids(encoding: Encoding) -> tuple[list[int], list[int]]:
+    return encoding.ids, encoding.type_ids
+
+
+def _encode(model: Model, rows: Sequence[tuple[list[int], list[int]]]) -> list[Floats]:
+    """The logits of each row of ids and segments."""
+    session: Session = model.graphs.encoder()
+    has_segments = any(spec.name == "segment_ids" for spec in session.graph.inputs)
+    results: list[Floats] = []
+    for start in range(0, len(rows), BATCH):
+        part = rows[start : start + BATCH]
+        segments = [segments for _, segments in part] if has_segments else None
+        inputs = EncoderInputs([ids for ids, _ in part], segments)
+        results += [outputs[0] for outputs in encode_in_graph(session, inputs)]
+    return results
+
+
+MEASURES: dict[Task, Callable[[Model, Any], Metrics]] = {
+    Task.TRANSLATE: translation,
+    Task.GENERATE: generation,
+    Task.FILL_MASK: fill_mask,
+    Task.CLASSIFY: classification,
+    Task.TAG: tagging,
+    Task.ANSWER: answering,
+}

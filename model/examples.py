@@ -1,0 +1,101 @@
+"""Labelled examples of each task, one JSON object per line: training data and held-out sets.
+
+Positions are characters. Imports no torch.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from model.bundle import Task
+from model.graph_spec import Record
+
+
+class TranslationExample(Record, frozen=True, kw_only=True):
+    source: str
+    target: str
+
+
+class TextExample(Record, frozen=True, kw_only=True):
+    """A text for a decoder; with a ``prompt``, ``text`` is what follows it."""
+
+    text: str
+    prompt: str = ""
+
+
+class MaskedExample(Record, frozen=True, kw_only=True):
+    """A text whose tokens are masked; ``following`` is the text after it (next sentence)."""
+
+    text: str
+    following: str = ""
+
+
+class ClassificationExample(Record, frozen=True, kw_only=True):
+    """A text, or a pair of texts, and its label."""
+
+    text: str
+    label: str
+    pair: str = ""
+
+
+class LabelledSpan(Record, frozen=True, kw_only=True):
+    start: int
+    end: int
+    label: str
+
+
+class TaggingExample(Record, frozen=True, kw_only=True):
+    """A text and its entities."""
+
+    text: str
+    spans: tuple[LabelledSpan, ...] = ()
+
+
+class AnswerExample(Record, frozen=True, kw_only=True):
+    """A question whose answer is ``context[start:end]``."""
+
+    question: str
+    context: str
+    start: int
+    end: int
+
+
+Example = (
+    TranslationExample
+    | TextExample
+    | MaskedExample
+    | ClassificationExample
+    | TaggingExample
+    | AnswerExample
+)
+
+EXAMPLES: dict[Task, type[Example]] = {
+    Task.TRANSLATE: TranslationExample,
+    Task.GENERATE: TextExample,
+    Task.FILL_MASK: MaskedExample,
+    Task.CLASSIFY: ClassificationExample,
+    Task.TAG: TaggingExample,
+    Task.ANSWER: AnswerExample,
+}
+
+
+def parse_examples(data: bytes, task: Task, origin: str) -> list[Example]:
+    """The examples in ``data``, JSON lines.
+
+    Raises:
+        ValueError: a line is not an example of ``task``; names ``origin`` and the line.
+    """
+    decoder = msgspec.json.Decoder(EXAMPLES[task])
+    examples: list[Example] = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            examples.append(decoder.decode(line))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ValueError(f"{origin}: line {number}: {error}") from error
+    return examples
+
+
+def write_examples(path: Path, examples: Iterable[Example]) -> None:
+    """Writes ``examples`` as JSON lines."""
+    path.write_bytes(b"".join(msgspec.json.encode(example) + b"\n" for example in examples))

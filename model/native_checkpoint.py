@@ -1,0 +1,49 @@
+"""This project's own checkpoint: what ``train`` writes and ``export`` reads. Imports no torch.
+
+A folder holds ``config.json`` (a :class:`NativeConfig`), ``model.safetensors`` with the parameter
+names of :mod:`model.transformer`, ``tokenizer.json`` and ``training.json``; ``held_out.jsonl`` has
+examples that training did not see (:mod:`model.examples`).
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from model.bundle import NAME_PATTERN, ScoreFunction, SpecialTokens, Task
+from model.config import ModelConfig
+from model.graph_spec import Record, Size
+
+FORMAT = "triune"
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+TOKENIZER_FILE = "tokenizer.json"
+TRAINING_FILE = "training.json"
+HELD_OUT_FILE = "held_out.jsonl"
+
+
+class HeldOut(Record, frozen=True, kw_only=True):
+    """A held-out set: its name, and the hash of :data:`HELD_OUT_FILE`."""
+
+    name: str
+    sha256: str
+
+
+class NativeConfig(Record, frozen=True, kw_only=True):
+    """``config.json``. ``architecture`` is for information only."""
+
+    format: Literal["triune"] = "triune"
+    format_version: Literal[1] = 1
+    name: Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+    license: str
+    architecture: str = "Transformer"
+    tasks: tuple[Task, ...]
+    model: ModelConfig
+    special_tokens: SpecialTokens
+    labels: tuple[str, ...] = ()
+    score_function: ScoreFunction | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    max_input_tokens: Size | None = None
+    max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    sample_inputs: tuple[str, ...] = ()
+    held_out: HeldOut | None = None

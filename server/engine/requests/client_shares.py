@@ -1,0 +1,68 @@
+"""Keeps places in a model's queue for clients that use less than their share of it."""
+
+from server.engine.requests.job import Cost
+
+# A client counts as waiting for this many seconds after it was refused.
+_WAITING_SECONDS = 10.0
+_RESERVED = 0.25  # of the limits, if several clients want them
+
+
+class ClientShares:
+    """What each client holds of one model's limits.
+
+    While several clients want places, the last quarter is for those below an equal share. A client
+    that is alone may use all.
+
+    Args:
+        max_accepted: the model's limits.
+    """
+
+    def __init__(self, max_accepted: Cost) -> None:
+        self._max_accepted = max_accepted
+        self._held: dict[str, Cost] = {}
+        self._client_of: dict[int, str] = {}  # by job
+        self._refused: dict[str, float] = {}  # when, by client
+
+    def exceeds(self, client: str, cost: Cost, accepted: Cost, now: float) -> bool:
+        """Whether a request must leave its places to other clients.
+
+        Args:
+            client: who sends it.
+            cost: of the request.
+            accepted: by all clients together.
+            now: seconds.
+        """
+        recent = {c for c, at in self._refused.items() if at > now - _WAITING_SECONDS}
+        num_clients = len(recent | self._held.keys() | {client})
+        if num_clients == 1:
+            return False
+        held = self._held.get(client, Cost(0, 0)) + cost
+        total, limit = accepted + cost, self._max_accepted
+        is_over = (
+            held.num_sequences * num_clients > limit.num_sequences
+            or held.num_tokens * num_clients > limit.num_tokens
+        )
+        unreserved = 1.0 - _RESERVED
+        return is_over and (
+            total.num_sequences > unreserved * limit.num_sequences
+            or total.num_tokens > unreserved * limit.num_tokens
+        )
+
+    def refuse(self, client: str, now: float) -> None:
+        """The client was refused: it waits for a place."""
+        if len(self._refused) > 1000:
+            recent = {c: at for c, at in self._refused.items() if at > now - _WAITING_SECONDS}
+            self._refused = recent
+        self._refused[client] = now
+
+    def add(self, id_: int, client: str, cost: Cost) -> None:
+        """A job was accepted."""
+        self._client_of[id_] = client
+        self._held[client] = self._held.get(client, Cost(0, 0)) + cost
+
+    def remove(self, id_: int, cost: Cost) -> None:
+        """A job ended."""
+        client = self._client_of.pop(id_)
+        held = self._held.pop(client) - cost
+        if held.num_sequences:
+            self._held[client] = held

@@ -1,0 +1,127 @@
+"""The response to one request: whole, streamed, or an error."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Scope, Send
+
+from server.errors import InternalError, ServeError
+from server.frontends.http.event_stream import EventStream
+from server.frontends.http.failures import Failure, failure_of
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """How a protocol sends errors: as a response, with a status, and as an item of a stream.
+
+    ``event``: by default an event whose data is the body of the response.
+    """
+
+    response: Callable[[Failure], Response]
+    status_of: Callable[[Failure], int]
+    event: Callable[[Failure], bytes] | None = None
+
+    def event_of(self, failure: Failure) -> bytes:
+        """The item of a stream."""
+        if self.event is not None:
+            return self.event(failure)
+        return b"data: " + bytes(self.response(failure).body) + b"\n\n"
+
+
+class Exchange:
+    """Sends the response of one request, or the error in its place.
+
+    Args:
+        scope: the request's.
+        send: sends the parts of the response.
+        request_id: repeated in the response.
+        names: the protocol's names of the service's fields.
+        errors: how the protocol sends errors.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        send: Send,
+        request_id: str,
+        names: Mapping[str, str],
+        errors: Errors,
+    ) -> None:
+        self._names = names
+        self._errors = errors
+        self._scope = scope
+        self._send = send
+        self._request_id = request_id
+        self._connection = scope.get("triune.connection")
+        self._has_started = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is lost."""
+        return self._connection is not None and self._connection.transport.is_closing()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the connection was reset because the client did not read."""
+        return self._connection is not None and self._connection.stalled
+
+    async def answer(self, response: Response | EventStream) -> None:
+        if isinstance(response, EventStream):
+            await self._stream(response)
+        else:
+            await self._respond(response)
+
+    async def fail(self, error: ServeError) -> None:
+        if self.is_gone:
+            return
+        failure = failure_of(error, self._names)
+        if not self._has_started:
+            response = self._errors.response(failure)
+            response.status_code = self._errors.status_of(failure)
+            response.headers.update(failure.headers)
+            await self._respond(response)
+            return
+        await self._send_body(self._errors.event_of(failure), more=False)
+
+    async def _respond(self, response: Response) -> None:
+        self._has_started = True
+        response.headers["x-request-id"] = self._request_id
+        # The response must not be cancelled when uvicorn closes the connection after it.
+        if self._connection is not None:
+            self._connection.on_lost = None
+        await response(self._scope, _receive_nothing, self._send)
+
+    async def _stream(self, stream: EventStream) -> None:
+        async with aclosing(stream.items) as items:
+            first = await anext(items, None)
+            await self._send_head(stream)
+            if first is not None:
+                await self._send_body(first)
+                await self._send_rest(items)
+        await self._send_body(b"", more=False)
+
+    async def _send_rest(self, items: AsyncGenerator[bytes, None]) -> None:
+        async for item in items:
+            await self._send_body(item)
+
+    async def _send_head(self, stream: EventStream) -> None:
+        self._has_started = True
+        given = {
+            "content-type": stream.media_type,
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",  # nginx would hold back events
+            "x-request-id": self._request_id,
+            **stream.headers,
+        }
+        headers = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in given.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _send_body(self, data: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+async def _receive_nothing() -> Any:
+    raise InternalError("the body was read already")

@@ -1,0 +1,245 @@
+"""Codec of the Open Inference Protocol over HTTP: JSON, and tensors as binary data after it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from server.errors import InvalidArgumentError
+from server.frontends.http.body import json_decoder
+from server.frontends.http.endpoint import json_response
+from server.frontends.oip.messages import InferRequest, InferResponse
+from server.frontends.oip.options import MAX_PARAMETERS, Parameter
+from server.frontends.oip.tensors import BOOL, BYTES, MAX_DIMS, MAX_INPUTS, InputTensor
+
+# Larger tensors are sent as binary data.
+MAX_JSON_BYTES = 4 << 20
+HEADER_LENGTH = "inference-header-content-length"
+_BINARY = "binary_data"
+_ALL_BINARY = "binary_data_output"
+_BINARY_SIZE = "binary_data_size"
+_UNSUPPORTED = ("shared_memory_region", "classification")
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Parameter] = {}
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Parameter] = {}
+
+
+class _InferBody(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Parameter] = {}
+    outputs: list[_Output] = []
+
+
+class _GenerateBody(msgspec.Struct):
+    """``text_input`` is one text or several."""
+
+    text_input: str | list[str]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+_decode_infer = json_decoder(_InferBody)
+_decode_generate = json_decoder(_GenerateBody)
+_decode_object = json_decoder(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class InferBody:
+    """A decoded request; the path of its route has the model. ``binary``: outputs sent as bytes."""
+
+    request: InferRequest
+    binary: frozenset[str]
+    is_binary_by_default: bool
+
+
+def decode_infer(data: bytes, headers: Headers) -> InferBody:
+    """Decodes the body of ``infer``.
+
+    Raises:
+        InvalidArgumentError: names the tensor or field that is invalid.
+    """
+    length = _json_length(headers, len(data))
+    body = _decode_infer(data[:length])
+    if len(body.inputs) > MAX_INPUTS:
+        raise InvalidArgumentError("inputs", f"{len(body.inputs)} given, at most {MAX_INPUTS}")
+    request = InferRequest(
+        model="",
+        id=body.id,
+        parameters=body.parameters,
+        inputs=_inputs(body.inputs, memoryview(data)[length:]),
+        outputs=tuple(output.name for output in body.outputs),
+    )
+    for output in body.outputs:
+        _check_supported(output.name, output.parameters)
+    is_binary = body.parameters.get(_ALL_BINARY) is True
+    return InferBody(
+        request,
+        frozenset(
+            output.name
+            for output in body.outputs
+            if output.parameters.get(_BINARY, is_binary) is True
+        ),
+        is_binary,
+    )
+
+
+def encode_infer(response: InferResponse, body: InferBody) -> Response:
+    """Encodes a response: JSON, then the outputs that were requested as binary data."""
+    outputs, parts = [], []
+    for tensor in response.outputs:
+        described: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensor.shape,
+        }
+        is_named = bool(body.request.outputs)
+        if tensor.name in body.binary or (body.is_binary_by_default and not is_named):
+            parts.append(tensor.raw)
+            described["parameters"] = {_BINARY_SIZE: len(parts[-1])}
+        else:
+            described["data"] = tensor.listed()
+        outputs.append(described)
+    answer = json_response(
+        {
+            "model_name": response.model,
+            "model_version": response.version,
+            **({"id": response.id} if response.id else {}),
+            "outputs": outputs,
+        }
+    )
+    if not parts:
+        return answer
+    return Response(
+        b"".join((bytes(answer.body), *parts)),
+        headers={HEADER_LENGTH: str(len(answer.body))},
+        media_type="application/octet-stream",
+    )
+
+
+def decode_generate(data: bytes, _: Headers) -> InferRequest:
+    """Decodes the body of ``generate``. Fields that are not of the protocol are parameters.
+
+    Raises:
+        InvalidArgumentError: names the field that is invalid.
+    """
+    if len(data) > MAX_JSON_BYTES:
+        raise InvalidArgumentError("body", f"has more than {MAX_JSON_BYTES} bytes")
+    body = _decode_generate(data)
+    fields = set(_GenerateBody.__struct_fields__)
+    more = {name: value for name, value in _decode_object(data).items() if name not in fields}
+    parameters = {**body.parameters, **more}
+    if len(parameters) > MAX_PARAMETERS:
+        raise InvalidArgumentError(
+            "parameters", f"{len(parameters)} given, at most {MAX_PARAMETERS}"
+        )
+    nested = parameters.pop("sampling_parameters", {})
+    if isinstance(nested, dict):
+        parameters.update(nested)
+    else:
+        parameters["sampling_parameters"] = nested  # refused below, by name
+    texts = [body.text_input] if isinstance(body.text_input, str) else body.text_input
+    return InferRequest(
+        model="",
+        id=body.id,
+        parameters=parameters,
+        inputs=(InputTensor("text_input", BYTES, (len(texts),), None, texts),),
+    )
+
+
+def generated(response: InferResponse) -> dict[str, Any]:
+    """The JSON object of one response of ``generate``: a tensor with one element is a value."""
+    values = {tensor.name: tensor.listed() for tensor in response.outputs}
+    return {
+        **({"id": response.id} if response.id else {}),
+        "model_name": response.model,
+        "model_version": response.version,
+        **{name: value[0] if len(value) == 1 else value for name, value in values.items()},
+    }
+
+
+def _json_length(headers: Headers, size: int) -> int:
+    if headers.get("content-encoding", "identity") != "identity":
+        raise InvalidArgumentError("content-encoding", "compressed bodies are not supported")
+    text = headers.get(HEADER_LENGTH)
+    length = size
+    if text is not None:
+        if not (text.isascii() and text.isdigit() and len(text) <= 12) or int(text) > size:
+            raise InvalidArgumentError(HEADER_LENGTH, f"is not in 0 … {size}, the body's length")
+        length = int(text)
+    if length > MAX_JSON_BYTES:
+        raise InvalidArgumentError(
+            "body", f"has more than {MAX_JSON_BYTES} bytes of JSON: send tensors as binary data"
+        )
+    return length
+
+
+def _inputs(inputs: Sequence[_Input], binary: memoryview) -> tuple[InputTensor, ...]:
+    tensors = []
+    for tensor in inputs:
+        _check_supported(tensor.name, tensor.parameters)
+        raw = None
+        if _BINARY_SIZE in tensor.parameters:
+            size = tensor.parameters[_BINARY_SIZE]
+            if not isinstance(size, int) or not 0 <= size <= len(binary):
+                raise InvalidArgumentError(
+                    tensor.name,
+                    f"{_BINARY_SIZE} is not in 0 … {len(binary)}, the bytes that are left",
+                )
+            raw, binary = bytes(binary[:size]), binary[size:]
+        values = _values(tensor) if raw is None else ()
+        tensors.append(InputTensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw, values))
+    if len(binary):
+        raise InvalidArgumentError("inputs", f"{len(binary)} bytes of binary data are in no input")
+    return tuple(tensors)
+
+
+def _check_supported(name: str, parameters: Mapping[str, Parameter]) -> None:
+    for parameter in _UNSUPPORTED:
+        if parameter in parameters:
+            raise InvalidArgumentError(name, f"parameter {parameter} is not supported")
+
+
+def _values(tensor: _Input) -> Sequence[Any]:
+    """The elements of ``data``, a list of the tensor's shape or a flat one."""
+    data = bytes(tensor.data)
+    if not data:
+        raise InvalidArgumentError(tensor.name, "has neither data nor binary_data_size")
+    depth = len(data) - len(data.lstrip(b"[ \t\r\n")) if data[:1] == b"[" else 0
+    depth = data[:depth].count(b"[")
+    if depth > 1 and depth != len(tensor.shape):
+        raise InvalidArgumentError(
+            tensor.name, f"data is not a list of shape {tensor.shape[:MAX_DIMS]}"
+        )
+    try:
+        values: list[Any] = _data_decoder(tensor.datatype, min(depth, MAX_DIMS)).decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgumentError(
+            tensor.name, f"data is not a list of {tensor.datatype}: {error}"
+        ) from None
+    for _ in range(1, depth):
+        values = list(chain.from_iterable(values))
+    return values
+
+
+@cache
+def _data_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+    kind: Any = {BYTES: str, BOOL: bool}.get(datatype, int)
+    for _ in range(max(depth, 1)):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)

@@ -1,0 +1,200 @@
+"""Decodes tensors and parameters into the service's requests."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from model.bundle import Manifest
+from server.errors import InvalidArgumentError
+from server.frontends.oip.messages import InferRequest
+from server.frontends.oip.options import boolean, build_request, sampling_parameters
+from server.frontends.oip.signatures import (
+    GENERATIVE,
+    Task,
+    check_inputs_of,
+    outputs_of,
+    task_of,
+)
+from server.frontends.oip.tensors import InputTensor, check_inputs
+from server.service.answer import AnswerRequest, Question
+from server.service.classify import ClassifyRequest, TextPair
+from server.service.embed import EmbedRequest
+from server.service.fill_mask import FillMaskRequest
+from server.service.generation_request import GenerateRequest, TranslateRequest
+from server.service.requests import ModelRequest
+from server.service.rerank import RerankRequest
+from server.service.score import ScoreInput, ScoreRequest
+from server.service.tag import TagRequest
+
+Tensors = Mapping[str, InputTensor]
+
+# Inputs that ask for an optional output.
+_RETURN_FLAGS = {
+    "return_finish_reason": "finish_reason",
+    "return_cumulative_logprob": "cumulative_logprob",
+    "return_num_input_tokens": "num_input_tokens",
+    "return_num_output_tokens": "num_output_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRequest:
+    """A request of the service, and what its response needs.
+
+    ``outputs``: the names of the tensors to return. ``shape``: of the tensor with the texts.
+    ``streams``: whether the request asks for a stream; ``None`` if it does not say.
+    """
+
+    task: Task
+    request: ModelRequest
+    outputs: frozenset[str]
+    shape: tuple[int, ...]
+    streams: bool | None = None
+
+
+def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
+    """Decodes a request for the model that ``manifest`` describes.
+
+    Raises:
+        InvalidArgumentError: names the tensor or the parameter that is invalid.
+    """
+    infer.check()
+    check_inputs(infer.inputs)
+    tensors = {tensor.name: tensor for tensor in infer.inputs}
+    task = task_of(manifest, infer.parameters.get("task"), tensors)
+    check_inputs_of(task, tensors)
+    outputs = outputs_of(task, manifest, infer.outputs)
+    if task in GENERATIVE:
+        return _generation(infer, task, tensors, outputs)
+    kind, main, decode = _ENCODERS[task]
+    given = {"model": infer.model, "version": infer.version, **decode(tensors)}
+    if task == Task.SCORE:
+        given["priority"] = infer.priority
+    request = build_request(kind, given, infer.options)
+    return DecodedRequest(task, request, outputs, tensors[main].shape)
+
+
+def _generation(
+    infer: InferRequest, task: Task, tensors: Tensors, outputs: frozenset[str]
+) -> DecodedRequest:
+    options = dict(infer.options)
+    if "sampling_parameters" in tensors:
+        for name, value in sampling_parameters(_one_text(tensors["sampling_parameters"])).items():
+            if name in options:
+                raise InvalidArgumentError(f"parameters.{name}", "is also in sampling_parameters")
+            options[name] = value
+    if "exclude_input_in_output" in tensors:
+        options.setdefault("echo", not _flag(tensors["exclude_input_in_output"]))
+    returned = {
+        output for name, output in _RETURN_FLAGS.items() if name in tensors and _flag(tensors[name])
+    }
+    outputs |= returned
+    given: dict[str, Any] = {
+        "model": infer.model,
+        "version": infer.version,
+        "priority": infer.priority,
+        "token_ids": "output_ids" in outputs,
+        "logprobs": "cumulative_logprob" in outputs,
+    }
+    if "input_ids" in tensors:
+        if "text_input" in tensors:
+            raise InvalidArgumentError("input_ids", "cannot be combined with text_input")
+        rows = _token_rows(tensors["input_ids"], tensors.get("input_lengths"))
+        given["token_inputs"] = rows
+        shape: tuple[int, ...] = (len(rows),)
+    else:
+        if "text_input" not in tensors:
+            raise InvalidArgumentError("text_input", "is required, or input_ids")
+        if "input_lengths" in tensors:
+            raise InvalidArgumentError("input_lengths", "needs input_ids")
+        given["inputs"] = tensors["text_input"].texts()
+        shape = tensors["text_input"].shape
+    kind = GenerateRequest if task == Task.GENERATE else TranslateRequest
+    request: Any = build_request(kind, given, options)
+    return DecodedRequest(task, request, outputs, shape, _streams(infer, tensors))
+
+
+def _streams(infer: InferRequest, tensors: Tensors) -> bool | None:
+    if "stream" in tensors:
+        return _flag(tensors["stream"])
+    value = infer.parameters.get("stream")
+    return None if value is None else boolean(value, "parameters.stream")
+
+
+def _flag(tensor: InputTensor) -> bool:
+    values = tensor.flags()
+    if len(values) != 1:
+        raise InvalidArgumentError(tensor.name, f"has {len(values)} elements, not 1")
+    return values[0]
+
+
+def _one_text(tensor: InputTensor) -> str:
+    texts = tensor.texts()
+    if len(texts) != 1:
+        raise InvalidArgumentError(tensor.name, f"has {len(texts)} elements, not 1")
+    return texts[0]
+
+
+def _token_rows(ids: InputTensor, lengths: InputTensor | None) -> tuple[tuple[int, ...], ...]:
+    """The rows of ``ids``, of shape [tokens] or [texts, tokens], cut to ``lengths``: [texts]."""
+    if len(ids.shape) > 2:
+        raise InvalidArgumentError(ids.name, f"shape {list(ids.shape)} has more than 2 dimensions")
+    values = ids.integers()
+    width = ids.shape[-1]
+    num_rows = ids.shape[0] if len(ids.shape) == 2 else 1
+    if not values:
+        raise InvalidArgumentError(ids.name, "has no tokens")
+    used = [width] * num_rows if lengths is None else lengths.integers()
+    if len(used) != num_rows:
+        raise InvalidArgumentError(
+            "input_lengths", f"has {len(used)} elements for {num_rows} texts"
+        )
+    for index, length in enumerate(used):
+        if not 0 <= length <= width:
+            raise InvalidArgumentError(f"input_lengths[{index}]", f"{length} is not in 0 … {width}")
+    return tuple(values[row * width : row * width + length] for row, length in enumerate(used))
+
+
+def _inputs(tensors: Tensors) -> dict[str, Any]:
+    return {"inputs": tensors["text_input"].texts()}
+
+
+def _texts_or_pairs(tensors: Tensors) -> dict[str, Any]:
+    if "text_pair" not in tensors:
+        return _inputs(tensors)
+    return {"pairs": _pairs(TextPair, tensors["text_input"], tensors["text_pair"])}
+
+
+def _questions(tensors: Tensors) -> dict[str, Any]:
+    return {"questions": _pairs(Question, tensors["question"], tensors["context"])}
+
+
+def _query(tensors: Tensors) -> dict[str, Any]:
+    return {"query": _one_text(tensors["query"]), "documents": tensors["passages"].texts()}
+
+
+def _targets(tensors: Tensors) -> dict[str, Any]:
+    return {"inputs": _pairs(ScoreInput, tensors["context"], tensors["target"])}
+
+
+def _pairs(
+    kind: Callable[[str, str], Any], first: InputTensor, second: InputTensor
+) -> tuple[Any, ...]:
+    ones, others = first.texts(), second.texts()
+    if len(ones) != len(others):
+        raise InvalidArgumentError(
+            second.name, f"has {len(others)} elements, but {first.name} has {len(ones)}"
+        )
+    return tuple(kind(one, other) for one, other in zip(ones, others, strict=True))
+
+
+# The service's request, the input whose shape the outputs have, and the decoder of the tensors.
+_ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
+    Task.EMBED: (EmbedRequest, "text_input", _inputs),
+    Task.CLASSIFY: (ClassifyRequest, "text_input", _texts_or_pairs),
+    Task.TAG: (TagRequest, "text_input", _inputs),
+    Task.FILL_MASK: (FillMaskRequest, "text_input", _inputs),
+    Task.ANSWER: (AnswerRequest, "question", _questions),
+    Task.RERANK: (RerankRequest, "passages", _query),
+    Task.SCORE: (ScoreRequest, "target", _targets),
+}

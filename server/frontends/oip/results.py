@@ -1,0 +1,203 @@
+"""Encodes the service's results as tensors. Only the requested tensors are built."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from server.frontends.oip.requests import DecodedRequest
+from server.frontends.oip.signatures import SIGNATURES, Task
+from server.frontends.oip.tensors import OutputTensor, numbers_tensor, texts_tensor
+from server.service.answer import AnswerResult
+from server.service.classify import ClassifyResult
+from server.service.embed import EmbedResult
+from server.service.fill_mask import FillMaskResult
+from server.service.generation_request import GenerationResult, Hypothesis, TextChunk
+from server.service.rerank import RerankResult
+from server.service.score import ScoreResult
+from server.service.tag import TagResult
+
+Makers = dict[str, Callable[[], OutputTensor]]
+"""A function for each output of a task; only those of the requested outputs are called."""
+
+PADDING = -1  # of token ids
+
+
+def encode_result(decoded: DecodedRequest, result: Any) -> tuple[OutputTensor, ...]:
+    """The requested outputs, in the order of the task's signature."""
+    return _select(decoded, _ENCODERS[decoded.task](decoded, result))
+
+
+def encode_chunk(decoded: DecodedRequest, chunk: TextChunk) -> tuple[OutputTensor, ...]:
+    """The requested outputs of one chunk of a stream, each with one text.
+
+    Token counts and the finish reason are in the last chunk of an output; before it, they are 0 and
+    empty. A chunk's log-probability is that of its own tokens.
+    """
+    finish = chunk.finish
+    usage = None if finish is None else finish.usage
+    return _select(
+        decoded,
+        {
+            "text_output": lambda: texts_tensor("text_output", (chunk.text,)),
+            "finish_reason": lambda: texts_tensor(
+                "finish_reason", ("" if finish is None else finish.reason.value,)
+            ),
+            "cumulative_logprob": lambda: numbers_tensor(
+                "cumulative_logprob", "FP32", [sum(token.logprob for token in chunk.logprobs)]
+            ),
+            "num_input_tokens": lambda: numbers_tensor(
+                "num_input_tokens", "UINT32", [0 if usage is None else usage.input_tokens]
+            ),
+            "num_output_tokens": lambda: numbers_tensor(
+                "num_output_tokens", "UINT32", [0 if usage is None else usage.output_tokens]
+            ),
+            "output_ids": lambda: _padded("output_ids", [chunk.token_ids]),
+        },
+    )
+
+
+def _select(decoded: DecodedRequest, makers: Makers) -> tuple[OutputTensor, ...]:
+    return tuple(
+        makers[spec.name]()
+        for spec in SIGNATURES[decoded.task].outputs
+        if spec.name in decoded.outputs
+    )
+
+
+def _generation(decoded: DecodedRequest, result: GenerationResult) -> Makers:
+    rows = [output.hypotheses for output in result.outputs]
+    width = max(len(row) for row in rows)
+    several = any(output.has_several for output in result.outputs)
+    shape = (len(rows), width) if several else decoded.shape
+    # A search may find fewer hypotheses than requested: those that are missing are empty.
+    flat: list[Hypothesis | None] = list(
+        chain.from_iterable([*row, *[None] * (width - len(row))] for row in rows)
+    )
+
+    def numbers(name: str, datatype: str, value: Callable[[Hypothesis], float]) -> OutputTensor:
+        values = [0 if one is None else value(one) for one in flat]
+        return numbers_tensor(name, datatype, values, shape)
+
+    return {
+        "text_output": lambda: texts_tensor(
+            "text_output", ["" if one is None else one.text for one in flat], shape
+        ),
+        "finish_reason": lambda: texts_tensor(
+            "finish_reason",
+            ["" if one is None else one.finish.reason.value for one in flat],
+            shape,
+        ),
+        "cumulative_logprob": lambda: numbers(
+            "cumulative_logprob", "FP32", lambda one: sum(token.logprob for token in one.logprobs)
+        ),
+        # The hypotheses of an input share its tokens: only the first one counts them.
+        "num_input_tokens": lambda: numbers(
+            "num_input_tokens", "UINT32", lambda one: one.finish.usage.input_tokens
+        ),
+        "num_output_tokens": lambda: numbers(
+            "num_output_tokens", "UINT32", lambda one: one.finish.usage.output_tokens
+        ),
+        "output_ids": lambda: _padded(
+            "output_ids", [() if one is None else one.token_ids for one in flat]
+        ),
+    }
+
+
+def _embed(_: DecodedRequest, result: EmbedResult) -> Makers:
+    return {
+        "embedding_output": lambda: numbers_tensor(
+            "embedding_output", "FP32", np.stack([output.vector for output in result.outputs])
+        )
+    }
+
+
+def _classify(_: DecodedRequest, result: ClassifyResult) -> Makers:
+    shape = (len(result.outputs), len(result.outputs[0].labels))
+    labels = [label for output in result.outputs for label in output.labels]
+    return {
+        "labels": lambda: texts_tensor("labels", [one.label for one in labels], shape),
+        "scores": lambda: numbers_tensor("scores", "FP32", [one.score for one in labels], shape),
+    }
+
+
+def _tag(_: DecodedRequest, result: TagResult) -> Makers:
+    found = [(index, one) for index, output in enumerate(result.outputs) for one in output.entities]
+    return {
+        "labels": lambda: texts_tensor("labels", [one.label for _, one in found]),
+        "entities": lambda: texts_tensor("entities", [one.text for _, one in found]),
+        "scores": lambda: numbers_tensor("scores", "FP32", [one.score for _, one in found]),
+        "spans": lambda: _spans((index, one.start, one.end) for index, one in found),
+    }
+
+
+def _fill_mask(_: DecodedRequest, result: FillMaskResult) -> Makers:
+    masks = [(index, mask) for index, output in enumerate(result.outputs) for mask in output.masks]
+    shape = (len(masks), len(masks[0][1].candidates))
+    candidates = [candidate for _, mask in masks for candidate in mask.candidates]
+    return {
+        "tokens": lambda: texts_tensor("tokens", [one.text for one in candidates], shape),
+        "token_ids": lambda: numbers_tensor(
+            "token_ids", "INT64", [one.token_id for one in candidates], shape
+        ),
+        "scores": lambda: numbers_tensor(
+            "scores", "FP32", [one.score for one in candidates], shape
+        ),
+        "spans": lambda: _spans((index, mask.start, mask.end) for index, mask in masks),
+    }
+
+
+def _answer(_: DecodedRequest, result: AnswerResult) -> Makers:
+    found = [(index, span) for index, output in enumerate(result.outputs) for span in output.spans]
+    return {
+        "answers": lambda: texts_tensor("answers", [span.text for _, span in found]),
+        "scores": lambda: numbers_tensor("scores", "FP32", [span.score for _, span in found]),
+        "spans": lambda: _spans((index, span.start, span.end) for index, span in found),
+    }
+
+
+def _rerank(decoded: DecodedRequest, result: RerankResult) -> Makers:
+    scores = np.zeros(len(result.outputs), np.float32)
+    for document in result.outputs:
+        scores[document.index] = document.score
+    return {"scores": lambda: numbers_tensor("scores", "FP32", scores, decoded.shape)}
+
+
+def _score(decoded: DecodedRequest, result: ScoreResult) -> Makers:
+    outputs = result.outputs
+    return {
+        "scores": lambda: numbers_tensor(
+            "scores", "FP32", [output.score for output in outputs], decoded.shape
+        ),
+        "num_tokens": lambda: numbers_tensor(
+            "num_tokens", "INT64", [output.num_tokens for output in outputs], decoded.shape
+        ),
+    }
+
+
+def _spans(spans: Iterable[tuple[int, int, int]]) -> OutputTensor:
+    found = list(spans)
+    return numbers_tensor("spans", "INT64", found, (len(found), 3))
+
+
+def _padded(name: str, rows: Sequence[tuple[int, ...]]) -> OutputTensor:
+    """Token ids: [rows, longest]; shorter rows end in :data:`PADDING`."""
+    ids: npt.NDArray[np.int64] = np.full((len(rows), max(map(len, rows))), PADDING, dtype=np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return numbers_tensor(name, "INT64", ids)
+
+
+_ENCODERS: dict[Task, Callable[[DecodedRequest, Any], Makers]] = {
+    Task.GENERATE: _generation,
+    Task.TRANSLATE: _generation,
+    Task.EMBED: _embed,
+    Task.CLASSIFY: _classify,
+    Task.TAG: _tag,
+    Task.FILL_MASK: _fill_mask,
+    Task.ANSWER: _answer,
+    Task.RERANK: _rerank,
+    Task.SCORE: _score,
+}

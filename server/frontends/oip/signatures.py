@@ -1,0 +1,213 @@
+"""The tensors of each task: their names, types and shapes, and which inputs mean which task."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, cached_property
+
+from model.bundle import Manifest
+from model.bundle import Task as ModelTask
+from server.errors import InvalidArgumentError
+from server.frontends.oip.tensors import BOOL, BYTES
+from server.printable import quoted
+
+ANY = -1  # any size
+
+
+class Task(StrEnum):
+    """What a request asks a model for."""
+
+    GENERATE = "generate"
+    TRANSLATE = "translate"
+    EMBED = "embed"
+    CLASSIFY = "classify"
+    TAG = "tag"
+    FILL_MASK = "fill_mask"
+    ANSWER = "answer"
+    RERANK = "rerank"
+    SCORE = "score"
+
+
+GENERATIVE = frozenset({Task.GENERATE, Task.TRANSLATE})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """``shape``: :data:`ANY` where every size is accepted.
+
+    ``is_optional``: of an input, that it may be left out; of an output, that it is returned only if
+    the request names it.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...] = (ANY,)
+    is_optional: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The tensors of one task."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @cached_property
+    def input_names(self) -> frozenset[str]:
+        """The names of all inputs."""
+        return frozenset(spec.name for spec in self.inputs)
+
+    @cached_property
+    def required_inputs(self) -> frozenset[str]:
+        """The names of the inputs that may not be left out."""
+        return frozenset(spec.name for spec in self.inputs if not spec.is_optional)
+
+    @cached_property
+    def output_names(self) -> frozenset[str]:
+        """The names of all outputs."""
+        return frozenset(spec.name for spec in self.outputs)
+
+    @cached_property
+    def default_outputs(self) -> frozenset[str]:
+        """The outputs of a request that names none."""
+        return frozenset(spec.name for spec in self.outputs if not spec.is_optional)
+
+
+_TEXT = TensorSpec("text_input", BYTES)
+_SCORES = TensorSpec("scores", "FP32")
+# Text of input spans[i, 0] from character spans[i, 1] to spans[i, 2].
+_SPANS = TensorSpec("spans", "INT64", (ANY, 3))
+# Inputs and outputs of Triton's vLLM backend.
+_GENERATION_OPTIONS = (
+    TensorSpec("stream", BOOL, (1,), is_optional=True),
+    TensorSpec("sampling_parameters", BYTES, (1,), is_optional=True),
+    TensorSpec("exclude_input_in_output", BOOL, (1,), is_optional=True),
+    TensorSpec("return_finish_reason", BOOL, (1,), is_optional=True),
+    TensorSpec("return_cumulative_logprob", BOOL, (1,), is_optional=True),
+    TensorSpec("return_num_input_tokens", BOOL, (1,), is_optional=True),
+    TensorSpec("return_num_output_tokens", BOOL, (1,), is_optional=True),
+)
+_GENERATED = (
+    TensorSpec("text_output", BYTES),
+    TensorSpec("finish_reason", BYTES, is_optional=True),
+    TensorSpec("cumulative_logprob", "FP32", is_optional=True),
+    TensorSpec("num_input_tokens", "UINT32", is_optional=True),
+    TensorSpec("num_output_tokens", "UINT32", is_optional=True),
+    TensorSpec("output_ids", "INT64", (ANY, ANY), is_optional=True),
+)
+
+SIGNATURES = {
+    Task.GENERATE: Signature(
+        (
+            TensorSpec("text_input", BYTES, is_optional=True),
+            TensorSpec("input_ids", "INT64", (ANY, ANY), is_optional=True),
+            TensorSpec("input_lengths", "INT64", is_optional=True),
+            *_GENERATION_OPTIONS,
+        ),
+        _GENERATED,
+    ),
+    Task.TRANSLATE: Signature((_TEXT, *_GENERATION_OPTIONS), _GENERATED),
+    Task.EMBED: Signature((_TEXT,), (TensorSpec("embedding_output", "FP32", (ANY, ANY)),)),
+    Task.CLASSIFY: Signature(
+        (_TEXT, TensorSpec("text_pair", BYTES, is_optional=True)),
+        (TensorSpec("labels", BYTES, (ANY, ANY)), TensorSpec("scores", "FP32", (ANY, ANY))),
+    ),
+    Task.TAG: Signature(
+        (_TEXT,), (TensorSpec("labels", BYTES), TensorSpec("entities", BYTES), _SCORES, _SPANS)
+    ),
+    Task.FILL_MASK: Signature(
+        (_TEXT,),
+        (
+            TensorSpec("tokens", BYTES, (ANY, ANY)),
+            TensorSpec("token_ids", "INT64", (ANY, ANY)),
+            TensorSpec("scores", "FP32", (ANY, ANY)),
+            _SPANS,
+        ),
+    ),
+    Task.ANSWER: Signature(
+        (TensorSpec("question", BYTES), TensorSpec("context", BYTES)),
+        (TensorSpec("answers", BYTES), _SCORES, _SPANS),
+    ),
+    Task.RERANK: Signature(
+        (TensorSpec("query", BYTES, (1,)), TensorSpec("passages", BYTES)), (_SCORES,)
+    ),
+    Task.SCORE: Signature(
+        (TensorSpec("context", BYTES), TensorSpec("target", BYTES)),
+        (_SCORES, TensorSpec("num_tokens", "INT64")),
+    ),
+}
+# Inputs that only one of a model's tasks has.
+_TELLING = {
+    "passages": Task.RERANK,
+    "query": Task.RERANK,
+    "question": Task.ANSWER,
+    "target": Task.SCORE,
+}
+
+
+@cache
+def tasks_of(tasks: tuple[ModelTask, ...]) -> tuple[Task, ...]:
+    """The tasks of a model, its main one first. Models that generate text also score texts."""
+    found = [Task(task.value) for task in tasks]
+    if not GENERATIVE.isdisjoint(found):
+        found.append(Task.SCORE)
+    return tuple(found)
+
+
+def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task:
+    """The task of a request: the parameter ``task``, else by the names of the inputs.
+
+    Args:
+        manifest: the model's.
+        requested: the parameter; ``None`` if it is not given.
+        names: the names of the input tensors.
+
+    Raises:
+        InvalidArgumentError: the model does not have the requested task.
+    """
+    tasks = tasks_of(manifest.tasks)
+    if requested is None:
+        for name in names:
+            if _TELLING.get(name) in tasks:
+                return _TELLING[name]
+        return tasks[0]
+    if requested not in tasks:
+        raise InvalidArgumentError(
+            "parameters.task",
+            f"{quoted(str(requested))} is not a task of {manifest.name!r}: {', '.join(tasks)}",
+        )
+    return Task(str(requested))
+
+
+def check_inputs_of(task: Task, names: Collection[str]) -> None:
+    """Rejects inputs that ``task`` does not have, and missing ones. The error names the input."""
+    signature = SIGNATURES[task]
+    for name in names:
+        if name not in signature.input_names:
+            known = ", ".join(spec.name for spec in signature.inputs)
+            raise InvalidArgumentError(name, f"is not an input of {task}: {known}")
+    for name in signature.required_inputs:
+        if name not in names:
+            raise InvalidArgumentError(name, f"is required for {task}")
+
+
+def outputs_of(task: Task, manifest: Manifest, requested: Iterable[str]) -> frozenset[str]:
+    """The outputs to return: those requested, or the task's default.
+
+    Some clients request every output that the model's metadata list, so those of its other tasks
+    are left out.
+
+    Raises:
+        InvalidArgumentError: names an output that the model does not have, or one of another task
+            if no requested one is of this task.
+    """
+    own, wanted = SIGNATURES[task], list(requested)
+    if not wanted:
+        return own.default_outputs
+    found = own.output_names.intersection(wanted)
+    others = {name for each in tasks_of(manifest.tasks) for name in SIGNATURES[each].output_names}
+    for name in wanted:
+        if name not in (others if found else own.output_names):
+            known = ", ".join(spec.name for spec in own.outputs)
+            raise InvalidArgumentError(name, f"is not an output of {task}: {known}")
+    return found

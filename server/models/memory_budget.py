@@ -1,0 +1,155 @@
+"""What a model takes of the memory budget, and how many slots fit into it.
+
+    weights + lanes x slots x (tokens x bytes per token + source) + working memory
+
+The sum counts the cache as if every slot were full. docs/decisions/0107-memory.md.
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+
+from model.bundle import BundleError, GraphSpec, Manifest, StateRole
+from server.byte_sizes import in_units
+from server.config import ServerConfig
+
+log = logging.getLogger(__name__)
+
+# fp32 activations of one token that a run holds at a time, in vectors of the hidden size: queries,
+# keys, values, the two or three of a feed-forward layer of 4 x hidden, residuals; and as much again
+# for the arenas, which grow by powers of two.
+_VECTORS_PER_TOKEN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The memory of one model, and the slots that fit.
+
+    Attributes:
+        weight_bytes: of all devices' graphs, each copy that a device or a lane needs included.
+        slot_bytes: of one slot of one lane, full.
+        working_bytes: estimate of ONNX Runtime's arenas and the logits, over all lanes.
+        num_lanes: that have slots of their own.
+        num_slots: per lane; 0 for an encoder.
+        num_prefix_slots: per lane.
+    """
+
+    weight_bytes: int
+    slot_bytes: int
+    working_bytes: int
+    num_lanes: int
+    num_slots: int
+    num_prefix_slots: int
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of all slots, full."""
+        return self.num_lanes * (self.num_slots + self.num_prefix_slots) * self.slot_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return self.weight_bytes + self.cache_bytes + self.working_bytes
+
+    def __str__(self) -> str:
+        cache = ""
+        if self.slot_bytes:
+            rows = f"{self.num_slots} slots + {self.num_prefix_slots} prefix slots"
+            cache = (
+                f" + cache {in_units(self.cache_bytes)} ({self.num_lanes} lanes x ({rows}) x "
+                f"{in_units(self.slot_bytes)})"
+            )
+        return (
+            f"weights {in_units(self.weight_bytes)}{cache} + working memory "
+            f"{in_units(self.working_bytes)} = {in_units(self.num_bytes)}"
+        )
+
+
+def weight_file_bytes(manifest: Manifest) -> int:
+    """Bytes of the bundle's graphs and weights."""
+    return sum(record.size for record in manifest.files if ".onnx" in record.path)
+
+
+def plan_memory(
+    manifest: Manifest,
+    max_length: int,
+    config: ServerConfig,
+    weight_bytes: int,
+    available_bytes: int | None,
+) -> MemoryPlan:
+    """Chooses the slots of a model: the configured ones, or fewer that fit.
+
+    Prefix slots are given up first, then slots. Memory of a GPU is not counted.
+
+    Args:
+        manifest: the bundle's.
+        max_length: of a sequence, in tokens.
+        config: the configured slots and lanes.
+        weight_bytes: of the loaded graphs.
+        available_bytes: the rest of the budget; None for no limit.
+
+    Raises:
+        BundleError: not even one slot fits.
+    """
+    decode = manifest.graphs.get("decode")
+    in_host_memory = not config.has_separate_memory
+    slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length)
+    holds_prefixes = decode is not None and all(
+        state.role == StateRole.KV for state in decode.states
+    )
+    wanted = MemoryPlan(
+        weight_bytes=weight_bytes if in_host_memory else 0,
+        slot_bytes=slot_bytes if in_host_memory else 0,
+        working_bytes=_working_bytes(manifest, config) if in_host_memory else 0,
+        num_lanes=config.num_lanes_total,
+        num_slots=0 if decode is None else config.num_slots,
+        num_prefix_slots=config.num_prefix_slots if holds_prefixes else 0,
+    )
+    if available_bytes is None or wanted.num_bytes <= available_bytes:
+        log.info("%s: memory: %s", manifest.label, wanted)
+        return wanted
+    fixed = wanted.weight_bytes + wanted.working_bytes
+    per_row = wanted.num_lanes * wanted.slot_bytes
+    num_rows = max(available_bytes - fixed, 0) // per_row if per_row else 0
+    if num_rows < 1:
+        least = fixed + per_row
+        raise BundleError(
+            f"{manifest.label}: needs {in_units(least)} of memory with one slot ({wanted}), but "
+            f"{in_units(max(available_bytes, 0))} of --memory-budget are left"
+        )
+    num_slots = min(wanted.num_slots, num_rows)
+    plan = MemoryPlan(
+        wanted.weight_bytes,
+        wanted.slot_bytes,
+        wanted.working_bytes,
+        wanted.num_lanes,
+        num_slots,
+        min(wanted.num_prefix_slots, num_rows - num_slots),
+    )
+    log.warning(
+        "%s: memory: %s; %d slots + %d prefix slots were configured, of which more than the %s "
+        "left of --memory-budget would be needed",
+        *(manifest.label, plan, wanted.num_slots, wanted.num_prefix_slots),
+        in_units(available_bytes),
+    )
+    return plan
+
+
+def _slot_bytes(decode: GraphSpec, max_length: int) -> int:
+    """Bytes of one row of all states; a recurrent state has a second row, to restore it."""
+    total = 0
+    for state in decode.states:
+        sizes = (max_length if isinstance(size, str) else size for size in state.shape)
+        copies = 2 if state.role == StateRole.RECURRENT else 1
+        total += copies * math.prod(sizes) * state.dtype.num_bytes
+    return total
+
+
+def _working_bytes(manifest: Manifest, config: ServerConfig) -> int:
+    """An estimate: the activations of a lane's largest run, and its logits, twice."""
+    dimensions = manifest.dimensions
+    num_tokens, logits = config.max_padded_tokens, 0
+    if "decode" in manifest.graphs:
+        num_tokens = config.max_batched_tokens
+        logits = 2 * 4 * config.num_slots * dimensions.vocabulary_size
+    activations = 4 * num_tokens * dimensions.hidden_size * _VECTORS_PER_TOKEN
+    return config.num_lanes_total * (activations + logits)

@@ -1,0 +1,97 @@
+"""Gives idle memory back to the operating system, and reports what each model takes."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from server.config import ServerConfig
+from server.engine.cache.idle_rows import IdleLimits
+from server.engine.engine import Engine
+from server.engine.requests.busy_lanes import BusyLanes
+from server.models.catalog import Catalog
+from server.models.heap import trim_heap
+from server.models.registry import Model
+from server.runtime.process_memory import resident_bytes
+
+log = logging.getLogger(__name__)
+
+# Share of the memory budget in use above which idle memory is given back at once.
+_PRESSURE = 0.9
+
+
+class MemoryObserver(Protocol):
+    """Receives reports of memory, in bytes."""
+
+    def on_memory(
+        self, model: str, *, weights: int, cache_reserved: int, cache_resident: int, working: int
+    ) -> None: ...
+
+    def on_process_memory(self, resident: int) -> None: ...
+
+
+class MemoryKeeper:
+    """Checks the memory every ``config.memory_check_seconds``. Use it on the event loop."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        catalog: Catalog,
+        engine: Engine,
+        busy: BusyLanes,
+        observer: MemoryObserver,
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._engine = engine
+        self._busy = busy
+        self._observer = observer
+        self._was_idle = self._is_trimmed = False
+
+    async def run(self) -> None:
+        """Checks until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._config.memory_check_seconds)
+            try:
+                await self.check()
+            except Exception:
+                # One failed check must not end them.
+                log.exception("checking the memory failed")
+
+    async def check(self) -> None:
+        """Asks the lanes to give idle memory back, trims an idle server's heap, and reports."""
+        budget = self._config.memory_budget
+        is_pressed = budget is not None and resident_bytes() > _PRESSURE * budget
+        limits = IdleLimits(
+            self._config.idle_seconds, self._config.prefix_idle_seconds, is_pressed=is_pressed
+        )
+        self._engine.release_memory(limits)
+        await self._report()
+        # Trimming locks the heap, so streams would wait for it.
+        is_idle = self._busy.is_idle
+        if is_idle and self._was_idle and not self._is_trimmed:
+            await asyncio.to_thread(trim_heap)
+            self._is_trimmed = True
+        elif not is_idle:
+            self._is_trimmed = False
+        self._was_idle = is_idle
+
+    async def _report(self) -> None:
+        newest = {model.manifest.name: model for model in self._catalog.registry.models}
+        resident = await asyncio.to_thread(_cache_bytes, newest)
+        for name, num_bytes in resident.items():
+            plan = newest[name].memory
+            if plan is not None and name in self._catalog.registry.names:
+                self._observer.on_memory(
+                    name,
+                    weights=plan.weight_bytes,
+                    cache_reserved=plan.cache_bytes,
+                    cache_resident=num_bytes,
+                    working=plan.working_bytes,
+                )
+        self._observer.on_process_memory(resident_bytes())
+
+
+def _cache_bytes(models: Mapping[str, Model]) -> dict[str, int]:
+    """What each model's slots take now. Visits every page, so it runs in a thread."""
+    return {name: model.caches.measure() for name, model in models.items()}

@@ -1,0 +1,133 @@
+"""How much of the memory budget the loaded models leave."""
+
+import logging
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from model.bundle import BundleError
+from model.bundle_files import read_manifest
+from server.byte_sizes import in_units
+from server.config import ServerConfig
+from server.models.cache_memories import CacheMemories
+from server.models.memory_budget import MemoryPlan, plan_memory, weight_file_bytes
+from server.models.registry import Model
+from server.runtime.contract import Backend
+from server.runtime.process_memory import resident_bytes
+
+log = logging.getLogger(__name__)
+
+
+class MemoryLedger:
+    """Accounts for the memory of every model until it is freed. Used by the loading thread.
+
+    Args:
+        config: the budget, and the slots that each model should have.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        # In use beside what is planned: the interpreter, libraries, tokenizers.
+        self._base_bytes = resident_bytes()
+        # An entry ends with the model's memory.
+        self._plans: weakref.WeakKeyDictionary[CacheMemories, MemoryPlan] = (
+            weakref.WeakKeyDictionary()
+        )
+        # Of models that take no new calls.
+        self._leaving: weakref.WeakSet[CacheMemories] = weakref.WeakSet()
+        # Weights of bundles that are still to be loaded at start.
+        self._pending: tuple[int, ...] = ()
+        if config.memory_budget is not None:
+            log.info(
+                "memory budget: %s, of which %s are in use before a model is loaded",
+                *(in_units(config.memory_budget), in_units(self._base_bytes)),
+            )
+
+    def expect(self, directories: Iterable[Path]) -> None:
+        """Leaves a part of the budget to bundles that are loaded after the next one."""
+        self._pending = tuple(map(_num_weight_bytes, directories))
+
+    def leave(self, model: Model) -> None:
+        """Counts only what the slots of a replaced or unloaded model hold, until it is freed."""
+        self._leaving.add(model.caches)
+
+    def check_weights(self, directory: Path, replaced: Model | None) -> None:
+        """Raises ``BundleError`` if the weights of a bundle do not fit, before they are read."""
+        available, needed = self._available_bytes(replaced), _num_weight_bytes(directory)
+        if available is not None and needed > available:
+            raise BundleError(
+                f"{directory.parent.name}/{directory.name}: needs {in_units(needed)} of memory for "
+                f"its weights, but {in_units(max(available, 0))} of --memory-budget are left"
+            )
+
+    def plan(self, model: Model, backends: Sequence[Backend], replaced: Model | None) -> Model:
+        """The model, which is loaded, with its share of the budget; it has that until it is freed.
+
+        ``replaced``: takes no more calls as soon as this one does.
+
+        Raises:
+            BundleError: not even one slot fits.
+        """
+        weights = sum(_copied_bytes(model, backend, self._config) for backend in backends)
+        self._base_bytes = max(self._base_bytes, self._unplanned_bytes(weights))
+        available = self._available_bytes(replaced)
+        if available is not None and self._pending:
+            # The cache gets an equal part of what all weights leave.
+            rest = max(available - sum(self._pending) - weights, 0)
+            available = weights + rest // (1 + len(self._pending))
+        plan = plan_memory(model.manifest, model.max_length, self._config, weights, available)
+        self._plans[model.caches] = plan
+        return replace(model, memory=plan)
+
+    def _unplanned_bytes(self, weights: int) -> int:
+        """What the process takes beside its weights, those of the new model included, and caches.
+
+        Plans do not know the overhead of sessions and tokenizers.
+        """
+        plans = list(self._plans.items())
+        planned = weights + sum(caches.measure() + plan.weight_bytes for caches, plan in plans)
+        return resident_bytes() - planned
+
+    def _available_bytes(self, replaced: Model | None) -> int | None:
+        if self._config.memory_budget is None:
+            return None
+        used = self._base_bytes
+        for caches, plan in list(self._plans.items()):
+            used += plan.weight_bytes + plan.working_bytes
+            is_leaving = caches in self._leaving or (
+                replaced is not None and caches is replaced.caches
+            )
+            used += caches.measure() if is_leaving else plan.cache_bytes
+        return self._config.memory_budget - used
+
+
+def with_planned_slots(config: ServerConfig, model: Model) -> ServerConfig:
+    """The configuration with the slots that this model has."""
+    if model.memory is None or not model.memory.num_slots:
+        return config
+    return replace(
+        config,
+        num_slots=model.memory.num_slots,
+        num_prefix_slots=model.memory.num_prefix_slots,
+    )
+
+
+def _num_weight_bytes(directory: Path) -> int:
+    try:
+        return weight_file_bytes(read_manifest(directory))
+    except BundleError:
+        return 0  # the load refuses it
+
+
+def _copied_bytes(model: Model, backend: Backend, config: ServerConfig) -> int:
+    """Bytes of the weights on one device, those of which each of two sessions has a copy twice."""
+    total = weight_file_bytes(model.manifest)
+    if config.num_lanes > 1:
+        for name, graph in model.manifest.graphs.items():
+            unshared = backend.unshared_bytes(
+                model.directory / graph.file,
+                takes_candidates=name == "decode" and model.manifest.shortlist is not None,
+            )
+            total += unshared if unshared <= config.max_duplicated_bytes else 0
+    return total

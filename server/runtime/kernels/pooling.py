@@ -1,0 +1,36 @@
+"""Replaces the sums over a text's tokens that pool vectors: native/token_sum_operator.h.
+
+The order in which ONNX Runtime adds the tokens depends on the padding of the batch.
+"""
+
+from collections.abc import Iterator
+
+import onnx
+
+from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement
+from server.runtime.kernels.library import DOMAIN
+
+OPERATOR = "TokenSum"
+
+
+def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+    """Replaces each fp32 ``ReduceSum`` of ``[batch, length, size]`` over the tokens."""
+    for node in graph.nodes:
+        if node.domain or node.op_type != "ReduceSum" or len(node.input) != 2:
+            continue
+        axes, x = graph.inline_array(node.input[1]), node.input[0]
+        if axes is None or axes.tolist() != [1] or graph.types.get(x) != onnx.TensorProto.FLOAT:
+            continue
+        tokens, shape = graph.shape(TOKENS), graph.shape(x)
+        if len(shape) != 3 or shape[:2] != tokens:
+            continue
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        made = onnx.helper.make_node(
+            OPERATOR,
+            [x],
+            [node.output[0]],
+            name=node.output[0],
+            domain=DOMAIN,
+            keeps_axis=int(attributes.get("keepdims", 1)),
+        )
+        yield Replacement(node, made)

@@ -1,0 +1,91 @@
+"""vLLM's routes, against the same calls by gRPC."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from client.sync import Client
+from tests.frontends.conftest import CLASSIFIER, DECODER, EMBEDDER, RERANKER
+from tests.serving import ServerProcess
+
+TEXTS = ["a cat sat", "two dogs ran", "études"]
+
+
+@pytest.fixture(scope="module")
+def http(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.http_url) as client:
+        yield client
+
+
+def ok(answer: httpx2.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_score_is_rerank_in_the_order_of_the_texts(
+    server: ServerProcess, http: httpx2.Client
+) -> None:
+    body = {"model": RERANKER, "text_1": "cat", "text_2": TEXTS}
+    scores = [item["score"] for item in ok(http.post("/score", json=body))["data"]]
+    pairs = {**body, "text_1": ["cat", "dog", "cat"]}
+    paired = [item["score"] for item in ok(http.post("/v1/score", json=pairs))["data"]]
+    with Client(server.target) as client:
+        outputs = client.rerank(RERANKER, "cat", TEXTS).outputs
+        expected = {output.index: output.score for output in outputs}
+        (dog,) = client.rerank(RERANKER, "dog", TEXTS[1:2]).outputs
+    assert scores == pytest.approx([expected[index] for index in range(3)], rel=1e-6)
+    assert paired == pytest.approx([expected[0], dog.score, expected[2]], rel=1e-6)
+
+
+def test_classify_gives_probabilities_in_the_order_of_the_labels(
+    server: ServerProcess, http: httpx2.Client
+) -> None:
+    (item,) = ok(http.post("/classify", json={"model": CLASSIFIER, "input": TEXTS[0]}))["data"]
+    with Client(server.target) as client:
+        (output,) = client.classify(CLASSIFIER, TEXTS[0]).outputs
+        labels = client.get_model(CLASSIFIER).labels
+    scores = {label.label: label.score for label in output.labels}
+    assert item["probs"] == pytest.approx([scores[label] for label in labels], rel=1e-6)
+    assert (item["label"], item["num_classes"]) == (output.labels[0].label, len(labels))
+
+
+@pytest.mark.parametrize(("model", "text"), [(DECODER, "7,8,9"), (EMBEDDER, "two dogs ran")])
+def test_detokenize_reverses_tokenize(http: httpx2.Client, model: str, text: str) -> None:
+    body = {"model": model, "prompt": text, "return_token_strs": True}
+    tokenized = ok(http.post("/tokenize", json=body))
+    assert tokenized["count"] == len(tokenized["tokens"]) == len(tokenized["token_strs"])
+    plain = ok(http.post("/tokenize", json={**body, "add_special_tokens": False}))
+    assert plain["count"] < tokenized["count"]
+    for tokens in (tokenized["tokens"], plain["tokens"]):
+        answer = ok(http.post("/detokenize", json={"model": model, "tokens": tokens}))
+        assert answer["prompt"] == text
+
+
+def test_token_ids_are_embedded_as_their_text(http: httpx2.Client) -> None:
+    body = {"model": EMBEDDER, "prompt": TEXTS[1], "add_special_tokens": False}
+    tokens = ok(http.post("/tokenize", json=body))["tokens"]
+    vectors = [
+        ok(http.post("/v1/embeddings", json={"model": EMBEDDER, "input": given}))["data"]
+        for given in (TEXTS[1], tokens, [tokens])
+    ]
+    assert vectors[0] == vectors[1] == vectors[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1"),
+        ("/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("/detokenize", {"tokens": [1, 10**9]}, "tokens[0].ids[1]"),
+        ("/detokenize", {"tokens": []}, "tokens[0]"),
+        ("/tokenize", {"prompt": ""}, "prompt[0]"),
+        ("/tokenize", {"prompt": "a", "nothing": 1}, "nothing"),
+    ],
+)
+def test_errors_name_the_field(
+    http: httpx2.Client, path: str, body: dict[str, Any], field: str
+) -> None:
+    answer = http.post(path, json={"model": EMBEDDER, **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)

@@ -1,0 +1,100 @@
+"""Bodies of every HTTP route: random bytes, and JSON with random values in known fields."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fuzz.draw import Draw
+from tests.fuzz.service import service
+
+SIZE = 512
+_MODELS = ("tiny-decoder", "embedder", "judge", "sorter", "dates", "nothing")
+# Of the routes whose protocols share field names; others ignore or reject them.
+_FIELDS: dict[str, tuple[Any, ...]] = {
+    "messages": ([{"role": "user", "content": "1,"}], [], [{"role": "tool", "content": None}]),
+    "prompt": ("1,", ["1,", "2,"], [3, 4], [[3], [4, 5]], [], [1, "2"], [10**9]),
+    "input": ("a cat", ["a", "b"], [5, 6], [[5]], [{"role": "user", "content": "x"}]),
+    "inputs": ("a cat", ["a", "b"], [["a", "b"]]),
+    "q": ("2020-01-02", ["a", "b"], ""),
+    "source": ("en", "auto", "xx"),
+    "target": ("en", "xx"),
+    "format": ("html", "text"),
+    "texts": (["a", "b"], []),
+    "truncate": (True,),
+    "raw_scores": (True,),
+    "query": ("cat", ""),
+    "documents": (["a", "b"], [{"text": "c"}], []),
+    "text_1": ("a", ["a", "b"]),
+    "text_2": ("a", ["a", "b"], []),
+    "tokens": ([1, 2], [], [-1]),
+    "questions": (
+        [{"type": "predicate", "instructions": "x"}],
+        [{"type": "choice", "instructions": "x", "choices": [{"value": "1"}, {"value": True}]}],
+        [{"type": "score", "instructions": "x", "levels": [{"label": "1"}]}],
+    ),
+    "stream": (True, False),
+    "stream_options": ({"include_usage": True},),
+    "max_tokens": (1, 3, 0, -1, 2**40),
+    "n": (1, 3, 0, 65),
+    "temperature": (0, 1, -1, 1e308),
+    "seed": (0, -1, 2**63, 2**70),
+    "stop": ("1", ["1", "2"], [""], "é" * 300),
+    "logit_bias": ({"3": 1}, {"x": 1}, {"-1": 1}, {"3": 1e9}),
+    "logprobs": (True, 2, 10**6),
+    "top_logprobs": (1, 200),
+    "echo": (True,),
+    "top_k": (-1, 0, 5),
+    "beam_size": (2, 65),
+    "min_tokens": (1, 5),
+    "priority": (5, -500),
+    "ignore_eos": (True,),
+    "response_format": ({"type": "json_object"}, {"type": "json_schema"}, {"type": "x"}),
+    "guided_choice": (["1", "2"], []),
+    "guided_regex": ("1+", "(" * 50),
+    "guided_json": ({"type": "integer"}, "{"),
+    "structured_outputs": ({"grammar": "start: /1/"}, {"regex": "["}),
+    "dimensions": (8, 0, -1),
+    "encoding_format": ("base64", "float", "x"),
+    "truncate_prompt_tokens": (-1, 1, 8, 0),
+    "top_n": (0, 1, -1, 10**9),
+    "max_tokens_per_doc": (1, 8),
+    "add_special_tokens": (False,),
+    "return_token_strs": (True,),
+}
+_NAMES = tuple(_FIELDS)
+
+
+def run(data: bytes) -> None:
+    """First byte: the route. Second byte: whether the rest is the body, or draws its fields."""
+    draw = Draw(data)
+    routes = service().routes
+    route = routes[draw.byte() % len(routes)]
+    if draw.byte() % 4 == 0:
+        body = draw.rest()
+    else:
+        fields: dict[str, Any] = {"model": draw.choice(_MODELS)}
+        for _ in range(1 + draw.below(8)):
+            name = draw.choice(_NAMES)
+            value = draw.text() if draw.below(8) == 0 else draw.choice(_FIELDS[name])
+            fields[name] = value
+        body = json.dumps(fields).encode()
+    status, answer = service().post(route, body)
+    assert status < 500, (route.path, body, answer)
+    answer.decode()
+    if status != 200:
+        assert json.loads(answer), (route.path, body)
+
+
+def seeds() -> Iterator[bytes]:
+    bodies = (
+        {"model": "tiny-decoder", "prompt": "1,", "max_tokens": 2, "stream": True},
+        {"model": "tiny-decoder", "prompt": ["1,", "2,"], "logprobs": 2, "echo": True},
+        {"model": "embedder", "input": ["a", "b"], "dimensions": 8},
+        {"model": "judge", "query": "a", "documents": ["b", {"text": "c"}]},
+        {"model": "sorter", "input": "a"},
+        {"model": "tiny-decoder", "tokens": [3, 4]},
+    )
+    for route in range(32):
+        yield bytes([route, 1, 7]) + bytes(range(route, route + 60))
+        for body in bodies:
+            yield bytes([route, 0]) + json.dumps(body).encode()

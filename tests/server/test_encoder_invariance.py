@@ -1,0 +1,106 @@
+"""A text's vectors and logits are the same bits, whatever shares its batch and its padding."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.bundle_files import read_manifest
+from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
+from server.engine.observer import Unobserved
+from server.engine.requests.job import EncodingJob
+from server.engine.requests.update import JobUpdate
+from server.runtime.kernels.library import Kernels, supported_kernels
+from server.runtime.ort.backend import OrtBackend
+from tests import heads
+from tests.faults.record import record
+
+NUM_BATCHES, MAX_TEXTS = 12, 8
+
+pytestmark = pytest.mark.skipif(
+    Kernels.TOKEN_SUM not in supported_kernels(), reason="this CPU cannot run the kernels"
+)
+
+
+class Encoder:
+    """An encoder bundle on backends of one and of two threads."""
+
+    def __init__(self, directory: Path) -> None:
+        manifest = read_manifest(directory)
+        self._spec = manifest.graphs["encode"]
+        self._graphs = [
+            OrtBackend("cpu", num_threads).load(
+                directory / self._spec.file, self._spec.disabled_optimizers
+            )
+            for num_threads in (1, 2)
+        ]
+        self._vocabulary_size = manifest.dimensions.vocabulary_size
+        self._max_length = min(manifest.dimensions.max_positions, 200)
+        self._wants_tokens = any(tensor.name == TOKEN_VECTORS for tensor in self._spec.outputs)
+        self._fills_masks = any(tensor.name == "logit_positions" for tensor in self._spec.inputs)
+
+    def job(self, rng: random.Random, max_length: int) -> EncodingJob:
+        length = rng.randrange(1, min(max_length, self._max_length) + 1)
+        ids = tuple(rng.randrange(self._vocabulary_size) for _ in range(length))
+        positions = tuple(sorted(rng.sample(range(length), min(length, 2))))
+        return EncodingJob(
+            ids,
+            logit_positions=positions if self._fills_masks else (),
+            wants_tokens=self._wants_tokens and rng.random() < 0.5,
+        )
+
+    def run(self, jobs: Sequence[EncodingJob], num_threads: int) -> list[JobUpdate]:
+        """Runs the texts in one batch."""
+        limits = BatchLimits(1 << 20, max_padding=float("inf"))
+        graph = self._graphs[num_threads - 1]
+        worker = EncoderWorker("e", self._spec, graph, limits, lambda: 0.0, Unobserved())
+        for id_, job in enumerate(jobs):
+            worker.submit(id_, job)
+        updates = worker.step()
+        assert not worker.has_work, "all run in one batch"
+        return sorted(updates, key=lambda update: update.id)
+
+
+def assert_invariant(encoder: Encoder) -> int:
+    """Compares random batches with their texts alone; returns the number of texts."""
+    rng, num_texts = random.Random(15), 0
+    for _ in range(NUM_BATCHES):
+        max_length = rng.choice((3, 24, 200))
+        jobs = [encoder.job(rng, max_length) for _ in range(rng.randrange(2, MAX_TEXTS + 1))]
+        for job, together in zip(jobs, encoder.run(jobs, num_threads=2), strict=True):
+            (alone,) = encoder.run([job], num_threads=1)
+            np.testing.assert_array_equal(together.vector, alone.vector, strict=True)
+            if job.wants_tokens:
+                assert alone.token_vectors is not None
+                np.testing.assert_array_equal(together.token_vectors, alone.token_vectors)
+            num_texts += 1
+    return num_texts
+
+
+@pytest.mark.usefixtures("register_bits")
+@pytest.mark.parametrize("name", heads.NAMES)
+def test_batch_does_not_change_results(head_bundles: Path, name: str) -> None:
+    num_texts = assert_invariant(Encoder(head_bundles / name / "1"))
+    record(
+        15,
+        f"texts of random lengths in one batch of an encoder, {name} in fp32",
+        "the same bits, whatever shares the batch, at any padding and number of threads",
+        texts=num_texts,
+        identical=num_texts,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("register_bits")
+def test_batch_does_not_change_int8_embeddings(int8_bundles: Path) -> None:
+    (directory,) = (int8_bundles / "minilm").glob("*/[0-9]*")
+    num_texts = assert_invariant(Encoder(directory))
+    record(
+        15,
+        "texts of random lengths in one batch of an encoder, minilm in int8",
+        "the same bits, whatever shares the batch, at any padding and number of threads",
+        texts=num_texts,
+        identical=num_texts,
+    )

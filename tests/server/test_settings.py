@@ -1,0 +1,148 @@
+"""Options from a file, the environment and flags."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.config import ServerConfig, TlsFiles
+from server.flags import read_configuration
+from server.options import SETTINGS
+from server.settings import ConfigurationError, configure, from_environment, from_file, from_flags
+
+
+def configured(tmp_path: Path, text: str = "", flags: Any = None, **environment: str) -> Any:
+    file = tmp_path / "triune.toml"
+    file.write_text(text, encoding="utf-8")
+    (tmp_path / "bundles").mkdir(exist_ok=True)
+    flags = {"bundles": str(tmp_path / "bundles"), **(flags or {})}
+    return configure([from_file(file), from_environment(environment), from_flags(flags)])
+
+
+def problems(tmp_path: Path, text: str = "", flags: Any = None, **environment: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        configured(tmp_path, text, flags, **environment)
+    return [line.replace(str(tmp_path), "DIR") for line in caught.value.problems]
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
+    text = "max_queue = 1\nmax-length = 10\nslots = 4"
+    found = configured(
+        tmp_path, text, {"max_queue": "3"}, TRIUNE_MAX_QUEUE="2", TRIUNE_MAX_LENGTH="20"
+    )
+    assert (found.config.max_queue, found.config.max_length, found.config.num_slots) == (3, 20, 4)
+    sources = {name: origin.source for name, origin in found.origins.items()}
+    assert sources["max_queue"] == "--max-queue"
+    assert sources["max_length"] == "TRIUNE_MAX_LENGTH"
+    assert sources["slots"] == f"{tmp_path}/triune.toml: slots"
+    assert sources["max_streams"] == "default"
+    assert found.config.num_prefix_slots == 4
+
+
+def test_every_problem_of_every_source_is_listed_with_its_origin(tmp_path: Path) -> None:
+    listed = problems(
+        tmp_path,
+        'max_qeue = 1\nsampling = "gpu"\ncuda_graphs = "maybe"\n[serve]\nslots = 2',
+        {
+            "watch": "nan",
+            "metrics": "x",
+            "tls_cert": "c.pem",
+            "device": "cuda,cpu",
+            "frobnicate": "",
+        },
+        TRIUNE_SLOTS="many",
+        TRIUNE_MAX_STREAMS="0",
+        TRIUNE_SLOTZ="1",
+    )
+    assert sorted(listed) == [
+        '--device is ["cuda", "cpu"]: devices \'cuda,cpu\' are of several kinds: a bundle is '
+        "exported for one kind",
+        "--frobnicate: unknown option",
+        "--metrics is \"x\": address 'x' is not HOST:PORT with a port of at most 65535",
+        "--tls-cert also needs --tls-key",
+        "--watch is 'nan': not a finite number",
+        "DIR/triune.toml: cuda_graphs is 'maybe': expected true or false",
+        "DIR/triune.toml: max_qeue: unknown option; did you mean DIR/triune.toml: max_queue?",
+        "DIR/triune.toml: sampling is 'gpu': expected one of auto, host, device",
+        "DIR/triune.toml: serve: unknown option",
+        "TRIUNE_MAX_STREAMS is '0': the minimum is 1",
+        "TRIUNE_SLOTS is 'many': expected an integer",
+        "TRIUNE_SLOTZ: unknown option; did you mean TRIUNE_SLOTS?",
+    ]
+
+
+def test_an_unreadable_file_is_reported_with_the_other_problems(tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("max_queue = ")
+    with pytest.raises(ConfigurationError) as caught:
+        read_configuration(tmp_path / "broken.toml", {"bundles": "/nowhere"}, {})
+    first, second = caught.value.problems
+    assert "broken.toml: Invalid value" in first
+    assert second == '--bundles is "/nowhere": not a folder'
+
+
+def test_variables_of_others_are_ignored_and_empty_ones_are_not_set(tmp_path: Path) -> None:
+    found = configured(
+        tmp_path,
+        TRIUNE_TARGET="host:1",
+        TRIUNE_PORT_50051_TCP_ADDR="10.0.0.1",
+        TRIUNE_SERVICE_HOST="10.0.0.1",
+        TRIUNE_SLOTS="",
+    )
+    assert found.config.num_slots == 32
+
+
+def test_values_have_their_types(tmp_path: Path) -> None:
+    text = 'tls_cert = "c.pem"\ntls_key = "/k.pem"\ncuda_graphs = false\nwatch = 2\nadmin = "none"'
+    config = configured(tmp_path, text, {"device": ["cuda:0,cuda:1"]}, TRIUNE_ADMIN="h:1").config
+    # A relative path is relative to the folder of its file.
+    assert config.tls == TlsFiles(certificate=tmp_path / "c.pem", key=Path("/k.pem"))
+    assert (config.cuda_graphs, config.watch_seconds, config.admin) == (False, 2.0, "h:1")
+    assert config.devices == ("cuda:0", "cuda:1")
+    assert (config.num_prefix_slots, config.max_batched_tokens, config.num_lanes) == (0, 2048, 1)
+
+
+def test_former_names_work_with_a_warning(tmp_path: Path) -> None:
+    found = configured(tmp_path, TRIUNE_MAX_STEP_TOKENS="64")
+    assert found.config.max_batched_tokens == 64
+    assert found.warnings == (
+        "TRIUNE_MAX_STEP_TOKENS is deprecated: use TRIUNE_MAX_BATCHED_TOKENS",
+    )
+    both = configured(tmp_path, "", {"max_step_tokens": "64", "max_batched_tokens": "32"})
+    assert both.config.max_batched_tokens == 32
+
+
+def test_the_report_is_a_file_with_the_same_effect(tmp_path: Path) -> None:
+    found = configured(tmp_path, 'device = "cpu"\nstall_seconds = 5', {"slots": "3"})
+    report = found.report()
+    assert "slots = 3" in report
+    assert tomllib.loads(report).keys() == SETTINGS.keys()
+    again = configured(tmp_path, report)
+    assert again.config == found.config
+
+
+def test_every_option_sets_a_field_and_every_field_with_a_default_agrees() -> None:
+    names = {field.name for field in dataclasses.fields(ServerConfig)}
+    assert {setting.path[0] for setting in SETTINGS.values()} <= names
+    assert len({setting.path for setting in SETTINGS.values()}) == len(SETTINGS)
+
+
+def test_check_prints_what_is_in_force_and_exits(tmp_path: Path) -> None:
+    (tmp_path / "bundles").mkdir()
+    (tmp_path / "triune.toml").write_text("max_queue = 7\n")
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "TRIUNE_SLOTS": "8"}
+    command = [sys.executable, "-m", "server", "--check", "--max-length=99", "--no-cuda-graphs"]
+    completed = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    lines = {line.split()[0]: line.split() for line in completed.stdout.splitlines()}
+    assert lines["max_queue"][2:] == ["7", "#", "triune.toml:", "max_queue"]
+    assert lines["slots"][2:] == ["8", "#", "TRIUNE_SLOTS"]
+    assert lines["max_length"][2:] == ["99", "#", "--max-length"]
+    assert lines["cuda_graphs"][2:] == ["false", "#", "--cuda-graphs"]
+    assert "options from triune.toml" in completed.stderr

@@ -1,0 +1,156 @@
+"""Recipes: every committed one is valid, and a bad one lists all of its problems."""
+
+import random
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.examples import LabelledSpan, MaskedExample, TaggingExample
+from train.architecture import KINDS
+from train.batches import IGNORED
+from train.data.debian import descriptions, parallel_paragraphs
+from train.data.sources import load_dataset
+from train.errors import RecipeError
+from train.objectives import Encoder, mask_row, pair_rows
+from train.read_recipe import parse_recipe, read_recipe
+from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
+from train.tokenizer import MASK, SPECIAL, train_tokenizer
+
+RECIPES = sorted(Path(__file__).parents[2].glob("train/recipes/*.toml"))
+TINY = [path for path in RECIPES if "tiny" in path.name]
+
+
+def _values() -> dict[str, Any]:
+    return tomllib.loads(TINY[0].read_text("utf-8"))
+
+
+def test_there_is_a_tiny_recipe_of_every_objective() -> None:
+    assert {read_recipe(path).objective for path in TINY} == set(ObjectiveKind)
+    assert all(read_recipe(path).name == path.stem for path in RECIPES)
+
+
+@pytest.mark.parametrize("path", TINY, ids=lambda path: path.stem)
+def test_parts_of_synthetic_data_are_disjoint(path: Path) -> None:
+    dataset = load_dataset(read_recipe(path), path.parent)
+    assert len(dataset.held_out) == len(dataset.validation) == 200
+    assert not set(dataset.train) & set(dataset.held_out)
+    assert not set(dataset.train) & set(dataset.validation)
+
+
+def test_every_problem_is_listed_with_its_field() -> None:
+    values = _values()
+    values["training"]["num_steps"] = 0
+    values["training"]["dropout"] = 0.1
+    values["model"]["activation"] = "sin"
+    del values["license"]
+    values["data"]["source"] = "somewhere"
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(values, "bad.toml")
+    message = str(caught.value)
+    assert message.startswith("bad.toml:")
+    for field in ("training.num_steps", "training.dropout", "model.activation", "license"):
+        assert f"\n  {field}: " in message
+    assert "data.source" in message
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "expected"),
+    [
+        ("model", "num_heads", 5, "model.num_heads"),
+        ("model", "num_kv_heads", 3, "model.num_kv_heads"),
+        ("data", "max_length", 4096, "data.max_length"),
+        ("training", "next_sentence", True, "training.next_sentence"),
+        ("tokenizer", "kind", "wordpiece", "tokenizer.kind"),
+        ("data", "source", "debian:it", "data.source"),
+    ],
+)
+def test_conflicts_name_a_field(section: str, field: str, value: object, expected: str) -> None:
+    values = tomllib.loads((TINY[0].parent / "tiny-brackets.toml").read_text("utf-8"))
+    values[section][field] = value
+    with pytest.raises(RecipeError, match=f"\n  {expected}: "):
+        parse_recipe(values, "bad.toml")
+
+
+def _encoder(kind: TokenizerKind, texts: list[str]) -> Encoder:
+    recipe = TokenizerRecipe(kind=kind, vocabulary_size=60)
+    tokenizer = train_tokenizer(recipe, KINDS[ObjectiveKind.MASKED], texts)
+    return Encoder(tokenizer, ("O", "B-X", "I-X"))
+
+
+def test_masking_is_that_of_bert() -> None:
+    """15 % of the tokens: 80 % masks, 10 % other tokens, 10 % unchanged; no special tokens."""
+
+    text = " ".join("abcdefghijklmnopqrstuvwxyz" * 20)
+    encoder = _encoder(TokenizerKind.WORDPIECE, [text])
+    row = encoder.masked(MaskedExample(text=text))
+    rng = random.Random(0)
+    counts = {"masked": 0, "other": 0, "same": 0}
+    for _ in range(40):
+        masked = mask_row(row, 0.15, encoder.tokenizer.get_vocab_size(), rng)
+        for before, after, target in zip(row.inputs, masked.inputs, masked.targets, strict=True):
+            if target == IGNORED:
+                assert after == before
+                continue
+            assert target == before >= len(SPECIAL)
+            kind = "masked" if after == MASK else "same" if after == before else "other"
+            counts[kind] += 1
+    total = sum(counts.values())
+    assert total / (40 * len(row.inputs)) == pytest.approx(0.15, abs=0.01)
+    assert counts["masked"] / total == pytest.approx(0.8, abs=0.02)
+    assert counts["other"] / total == pytest.approx(0.1, abs=0.02)
+
+
+def test_half_of_the_second_texts_are_of_another_row() -> None:
+
+    encoder = _encoder(TokenizerKind.WORDPIECE, ["a b c d e f"])
+    row = encoder.masked(MaskedExample(text="a b", following="c"))
+    other = encoder.masked(MaskedExample(text="d", following="e f"))
+    rng = random.Random(1)
+    pairs = [pair_rows(row, other, rng) for _ in range(200)]
+    assert 80 < sum(pair.follows for pair in pairs) < 120
+    swapped = next(pair for pair in pairs if not pair.follows)
+    assert encoder.tokenizer.decode(swapped.inputs) == "a b e f"
+    assert swapped.segments == [0, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", TokenizerKind)
+def test_entities_become_labels_of_tokens(kind: TokenizerKind) -> None:
+    text = "ab CD ef"
+    encoder = _encoder(kind, [text, "ab ef", "CD"])
+    row = encoder.token_classification(
+        TaggingExample(text=text, spans=(LabelledSpan(start=3, end=5, label="X"),))
+    )
+    encoding = encoder.tokenizer.encode(text)
+    labelled = [
+        text[start:end].strip()
+        for (start, end), target in zip(encoding.offsets, row.targets, strict=True)
+        if target > 0
+    ]
+    assert "".join(labelled) == "CD"
+    assert next(target for target in row.targets if target > 0) == 1
+    assert row.targets[0] == row.targets[-1] == IGNORED
+
+
+def test_debian_descriptions_become_parallel_paragraphs() -> None:
+    english = b"""Package: game
+Description-md5: 1
+Description-en: a game
+ First paragraph
+ goes on.
+ .
+ Features:
+  * one thing
+    on two lines
+  * another
+"""
+    italian = english.replace(b"-en:", b"-it:").replace(b"a game", b"un gioco")
+    italian = italian.replace(b"First paragraph", b"Primo paragrafo").replace(b"another", b"altra")
+    pairs = list(parallel_paragraphs(descriptions(english, "en"), descriptions(italian, "it")))
+    assert [(pair.source, pair.target) for _, pair in pairs] == [
+        ("a game", "un gioco"),
+        ("First paragraph goes on.", "Primo paragrafo goes on."),
+        ("another", "altra"),
+    ]
+    assert {group for group, _ in pairs} == {"game"}

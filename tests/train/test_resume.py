@@ -1,0 +1,119 @@
+"""A training that stops goes on bit for bit; two processes learn what one does."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.train.support import ROOT, command, shortened
+from train.errors import ResumeError
+from train.log import read_log
+from train.report import TrainingReport
+from train.run import run_training
+
+WEIGHTS = "model.safetensors"
+
+
+class StoppedError(Exception):
+    """Instead of a kill: nothing of the process is used again."""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("tiny-reverse", {"residual_dropout": 0.1, "attention_dropout": 0.1, "accumulation": 2}),
+        ("tiny-runs", {"embedding_dropout": 0.1, "precision": '"bf16"'}),
+        pytest.param("tiny-experts", {"residual_dropout": 0.1}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_stopped_training_continues_bit_for_bit(
+    name: str, changes: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = {"num_steps": 9, "validate_every": 3, "num_averaged": 2, "log_every": 1}
+    recipe = shortened(name, tmp_path, **lengths, **changes)
+    whole = run_training(recipe, tmp_path / "whole")
+    original = TrainingReport.step
+
+    def stop(report: TrainingReport, step: int, *arguments: float, **named: bool) -> None:
+        original(report, step, *arguments, **named)
+        if step == 8:
+            raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingReport, "step", stop)
+        with pytest.raises(StoppedError):
+            run_training(recipe, tmp_path / "parts")
+    assert not (tmp_path / "parts" / "config.json").exists()
+    torch.manual_seed(99)  # the random state comes from the checkpoint of step 6
+    parts = run_training(recipe, tmp_path / "parts")
+    expected, actual = (load_file(str(folder / WEIGHTS)) for folder in (whole, parts))
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[key], actual[key]) for key in expected)
+    logs = [read_log(folder) for folder in (whole, parts)]
+    assert [row["step"] for row in logs[1]] == [str(step) for step in range(1, 10)]
+    assert [row["loss"] for row in logs[0]] == [row["loss"] for row in logs[1]]
+    record = json.loads((parts / "training.json").read_text("utf-8"))
+    assert record["num_steps"] == 9
+    assert record["data"][0]["sha256"] == record["train_sha256"]
+    assert (parts / "learning_curve.png").stat().st_size > 1000
+    assert (parts / "learning_curve.svg").read_text("utf-8").startswith("<?xml")
+
+
+def test_another_recipe_cannot_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = {"num_steps": 2, "validate_every": 1}
+    recipe = shortened("tiny-majority", tmp_path, **lengths)
+
+    def stop(_report: TrainingReport, step: int, *_: float, **__: bool) -> None:
+        if step == 2:
+            raise StoppedError
+
+    monkeypatch.setattr(TrainingReport, "step", stop)
+    with pytest.raises(StoppedError):
+        run_training(recipe, tmp_path / "out")
+    changed = shortened("tiny-majority", tmp_path, **lengths, learning_rate=0.5)
+    with pytest.raises(ResumeError, match="the recipe changed"):
+        run_training(changed, tmp_path / "out")
+
+
+def test_early_stopping(tmp_path: Path) -> None:
+    """With a learning rate of nearly zero, rounding decides; with a huge one, nothing improves."""
+    recipe = shortened(
+        "tiny-majority",
+        tmp_path,
+        num_steps=200,
+        validate_every=2,
+        patience=2,
+        learning_rate=5.0,
+        warmup_steps=1,
+    )
+    out = run_training(recipe, tmp_path / "out")
+    record = json.loads((out / "training.json").read_text("utf-8"))
+    losses = [loss for _, loss in record["validations"]]
+    assert record["num_steps"] < 200
+    assert min(losses) == losses[-3]
+    assert record["validation_loss"] <= min(losses)
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
+    """Without dropout; the sums of gradients differ in the order of additions only."""
+    lengths = {"num_steps": 8, "validate_every": 4, "log_every": 1, "num_averaged": 1}
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one = shortened("tiny-reverse", tmp_path / "one", **lengths, batch_tokens=512)
+    two = shortened("tiny-reverse", tmp_path / "two", **lengths, batch_tokens=256)
+    alone = run_training(one, tmp_path / "alone")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program = ["--nproc-per-node=2", *command(two, tmp_path / "both")[1:]]
+    ran = subprocess.run(
+        [*launcher, *program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    logs = [read_log(folder) for folder in (alone, tmp_path / "both")]
+    for column in ("loss", "validation_loss", "gradient_norm"):
+        expected, actual = ([float(row[column]) for row in log if row[column]] for log in logs)
+        assert actual == pytest.approx(expected, rel=2e-3), column

@@ -1,0 +1,140 @@
+"""From a recipe to answers: trained by the command line, killed, resumed, exported, served.
+
+Held-out cases of the synthetic task, over gRPC; slow, as each recipe trains twice.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from client.encoder_types import Question
+from client.sync import Client
+from export.importers.native import read_held_out, read_native_config
+from model.bundle_files import read_quality
+from model.examples import (
+    AnswerExample,
+    ClassificationExample,
+    MaskedExample,
+    TaggingExample,
+    TextExample,
+    TranslationExample,
+)
+from tests.serving import server_process
+from tests.train.support import RECIPES, ROOT, train, train_and_kill
+
+NAMES = sorted(path.stem for path in RECIPES.glob("tiny-*.toml"))
+NUM_CASES = 200
+# Checkpoints after which the first process is killed: about half of each recipe.
+KILLED_AFTER = 100
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bundles")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def checkpoint(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bundles: Path
+) -> Path:
+    """Trained in two parts with a kill between them, and exported in fp32."""
+    name: str = request.param
+    out = tmp_path_factory.mktemp("training") / name
+    recipe = RECIPES / f"{name}.toml"
+    train_and_kill(recipe, out, KILLED_AFTER)
+    assert "resumed at step" in train(recipe, out)
+    export = [sys.executable, "-m", "export", str(out), "--out", str(bundles / name)]
+    ran = subprocess.run(
+        [*export, "--precision", "fp32"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return out
+
+
+@pytest.fixture
+def client(checkpoint: Path, bundles: Path) -> Iterator[Client]:
+    with server_process(bundles) as running, Client(running.target) as client:
+        assert checkpoint.name in [model.name for model in client.list_models()]
+        yield client
+
+
+def test_the_result_is_that_of_a_training_without_a_kill(checkpoint: Path, tmp_path: Path) -> None:
+    train(RECIPES / f"{checkpoint.name}.toml", tmp_path / "whole")
+    folders = (tmp_path / "whole", checkpoint)
+    expected, actual = (load_file(str(folder / "model.safetensors")) for folder in folders)
+    assert all(torch.equal(expected[name], actual[name]) for name in expected)
+
+
+def _translate(client: Client, model: str, examples: list[TranslationExample]) -> int:
+    outputs = client.translate(model, [example.source for example in examples]).outputs
+    return sum(o.text == e.target for o, e in zip(outputs, examples, strict=True))
+
+
+def _generate(client: Client, model: str, examples: list[TextExample]) -> int:
+    outputs = client.generate(model, [example.prompt for example in examples]).outputs
+    return sum(o.text == e.text for o, e in zip(outputs, examples, strict=True))
+
+
+def _classify(client: Client, model: str, examples: list[ClassificationExample]) -> int:
+    outputs = client.classify(model, [example.text for example in examples]).outputs
+    return sum(o.labels[0].label == e.label for o, e in zip(outputs, examples, strict=True))
+
+
+def _tag(client: Client, model: str, examples: list[TaggingExample]) -> int:
+    outputs = client.tag(model, [example.text for example in examples]).outputs
+    found = [{(x.start, x.end, x.label) for x in output.entities} for output in outputs]
+    wanted = [{(x.start, x.end, x.label) for x in example.spans} for example in examples]
+    return sum(a == b for a, b in zip(found, wanted, strict=True))
+
+
+def _answer(client: Client, model: str, examples: list[AnswerExample]) -> int:
+    questions = [Question(example.question, example.context) for example in examples]
+    outputs = client.answer(model, questions).outputs
+    wanted = [example.context[example.start : example.end] for example in examples]
+    return sum(o.spans[0].text == text for o, text in zip(outputs, wanted, strict=True))
+
+
+def _fill_mask(client: Client, model: str, examples: list[MaskedExample]) -> int:
+    """The second letter of each run."""
+    mask = client.get_model(model).mask_token
+    words = [example.text.split() for example in examples]
+    texts = [" ".join([first, mask, *rest]) for first, _, *rest in words]
+    outputs = client.fill_mask(model, texts).outputs
+    return sum(
+        o.masks[0].candidates[0].text.strip() == run[1]
+        for o, run in zip(outputs, words, strict=True)
+    )
+
+
+ASK: dict[str, Callable[..., int]] = {
+    "translate": _translate,
+    "generate": _generate,
+    "classify": _classify,
+    "tag": _tag,
+    "answer": _answer,
+    "fill_mask": _fill_mask,
+}
+
+
+def test_held_out_cases_over_grpc(checkpoint: Path, client: Client) -> None:
+    task = read_native_config(checkpoint).tasks[0]
+    examples = list(read_held_out(checkpoint / "held_out.jsonl", task, "held out").examples)
+    assert len(examples) == NUM_CASES
+    correct = ASK[task](client, checkpoint.name, examples)
+    assert correct / len(examples) >= 0.99
+
+
+def test_the_server_reports_the_quality(checkpoint: Path, client: Client, bundles: Path) -> None:
+    model = client.get_model(checkpoint.name)
+    (measured,) = model.quality
+    assert (measured.task,) == model.tasks
+    quality = read_quality(bundles / checkpoint.name / "1")
+    assert quality is not None
+    assert measured.metrics == quality.measurements[0].metrics
+    best = max(measured.metrics.get(name, 0) for name in ("exact_match", "accuracy"))
+    assert best >= 0.95

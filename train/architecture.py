@@ -1,0 +1,134 @@
+"""The configuration of the model that a recipe describes."""
+
+from model.config import (
+    Activation,
+    AttentionConfig,
+    DenseConfig,
+    EmbeddingConfig,
+    ExpertsConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    HeadKind,
+    Kind,
+    LayerConfig,
+    ModelConfig,
+    NormConfig,
+    NormKind,
+    NormOrder,
+    PoolingKind,
+    StackConfig,
+)
+from model.position_config import PositionConfig, PositionKind, RotaryConfig
+from train.recipe import ModelRecipe, ObjectiveKind, Positions
+
+EPSILON = 1e-5
+
+KINDS = {
+    ObjectiveKind.NEXT_TOKEN: Kind.DECODER,
+    ObjectiveKind.SEQUENCE_TO_SEQUENCE: Kind.ENCODER_DECODER,
+    ObjectiveKind.MASKED: Kind.ENCODER,
+    ObjectiveKind.CLASSIFICATION: Kind.ENCODER,
+    ObjectiveKind.TOKEN_CLASSIFICATION: Kind.ENCODER,
+    ObjectiveKind.SPAN: Kind.ENCODER,
+}
+NUM_SEGMENTS = 2  # of an encoder, whose input may be a pair
+
+
+def model_config(
+    recipe: ModelRecipe, objective: ObjectiveKind, vocabulary_size: int, num_labels: int
+) -> ModelConfig:
+    """The model of ``recipe``.
+
+    Args:
+        num_labels: of a classifier.
+    """
+    kind = KINDS[objective]
+    is_rotary = recipe.positions == Positions.ROTARY
+    norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
+    encoder, decoder = None, None
+    if kind != Kind.DECODER:
+        encoder = _stack(recipe, norm, recipe.num_layers, cross=False)
+    if kind != Kind.ENCODER:
+        is_translation = kind == Kind.ENCODER_DECODER
+        num_layers = recipe.num_decoder_layers if is_translation else None
+        decoder = _stack(recipe, norm, num_layers or recipe.num_layers, cross=is_translation)
+    is_sinusoidal = recipe.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
+    position = PositionConfig(
+        kind=PositionKind.NONE if is_rotary else PositionKind(recipe.positions.value),
+        max_positions=recipe.max_positions,
+    )
+    return ModelConfig(
+        kind=kind,
+        vocabulary_size=vocabulary_size,
+        hidden_size=recipe.hidden_size,
+        position=position,
+        embedding=EmbeddingConfig(
+            scale=recipe.hidden_size**0.5 if is_sinusoidal else 1.0,
+            norm=norm if kind == Kind.ENCODER else None,
+            num_segments=NUM_SEGMENTS if kind == Kind.ENCODER else 0,
+        ),
+        encoder=encoder,
+        decoder=decoder,
+        head=_head(recipe, objective, norm, num_labels),
+    )
+
+
+def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: bool) -> StackConfig:
+    is_biased = recipe.norm == NormKind.LAYER
+    attention = AttentionConfig(
+        num_heads=recipe.num_heads,
+        num_kv_heads=recipe.num_kv_heads or recipe.num_heads,
+        head_size=recipe.hidden_size // recipe.num_heads,
+        input_bias=is_biased,
+        output_bias=is_biased,
+        rotary=RotaryConfig() if recipe.positions == Positions.ROTARY else None,
+    )
+    cross_attention = AttentionConfig(
+        num_heads=recipe.num_heads,
+        num_kv_heads=recipe.num_kv_heads or recipe.num_heads,
+        head_size=recipe.hidden_size // recipe.num_heads,
+        input_bias=is_biased,
+        output_bias=is_biased,
+    )
+    experts = None
+    if recipe.experts is not None:
+        count, active = recipe.experts.count, recipe.experts.active
+        experts = ExpertsConfig(count=count, active=active, normalized=True)
+    layer = LayerConfig(
+        attention=attention,
+        cross_attention=cross_attention if cross else None,
+        feed_forward=FeedForwardConfig(
+            inner_size=recipe.inner_size,
+            activation=recipe.activation,
+            gated=recipe.gated,
+            bias=is_biased,
+            experts=experts,
+        ),
+        norm=norm,
+        norm_order=recipe.norm_order,
+    )
+    has_final = recipe.norm_order != NormOrder.POST
+    return StackConfig(layers=(layer,) * num_layers, final_norm=norm if has_final else None)
+
+
+def _head(
+    recipe: ModelRecipe, objective: ObjectiveKind, norm: NormConfig, num_labels: int
+) -> HeadConfig:
+    size = recipe.hidden_size
+    if objective == ObjectiveKind.CLASSIFICATION:
+        pooler = DenseConfig(size=size, activation=Activation.TANH)
+        return HeadConfig(
+            kind=HeadKind.CLASSIFICATION,
+            pooling=PoolingKind.CLS,
+            dense=(pooler,),
+            bias=True,
+            num_labels=num_labels,
+        )
+    if objective in (ObjectiveKind.TOKEN_CLASSIFICATION, ObjectiveKind.SPAN):
+        return HeadConfig(kind=HeadKind.TOKEN_CLASSIFICATION, bias=True, num_labels=num_labels)
+    if objective == ObjectiveKind.MASKED:
+        transform = DenseConfig(size=size, activation=Activation.GELU, norm=norm)
+        return HeadConfig(
+            kind=HeadKind.LANGUAGE_MODEL, dense=(transform,), bias=True, tied=recipe.tied
+        )
+    return HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=recipe.tied)

@@ -1,0 +1,147 @@
+"""Rows of token ids, padded batches of them, and the order in which training sees them."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+IGNORED = -100  # a target that is not part of the loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One tokenized example.
+
+    Attributes:
+        inputs: ids of an encoder or a decoder.
+        targets: one for each input; or one label; or the first and last token of an answer.
+        sources: of an encoder-decoder.
+        segments: one for each input, of an encoder.
+        follows: whether the second text follows the first: 0, 1 or :data:`IGNORED`.
+    """
+
+    inputs: list[int]
+    targets: list[int]
+    sources: list[int] | None = None
+    segments: list[int] | None = None
+    follows: int = IGNORED
+
+    @property
+    def length(self) -> int:
+        """The longer of source and input."""
+        return max(len(self.inputs), len(self.sources or ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBatch:
+    """Right-padded rows.
+
+    Attributes:
+        inputs: ``[batch, length]``
+        lengths: ``[batch]``, valid ids of each row.
+        targets: ``[batch, targets]``, :data:`IGNORED` where the loss leaves a position out.
+        sources: ``[batch, source_length]``, of an encoder-decoder.
+        source_lengths: ``[batch]``
+        segments: ``[batch, length]``, of an encoder.
+        follows: ``[batch]``
+    """
+
+    inputs: Tensor
+    lengths: Tensor
+    targets: Tensor
+    sources: Tensor | None = None
+    source_lengths: Tensor | None = None
+    segments: Tensor | None = None
+    follows: Tensor | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Targets of the loss."""
+        return int((self.targets != IGNORED).sum())
+
+
+def pad_rows(rows: Sequence[list[int]], value: int = 0) -> Tensor:
+    """Rows of ids as ``[batch, longest]``, right-padded with ``value``."""
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+
+
+def _lengths(rows: Sequence[list[int]]) -> Tensor:
+    return torch.tensor([len(row) for row in rows], dtype=torch.int32)
+
+
+def make_batch(rows: Sequence[Row], *, is_filler: bool = False) -> TrainingBatch:
+    """``rows`` as one batch. A filler's targets are all ignored."""
+    inputs = [row.inputs for row in rows]
+    sources = [row.sources for row in rows if row.sources is not None]
+    segments = [row.segments for row in rows if row.segments is not None]
+    targets = pad_rows([row.targets for row in rows], IGNORED)
+    follows = torch.tensor([row.follows for row in rows])
+    if is_filler:
+        targets, follows = (torch.full_like(x, IGNORED) for x in (targets, follows))
+    return TrainingBatch(
+        inputs=pad_rows(inputs),
+        lengths=_lengths(inputs),
+        targets=targets,
+        sources=pad_rows(sources) if sources else None,
+        source_lengths=_lengths(sources) if sources else None,
+        segments=pad_rows(segments) if segments else None,
+        follows=follows,
+    )
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """Which rows form the batches of each epoch: a pure function of seed and epoch.
+
+    Rows of similar length share a batch, so that little is padding: rows are shuffled, sorted by
+    length within pools of about 100 batches, cut into batches, and the batches shuffled.
+
+    Attributes:
+        lengths: of each row, in tokens.
+        batch_tokens: most tokens of a batch, padding included.
+    """
+
+    lengths: Sequence[int]
+    batch_tokens: int
+    seed: int
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """The batches of epoch ``number``, as indices of rows; each row occurs once."""
+        rng = random.Random(f"{self.seed}:{number}")
+        rows = list(range(len(self.lengths)))
+        rng.shuffle(rows)
+        mean = max(1, sum(self.lengths) // len(self.lengths))
+        pool = max(1, 100 * self.batch_tokens // mean)
+        batches: list[list[int]] = []
+        for start in range(0, len(rows), pool):
+            batches += self._cut(sorted(rows[start : start + pool], key=self.lengths.__getitem__))
+        rng.shuffle(batches)
+        return batches
+
+    def _cut(self, rows: list[int]) -> list[list[int]]:
+        """``rows``, sorted by length, as batches of at most ``batch_tokens``."""
+        batches: list[list[int]] = []
+        current: list[int] = []
+        for row in rows:
+            if current and (len(current) + 1) * self.lengths[row] > self.batch_tokens:
+                batches.append(current)
+                current = []
+            current.append(row)
+        return [*batches, current] if current else batches
+
+
+def share_of(rows: list[int], rank: int, num_processes: int) -> list[int]:
+    """The rows of a batch that process ``rank`` computes; may be empty."""
+    return rows[rank::num_processes]
+
+
+def learning_rate_factor(step: int, warmup_steps: int) -> float:
+    """Linear warm-up, then inverse square root decay, as a fraction of the peak.
+
+    Vaswani et al. 2017, equation 3; ``step`` starts at 1.
+    """
+    return min(step / warmup_steps, math.sqrt(warmup_steps / step))

@@ -1,0 +1,139 @@
+"""The sources of data that a recipe can name."""
+
+import hashlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from model.bundle import Task
+from model.examples import EXAMPLES, Example, parse_examples
+from train.data.dataset import Dataset, Origin, hash_of
+from train.data.debian import debian_corpus
+from train.data.synthetic import TASKS
+from train.errors import DataError, RecipeError
+from train.recipe import ObjectiveKind, Recipe
+
+OBJECTIVE_TASKS = {
+    ObjectiveKind.NEXT_TOKEN: Task.GENERATE,
+    ObjectiveKind.MASKED: Task.FILL_MASK,
+    ObjectiveKind.SEQUENCE_TO_SEQUENCE: Task.TRANSLATE,
+    ObjectiveKind.CLASSIFICATION: Task.CLASSIFY,
+    ObjectiveKind.TOKEN_CLASSIFICATION: Task.TAG,
+    ObjectiveKind.SPAN: Task.ANSWER,
+}
+CORPUS_FILE = "corpus.json"
+PARTS = ("train", "validation", "held_out")
+
+
+class CorpusPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of JSON lines, relative to the corpus."""
+
+    file: str
+    sha256: str
+
+
+class Corpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``corpus.json`` of a folder with data: its parts and where they come from."""
+
+    name: str
+    train: CorpusPart
+    validation: CorpusPart
+    held_out: CorpusPart
+    origins: tuple[Origin, ...]
+
+
+def load_dataset(recipe: Recipe, folder: Path) -> Dataset:
+    """The data of ``recipe``.
+
+    Args:
+        folder: of the recipe; relative paths start there.
+
+    Raises:
+        DataError: missing or damaged files.
+        RecipeError: an unknown source, or one with other examples than the objective needs.
+    """
+    kind, _, name = recipe.data.source.partition(":")
+    task = OBJECTIVE_TASKS[recipe.objective]
+    dataset = SOURCES[kind](name, recipe, folder)
+    if not isinstance(dataset.train[0], EXAMPLES[task]):
+        raise RecipeError(
+            f"data.source: {recipe.data.source} has {type(dataset.train[0]).__name__}, objective "
+            f"{recipe.objective} needs {EXAMPLES[task].__name__}"
+        )
+    return dataset
+
+
+def _synthetic(name: str, recipe: Recipe, _folder: Path) -> Dataset:
+    """Examples of a synthetic task; no example is in two parts."""
+    if name not in TASKS:
+        raise RecipeError(f"data.source: no synthetic task {name!r}; known: {', '.join(TASKS)}")
+    data, rng = recipe.data, random.Random(recipe.seed)
+    parts: list[list[Example]] = []
+    seen: set[Example] = set()
+    for size in (data.num_held_out, data.num_validation, data.num_train):
+        part, reserved = [], frozenset(seen)
+        for _ in range(100 * size):
+            example = TASKS[name](rng)
+            # Examples that look the same may repeat within training, but not across parts.
+            if example not in reserved:
+                part.append(example)
+                seen.add(example)
+            if len(part) == size:
+                break
+        if len(part) < size:
+            raise RecipeError(f"data: the task {name} has fewer examples than the recipe needs")
+        parts.append(part)
+    held_out, validation, train = parts
+    origin = Origin(
+        name=f"synthetic {name}, seed {recipe.seed}",
+        sha256=hash_of(train),
+        license="Apache-2.0",
+        num_examples=len(train),
+    )
+    return Dataset(
+        name=f"synthetic-{name}",
+        train=train,
+        validation=validation,
+        held_out=held_out,
+        origins=(origin,),
+    )
+
+
+def _folder(name: str, recipe: Recipe, folder: Path) -> Dataset:
+    """A folder with ``corpus.json``; every file's hash is checked."""
+    path = folder / name
+    try:
+        corpus = msgspec.json.decode((path / CORPUS_FILE).read_bytes(), type=Corpus)
+        parts = {part: _part(path, getattr(corpus, part), recipe) for part in PARTS}
+    except (OSError, msgspec.DecodeError, ValueError) as error:
+        raise DataError(f"{path}: {error}") from error
+    limits = {"validation": recipe.data.num_validation, "held_out": recipe.data.num_held_out}
+    return Dataset(
+        name=corpus.name,
+        origins=corpus.origins,
+        **{part: examples[: limits.get(part)] for part, examples in parts.items()},
+    )
+
+
+def _part(path: Path, part: CorpusPart, recipe: Recipe) -> list[Example]:
+    data = (path / part.file).read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != part.sha256:
+        raise ValueError(f"{part.file}: SHA-256 is {digest}, not {part.sha256}")
+    examples = parse_examples(data, OBJECTIVE_TASKS[recipe.objective], part.file)
+    if not examples:
+        raise ValueError(f"{part.file}: no examples")
+    return examples
+
+
+def _debian(name: str, recipe: Recipe, _folder: Path) -> Dataset:
+    return debian_corpus(name, recipe.data)
+
+
+SOURCES: dict[str, Callable[[str, Recipe, Path], Dataset]] = {
+    "synthetic": _synthetic,
+    "folder": _folder,
+    "debian": _debian,
+}

@@ -1,0 +1,124 @@
+"""Writes a finished training as a native checkpoint: see :mod:`model.native_checkpoint`."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from model.config import ModelConfig
+from model.examples import Example, write_examples
+from model.native_checkpoint import (
+    CONFIG_FILE,
+    HELD_OUT_FILE,
+    TOKENIZER_FILE,
+    TRAINING_FILE,
+    WEIGHTS_FILE,
+    HeldOut,
+    NativeConfig,
+)
+from train.data.dataset import Dataset, Origin, hash_of, texts_of
+from train.data.sources import OBJECTIVE_TASKS
+from train.recipe import ObjectiveKind, Recipe
+from train.tokenizer import special_tokens
+from train.trainer import Result
+
+NUM_SAMPLES = 6
+
+
+class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``training.json``: how the weights came about.
+
+    Attributes:
+        command: that trains them again.
+        commit: of the code; ends with ``-dirty`` if it had changes.
+        num_dropped: training examples longer than the recipe allows.
+        averaged_steps: the checkpoints whose mean the weights are.
+    """
+
+    recipe: Recipe
+    command: str
+    commit: str
+    data: tuple[Origin, ...]
+    train_sha256: str
+    num_train: int
+    num_validation: int
+    num_held_out: int
+    num_dropped: int
+    num_parameters: int
+    num_steps: int
+    num_target_tokens: int
+    seconds: float
+    num_threads: int
+    num_processes: int
+    torch: str
+    validation_loss: float
+    averaged_steps: tuple[int, ...]
+    validations: tuple[tuple[int, float], ...]
+
+
+def write_checkpoint(
+    folder: Path,
+    recipe: Recipe,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    labels: tuple[str, ...],
+    dataset: Dataset,
+    result: Result,
+    record: TrainingRecord,
+) -> None:
+    """Writes the checkpoint into ``folder``; ``config.json`` comes last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: weight.contiguous() for name, weight in result.weights.items()}
+    save_file(weights, str(folder / WEIGHTS_FILE))
+    (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+    write_examples(folder / HELD_OUT_FILE, dataset.held_out)
+    (folder / TRAINING_FILE).write_bytes(_json(record))
+    is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
+    native = NativeConfig(
+        name=recipe.name,
+        license=recipe.license,
+        tasks=(OBJECTIVE_TASKS[recipe.objective],),
+        model=config,
+        special_tokens=special_tokens(config.kind),
+        labels=labels,
+        source_language=recipe.source_language,
+        target_language=recipe.target_language,
+        max_input_tokens=recipe.data.max_length,
+        max_length_factor=recipe.max_length_factor if is_translation else None,
+        sample_inputs=_samples(dataset.held_out),
+        held_out=HeldOut(name=f"{dataset.name} held out", sha256=hash_of(dataset.held_out)),
+    )
+    partial = folder / f"{CONFIG_FILE}.partial"
+    partial.write_bytes(_json(native))
+    partial.replace(folder / CONFIG_FILE)
+
+
+def _samples(examples: Sequence[Example]) -> tuple[str, ...]:
+    """Texts for the parity check: the first of each example."""
+    return tuple(next(texts_of([example])) for example in examples[:NUM_SAMPLES])
+
+
+def commit_of_code() -> str:
+    """The commit of this repository; empty outside of one."""
+    root = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        return result.stdout.strip() if result.returncode == 0 else ""
+
+    commit = git("rev-parse", "HEAD")
+    return f"{commit}-dirty" if commit and git("status", "--porcelain", "-uno") else commit
+
+
+def num_parameters(weights: dict[str, torch.Tensor]) -> int:
+    """Numbers in all weights."""
+    return sum(weight.numel() for weight in weights.values())
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -1,0 +1,108 @@
+"""Reads a recipe and lists every problem, with the name of its field."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from model.config import NormKind
+from train.errors import RecipeError
+from train.recipe import ModelRecipe, ObjectiveKind, Positions, Recipe, TokenizerKind
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe in the TOML file ``path``.
+
+    Raises:
+        RecipeError: unreadable or not valid; the message lists every problem.
+    """
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{path}: {error}") from error
+    return parse_recipe(values, str(path))
+
+
+def parse_recipe(values: dict[str, Any], origin: str) -> Recipe:
+    """The recipe with these ``values``.
+
+    Raises:
+        RecipeError: not valid; the message lists every problem.
+    """
+    problems = list(_problems(Recipe, values, ""))
+    if not problems:
+        recipe = msgspec.convert(values, Recipe)
+        problems = list(_conflicts(recipe))
+        if not problems:
+            return recipe
+    raise RecipeError("\n  ".join([f"{origin}:", *problems]))
+
+
+def _problems(kind: type[msgspec.Struct], values: Any, prefix: str) -> Iterator[str]:
+    """msgspec stops at the first problem, so each field is converted alone."""
+    if not isinstance(values, dict):
+        yield f"{prefix.rstrip('.')}: not a table"
+        return
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for name in values:
+        if name not in fields:
+            yield f"{prefix}{name}: unknown; known: {', '.join(fields)}"
+    for name, field in fields.items():
+        if name not in values:
+            if field.required:
+                yield f"{prefix}{name}: missing"
+            continue
+        section = _section(field.type)
+        if section is not None:
+            yield from _problems(section, values[name], f"{prefix}{name}.")
+            continue
+        try:
+            msgspec.convert(values[name], field.type)
+        except msgspec.ValidationError as error:
+            yield f"{prefix}{name}: {error}"
+
+
+def _section(type_: Any) -> type[msgspec.Struct] | None:
+    """The structure of a field, optional or not; None if the field is a value."""
+    for option in getattr(type_, "__args__", (type_,)):
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option
+    return None
+
+
+def _conflicts(recipe: Recipe) -> Iterator[str]:
+    """Problems of several fields together."""
+    yield from _model_conflicts(recipe.model)
+    model, training, objective = recipe.model, recipe.training, recipe.objective
+    if recipe.data.max_length > model.max_positions:
+        yield f"data.max_length: more than model.max_positions, {model.max_positions}"
+    if training.batch_tokens < recipe.data.max_length:
+        yield f"training.batch_tokens: less than data.max_length, {recipe.data.max_length}"
+    is_translation = objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
+    if model.num_decoder_layers is not None and not is_translation:
+        yield f"model.num_decoder_layers: objective {objective} has one stack"
+    if training.next_sentence and objective != ObjectiveKind.MASKED:
+        yield f"training.next_sentence: not for objective {objective}"
+    continues_words = recipe.tokenizer.kind in (TokenizerKind.BPE, TokenizerKind.CHARACTERS)
+    if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
+        yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
+    if recipe.data.source.startswith("debian:") and not is_translation:
+        yield f"data.source: objective {objective} cannot use parallel texts"
+
+
+def _model_conflicts(model: ModelRecipe) -> Iterator[str]:
+    if model.hidden_size % model.num_heads:
+        yield f"model.num_heads: {model.num_heads} does not divide hidden_size"
+    elif model.positions == Positions.ROTARY and (model.hidden_size // model.num_heads) % 2:
+        yield "model.num_heads: rotary positions need heads of even size"
+    if model.num_kv_heads is not None and model.num_heads % model.num_kv_heads:
+        yield f"model.num_kv_heads: {model.num_kv_heads} does not divide num_heads"
+    is_sinusoidal = model.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
+    if is_sinusoidal and model.hidden_size % 2:
+        yield "model.hidden_size: sinusoidal positions need an even size"
+    if model.norm == NormKind.NONE:
+        yield "model.norm: training needs a norm"
+    if model.experts is not None and model.experts.active > model.experts.count:
+        yield f"model.experts.active: more than the {model.experts.count} experts"

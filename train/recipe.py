@@ -1,0 +1,192 @@
+"""A recipe: everything that determines a training, as a TOML file.
+
+The same recipe, code, number of threads and processes give the same weights.
+"""
+
+import hashlib
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from model.bundle import NAME_PATTERN
+from model.config import Activation, NormKind, NormOrder
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ObjectiveKind(StrEnum):
+    """What a model learns to predict."""
+
+    NEXT_TOKEN = "next_token"
+    MASKED = "masked"  # Devlin et al. 2018, section 3.1
+    SEQUENCE_TO_SEQUENCE = "sequence_to_sequence"
+    CLASSIFICATION = "classification"
+    TOKEN_CLASSIFICATION = "token_classification"
+    SPAN = "span"
+
+
+class TokenizerKind(StrEnum):
+    CHARACTERS = "characters"
+    BPE = "bpe"  # Sennrich et al. 2016, over bytes (Radford et al. 2019)
+    UNIGRAM = "unigram"  # Kudo 2018
+    WORDPIECE = "wordpiece"  # Schuster and Nakajima 2012; BERT
+
+
+class Positions(StrEnum):
+    """Those of :class:`model.position_config.PositionKind`, and rotary ones."""
+
+    SINUSOIDAL = "sinusoidal"
+    SINUSOIDAL_PAPER = "sinusoidal_paper"
+    LEARNED = "learned"
+    ROTARY = "rotary"  # Su et al. 2021
+
+
+class Precision(StrEnum):
+    """Of matrix products; weights and the optimizer's state are always fp32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class DataRecipe(Section, frozen=True, kw_only=True):
+    """Where examples come from.
+
+    Attributes:
+        source: ``synthetic:TASK``, ``debian:LANGUAGE`` or ``folder:PATH`` (relative to the
+            recipe).
+        num_train: of a synthetic task, examples to draw.
+        num_validation, num_held_out: examples for validation during training, and for the
+            quality of the result.
+        max_length: longer rows, in tokens, are left out.
+    """
+
+    source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|folder):.+$")]
+    num_train: Positive = 20_000
+    num_validation: Positive = 200
+    num_held_out: Positive = 200
+    max_length: Positive = 128
+
+
+class TokenizerRecipe(Section, frozen=True, kw_only=True):
+    """How texts become tokens.
+
+    Attributes:
+        vocabulary_size: with special tokens; ``characters`` ignores it.
+        max_texts: a sample of at most so many texts trains the tokenizer; ``characters`` reads
+            all.
+    """
+
+    kind: TokenizerKind
+    vocabulary_size: Annotated[int, msgspec.Meta(ge=16, le=1_000_000)] = 8000
+    lowercase: bool = False
+    max_texts: Positive = 50_000
+
+
+class ExpertsRecipe(Section, frozen=True, kw_only=True):
+    """A mixture of experts in every layer; the balancing loss of Fedus et al. 2021, eq. 4."""
+
+    count: Annotated[int, msgspec.Meta(ge=2, le=1024)]
+    active: Positive = 2
+    balancing: Annotated[float, msgspec.Meta(ge=0)] = 0.01
+
+
+class ModelRecipe(Section, frozen=True, kw_only=True):
+    """The size and variant of the Transformer.
+
+    Attributes:
+        num_layers: of the encoder, or of a decoder alone.
+        num_decoder_layers: of an encoder-decoder (default: ``num_layers``).
+        num_kv_heads: default ``num_heads``.
+        tied: the output matrix is the token embedding.
+    """
+
+    hidden_size: Positive
+    num_layers: Annotated[int, msgspec.Meta(ge=1, le=256)]
+    num_decoder_layers: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
+    num_heads: Positive
+    num_kv_heads: Positive | None = None
+    inner_size: Positive
+    activation: Activation = Activation.RELU
+    gated: bool = False
+    norm: NormKind = NormKind.LAYER
+    norm_order: NormOrder = NormOrder.PRE
+    positions: Positions = Positions.SINUSOIDAL
+    max_positions: Positive = 512
+    tied: bool = True
+    experts: ExpertsRecipe | None = None
+
+
+class TrainingRecipe(Section, frozen=True, kw_only=True):
+    """The optimization: Adam with the schedule of Vaswani et al. 2017, section 5.3.
+
+    Attributes:
+        num_steps: optimizer steps.
+        batch_tokens: tokens of a batch and process, padding included; the longer of source and
+            target counts.
+        accumulation: batches of one step.
+        learning_rate: the peak, after ``warmup_steps``; default ``hidden_size ** -0.5 *
+            warmup_steps ** -0.5``, as in the paper.
+        validate_every: steps between checkpoints, each with a validation.
+        patience: validations without a better loss before the training stops; 0: never.
+        num_averaged: the last checkpoints, whose weights are averaged (section 6.1).
+        next_sentence: a masked language model also learns whether the second text follows the
+            first.
+    """
+
+    num_steps: Positive
+    batch_tokens: Positive = 4096
+    accumulation: Positive = 1
+    learning_rate: PositiveFloat | None = None
+    warmup_steps: Positive = 400
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    label_smoothing: Share = 0.0
+    residual_dropout: Share = 0.0
+    attention_dropout: Share = 0.0
+    embedding_dropout: Share = 0.0
+    max_gradient_norm: PositiveFloat = 1.0
+    precision: Precision = Precision.FP32
+    validate_every: Positive = 500
+    patience: Count = 0
+    num_averaged: Positive = 1
+    log_every: Positive = 50
+    next_sentence: bool = False
+    mask_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.15
+
+
+class Recipe(Section, frozen=True, kw_only=True):
+    """A whole recipe.
+
+    Attributes:
+        license: of the weights.
+        start_from: a checkpoint of this format, whose weights the model starts with where name
+            and shape agree; its tokenizer is used too.
+        max_length_factor: of a translation, the default of ``max_new_tokens`` as a multiple of
+            the source's length.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+    description: str = ""
+    license: str
+    objective: ObjectiveKind
+    seed: Count = 0
+    source_language: str | None = None
+    target_language: str | None = None
+    start_from: str | None = None
+    max_length_factor: PositiveFloat = 3.0
+    data: DataRecipe
+    tokenizer: TokenizerRecipe
+    model: ModelRecipe
+    training: TrainingRecipe
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the recipe in the state of an unfinished training."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()

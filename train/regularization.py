@@ -1,0 +1,124 @@
+"""What only training adds to a model: dropout, and the balancing loss of experts.
+
+The modules of ``model`` stay as they are served; hooks and kernels add the rest.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
+from model.eager import EagerKernels
+from model.experts import MixtureOfExperts
+from model.kernels import ExpertWeights
+from model.layers import FeedForward
+from model.mixers import CrossAttention, MixerOutput, SelfAttention, SimplerSimpleRecurrentUnit
+from model.transformer import InputEmbedding, Transformer
+from train.recipe import TrainingRecipe
+
+SUBLAYERS = (
+    SelfAttention,
+    CrossAttention,
+    SimplerSimpleRecurrentUnit,
+    FeedForward,
+    MixtureOfExperts,
+)
+
+
+class TrainingKernels(EagerKernels):
+    """Attention with dropout, and the experts' balancing loss.
+
+    Attributes:
+        is_training: whether dropout is on.
+        valid: ``[batch, length]``, tokens of the stack that runs, False for padding.
+        balancing_losses: of the layers that ran since the last :meth:`begin`.
+    """
+
+    def __init__(self, attention_dropout: float) -> None:
+        self.attention_dropout = attention_dropout
+        self.is_training = True
+        self.valid: Tensor | None = None
+        self.balancing_losses: list[Tensor] = []
+
+    def begin(self, lengths: Tensor, length: int) -> None:
+        """Before a stack runs over rows padded to ``length``."""
+        self.valid = torch.arange(length) < lengths[:, None]
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor,
+        config: AttentionConfig,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """As :class:`EagerKernels` in one fused operation, with dropout of the weights."""
+        if config.soft_cap is not None or bias is not None:
+            if self.is_training and self.attention_dropout:
+                raise ValueError("attention dropout does not support a soft cap or a bias")
+            return super().attend(query, key, value, mask, config, bias)
+        context = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.attention_dropout if self.is_training else 0.0,
+            scale=config.scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return context.transpose(1, 2).flatten(2)
+
+    def experts(
+        self,
+        x: Tensor,
+        scores: Tensor,
+        weights: ExpertWeights,
+        feed_forward: FeedForwardConfig,
+        config: ExpertsConfig,
+    ) -> Tensor:
+        """As :class:`EagerKernels`; records the layer's balancing loss."""
+        if self.is_training and self.valid is not None:
+            self.balancing_losses.append(balancing_loss(scores[self.valid], config))
+        return super().experts(x, scores, weights, feed_forward, config)
+
+
+def balancing_loss(scores: Tensor, config: ExpertsConfig) -> Tensor:
+    """1 if all experts get as many tokens, up to ``count`` if one gets all.
+
+    Fedus et al. 2021, equation 4, for the top ``active`` experts: ``count * sum(f_e * P_e)`` with
+    the share ``f_e`` of choices and the mean probability ``P_e`` of expert ``e``.
+
+    Args:
+        scores: ``[tokens, experts]``, the router's logits.
+    """
+    probabilities = scores.float().softmax(-1)
+    chosen = probabilities.topk(config.active, -1).indices
+    counts = torch.zeros_like(probabilities).scatter(-1, chosen, 1.0).mean(0) / config.active
+    return config.count * (counts * probabilities.mean(0)).sum()
+
+
+def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
+    """Dropout of every sub-layer's output and of the input embedding (Vaswani et al., 5.4).
+
+    It is active while the module it belongs to is in training mode.
+    """
+    rates: list[tuple[type[nn.Module], float]]
+    rates = [(InputEmbedding, recipe.embedding_dropout)]
+    rates += [(kind, recipe.residual_dropout) for kind in SUBLAYERS]
+    for module in model.modules():
+        for kind, rate in rates:
+            if isinstance(module, kind) and rate:
+                module.register_forward_hook(_dropout_hook(rate))
+
+
+def _dropout_hook(rate: float) -> Callable[[nn.Module, Any, Any], object]:
+    def drop(module: nn.Module, _inputs: object, output: Tensor | MixerOutput) -> object:
+        if isinstance(output, Tensor):
+            return functional.dropout(output, rate, module.training)
+        return output._replace(output=functional.dropout(output.output, rate, module.training))
+
+    return drop

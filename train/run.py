@@ -1,0 +1,186 @@
+"""One training from its recipe to a native checkpoint."""
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from model.initialise import random_weights
+from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from model.transformer import Transformer
+from train.architecture import KINDS, model_config
+from train.batches import Row
+from train.data.dataset import Dataset, hash_of, labels_of, texts_of
+from train.data.sources import load_dataset
+from train.errors import DataError, RecipeError
+from train.log import draw_learning_curve
+from train.native import TrainingRecord, commit_of_code, num_parameters, write_checkpoint
+from train.objectives import Encoder, TrainingModule, mask_row, pair_rows
+from train.read_recipe import read_recipe
+from train.recipe import ObjectiveKind, Recipe
+from train.regularization import TrainingKernels, add_dropout
+from train.report import TrainingReport
+from train.state import STATE_FOLDER, StateFolder, Weights
+from train.steps import Optimization, barrier, num_processes
+from train.tokenizer import train_tokenizer
+from train.trainer import PrepareRow, Rows, Trainer, seed_everything
+
+
+def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path:
+    """Trains the recipe and writes ``out``; continues an unfinished training in ``out``.
+
+    Raises:
+        TrainingError: the recipe, the data or the state in ``out`` cannot be used.
+    """
+    recipe = read_recipe(recipe_path)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    report = TrainingReport(recipe.name, recipe.training.num_steps, is_quiet=rank > 0)
+    if restart and rank == 0:
+        shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+        (out / CONFIG_FILE).unlink(missing_ok=True)
+    barrier()
+    if (out / CONFIG_FILE).is_file():
+        report.say(f"{out}: this training is complete; --restart trains again")
+        return out
+    dataset = load_dataset(recipe, recipe_path.parent)
+    tokenizer = _tokenizer(recipe, recipe_path.parent, out, dataset)
+    labels = labels_of(dataset.train)
+    rows = _encode(recipe, tokenizer, labels, dataset)
+    config = model_config(recipe.model, recipe.objective, tokenizer.get_vocab_size(), len(labels))
+    kernels = TrainingKernels(recipe.training.attention_dropout)
+    model = Transformer(config, kernels)
+    model.load_state_dict(_initial_weights(recipe, recipe_path.parent, model))
+    add_dropout(model, recipe.training)
+    torch.manual_seed(recipe.seed)  # the weights of the second head
+    module = TrainingModule(
+        model, kernels, recipe.objective, next_sentence=recipe.training.next_sentence
+    )
+    seed_everything(recipe.seed, rank)
+    balancing = 0.0 if recipe.model.experts is None else recipe.model.experts.balancing
+    optimization = Optimization(module, recipe.training, balancing)
+    fingerprint = {
+        "recipe": recipe.fingerprint,
+        "data": hash_of(dataset.train),
+        "number of processes": num_processes(),
+        "number of threads": torch.get_num_threads(),
+    }
+    report.say(
+        f"{recipe.name}: {num_parameters(dict(model.state_dict())):,} parameters, "
+        f"{len(rows.train):,} examples, {tokenizer.get_vocab_size():,} tokens in the vocabulary"
+    )
+    prepare = _preparation(recipe, rows.train, tokenizer.get_vocab_size())
+    state = StateFolder(out, fingerprint)
+    with report:
+        result = Trainer(optimization, rows, recipe.seed, state, out, prepare).run(report)
+    barrier()  # every process has read the checkpoints that the first one deletes
+    if rank == 0:
+        record = TrainingRecord(
+            recipe=recipe,
+            command=f"python -m train {recipe_path} --out {out.name}",
+            commit=commit_of_code(),
+            data=dataset.origins,
+            train_sha256=hash_of(dataset.train),
+            num_train=len(rows.train),
+            num_validation=len(rows.validation),
+            num_held_out=len(dataset.held_out),
+            num_dropped=len(dataset.train) - len(rows.train),
+            num_parameters=num_parameters(result.weights),
+            num_steps=result.progress.step,
+            num_target_tokens=result.progress.num_tokens,
+            seconds=result.progress.seconds,
+            num_threads=torch.get_num_threads(),
+            num_processes=num_processes(),
+            torch=str(torch.__version__),
+            validation_loss=result.validation_loss,
+            averaged_steps=result.averaged_steps,
+            validations=tuple(result.progress.validations),
+        )
+        draw_learning_curve(out, recipe.name)
+        write_checkpoint(out, recipe, config, tokenizer, labels, dataset, result, record)
+        shutil.rmtree(out / STATE_FOLDER)
+        report.say(f"{out}: validation loss {result.validation_loss:.4f}")
+    return out
+
+
+def _tokenizer(recipe: Recipe, folder: Path, out: Path, dataset: Dataset) -> Tokenizer:
+    """Trained by the first process and kept in the state: a second training may differ."""
+    kept = out / STATE_FOLDER / TOKENIZER_FILE
+    if (not dist.is_initialized() or dist.get_rank() == 0) and not kept.is_file():
+        if recipe.start_from is not None:
+            tokenizer = _read_tokenizer(folder / recipe.start_from / TOKENIZER_FILE)
+        else:
+            kind = KINDS[recipe.objective]
+            tokenizer = train_tokenizer(recipe.tokenizer, kind, texts_of(dataset.train))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(".partial")
+        partial.write_text(tokenizer.to_str(), encoding="utf-8")
+        partial.replace(kept)
+    barrier()
+    return _read_tokenizer(kept)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:
+        # The library raises plain Exception.
+        raise DataError(f"{path}: {error}") from error
+
+
+def _initial_weights(recipe: Recipe, folder: Path, model: Transformer) -> Weights:
+    """Random weights, with those of ``start_from`` where name and shape agree."""
+    weights = random_weights(model.config, recipe.seed)
+    if recipe.start_from is None:
+        return weights
+    try:
+        trained = load_file(str(folder / recipe.start_from / WEIGHTS_FILE))
+    except OSError as error:
+        raise RecipeError(f"start_from: {error}") from error
+    common = {
+        name: weight
+        for name, weight in trained.items()
+        if name in weights and weights[name].shape == weight.shape
+    }
+    if not any(name.startswith(("encoder.", "decoder.")) for name in common):
+        raise RecipeError("start_from: no weight of a layer has the name and shape of the model's")
+    return {**weights, **common}
+
+
+def _encode(
+    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], dataset: Dataset
+) -> Rows:
+    """The rows of training and validation; longer ones are left out."""
+    encoder = Encoder(tokenizer, labels)
+    parts = {}
+    for name in ("train", "validation"):
+        rows = [encoder.encode(recipe.objective, example) for example in getattr(dataset, name)]
+        parts[name] = [row for row in rows if row.length <= recipe.data.max_length]
+        if not parts[name]:
+            raise DataError(f"data.max_length: no example for {name} is that short")
+    if recipe.objective == ObjectiveKind.MASKED:  # the same masks at each validation
+        prepare = _preparation(recipe, parts["validation"], tokenizer.get_vocab_size())
+        parts["validation"] = [prepare(index, -1) for index in range(len(parts["validation"]))]
+    return Rows(**parts)
+
+
+def _preparation(recipe: Recipe, rows: list[Row], vocabulary_size: int) -> PrepareRow:
+    """Masks and pairs are drawn anew for each row and epoch, whichever process computes it."""
+    if recipe.objective != ObjectiveKind.MASKED:
+        return lambda index, _epoch: rows[index]
+    training = recipe.training
+
+    def prepare(index: int, epoch: int) -> Row:
+        rng = random.Random(f"{recipe.seed}:{epoch}:{index}")
+        row = rows[index]
+        if training.next_sentence:
+            row = pair_rows(row, rows[rng.randrange(len(rows))], rng)
+            if row.length > recipe.data.max_length:
+                row = replace(rows[index], follows=1)
+        return mask_row(row, training.mask_share, vocabulary_size, rng)
+
+    return prepare

@@ -1,0 +1,119 @@
+"""The state of an unfinished training: what a killed training continues from, bit for bit."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from train.errors import ResumeError
+
+STATE_FOLDER = "state"
+STATE_FILE = "state.pt"
+Weights = dict[str, Tensor]
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        epoch, batch: the next batch.
+        best_loss, best_step: of the best validation.
+        validations: step and loss of each.
+        seconds: of earlier runs.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    best_loss: float = float("inf")
+    best_step: int = 0
+    num_bad: int = 0
+    num_tokens: int = 0
+    seconds: float = 0.0
+    validations: list[tuple[int, float]] = field(default_factory=list)
+
+
+class StateFolder:
+    """``state/`` of a training: ``state.pt`` and the weights of the last checkpoints.
+
+    Every file is written beside its final name and renamed, so a kill leaves whole files.
+
+    Args:
+        fingerprint: of the recipe and everything else that must not change.
+    """
+
+    def __init__(self, out: Path, fingerprint: dict[str, Any]) -> None:
+        self.path = out / STATE_FOLDER
+        self._fingerprint = fingerprint
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / STATE_FILE).is_file()
+
+    def save(self, progress: Progress, state: dict[str, Any]) -> None:
+        """Replaces the state of the last checkpoint."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        random_state = torch.get_rng_state()
+        record = {
+            "fingerprint": self._fingerprint,
+            "progress": vars(progress),
+            "random_state": random_state,
+            **state,
+        }
+        _save(record, self.path / STATE_FILE)
+
+    def load(self) -> tuple[Progress, dict[str, Any]]:
+        """The last checkpoint; restores the random state.
+
+        Raises:
+            ResumeError: the state is damaged, or belongs to another recipe.
+        """
+        path = self.path / STATE_FILE
+        try:
+            record: dict[str, Any] = torch.load(path, weights_only=True)
+        except Exception as error:
+            raise ResumeError(f"{path}: {error}") from error
+        for name, value in self._fingerprint.items():
+            if record["fingerprint"].get(name) != value:
+                raise ResumeError(
+                    f"{path}: the {name} changed since this training began; restore it, or start "
+                    "again with --restart"
+                )
+        torch.set_rng_state(record["random_state"])
+        progress = Progress(**record["progress"])
+        progress.validations = [(step, loss) for step, loss in progress.validations]
+        return progress, record
+
+    def save_weights(self, step: int, weights: Weights, keep: set[int]) -> None:
+        """Adds the checkpoint of ``step`` and removes all but those of the steps ``keep``."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        _save(weights, self.path / f"weights-{step}.pt")
+        for path in self.path.glob("weights-*.pt"):
+            if int(path.stem.partition("-")[2]) not in {step, *keep}:
+                path.unlink()
+
+    def weights(self, step: int) -> Weights:
+        """The weights of the checkpoint of ``step``."""
+        loaded: Weights = torch.load(self.path / f"weights-{step}.pt", weights_only=True)
+        return loaded
+
+
+def mean_weights(parts: list[Weights]) -> Weights:
+    """The mean of several checkpoints (Vaswani et al. 2017, section 6.1)."""
+    return {
+        name: torch.stack([part[name].double() for part in parts]).mean(0).to(weight.dtype)
+        for name, weight in parts[0].items()
+    }
+
+
+def _save(value: object, path: Path) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        torch.save(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,53 @@
+"""The subcommands of ``triune``: names, help and where their code is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that also runs as ``python -m``.
+
+    Attributes:
+        module: has ``app``, a typer application. It is imported when a command runs.
+        extra: the optional dependencies that it needs, ``pip install triune[EXTRA]``.
+        errors: classes of expected errors, ``module:NAME``; they print one line.
+    """
+
+    module: str
+    extra: str = ""
+    errors: tuple[str, ...] = ()
+
+
+SERVER = Program(module="server.__main__")
+EXPORT = Program(module="export.__main__", extra="export")
+TRAIN = Program(module="train.__main__", extra="export")
+CLIENT = Program(module="client.cli", errors=("client.errors:TriuneError", "builtins:ValueError"))
+LOADTEST = Program(
+    module="loadtest.cli",
+    errors=(
+        *("client.errors:TriuneError", "loadtest.run:UnsuitableModelError"),
+        *("builtins:OSError", "builtins:ValueError"),
+    ),
+)
+
+COMMANDS: dict[str, tuple[Program, str]] = {
+    "serve": (SERVER, "Serve bundles."),
+    "export": (EXPORT, "Export a trained checkpoint to a bundle."),
+    "train": (TRAIN, "Train a model."),
+    "generate": (CLIENT, "Continue texts with a decoder."),
+    "translate": (CLIENT, "Translate texts with an encoder-decoder."),
+    "embed": (CLIENT, "Embed texts."),
+    "classify": (CLIENT, "Classify texts."),
+    "tag": (CLIENT, "Find entities in texts."),
+    "fill-mask": (CLIENT, "Fill in masked words."),
+    "answer": (CLIENT, "Answer questions from a passage."),
+    "rerank": (CLIENT, "Sort passages by relevance to a query."),
+    "score": (CLIENT, "Score how likely texts are after a prompt."),
+    "tokenize": (CLIENT, "Tokenize texts as a model does."),
+    "models": (CLIENT, "List the server's models."),
+    "health": (CLIENT, "Print the server's health status."),
+    "load": (CLIENT, "Load or reload a bundle."),
+    "unload": (CLIENT, "Stop serving a model."),
+    "loadtest": (LOADTEST, "Put load on a server and measure it."),
+}
+"""Help texts are repeated here, so that ``triune --help`` imports none of the programs."""
