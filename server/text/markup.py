@@ -243,4 +243,6 @@ def _tag_at(document: str, at: int) -> Tag | None:
         found = _ATTRIBUTES_END.match(document, position)
         assert found is not None, "the pattern matches every character but >"
         position = found.end()
+    if position == len(document):
+        return Tag(document[at:])
     return Tag(document[at : position + 1], name[0].lower(), is_end)

@@ -18,6 +18,7 @@ TARGETS = (
     "costs",
     "text",
     "stops",
+    "markup",
     "chat",
     "grammar",
     "manifest",

@@ -31,6 +31,7 @@ _NAMES = {
 }
 # As text-embeddings-inference's ErrorType.
 _ERROR_TYPES = {
+    Code.INVALID_ARGUMENT: ("Validation", 413),
     Code.RESOURCE_EXHAUSTED: ("Overloaded", 429),
     Code.UNAVAILABLE: ("Unhealthy", 503),
     Code.INTERNAL: ("Backend", 424),
@@ -83,7 +84,6 @@ def _error_type(failure: Failure) -> tuple[str, int]:
             return "Validation", 422
         if failure.field == "model":
             return "Backend", 424
-        return "Validation", 413
     return _ERROR_TYPES.get(error.code, ("Validation", failure.status))
 
 

@@ -1,0 +1,111 @@
+"""text-embeddings-inference's API against a real server, with curl and a plain HTTP client."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+
+from client.sync import Client
+from tests.frontends.conftest import CLASSIFIER, EMBEDDER, RERANKER
+from tests.serving import ServerProcess, server_process
+
+TEXTS = ["a cat sat", "two dogs ran"]
+HEADERS = {
+    *("x-compute-tokens", "x-total-time", "x-tokenization-time", "x-queue-time"),
+    "x-inference-time",
+}
+
+
+@pytest.fixture(scope="module")
+def http(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.http_url, timeout=60) as client:
+        yield client
+
+
+def test_results_are_those_of_grpc(server: ServerProcess, http: httpx2.Client) -> None:
+    with Client(server.target) as client:
+        vectors = [
+            list(each.values) for each in client.embed(EMBEDDER, TEXTS, normalize=True).outputs
+        ]
+        labels = client.classify(CLASSIFIER, TEXTS).outputs[1].labels
+        ranks = client.rerank(RERANKER, "cat", TEXTS).outputs
+    answer = http.post(f"/{EMBEDDER}/embed", json={"inputs": TEXTS})
+    assert answer.json() == vectors
+    assert answer.headers.keys() >= HEADERS
+    assert int(answer.headers["x-compute-tokens"]) == 10
+    body = {"source_sentence": TEXTS[0], "sentences": TEXTS}
+    cosines = http.post(f"/{EMBEDDER}/similarity", json={"inputs": body}).json()
+    assert cosines == pytest.approx(np.array(vectors) @ vectors[0], abs=1e-5)
+    every = http.post(f"/{EMBEDDER}/embed_all", json={"inputs": TEXTS[0]}).json()
+    assert np.array(every).shape == (1, 5, len(vectors[0]))
+    predicted = http.post(f"/{CLASSIFIER}/predict", json={"inputs": [[text] for text in TEXTS]})
+    assert [(each["label"], each["score"]) for each in predicted.json()[1]] == [
+        (each.label, pytest.approx(each.score)) for each in labels
+    ]
+    alone = http.post(f"/{CLASSIFIER}/predict", json={"inputs": TEXTS[1]}).json()
+    assert alone == predicted.json()[1]
+    body = {"query": "cat", "texts": TEXTS, "return_text": True}
+    ranked = http.post(f"/{RERANKER}/rerank", json=body).json()
+    assert [(each["index"], each["text"]) for each in ranked] == [
+        (each.index, TEXTS[each.index]) for each in ranks
+    ]
+    assert [each["score"] for each in ranked] == pytest.approx([each.score for each in ranks])
+
+
+def test_tokens(http: httpx2.Client) -> None:
+    tokenized = http.post(f"/{EMBEDDER}/tokenize", json={"inputs": TEXTS}).json()
+    assert [token["text"] for token in tokenized[0]] == ["[CLS]", "a", "cat", "sat", "[SEP]"]
+    second = tokenized[0][2]
+    assert (second["start"], second["stop"], second["special"]) == (2, 5, False)
+    assert (tokenized[0][0]["special"], tokenized[0][0]["start"]) == (True, None)
+    body = {"inputs": TEXTS[0], "add_special_tokens": False}
+    assert len(http.post(f"/{EMBEDDER}/tokenize", json=body).json()[0]) == 3
+    ids = [[token["id"] for token in row] for row in tokenized]
+    assert http.post(f"/{EMBEDDER}/decode", json={"ids": ids}).json() == TEXTS
+    assert http.post(f"/{EMBEDDER}/decode", json={"ids": ids[0]}).json() == TEXTS[:1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        (f"{EMBEDDER}/embed", {"inputs": []}, 400, "Empty"),
+        (f"{EMBEDDER}/embed", {"inputs": 3}, 422, "Validation"),
+        (f"{EMBEDDER}/embed", {}, 422, "Validation"),
+        (f"{EMBEDDER}/embed", {"inputs": "a " * 100}, 413, "Validation"),
+        (f"{EMBEDDER}/embed", {"inputs": "a", "prompt_name": "x"}, 413, "Validation"),
+        (f"{EMBEDDER}/embed", {"inputs": ["a"] * 9000}, 413, "Validation"),
+        (f"{EMBEDDER}/embed_sparse", {"inputs": "a"}, 424, "Backend"),
+        (f"{EMBEDDER}/predict", {"inputs": "a"}, 424, "Backend"),
+        (f"{CLASSIFIER}/predict", {"inputs": ["a", "b", "c"]}, 413, "Validation"),
+        (f"{EMBEDDER}/decode", {"ids": [10**6]}, 413, "Validation"),
+        ("nothing/embed", {"inputs": "a"}, 404, "Validation"),
+    ],
+)
+def test_errors(http: httpx2.Client, path: str, body: Any, status: int, kind: str) -> None:
+    answer = http.post(f"/{path}", json=body)
+    assert (answer.status_code, answer.json()["error_type"]) == (status, kind)
+    assert answer.json()["error"]
+
+
+def test_truncation_and_information(http: httpx2.Client) -> None:
+    for direction in ("Left", "Right"):
+        body = {"inputs": "a " * 100, "truncate": True, "truncation_direction": direction}
+        assert http.post(f"/{EMBEDDER}/embed", json=body).status_code == 200
+    info = http.get(f"/{EMBEDDER}/info").json()
+    assert (info["model_id"], info["max_input_length"]) == (EMBEDDER, 48)
+    assert "embedding" in info["model_type"]
+    assert http.get(f"/{EMBEDDER}/health").status_code == 200
+
+
+def test_a_default_model_at_the_root(head_bundles: Path) -> None:
+    with server_process(head_bundles, "--tei-model", EMBEDDER) as running:
+        command = ["curl", "-sS", f"{running.http_url}/embed", "-d", json.dumps({"inputs": TEXTS})]
+        command += ["-H", "content-type: application/json"]
+        answer = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert np.array(answer).shape == (2, 32)
+        assert httpx2.get(f"{running.http_url}/info").json()["model_id"] == EMBEDDER
