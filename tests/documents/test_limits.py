@@ -23,7 +23,7 @@ def test_the_readme_is_for_a_user_in_a_hurry() -> None:
     assert words(README) <= 1200
 
 
-@pytest.mark.parametrize("command", ["make serve", "python -m client generate", "make test"])
+@pytest.mark.parametrize("command", ["make serve", "triune generate", "make test"])
 def test_the_readme_has_the_first_commands(command: str) -> None:
     assert re.search(rf"^    .*{command}\b", README.read_text(encoding="utf-8"), re.MULTILINE)
 

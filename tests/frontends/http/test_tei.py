@@ -49,8 +49,8 @@ def test_results_are_those_of_grpc(server: ServerProcess, http: httpx2.Client) -
     ]
     alone = http.post(f"/{CLASSIFIER}/predict", json={"inputs": TEXTS[1]}).json()
     assert alone == predicted.json()[1]
-    query = {"query": "cat", "texts": TEXTS, "return_text": True}
-    ranked = http.post(f"/{RERANKER}/rerank", json=query).json()
+    ranking = {"query": "cat", "texts": TEXTS, "return_text": True}
+    ranked = http.post(f"/{RERANKER}/rerank", json=ranking).json()
     assert [(each["index"], each["text"]) for each in ranked] == [
         (each.index, TEXTS[each.index]) for each in ranks
     ]
