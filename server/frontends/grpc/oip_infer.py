@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from protos.inference import open_inference_pb2 as pb
-from server.errors import InvalidArgumentError, ServeError
+from server.errors import InvalidArgumentError, OverloadedError, ServeError
 from server.frontends.grpc.calls import abort, caller_of, rpc_scope
 from server.frontends.grpc.context import Context
 from server.frontends.grpc.oip_codec import decode_infer, encode_infer
@@ -41,7 +41,7 @@ class InferCalls:
             async with StreamWriter(context, self._service.stall_seconds) as writer:
                 stream = _Stream(self._service, self._inference, writer, caller)
                 await stream.run(messages)
-        except ServeError as error:  # the client does not read
+        except OverloadedError as error:  # the client does not read
             await abort(error, context)
 
 
@@ -59,18 +59,26 @@ class _Stream:
         self._room = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def run(self, messages: AsyncIterator[pb.ModelInferRequest]) -> None:
+        """Answers all requests. A malformed one ends the stream after those before it.
+
+        Raises:
+            InvalidArgumentError: a message is malformed.
+        """
         requests = aiter(messages)
+        malformed: InvalidArgumentError | None = None
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._room.acquire()
                 try:
                     message = await anext(requests, None)
-                except InvalidArgumentError as error:  # malformed
-                    await self._fail(error, pb.ModelInferRequest())
-                    return
+                except InvalidArgumentError as error:
+                    malformed = error
+                    break
                 if message is None:
-                    return
+                    break
                 tasks.create_task(self._answer(message))
+        if malformed is not None:
+            raise malformed
 
     async def _answer(self, message: pb.ModelInferRequest) -> None:
         try:
