@@ -203,7 +203,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         _edit(
             lambda m: m["graphs"]["decode"]["states"][0].update(shape=[1 << 30, "length", 1 << 30])
         ),
-        "cannot be loaded: ",
+        "of memory with one slot",
     ),
     "unlisted file": (lambda b: (b / "extra.so").write_bytes(b"x"), "'extra.so' is not"),
     "unlisted link": (lambda b: (b / "lib").symlink_to("/usr/lib"), "'lib' is not listed"),
