@@ -75,7 +75,8 @@ async def test_a_client_that_does_not_read_frees_its_slot(every_task: Path) -> N
             await connection.send(request(prompt=PROMPTS, logprobs=98))
             connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
             await wait_for(running, "RESOURCE_EXHAUSTED")
-            assert await can_generate(running)
+            while not await can_generate(running):
+                pass
 
 
 async def test_draining_ends_streams_with_an_error(every_task: Path) -> None:
