@@ -1,4 +1,4 @@
-"""Decodes protobuf messages into the service's requests, field by field, by name.
+"""Converts between protobuf messages and the service's types, field by field, by name.
 
 On the wire, options are grouped in nested messages (``sampling.temperature``). Each field of a
 request is looked up by its name, first in the message, then in its groups, so a new option needs
@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from server.bounds import Size, size_of
 from server.errors import InvalidArgumentError
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 FieldDecoder = Callable[[Any, str], Any]
 """Decodes the value of a field that is set. The string is the field's path, for errors."""
 
@@ -180,6 +182,40 @@ def enum_values(descriptor: EnumDescriptor, kind: type[Enum]) -> Mapping[int, En
         for value in descriptor.values
         if value.name.removeprefix(prefix) in kind.__members__
     }
+
+
+def encode(value: Any, kind: type[M]) -> M:
+    """Encodes ``value``, whose attributes have the names of the message's fields; None is unset.
+
+    For messages that are rare: it looks up every field by name.
+
+    Raises:
+        AttributeError: ``value`` lacks a field.
+    """
+    message = kind()
+    for field in kind.DESCRIPTOR.fields:
+        item, target = getattr(value, field.name), getattr(message, field.name)
+        if item is None:
+            continue
+        if field.enum_type is not None:
+            values = enum_values(field.enum_type, typing.cast("typing.Hashable", type(item)))
+            item = next(number for number, member in values.items() if member == item)
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if field.message_type is not None and not is_map:
+            inner = GetMessageClass(typing.cast("Descriptor", field.message_type))
+            item = (
+                [encode(one, inner) for one in item] if field.is_repeated else encode(item, inner)
+            )
+        if is_map:
+            target.update(item)
+        elif field.is_repeated:
+            target.extend(item)
+        elif field.message_type is not None:
+            target.CopyFrom(item)
+            target.SetInParent()
+        else:
+            setattr(message, field.name, item)
+    return message
 
 
 _REGISTERED: dict[Any, FieldDecoder] = {}

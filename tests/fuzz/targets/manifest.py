@@ -9,8 +9,9 @@ from typing import Any
 import onnx
 
 from model.bundle import MANIFEST_FILE, PARITY_FILE, TOKENIZER_FILE, BundleError
+from protos.triune.v1.models_pb2 import Model
 from server.config import ServerConfig
-from server.frontends.grpc.models import model_message
+from server.frontends.grpc.codec import encode
 from server.models.registry import Entry, State, load_bundle
 from server.runtime.contract import Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
@@ -90,7 +91,7 @@ def run(data: bytes) -> None:
         str(error).encode()  # ListModels returns it
         return
     entry = Entry(directory.parent.name, directory.name, State.READY, model)
-    model_message(model_info(entry, ServerConfig(bundles=directory))).SerializeToString()
+    encode(model_info(entry, ServerConfig(bundles=directory)), Model).SerializeToString()
 
 
 def seeds() -> Iterator[bytes]:
