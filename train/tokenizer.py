@@ -110,6 +110,11 @@ def _wordpiece(recipe: TokenizerRecipe, texts: Iterable[str]) -> Tokenizer:
         vocab_size=recipe.vocabulary_size, special_tokens=list(SPECIAL), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
+    # The trainer numbers tokens in an order that differs from run to run.
+    learned = sorted(set(tokenizer.get_vocab()) - set(SPECIAL))
+    vocabulary = {token: id_ for id_, token in enumerate((*SPECIAL, *learned))}
+    tokenizer.model = models.WordPiece(vocabulary, unk_token="<unk>")
+    tokenizer.add_special_tokens(list(SPECIAL))
     return tokenizer
 
 

@@ -95,7 +95,7 @@ def test_batch_does_not_change_results(head_bundles: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("register_bits")
 def test_batch_does_not_change_int8_embeddings(int8_bundles: Path) -> None:
-    (directory,) = (int8_bundles / "minilm").glob("*/[0-9]*")
+    (directory,) = (int8_bundles / "minilm").glob("[0-9]*")
     num_texts = assert_invariant(Encoder(directory))
     record(
         15,

@@ -88,6 +88,7 @@ def _server(bundles: Path, leak_kilobytes: int) -> Iterator[ServerProcess]:
     program = ["tests.soak.leaking", str(leak_kilobytes)] if leak_kilobytes else ["server"]
     command = [sys.executable, "-m", *program, "--bundles", str(bundles), "--slots", "8"]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--max-queue", "32"]
+    command += ["--http", "none"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             server = wait_until_ready(process)
