@@ -143,6 +143,7 @@ def test_smoothed_weights_keep_the_outputs(config: ModelConfig) -> None:
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_residual_inputs_are_smoothed_in_the_graph(tmp_path: Path) -> None:
     """Smoothing factors reduce the int8 error of an outlier channel after a post-norm layer."""
     weights = random_weights(VASWANI)
