@@ -12,7 +12,14 @@ import pytest
 from client.aio import AsyncClient
 from client.errors import TriuneError
 from client.sync import Client
-from client.types import AttentionOptions, FinishReason, JsonSchema, Message, Piece
+from client.types import (
+    AttentionOptions,
+    FinishReason,
+    JsonSchema,
+    Message,
+    Piece,
+    SentenceSplit,
+)
 from tests.defaults import references
 from tests.serving import server_process
 
@@ -149,7 +156,7 @@ def test_en_pt_matches_the_reference(fp32: Client) -> None:
     """200 sentences and UI strings, token for token."""
     texts = references.translation_inputs()
     assert len(texts) == 200
-    result = fp32.translate("en-pt", texts, token_ids=True, sentence_split="off")
+    result = fp32.translate("en-pt", texts, token_ids=True, sentence_split=SentenceSplit.OFF)
     translator = references.Translator("en-pt")
     equal = sum(
         translator.is_greedy_translation(text, output.token_ids)
