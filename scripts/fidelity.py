@@ -15,8 +15,8 @@ from scripts.generated_sections import ROOT
 
 Row = dict[str, Any]
 UNKNOWN = "–"
-DECODER_PARITY = ROOT / "loadtest" / "results" / "parity-smollm2-int8.json"
-"""A copy of ``bundles/smollm2/1/parity.json``; ``make bench`` refreshes it."""
+DECODER_PARITY = ROOT / "loadtest" / "results" / "compared-smollm2-int8.json"
+"""``parity.json`` of the bundle that the comparisons measured; ``make bench`` copies it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
