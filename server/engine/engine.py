@@ -183,12 +183,16 @@ class Engine:
         for start in range(0, len(jobs), SUBMITTED_AT_ONCE):
             if self._is_closed:
                 raise ShuttingDownError
-            handles = [
-                self._accept(model_id, job.of_client(name), coalesce_updates=coalesce_updates)
-                for job in jobs[start : start + SUBMITTED_AT_ONCE]
-            ]
-            for handle in handles:
+            handles = []
+            commands: dict[int, list[Submit]] = {}
+            for job in jobs[start : start + SUBMITTED_AT_ONCE]:
+                handle = self._accept(model_id, job, coalesce_updates=coalesce_updates)
+                handles.append(handle)
+                command = Submit(model_id, handle.id, job.of_client(name))
+                commands.setdefault(handle.lane, []).append(command)
                 admission.accept(handle.id, handle.cost, now, name)
+            for lane, of_lane in commands.items():
+                self._lanes[lane].send(*of_lane)
             yield handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
@@ -222,7 +226,6 @@ class Engine:
         self._lane_load[lane] += job.num_sequences
         handle = JobHandle(next(self._ids), lane, model_id, job.cost, coalesce_updates)
         self._handles[handle.id] = handle
-        self._lanes[lane].send(Submit(model_id, handle.id, job))
         return handle
 
     def _choose_lane(self, model_id: int, job: Job) -> int:

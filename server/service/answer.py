@@ -105,7 +105,7 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
     validation.check_reply("top_k", num_windows * request.top_k, MAX_REPLY_VALUES, "spans")
     num_tokens = len(questions) * request.top_k * longest
     validation.check_reply("max_answer_tokens", num_tokens, MAX_REPLY_VALUES, "tokens")
-    outputs = await call.run(call.jobs(tokenized))
+    outputs = await call.run(await call.jobs(tokenized))
 
     def answer_some(start: int, stop: int) -> list[Answers]:
         answers = []

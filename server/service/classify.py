@@ -104,7 +104,7 @@ async def classify(
     num_values = (len(request.inputs) + len(request.pairs)) * num_labels
     validation.check_reply("top_k", num_values, MAX_REPLY_VALUES, "labels")
     tokenized = await _tokenize(request, call, limit)
-    outputs = await call.run(call.jobs(tokenized))
+    outputs = await call.run(await call.jobs(tokenized))
 
     def result() -> ClassifyResult:
         usage, timing = call.finish()

@@ -1,7 +1,7 @@
 """The components of a running server that calls use."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from server.bounds import check_fields
@@ -14,6 +14,7 @@ from server.service.caller import Caller
 from server.service.requests import ModelRequest
 from server.service.serving_state import ServingState
 from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
+from server.service.turns import Turns
 from server.telemetry.metrics import Metrics
 from server.text.windows import TooLongError
 
@@ -26,7 +27,7 @@ MAX_INLINE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """``threads`` run work that would block the event loop."""
+    """``threads`` run work that would block the event loop, ``turns`` divide what runs on it."""
 
     config: ServerConfig
     catalog: Catalog
@@ -34,6 +35,7 @@ class ServiceContext:
     metrics: Metrics
     threads: FairExecutor
     state: ServingState
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def registry(self) -> Registry:

@@ -127,12 +127,7 @@ async def embed(
     num_vectors = len(tokenized) + (num_tokens if wants_tokens else 0)
     size = model.manifest.dimensions.hidden_size
     validation.check_reply("inputs", num_vectors * size, MAX_REPLY_NUMBERS, "numbers")
-    outputs = await call.run(
-        [
-            [call.job(window, wants_tokens=wants_tokens) for window in text.windows]
-            for text in tokenized
-        ]
-    )
+    outputs = await call.run(await call.jobs(tokenized, wants_tokens=wants_tokens))
 
     def result() -> EmbedResult:
         usage, timing = call.finish()

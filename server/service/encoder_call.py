@@ -25,6 +25,8 @@ from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window
 
 T = TypeVar("T")
 
+_VALUES_PER_JOB = 4  # the time to build a job, in values of a reply
+
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
@@ -163,7 +165,7 @@ class EncoderCall:
             for index, handle in enumerate(handles, 1):
                 results.append(await _result(handle))
                 if index % SUBMITTED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await self.context.turns.take()
         finally:
             engine.cancel(handles)
         self._completions += [completion for _, completion in results]
@@ -184,9 +186,19 @@ class EncoderCall:
             deadline=self.caller.deadline,
         )
 
-    def jobs(self, tokenized: Sequence[TokenizedText]) -> list[list[EncodingJob]]:
+    async def jobs(
+        self, tokenized: Sequence[TokenizedText], *, wants_tokens: bool = False
+    ) -> list[list[EncodingJob]]:
         """For each text, the jobs that encode its windows."""
-        return [[self.job(window) for window in text.windows] for text in tokenized]
+
+        def build() -> list[list[EncodingJob]]:
+            return [
+                [self.job(window, wants_tokens=wants_tokens) for window in text.windows]
+                for text in tokenized
+            ]
+
+        num_jobs = sum(len(text.windows) for text in tokenized)
+        return await self.context.build(_VALUES_PER_JOB * num_jobs, build, self.caller)
 
     async def build(self, num_values: int, function: Callable[[], T]) -> T:
         """Runs ``function``, which builds a result of ``num_values`` numbers or short texts."""
@@ -196,11 +208,13 @@ class EncoderCall:
     async def _submit(self, jobs: Sequence[EncodingJob]) -> list[JobHandle]:
         """Submits all jobs; other tasks run meanwhile."""
         handles: list[JobHandle] = []
+        if len(jobs) > SUBMITTED_AT_ONCE:
+            await self.context.turns.take()
         try:
             for part in self.context.engine.submit_parts(self.model.key, jobs, self.caller.client):
                 handles += part
                 if len(handles) < len(jobs):
-                    await asyncio.sleep(0)
+                    await self.context.turns.take()
         except BaseException:
             self.context.engine.cancel(handles)
             raise

@@ -122,7 +122,7 @@ async def _cross_encoder_scores(
     tokenized = await call.tokenize(
         [request.query] * len(documents), limit, pairs=documents, path="documents[{}]"
     )
-    outputs = await call.run(call.jobs(tokenized))
+    outputs = await call.run(await call.jobs(tokenized))
 
     def best_windows() -> list[float]:
         return [
@@ -143,7 +143,7 @@ async def _cosine_scores(request: RerankRequest, call: EncoderCall, limit: Lengt
     queries = await call.tokenize([query_prompt + request.query], query_limit, path="query")
     documents = [document_prompt + document for document in request.documents]
     tokenized = await call.tokenize(documents, limit, path="documents[{}]")
-    (query,), *outputs = await call.run(call.jobs([*queries, *tokenized]))
+    (query,), *outputs = await call.run(await call.jobs([*queries, *tokenized]))
     unit = normalized(query.vector)
 
     def best_windows() -> list[float]:

@@ -105,7 +105,7 @@ async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> T
     num_tokens = sum(text.num_tokens for text in tokenized)
     num_numbers = num_tokens * len(model.manifest.labels)
     validation.check_reply("inputs", num_numbers, MAX_REPLY_NUMBERS, "label scores")
-    outputs = await call.run(call.jobs(tokenized))
+    outputs = await call.run(await call.jobs(tokenized))
 
     def tag_some(start: int, stop: int) -> list[Tagging]:
         taggings = []
