@@ -1,10 +1,12 @@
 """Rejects messages that are not valid protobuf, which gRPC reports as UNKNOWN with a traceback.
 
-Also those with too many fields, before they are parsed.
+Also those with too many fields, before they are parsed. Large messages are scanned and parsed in a
+thread, so that they do not hold the event loop.
 """
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -13,12 +15,14 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 
 from server.errors import InvalidArgumentError
-from server.frontends.grpc.calls import rpc_scope
+from server.frontends.grpc.calls import caller_of, rpc_scope
 from server.frontends.grpc.context import Context
-from server.frontends.grpc.wire_size import MAX_FIELDS, has_too_many_fields
+from server.frontends.grpc.wire_size import MAX_FIELDS, MIN_SCANNED_BYTES, has_too_many_fields
 from server.service.service import Service
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+# The time to scan a large message, in values of a reply.
+_PARSE_VALUES = 1 << 15
 # What takes the place of a message that is rejected, and why.
 _MALFORMED = InvalidArgumentError("request", "is not a valid protobuf message of this method")
 _TOO_LARGE = InvalidArgumentError("request", f"has more than {MAX_FIELDS} fields or too many ids")
@@ -52,21 +56,36 @@ def _checked(handler: Any, service: Service, method: str) -> Handler:
     behavior = (
         handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     )
-    check = _check_stream if handler.request_streaming else _check_message
 
     async def abort(error: InvalidArgumentError, context: Context) -> None:
         async with rpc_scope(service, method, Empty(), context):
             raise error
 
+    async def parse(message: Any, context: Context) -> Any:
+        if isinstance(message, InvalidArgumentError):
+            raise InvalidArgumentError(message.field, message.description)
+        if isinstance(message, partial):
+            return await service.build(_PARSE_VALUES, message, caller_of(context))
+        return message
+
+    async def parse_stream(messages: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        async for message in messages:
+            yield await parse(message, context)
+
+    async def parsed(request: Any, context: Context) -> Any:
+        if handler.request_streaming:
+            return parse_stream(request, context)
+        return await parse(request, context)
+
     async def call(request: Any, context: Context) -> Any:
         try:
-            return await behavior(check(request), context)
+            return await behavior(await parsed(request, context), context)
         except InvalidArgumentError as error:
             return await abort(error, context)
 
     async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
         try:
-            async for response in behavior(check(request), context):
+            async for response in behavior(await parsed(request, context), context):
                 yield response
         except InvalidArgumentError as error:
             await abort(error, context)
@@ -92,23 +111,20 @@ def _encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 def _decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     kind = getattr(decode, "__self__", None)  # the message type, of its method FromString
 
-    def decode_or_mark(data: bytes) -> Any:
+    def parse(data: bytes) -> Any:
         if kind is not None and has_too_many_fields(data, kind.DESCRIPTOR):
-            return _TOO_LARGE
+            raise InvalidArgumentError(_TOO_LARGE.field, _TOO_LARGE.description)
+        try:
+            return decode(data)
+        except DecodeError:
+            raise InvalidArgumentError(_MALFORMED.field, _MALFORMED.description) from None
+
+    def decode_or_mark(data: bytes) -> Any:
+        if len(data) >= MIN_SCANNED_BYTES:
+            return partial(parse, data)
         try:
             return decode(data)
         except DecodeError:
             return _MALFORMED
 
     return decode_or_mark
-
-
-def _check_message(message: Any) -> Any:
-    if isinstance(message, InvalidArgumentError):
-        raise InvalidArgumentError(message.field, message.description)
-    return message
-
-
-async def _check_stream(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for message in messages:
-        yield _check_message(message)
