@@ -1,12 +1,16 @@
 """Long texts in Translate: which requests are split into sentences, and how."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from model.bundle import Task
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.service.caller import Caller
+from server.service.context import ServiceContext
 from server.service.generation_request import SentenceSplit, TranslateRequest
+from server.service.threads import slices_of
 from server.text.sentences import Span, SplitText, sentence_spans, split_sentence, split_text
 
 MAX_SENTENCES = 4096  # of one request; the queue of most servers is shorter
@@ -72,29 +76,38 @@ def _option_for_whole_texts(request: TranslateRequest) -> str:
     return next((name for name, value in given.items() if value), "")
 
 
-def plan_sentences(request: TranslateRequest, model: Model) -> SentencePlan | None:
+async def plan_sentences(
+    request: TranslateRequest, model: Model, context: ServiceContext, caller: Caller
+) -> SentencePlan | None:
     """Splits the texts of a request; ``None`` if each is a single sentence that the model accepts.
-
-    It blocks: the library takes about 12 ms per megabyte of ordinary text.
 
     Raises:
         InvalidArgumentError: there are more than :data:`MAX_SENTENCES`.
+        ServeError: the caller's deadline passed, or too much work is waiting.
     """
     manifest = model.manifest
     source = request.source_language or manifest.source_language or ""
     target = request.target_language or manifest.target_language or ""
     texts: list[SplitText] = []
     left = MAX_SENTENCES
-    for index, text in enumerate(request.inputs):
-        spans = list(islice(sentence_spans(text, source), left + 1))
-        split = _fitting(split_text(text, spans, source, target), text, model, source, target)
-        left -= len(split.spans)
-        if left < 0:
-            raise InvalidArgumentError(
-                f"inputs[{index}]",
-                f"the request has more than {MAX_SENTENCES} sentences: send fewer at once",
-            )
-        texts.append(split)
+
+    def split_some(start: int, stop: int) -> None:
+        nonlocal left
+        for index in range(start, stop):
+            text = request.inputs[index]
+            spans = list(islice(sentence_spans(text, source), left + 1))
+            if len(spans) < 2:
+                spans = [(0, len(text))]
+            spans = list(islice(_fitting(text, spans, model), left + 1))
+            left -= max(1, len(spans))
+            if left < 0:
+                raise InvalidArgumentError(
+                    f"inputs[{index}]",
+                    f"the request has more than {MAX_SENTENCES} sentences: send fewer at once",
+                )
+            texts.append(split_text(text, spans, source, target))
+
+    await context.run_slices(slices_of(map(len, request.inputs), split_some), caller)
     if not any(split.is_split for split in texts):
         return None
     places = [
@@ -110,23 +123,21 @@ def plan_sentences(request: TranslateRequest, model: Model) -> SentencePlan | No
     )
 
 
-def _fitting(split: SplitText, text: str, model: Model, source: str, target: str) -> SplitText:
-    """The same text; sentences with more tokens than the model accepts are split further.
+def _fitting(text: str, spans: Sequence[Span], model: Model) -> Iterator[Span]:
+    """The sentences ``spans``; those with more tokens than the model accepts are split further.
 
     Their parts have at most half of the tokens, to leave as many for a longer translation.
     """
     tokenizer, max_tokens = model.tokenizer, model.max_length
-    spans: list[Span] = []
-    for span in split.spans:
+    for span in spans:
         sentence = text[slice(*span)]
         # A token has at least one byte.
         may_be_long = len(sentence.encode()) + _MAX_ADDED_TOKENS > max_tokens
         if may_be_long and len(tokenizer.encode([sentence])[0]) > max_tokens:
             room = max(1, max_tokens // 2 - _MAX_ADDED_TOKENS)
-            spans.extend(split_sentence(text, span, tokenizer.offsets(sentence), room))
+            yield from split_sentence(text, span, tokenizer.offsets(sentence), room)
         else:
-            spans.append(span)
-    return split_text(text, spans, source, target) if len(spans) > len(split.spans) else split
+            yield span
 
 
 def _sentence(text: str, split: SplitText, place: SentencePlace) -> str:

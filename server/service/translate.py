@@ -37,8 +37,7 @@ async def prepare_translate(
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     plan = None
     if should_split(request, model):
-        num_bytes = sum(map(len, request.inputs))
-        plan = await context.in_thread(lambda: plan_sentences(request, model), caller, num_bytes)
+        plan = await plan_sentences(request, model, context, caller)
     if plan is not None:
         context.engine.check(model.key, template.num_sequences * len(plan.inputs), caller.client)
         request = replace(request, inputs=plan.inputs)
