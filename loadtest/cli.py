@@ -161,6 +161,13 @@ def compare(
     precisions: Annotated[
         str, typer.Option(help="fp32, int8 or int4, by commas; by default the task's own.")
     ] = "",
+    protocols: Annotated[
+        str,
+        typer.Option(
+            help="Protocols of our server, by commas: triune, oip, http (OpenAI's), tei; by "
+            "default all that the task has. Only for --level server."
+        ),
+    ] = "",
     rounds: Annotated[
         int | None,
         typer.Option(min=1, help="Rounds; by default 5, for servers and static batching 3."),
@@ -198,11 +205,14 @@ def compare(
         raise typer.BadParameter(f"only {', '.join(COMPARED)} can be compared", param_hint="--task")
     if not PRECISIONS[level][task]:
         raise typer.BadParameter(f"there is no {level} for {task}", param_hint="--level")
+    if protocols and level != Level.SERVER:
+        raise typer.BadParameter("only for --level server", param_hint="--protocols")
     comparison = Comparison(
         task=task,
         level=level,
         peers=_names(peers),
         precisions=_names(precisions),
+        protocols=_names(protocols),
         rounds=rounds or (2 if quick else _ROUNDS[level]),
         duration_seconds=duration or (2.0 if quick else _DURATION_SECONDS[task]),
         budget_seconds=budget_s or _BUDGET_SECONDS.get(level),

@@ -16,6 +16,7 @@ from scripts.fidelity import Fidelity, Row
 from scripts.generated_sections import ROOT, Section, main
 
 RESULTS = ROOT / "loadtest" / "results"
+NATIVE = "triune"
 INVERSE_SECONDS = "1 / seconds "
 """Prefix of metrics that are inverted times, so that more is better in every row."""
 
@@ -43,9 +44,10 @@ def table(rows: Sequence[Row], fidelity: Fidelity) -> str:
         "| task | work | precision | at | Triune | × best peer | best peer | fidelity to fp32 |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for (task, level, work, precision, metric), measured in _by_work(rows).items():
+    for (task, level, work, precision, metric, protocol), measured in _by_work(rows).items():
+        door = "" if protocol == NATIVE else f" by {protocol}"
         lines.append(
-            f"| {task}, {level} | {work} | {precision} "
+            f"| {task}, {level}{door} | {work} | {precision} "
             f"| {_sizes(level, measured)} "
             f"| {_measured(metric, [row['ours'] for row in measured])} "
             f"| {_ratios(measured)} | {_peers(measured)} | {fidelity.of(measured[0])} |"
@@ -65,7 +67,7 @@ def summary(rows: Sequence[Row], fidelity: Fidelity) -> str:
     ]
     for key in SUMMARY:
         task, level, work, precision, metric = key
-        measured = works[key]
+        measured = works[*key, NATIVE]
         options = f"--task {task}" + (f" --level {level}" if level != "engine" else "")
         lines.append(
             f"| `{options}` | {precision}, {work}, {_sizes(level, measured)} "
@@ -112,7 +114,7 @@ def newest(reports: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _by_work(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
-    """Rows with a ratio to a peer, grouped by task, level, work, precision and metric."""
+    """Rows with a ratio to a peer, grouped by what ``_work`` returns."""
     works: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row["ratio_to_best_peer"] is not None:
@@ -121,7 +123,10 @@ def _by_work(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
 
 
 def _work(row: Row) -> tuple[str, ...]:
-    return tuple(str(row[key]) for key in ("task", "level", "work", "precision", "metric"))
+    """Task, level, work, precision, metric and protocol of our server."""
+    keys = ("task", "level", "work", "precision", "metric")
+    # Reports of before have no other protocol.
+    return (*(str(row[key]) for key in keys), str(row.get("protocol", NATIVE)))
 
 
 def _size(row: Row) -> Any:

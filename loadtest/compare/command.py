@@ -16,13 +16,14 @@ from loadtest.compare.engines import engine_peers
 from loadtest.compare.errors import WorkerError
 from loadtest.compare.loads import Load, Requests, loads
 from loadtest.compare.models import build_steps
+from loadtest.compare.our_servers import our_server, our_sides, tokenizer_path
 from loadtest.compare.paths import Paths
 from loadtest.compare.prepare import prepare
 from loadtest.compare.report import Report, format_row, print_table
 from loadtest.compare.roofline import roofline_rate
 from loadtest.compare.server_level import ServerComparison, load_seconds
 from loadtest.compare.server_runner import ServerRunner
-from loadtest.compare.servers import SERVER_PEERS, ServerCandidate, our_server, tokenizer_path
+from loadtest.compare.servers import SERVER_PEERS, ServerCandidate
 from loadtest.compare.time_budget import TimeBudget
 from loadtest.compare.workloads import PRECISIONS, Workload, workloads
 from loadtest.tasks import Task
@@ -38,6 +39,7 @@ class Comparison:
     Args:
         peers: names; empty means all.
         precisions: of our side; empty means those of ``PRECISIONS``.
+        protocols: of our server, as named in ``OUR_PROTOCOLS``; empty means all of the task.
         rounds: at most; fewer if the budget does not allow more.
         duration_seconds: of one run against a server. Runs of engines end by themselves.
         budget_seconds: ``None`` is no limit.
@@ -50,6 +52,7 @@ class Comparison:
     level: Level
     peers: tuple[str, ...]
     precisions: tuple[str, ...]
+    protocols: tuple[str, ...]
     rounds: int
     duration_seconds: float
     budget_seconds: float | None
@@ -117,7 +120,8 @@ def compare(comparison: Comparison, path: Path) -> bool:
 
 def _compare_servers(comparison: Comparison, report: Report) -> None:
     task = comparison.task
-    ours = {precision: our_server(task, precision) for precision in comparison.our_precisions}
+    sides = our_sides(task, comparison.our_precisions, comparison.protocols)
+    ours = {side: our_server(task, side) for side in sides}
     peers = _select(SERVER_PEERS[task], comparison)
     selected = loads(task, quick=comparison.quick)
     layouts = [len(server.layouts) for server in (*ours.values(), *peers)]
@@ -133,10 +137,7 @@ def _compare_servers(comparison: Comparison, report: Report) -> None:
 
     with closing(
         ServerComparison(
-            {
-                precision: _server_runner(server, comparison, log)
-                for precision, server in ours.items()
-            },
+            {side: _server_runner(server, comparison, log) for side, server in ours.items()},
             [_server_runner(server, comparison, log) for server in peers],
             requests_of,
             rounds,

@@ -47,13 +47,13 @@ async def llama(task: Task, model: str, port: int, clock: Clock) -> AsyncIterato
 
 @asynccontextmanager
 async def completions(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """OpenAI\'s API."""
-    del task, model
+    """OpenAI's API."""
+    del task
     async with _session(port) as session:
 
         def encode(request: Request) -> bytes:
             body = {
-                "model": "model",
+                "model": model,
                 "prompt": request.text,
                 "max_tokens": request.num_new_tokens,
                 "stream_options": {"include_usage": True},
@@ -69,18 +69,37 @@ async def completions(task: Task, model: str, port: int, clock: Clock) -> AsyncI
 
 @asynccontextmanager
 async def embeddings(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
-    """OpenAI\'s API."""
-    del task, model, clock
+    """OpenAI's API."""
+    del task, clock
     async with _session(port) as session:
 
         def encode(request: Request) -> bytes:
-            body = {"model": "model", "input": [request.text], "encoding_format": "base64"}
+            body = {"model": model, "input": [request.text], "encoding_format": "base64"}
             return msgspec.json.encode(body)
 
         async def call(payload: bytes) -> Response:
             async with session.post("/v1/embeddings", data=payload) as reply:
                 body = msgspec.json.decode(await _checked(reply).read())
             if not body["data"][0]["embedding"]:
+                raise MalformedReplyError("the response has no vector")
+            return Response()
+
+        yield Sender(encode, call)
+
+
+@asynccontextmanager
+async def tei(task: Task, model: str, port: int, clock: Clock) -> AsyncIterator[Sender]:
+    """TEI's API, below the name of the model."""
+    del task, clock
+    async with _session(port) as session:
+
+        def encode(request: Request) -> bytes:
+            return msgspec.json.encode({"inputs": request.text})
+
+        async def call(payload: bytes) -> Response:
+            async with session.post(f"/{model}/embed", data=payload) as reply:
+                body = await _checked(reply).read()
+            if not body.startswith(b"[["):
                 raise MalformedReplyError("the response has no vector")
             return Response()
 

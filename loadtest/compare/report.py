@@ -69,15 +69,22 @@ def format_row(row: dict[str, Any]) -> str:
     peers = ", ".join(f"{name} {_short(value)}" for name, value in row["peers"].items())
     ratio, floor = row["ratio_to_best_peer"], row["part_of_floor"]
     return (
-        f"{row['task']} {row['precision']} {row['work']}, {size}: "
+        f"{row['task']} {row['precision']} {row['work']}, {size}{_door(row)}: "
         f"ours {_short(row['ours'])} {row['metric']}; {peers or 'no peer'}; "
         f"× best {'–' if ratio is None else f'{ratio:.2f}'}, "
         f"of roofline {'–' if floor is None else f'{floor:.0%}'}"
     )
 
 
-_FILE_COLUMNS = 140
-COLUMNS = ("work", "size", "candidate", "rate", "ours ÷ theirs", "of roofline", "fidelity to fp32")
+def _door(row: dict[str, Any]) -> str:
+    return f", by {row['protocols']['ours']}" if "protocols" in row else ""
+
+
+_FILE_COLUMNS = 160
+COLUMNS = (
+    *("work", "size", "candidate", "protocol", "rate"),
+    *("ours ÷ theirs", "of roofline", "fidelity to fp32"),
+)
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
@@ -107,13 +114,20 @@ def candidate_lines(row: dict[str, Any]) -> list[tuple[str, ...]]:
                 "" if lines else work,
                 "" if lines else size,
                 name,
+                row.get("protocols", {}).get(name, ""),
                 f"{_short(rate)} {row['metric']}",
-                f"{ratios[name]:.2f}" if name in ratios else "",
+                f"{ratios[name]:.2f}" if name in ratios else _to_native(row),
                 "–" if floor is None else f"{rate / floor:.1%}",
                 describe(fidelity),
             )
         )
     return lines
+
+
+def _to_native(row: dict[str, Any]) -> str:
+    """What another protocol of our server reaches of our own protocol's rate."""
+    ratio = row.get("ratio_to_native")
+    return "" if ratio is None else f"{ratio:.2f} × triune.v1"
 
 
 def _reasons(row: dict[str, Any]) -> list[str]:

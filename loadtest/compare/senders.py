@@ -11,7 +11,7 @@ from dataclasses import replace
 import aiohttp
 import grpc.aio
 
-from loadtest.compare import grpc_senders, http_senders
+from loadtest.compare import grpc_senders, http_senders, oip_sender
 from loadtest.compare.errors import MalformedReplyError
 from loadtest.compare.http_senders import Sender
 from loadtest.compare.servers import Protocol
@@ -26,10 +26,12 @@ async def connect(
     """A sender for the server on ``port``. A failed request has a status and raises nothing."""
     maker = {
         Protocol.TRIUNE: grpc_senders.triune,
+        Protocol.OIP: oip_sender.open_inference,
         Protocol.JSON_GRPC: grpc_senders.json_grpc,
         Protocol.LLAMA: http_senders.llama,
         Protocol.COMPLETIONS: http_senders.completions,
         Protocol.EMBEDDINGS: http_senders.embeddings,
+        Protocol.TEI: http_senders.tei,
         Protocol.TRITON: http_senders.triton,
     }[protocol]
     async with maker(task, model, port, clock) as sender:

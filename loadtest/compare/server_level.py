@@ -1,5 +1,6 @@
 """Compares servers, with their clients on the same cores."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
@@ -10,6 +11,7 @@ from loadtest.compare.candidates import Level
 from loadtest.compare.errors import InvalidResultError, WorkerError
 from loadtest.compare.loads import FLOOD_FACTOR, STEADY_SHARE, ArrivalProcess, Load, Requests
 from loadtest.compare.measurements import Measurement
+from loadtest.compare.our_servers import NATIVE, OurSide
 from loadtest.compare.server_metrics import Metric, RunResult, RunTiming, metrics
 from loadtest.compare.server_runner import ServerRunner
 from loadtest.compare.time_budget import TimeBudget
@@ -38,7 +40,7 @@ class ServerComparison:
     """Runs loads against our servers and the peers', one load after the other.
 
     Args:
-        ours: our server by precision.
+        ours: our server, by precision and protocol.
         requests_of: returns a load's requests for a seed.
         rounds: of each load, at most.
         duration_seconds: of a run, at least (``Load.run_seconds``).
@@ -46,7 +48,7 @@ class ServerComparison:
 
     def __init__(
         self,
-        ours: Mapping[str, ServerRunner],
+        ours: Mapping[OurSide, ServerRunner],
         peers: Sequence[ServerRunner],
         requests_of: Callable[[Load, int], Requests],
         rounds: int,
@@ -66,7 +68,7 @@ class ServerComparison:
         self._seeds = iter(range(1_000_000))
 
     def rounds(self, load: Load, until: float = math.inf) -> Iterator[list[dict[str, Any]]]:
-        """Yields after each round the rows so far: one for each of our precisions and metrics.
+        """Yields after each round the rows so far: one for each of ours and each metric.
 
         Args:
             until: a time of the budget's clock. The first round always runs; a later one only if
@@ -98,7 +100,7 @@ class ServerComparison:
         reasons: Mapping[str, str],
     ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for precision, mine in self._ours.items():
+        for side, mine in self._ours.items():
             for name, metric in metrics(load).items():
                 measured = {
                     runner.name: _measured(
@@ -106,20 +108,41 @@ class ServerComparison:
                     )
                     for runner in (mine, *self._peers)
                 }
+                own = measured.pop(mine.name)
                 about = {
                     "task": load.task.value,
                     "level": Level.SERVER.value,
                     "work": load.label,
-                    "precision": precision,
+                    "precision": side.precision,
+                    "protocol": side.protocol,
+                    "protocols": {
+                        "ours": mine.protocol.value,
+                        **{peer.name: peer.protocol.value for peer in self._peers},
+                    },
                     "clients": load.clients,
                     "metric": name,
                     "requests_per_second_sent": rate
                     if load.arrival_process == ArrivalProcess.STEADY
                     else None,
+                    "ratio_to_native": self._ratio_to_native(side, own, metric, rounds),
                 }
-                own = measured.pop(mine.name)
                 found.append(measurements.row(about, own, measured, None))
         return found
+
+    def _ratio_to_native(
+        self,
+        side: OurSide,
+        own: Measurement,
+        metric: Metric,
+        rounds: Mapping[str, Sequence[RunResult]],
+    ) -> float | None:
+        """The median ratio of a round to that of our own protocol; ``None`` without both."""
+        native = self._ours.get(dataclasses.replace(side, protocol=NATIVE))
+        if native is None or side.protocol == NATIVE or own.reason:
+            return None
+        rates = [metric(run) for run in rounds[native.name]]
+        ratios = [mine / rate for mine, rate in zip(own.rates, rates, strict=False) if rate]
+        return median(ratios) if ratios else None
 
     def close(self) -> None:
         for runner in self._runners:

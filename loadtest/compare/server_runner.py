@@ -44,6 +44,7 @@ class ServerRunner:
         log: Callable[[str], None],
     ) -> None:
         self.name = server.name
+        self.protocol = server.protocol
         self.reasons: dict[str, str] = {}
         self._server = server
         self._task = task

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from loadtest.compare.candidates import bundles_folder
 from loadtest.compare.environments import (
     COMPLETE_FILE,
     CTRANSLATE2,
@@ -34,12 +33,14 @@ TOKENS_PER_CLIENT = 640
 class Protocol(StrEnum):
     """The protocol of a server; ``senders.py`` has a sender for each."""
 
-    TRIUNE = "triune"
-    JSON_GRPC = "lines"  # JSON over gRPC: loadtest/peers/ctranslate2_server.py
-    LLAMA = "llama"
-    COMPLETIONS = "completions"  # OpenAI's
-    EMBEDDINGS = "embeddings"  # OpenAI's
-    TRITON = "triton"
+    TRIUNE = "triune.v1 gRPC"
+    OIP = "OIP gRPC"
+    JSON_GRPC = "JSON gRPC"  # loadtest/peers/ctranslate2_server.py
+    LLAMA = "llama.cpp HTTP"
+    COMPLETIONS = "OpenAI completions HTTP"
+    EMBEDDINGS = "OpenAI embeddings HTTP"
+    TEI = "TEI HTTP"
+    TRITON = "Triton HTTP"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +94,8 @@ class ServerCandidate:
 
     @property
     def model_name(self) -> str:
-        """The name of the bundle, for our own server."""
-        return Path(self.model).parent.name
+        """The name in requests: that of our bundle; peers serve theirs as ``model``."""
+        return Path(self.model).parent.name if self.environment is None else "model"
 
     def environment_variables(self, threads: int, environments: Path) -> dict[str, str]:
         values = {"threads": threads, "cache": environments / "cache"}
@@ -116,47 +117,6 @@ class ServerCandidate:
             return [str(path) for path in (environments / self.environment.name).glob(name)][:1]
         found = ctypes.util.find_library(name)
         return [found] if found else []
-
-
-_BUNDLES = {
-    Task.GENERATE: "smollm2",
-    Task.TRANSLATE: "transformer-base",
-    Task.EMBED: "minilm",
-}
-# Each beam needs a slot; translations are short.
-_LAYOUTS: dict[Task, dict[str, tuple[str, ...]]] = {
-    Task.GENERATE: {"": ()},
-    Task.TRANSLATE: {"": ("--slots", "128", "--max-length", "256")},
-    Task.EMBED: {"": ()},
-}
-OURS = "triune"
-
-
-def our_server(task: Task, precision: str) -> ServerCandidate:
-    """Our own server, as ``python -m server`` starts it."""
-    return ServerCandidate(
-        name=f"{OURS} {precision}",
-        protocol=Protocol.TRIUNE,
-        command=(
-            *("{python}", "-m", "server", "--bundles", "{model}/../.."),
-            *("--listen", "127.0.0.1:{port}", "--metrics", "127.0.0.1:0"),
-            *("--http", "none"),
-            *("--threads", "{threads}"),
-        ),
-        layouts=_LAYOUTS[task],
-        model=f"{bundles_folder(Path()).name}/{precision}/{_BUNDLES[task]}/1",
-    )
-
-
-def tokenizer_path(task: Task, precision: str, models: Path) -> Path:
-    """The tokenizer file of our bundle: it cuts the texts that all servers get.
-
-    Raises ``FileNotFoundError`` if the bundle is missing.
-    """
-    try:
-        return require(models / our_server(task, precision).model) / "tokenizer.json"
-    except LookupError as error:
-        raise FileNotFoundError(str(error)) from error
 
 
 def _vllm(

@@ -147,6 +147,8 @@ class TextChunk:
     """The next part of hypothesis ``hypothesis`` of input ``index``; the last one has ``finish``.
 
     ``token_ids``: empty unless requested. ``logprobs``: of the generated tokens, if requested.
+    ``num_output_tokens``: of the hypothesis so far. ``num_input_tokens``: 0 but for the first
+    hypothesis, as all share the input. With split sentences, both are those of the sentence.
     """
 
     model: str
@@ -156,6 +158,8 @@ class TextChunk:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[ScoredToken, ...] = ()
     finish: Finish | None = None
+    num_input_tokens: int = 0
+    num_output_tokens: int = 0
 
     @property
     def num_values(self) -> int:

@@ -208,7 +208,15 @@ class _OutputText:
             token_ids if prepared.wants_token_ids else (),
             self._scored(token_ids, logprobs) if logprobs else (),
             finish,
+            self._num_input_tokens,
+            self._clock.num_tokens,
         )
+
+    @property
+    def _num_input_tokens(self) -> int:
+        """0 but for the first output: the outputs of a job share its input."""
+        job = self._prepared.jobs[self._index]
+        return 0 if self._hypothesis else len(job.source) or len(job.prompt)
 
     def _last_text(self, completion: Completion) -> str:
         """The text held back until the end. Raises ``ServeError`` if the job failed."""
@@ -229,13 +237,13 @@ class _OutputText:
     def _finish(self, update: JobUpdate, completion: Completion) -> Finish:
         prepared = self._prepared
         name = prepared.model.manifest.name
-        job = prepared.jobs[self._index]
         usage = Usage(output_tokens=self._clock.num_tokens)
         prompt_logprobs: tuple[ScoredToken, ...] = ()
-        if self._hypothesis == 0:  # the outputs of a job share its input
+        job = prepared.jobs[self._index]
+        if self._hypothesis == 0:
             usage = replace(
                 usage,
-                input_tokens=len(job.source) or len(job.prompt),
+                input_tokens=self._num_input_tokens,
                 reused_tokens=completion.num_reused_tokens,
             )
             self._metrics.on_phases(

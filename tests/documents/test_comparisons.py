@@ -53,6 +53,16 @@ def test_rows_of_servers_are_grouped_by_metric() -> None:
     ]
 
 
+def test_protocols_of_our_server_have_lines_of_their_own() -> None:
+    row = measured(task="embed", level="server", work="w", clients=8, ours=80.0)
+    row["ratio_to_best_peer"] = 1.5
+    rows: list[Row] = [row, {**row, "protocol": "triune"}, {**row, "protocol": "http"}]
+    assert [line.split("|")[1] for line in table(rows, FIDELITY).splitlines()[2:]] == [
+        " embed, server ",
+        " embed, server by http ",
+    ]
+
+
 def test_inverted_times_are_shown_in_milliseconds() -> None:
     row = measured(
         task="translate",

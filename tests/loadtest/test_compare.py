@@ -237,8 +237,8 @@ def test_a_candidate_line_has_speed_ratio_floor_and_fidelity() -> None:
     }
     row = measurements.row(about, Measurement(rates=(2.0, 2.0)), peers, 4.0)
     assert candidate_lines(row) == [
-        ("generate int8, w", "1", "ours", "2 tokens/s", "", "50.0%", "–"),
-        ("", "", "a", "1.5 tokens/s", "1.50", "37.5%", "top-1 0.900, rms 0.200"),
+        ("generate int8, w", "1", "ours", "", "2 tokens/s", "", "50.0%", "–"),
+        ("", "", "a", "", "1.5 tokens/s", "1.50", "37.5%", "top-1 0.900, rms 0.200"),
     ]
     assert measurements.with_floor(row, 8.0)["part_of_floor"] == 0.25
     assert measurements.with_floor(row, None)["part_of_floor"] is None

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,20 +9,17 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from loadtest import driver
 from loadtest.compare.candidates import COMPARED
-from loadtest.compare.cpu_times import CpuTimes
 from loadtest.compare.errors import InvalidResultError, WorkerError
-from loadtest.compare.http_senders import fit_to_total
 from loadtest.compare.loads import ArrivalProcess, Load, Requests, loads
+from loadtest.compare.our_servers import OUR_PROTOCOLS, OurSide, our_server, our_sides
 from loadtest.compare.paths import Paths
 from loadtest.compare.server_level import ServerComparison, load_seconds
-from loadtest.compare.server_metrics import RunTiming, metrics, responses_per_second
+from loadtest.compare.server_metrics import RunTiming, metrics
 from loadtest.compare.server_runner import ServerRunner
-from loadtest.compare.servers import SERVER_PEERS, Protocol, ServerCandidate, our_server
+from loadtest.compare.servers import SERVER_PEERS, Protocol, ServerCandidate
 from loadtest.compare.time_budget import TimeBudget
 from loadtest.prompts import LengthRange
-from loadtest.statistics import OK, Sample, TokenArrival
 from loadtest.tasks import Task
 
 TIMING = RunTiming(warmup_seconds=0.0, duration_seconds=0.3)
@@ -54,8 +50,9 @@ def _toy(kind: str, protocol: Protocol = Protocol.LLAMA, **more) -> ServerCandid
     )
 
 
-def _ours(model: str) -> ServerCandidate:
-    return dataclasses.replace(our_server(Task.GENERATE, "fp32"), model=f"{model}/1")
+def _ours(model: str, protocol: str = "triune", task: Task = Task.GENERATE) -> ServerCandidate:
+    side = OurSide(precision="fp32", protocol=protocol)
+    return dataclasses.replace(our_server(task, side), model=f"{model}/1")
 
 
 def _requests(paths: Paths, load: Load, seed: int) -> Requests:
@@ -100,6 +97,7 @@ def test_a_translation_is_as_long_as_its_source(paths: Paths) -> None:
         (Protocol.LLAMA, Task.GENERATE),
         (Protocol.COMPLETIONS, Task.GENERATE),
         (Protocol.EMBEDDINGS, Task.EMBED),
+        (Protocol.TEI, Task.EMBED),
         (Protocol.TRITON, Task.EMBED),
     ],
 )
@@ -116,12 +114,44 @@ def test_protocols_of_peers(protocol: Protocol, task: Task, paths: Paths, runner
         assert all(metric(ran) for metric in metrics(load).values())
 
 
-def test_a_translation_through_our_server(paths: Paths, runner_of) -> None:
+@pytest.mark.parametrize("protocol", OUR_PROTOCOLS[Task.TRANSLATE])
+def test_translations_through_our_server(protocol: str, paths: Paths, runner_of) -> None:
     load = dataclasses.replace(LOAD, task=Task.TRANSLATE, num_new_tokens=None, beams=2)
-    runner = runner_of(_ours("dates"), Task.TRANSLATE)
+    runner = runner_of(_ours("dates", protocol, Task.TRANSLATE), Task.TRANSLATE)
     summary = runner.run("", load, _requests(paths, load, 0), None, TIMING).summary
     assert summary.errors == {}
     assert 3 <= summary.output_tokens / summary.requests <= 5
+
+
+@pytest.mark.parametrize("protocol", OUR_PROTOCOLS[Task.GENERATE])
+def test_streams_through_our_server(protocol: str, paths: Paths, runner_of) -> None:
+    runner = runner_of(_ours("tiny-decoder", protocol))
+    ran = runner.run("", LOAD, _requests(paths, LOAD, 0), None, TIMING)
+    assert ran.summary.errors == {}
+    assert 4 <= ran.summary.output_tokens / ran.summary.requests <= 6
+    assert all(metric(ran) for metric in metrics(LOAD).values())
+
+
+@pytest.mark.parametrize("protocol", OUR_PROTOCOLS[Task.EMBED])
+def test_embeddings_through_our_server(
+    protocol: str, head_bundles: Path, paths: Paths, runner_of
+) -> None:
+    load = dataclasses.replace(LOAD, task=Task.EMBED, num_new_tokens=LengthRange(0, 0))
+    requests = _requests(paths, load, 0)
+    server = _ours(str(head_bundles / "embedder"), protocol, Task.EMBED)
+    runner = runner_of(server, Task.EMBED)
+    summary = runner.run("", load, requests, None, TIMING).summary
+    assert summary.requests > 0
+    assert summary.errors == {}
+
+
+def test_unknown_protocols_are_an_error() -> None:
+    assert [side.name for side in our_sides(Task.EMBED, ("int8",), ("tei", "triune"))] == [
+        "triune int8",
+        "triune-tei int8",
+    ]
+    with pytest.raises(ValueError, match="not measured by http; there are triune, oip"):
+        our_sides(Task.TRANSLATE, ("int8",), ("http",))
 
 
 def test_missing_tokens_are_an_error(paths: Paths, runner_of) -> None:
@@ -148,10 +178,14 @@ def test_rows_of_our_server_and_its_peers(
 ) -> None:
     load = dataclasses.replace(LOAD, arrival_process=arrival_process)
     good = _toy("good", layouts={"one": (), "two": ()})
-    ours, peers = runner_of(_ours("tiny-decoder")), [runner_of(good), runner_of(_toy("dead"))]
+    peers = [runner_of(good), runner_of(_toy("dead"))]
+    ours = {
+        OurSide(precision="fp32", protocol=protocol): runner_of(_ours("tiny-decoder", protocol))
+        for protocol in ("triune", "http")
+    }
     logged: list[str] = []
     compared = ServerComparison(
-        {"fp32": ours},
+        ours,
         peers,
         lambda load, seed: _requests(paths, load, seed),
         2,
@@ -163,7 +197,11 @@ def test_rows_of_our_server_and_its_peers(
         first, rows = compared.rounds(load)
     assert {row["rounds"] for row in first} == {1}
     assert any("round 2" in line and "good" in line for line in logged)
-    assert [row["metric"] for row in rows] == list(metrics(load))
+    assert [row["metric"] for row in rows] == [*metrics(load)] * 2
+    half = len(rows) // 2
+    assert {row["ratio_to_native"] for row in rows[:half]} == {None}
+    assert all(row["ratio_to_native"] > 0 for row in rows[half:])
+    assert rows[-1]["protocols"]["ours"] == "OpenAI completions HTTP"
     for row in rows:
         assert json.loads(json.dumps(row)) == row
         assert row["ours"] > 0
@@ -177,7 +215,7 @@ def test_rows_of_our_server_and_its_peers(
 
 def test_a_comparison_without_time_runs_one_round(paths: Paths, runner_of) -> None:
     compared = ServerComparison(
-        {"fp32": runner_of(_toy("good"))},
+        {OurSide(precision="fp32"): runner_of(_toy("good"))},
         [],
         lambda load, seed: _requests(paths, load, seed),
         5,
@@ -196,45 +234,6 @@ def test_only_servers_that_compile_are_started_in_advance(paths: Paths, runner_o
     assert runner_of(_toy("good", compiles=True)).compile()
     assert compiled.exists()
     assert not runner_of(_toy("dead", compiles=True)).compile()
-
-
-def test_a_response_counts_by_its_share_in_the_window() -> None:
-    def sample(sent: float, finished: float, status: str = OK) -> Sample:
-        return Sample(due_seconds=sent, sent_seconds=sent, finished_seconds=finished, status=status)
-
-    window = driver.Window(warmup_seconds=1.0, duration_seconds=2.0, start_seconds=1.0)
-    samples = [
-        sample(0.0, 2.0),  # half of it
-        sample(1.0, 3.0),  # all
-        sample(2.0, 6.0),  # a quarter
-        sample(0.0, 1.0),
-        sample(3.0, 4.0),
-        sample(1.0, 2.0, "UNAVAILABLE"),
-    ]
-    assert responses_per_second(samples, window) == pytest.approx(1.75 / 2)
-
-
-def test_cpu_time_of_a_group_is_not_that_of_others() -> None:
-    before, after = CpuTimes(10.0, 1.0, 2.0, 20.0), CpuTimes(12.0, 1.5, 4.0, 23.0)
-    assert after.client_cores(before) == 0.25
-    assert after.other_cores(before) == 0.25
-    used = CpuTimes.now(os.getpgrp())
-    assert used.client <= used.group + 1.0
-    assert 0 < used.group <= used.machine
-
-
-@pytest.mark.parametrize(
-    ("events", "total", "wanted"),
-    [
-        ((2, 2), 4, (2, 2)),
-        ((1, 1, 2), 2, (1, 1)),  # the last two only signal the end
-        ((1, 1), 5, (1, 4)),  # several tokens in one event
-        ((), 3, ()),
-    ],
-)
-def test_events_become_tokens(events: tuple, total: int, wanted: tuple) -> None:
-    arrivals = [TokenArrival(float(at), count) for at, count in enumerate(events)]
-    assert tuple(arrival.num_tokens for arrival in fit_to_total(arrivals, total)) == wanted
 
 
 @pytest.mark.parametrize("task", COMPARED)

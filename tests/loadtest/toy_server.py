@@ -29,6 +29,8 @@ def _answer(path: str, question: dict, kind: str) -> tuple[bytes, str]:
         return "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]).encode(), ""
     if path == "/v1/embeddings":
         return json.dumps({"data": [{"embedding": "AAAA"}]}).encode(), ""
+    if path == "/tiny-decoder/embed":
+        return b"[[0.5]]", ""
     if path == "/v2/models/model/infer":
         return b"{}" + bytes(VECTOR), "Inference-Header-Content-Length: 2\r\n"
     return b"ok", ""

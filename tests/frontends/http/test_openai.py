@@ -43,6 +43,25 @@ def test_lists_and_gets_models(client: openai.OpenAI) -> None:
         client.models.retrieve("nothing")
 
 
+@pytest.mark.parametrize("route", ["chat", "completions"])
+def test_every_event_has_the_usage_so_far(client: openai.OpenAI, route: str) -> None:
+    """``continuous_usage_stats`` of vLLM, which load tools send."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    create: Any = client.chat.completions.create if route == "chat" else client.completions.create
+    fields = {"messages": MESSAGES} if route == "chat" else {"prompt": ["100,", "7,101,"]}
+    whole = create(**fields, **SIX).usage
+    usages = [event.usage for event in create(**fields, stream=True, stream_options=options, **SIX)]
+    counts = [usage.completion_tokens for usage in usages]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 2
+    assert usages[-1].completion_tokens == whole.completion_tokens == counts[-1]
+    assert usages[-1].prompt_tokens == whole.prompt_tokens
+    assert 0 < usages[0].prompt_tokens <= whole.prompt_tokens
+    assert [u.total_tokens for u in usages] == [
+        u.prompt_tokens + u.completion_tokens for u in usages
+    ]
+
+
 def test_chat_streams_what_it_returns_whole(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(messages=MESSAGES, **SIX)
     stream = client.chat.completions.create(

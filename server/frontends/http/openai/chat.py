@@ -18,9 +18,9 @@ from server.frontends.http.openai.options import (
     check_neutral,
     generate_request,
 )
+from server.frontends.http.openai.stream_usage import StreamUsage
 from server.frontends.http.openai.usage import completion_usage
 from server.service.generation_request import Hypothesis, TextChunk
-from server.service.usage import Usage
 
 
 class ChatFields(GenerationFields, kw_only=True):
@@ -76,9 +76,9 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
     spell = call.service.token_speller(body.model)
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
-        wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        usage = StreamUsage(body.stream_options)
         head["object"] = "chat.completion.chunk"
-        return EventStream(_events(chunks, head, spell, wants_usage=wants_usage))
+        return EventStream(_events(chunks, head, spell, usage))
     result = await call.service.generate(request, call.caller)
     (output,) = result.outputs
     return json_response(
@@ -108,13 +108,10 @@ async def _events(
     chunks: AsyncGenerator[TextChunk, None],
     head: dict[str, Any],
     spell: Spell,
-    *,
-    wants_usage: bool,
+    usage: StreamUsage,
 ) -> AsyncGenerator[bytes, None]:
     """One event per chunk. The first delta of each choice has the role."""
     begun: set[int] = set()
-    usages = []
-    without_usage: dict[str, Any] = {"usage": None} if wants_usage else {}
     async with aclosing(chunks):
         async for chunk in chunks:
             delta: dict[str, Any] = {}
@@ -124,15 +121,13 @@ async def _events(
             if chunk.text or delta:
                 delta["content"] = chunk.text
             finish = chunk.finish
-            if finish is not None:
-                usages.append(finish.usage)
             choice = {
                 "index": chunk.hypothesis,
                 "delta": delta,
                 "logprobs": chat_logprobs(chunk.logprobs, spell) if chunk.logprobs else None,
                 "finish_reason": None if finish is None else FINISH_REASONS[finish.reason],
             }
-            yield event({**head, "choices": [choice], **without_usage})
-    if wants_usage:
-        yield event({**head, "choices": [], "usage": completion_usage(Usage.total(usages))})
+            yield event({**head, "choices": [choice], **usage.push(chunk)})
+    if usage.is_wanted:
+        yield event({**head, "choices": [], "usage": usage.total()})
     yield DONE

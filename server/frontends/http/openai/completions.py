@@ -19,10 +19,10 @@ from server.frontends.http.openai.options import (
     generate_request,
 )
 from server.frontends.http.openai.prompts import Texts, texts_or_tokens
+from server.frontends.http.openai.stream_usage import StreamUsage
 from server.frontends.http.openai.usage import completion_usage
 from server.service.generation_request import GenerateRequest, Hypothesis, TextChunk
 from server.service.tokenize import TokenizeRequest
-from server.service.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's and vLLM's."""
@@ -69,8 +69,8 @@ async def completions(call: Call[Any]) -> Response | EventStream:
     num_outputs = body.n or 1
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
-        wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        return EventStream(_events(chunks, head, spell, num_outputs, wants_usage=wants_usage))
+        usage = StreamUsage(body.stream_options)
+        return EventStream(_events(chunks, head, spell, num_outputs, usage))
     firsts = await _first_tokens(call, request) if request.response.prompt_logprobs else []
     result = await call.service.generate(request, call.caller)
     choices = []
@@ -110,20 +110,15 @@ async def _events(
     head: dict[str, Any],
     spell: Spell,
     num_outputs: int,
-    *,
-    wants_usage: bool,
+    usage: StreamUsage,
 ) -> AsyncGenerator[bytes, None]:
-    usages = []
     lengths: dict[int, int] = {}  # of the texts so far, in characters
-    without_usage: dict[str, Any] = {"usage": None} if wants_usage else {}
     async with aclosing(chunks):
         async for chunk in chunks:
             place = chunk.index * num_outputs + chunk.hypothesis
             start = lengths.get(place, 0)
             lengths[place] = start + len(chunk.text)
             finish = chunk.finish
-            if finish is not None:
-                usages.append(finish.usage)
             choice = {
                 "index": place,
                 "text": chunk.text,
@@ -132,7 +127,7 @@ async def _events(
                 else None,
                 "finish_reason": None if finish is None else FINISH_REASONS[finish.reason],
             }
-            yield event({**head, "choices": [choice], **without_usage})
-    if wants_usage:
-        yield event({**head, "choices": [], "usage": completion_usage(Usage.total(usages))})
+            yield event({**head, "choices": [choice], **usage.push(chunk)})
+    if usage.is_wanted:
+        yield event({**head, "choices": [], "usage": usage.total()})
     yield DONE

@@ -37,9 +37,13 @@ _WITHOUT = (
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """``include_obfuscation`` is ignored: nothing is padded."""
+    """``continuous_usage_stats`` is vLLM's.
+
+    ``include_obfuscation`` is ignored: nothing is padded.
+    """
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
