@@ -22,6 +22,7 @@ from export.sources import load_checkpoint
 from tests.export.importers.support import edit_json, randomise
 
 MAX_LENGTH = 48
+EDIT_TAGS = ("$KEEP", "$DELETE", "$REPLACE_their", "$APPEND_,", "$CASE_CAPITAL", "$MERGE_HYPHEN")
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 BIOES_TAGS = ("O", "B-X", "I-X", "E-X", "S-X")
 SIZE = 32
@@ -51,12 +52,13 @@ def _model(name: str) -> Any:
         "sorter": lambda: BertForSequenceClassification(
             _config("a", "b", "c", problem_type="multi_label_classification")
         ),
+        "corrector": lambda: BertForTokenClassification(_config(*EDIT_TAGS)),
         "embedder": lambda: BertModel(_config(matryoshka_dimensions=[8, 16])),
     }
     return makers[name]()
 
 
-NAMES = ("tagger", "answerer", "filler", "judge", "sorter", "embedder")
+NAMES = ("tagger", "answerer", "filler", "judge", "sorter", "embedder", "corrector")
 
 
 def tokenizer_folder() -> Path:
@@ -73,7 +75,7 @@ def model(name: str) -> Any:
     model = randomise(_model(name), seed=NAMES.index(name))
     with torch.no_grad():  # words count more than places, so that neighbours differ
         model.get_input_embeddings().weight.mul_(8)
-        if name == "tagger":  # every label is as likely as any other
+        if name in ("tagger", "corrector"):  # every label is as likely as any other
             logits = model(torch.arange(1000, 3400).reshape(-1, 40)).logits
             model.classifier.bias.sub_(logits.mean((0, 1)))
     return model
