@@ -50,8 +50,7 @@ def text_edit(text: str, words: Sequence[Span], index: int, edit: Edit, score: f
         return TextEdit(word.end, word.end, glue + edit.text, score)
     if edit.kind == EditKind.MERGE:
         end = words[index + 1].start if index + 1 < len(words) else word.end
-        is_last = index + 1 == len(words)
-        return TextEdit(word.end, end, "" if is_last else edit.text, score)
+        return TextEdit(word.end, end, edit.text if end > word.end else "", score)
     change = _CHANGES.get(edit.kind)
     own = text[word.start : word.end]
     changed = edit.text if edit.kind == EditKind.REPLACE else own if change is None else change(own)
