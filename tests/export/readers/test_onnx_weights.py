@@ -1,6 +1,7 @@
 """Weights read from ONNX graphs match what ONNX Runtime computes with them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -125,7 +126,7 @@ def test_matrices_behind_dequantize_linear_match_onnxruntime(
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=1),
         helper.make_node("MatMul", ["x", "d"], ["y"], name="/encoder/layer.0/dense/MatMul"),
     ]
-    initializers = {"w": values, "s": np.asarray(scale), "z": np.asarray(zeros)}
+    initializers: dict[str, Any] = {"w": values, "s": np.asarray(scale), "z": np.asarray(zeros)}
     tensors = {
         name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])
         for name, width in (("x", INPUTS), ("y", OUTPUTS))
