@@ -1,4 +1,4 @@
-"""The commands of the encoder calls: embed, classify, tag, fill-mask, answer, rerank."""
+"""The commands of the encoder calls: embed, classify, tag, fill-mask, answer, rerank, correct."""
 
 import sys
 from typing import Annotated
@@ -155,3 +155,24 @@ def rerank(
         return
     for output in result.outputs:
         print(f"{output.score:+.4f}  {output.index}  {output.document[:80]}")
+
+
+@app.command()
+@takes_options()
+def correct(
+    context: typer.Context,
+    text: flags.Texts = None,
+    model: Annotated[str, typer.Option()] = "grammar",
+    json: flags.Json = False,
+    *,
+    options: types.CorrectOptions,
+) -> None:
+    """Correct texts, such as their grammar, by editing words."""
+    texts = flags.read_texts(text, sys.stdin)
+    with _connect(context) as client:
+        result = client.correct(model, texts, **options)
+    if json:
+        render.write_outputs_json(result)
+        return
+    for output in result.outputs:
+        print(output.text)

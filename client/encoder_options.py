@@ -125,6 +125,15 @@ class AnswerOptions(LengthOptions, total=False):
     ]
 
 
+class CorrectOptions(LengthOptions, total=False):
+    max_iterations: Annotated[
+        int | None, Flag(help="Times that the model may read and edit a text; 5 by default.")
+    ]
+    min_score: Annotated[
+        float | None, Flag(help="Drop edits with a lower score; by default the model's own limit.")
+    ]
+
+
 class RerankOptions(LengthOptions, total=False):
     top_n: Annotated[int | None, Flag(help="Return the n best documents; all by default.")]
     return_documents: bool | None

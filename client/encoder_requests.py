@@ -79,6 +79,13 @@ def answer(
     )
 
 
+def correct(model: str, inputs: Texts, options: types.CorrectOptions) -> wire.CorrectRequest:
+    """The request of ``Correct``."""
+    return build(
+        wire.CorrectRequest, types.CorrectOptions, options, model=model, inputs=texts(inputs)
+    )
+
+
 def rerank(
     model: str, query: str, documents: Sequence[str], options: types.RerankOptions
 ) -> wire.RerankRequest:

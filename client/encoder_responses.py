@@ -55,6 +55,11 @@ def rerank(message: wire.RerankResponse) -> types.RerankResult:
     return result(types.RerankResult, message, map(_ranked_document, message.outputs))
 
 
+def correct(message: wire.CorrectResponse) -> types.CorrectResult:
+    """The response of ``Correct``."""
+    return result(types.CorrectResult, message, map(_correction, message.outputs))
+
+
 def _reading(message: wire.Reading) -> types.Reading:
     return read_fields(types.Reading, message)
 
@@ -120,6 +125,17 @@ def _filled_mask(message: wire.FilledMask) -> types.FilledMask:
 def _answers(message: wire.Answers) -> types.Answers:
     return types.Answers(
         spans=tuple(read_fields(types.AnswerSpan, each) for each in message.spans),
+        usage=usage(message.usage),
+        reading=_reading(message.reading),
+    )
+
+
+def _correction(message: wire.Correction) -> types.Correction:
+    return types.Correction(
+        text=message.text,
+        edits=tuple(read_fields(types.TextEdit, each) for each in message.edits),
+        iterations=message.iterations,
+        is_final=message.is_final,
         usage=usage(message.usage),
         reading=_reading(message.reading),
     )

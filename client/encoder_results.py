@@ -115,6 +115,31 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TextEdit:
+    """``original``, which is ``input[start:end]``, became ``replacement``; either may be empty."""
+
+    start: int
+    end: int
+    original: str
+    replacement: str
+    score: float
+    """The lowest probability of the model's edits in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Correction:
+    text: str
+    edits: tuple[TextEdit, ...]
+    """In the order of the input; they lead from the input to ``text``."""
+    iterations: int
+    """How often the model read the text."""
+    is_final: bool
+    """Whether the model would change nothing more."""
+    usage: Usage
+    reading: Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankedDocument:
     index: int
     """Position in the request's documents."""
@@ -158,6 +183,11 @@ class FillMaskResult(Result):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerResult(Result):
     outputs: tuple[Answers, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorrectResult(Result):
+    outputs: tuple[Correction, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

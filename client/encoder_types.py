@@ -4,6 +4,7 @@ from client.encoder_options import (
     Aggregation,
     AnswerOptions,
     ClassifyOptions,
+    CorrectOptions,
     EmbedOptions,
     EncodingFormat,
     FillMaskOptions,
@@ -20,6 +21,8 @@ from client.encoder_results import (
     AnswerSpan,
     Classification,
     ClassifyResult,
+    Correction,
+    CorrectResult,
     EmbedBatch,
     Embedding,
     EmbedResult,
@@ -34,6 +37,7 @@ from client.encoder_results import (
     RerankResult,
     Tagging,
     TagResult,
+    TextEdit,
     TokenEmbedding,
 )
 
@@ -46,6 +50,9 @@ __all__ = [
     "Classification",
     "ClassifyOptions",
     "ClassifyResult",
+    "CorrectOptions",
+    "CorrectResult",
+    "Correction",
     "EmbedBatch",
     "EmbedOptions",
     "EmbedResult",
@@ -69,5 +76,6 @@ __all__ = [
     "TagOptions",
     "TagResult",
     "Tagging",
+    "TextEdit",
     "TokenEmbedding",
 ]

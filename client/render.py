@@ -41,7 +41,8 @@ def write_outputs_json(
     | encoder_types.TagResult
     | encoder_types.FillMaskResult
     | encoder_types.AnswerResult
-    | encoder_types.RerankResult,
+    | encoder_types.RerankResult
+    | encoder_types.CorrectResult,
 ) -> None:
     """Writes a result whose outputs are objects."""
     outputs = [asdict(output) for output in result.outputs]

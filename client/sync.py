@@ -8,14 +8,7 @@ from typing import Self, TypeVar, Unpack
 import grpc
 import tenacity
 
-from client import (
-    encoder_requests,
-    encoder_responses,
-    encoder_types,
-    requests,
-    responses,
-    types,
-)
+from client import encoder_requests, encoder_responses, encoder_types, requests, responses, types
 from client.channel import DEFAULT_TARGET, OPEN, Security
 from client.errors import typed_errors
 from client.requests import Texts
@@ -230,6 +223,13 @@ class Client:
         """Finds the part of each question's context that answers it (extractive)."""
         request = encoder_requests.answer(model, questions, options)
         return self._call(self._inference.Answer, request, encoder_responses.answer)
+
+    def correct(
+        self, model: str, inputs: Texts, **options: Unpack[encoder_types.CorrectOptions]
+    ) -> encoder_types.CorrectResult:
+        """Corrects texts, such as their grammar, by editing words."""
+        request = encoder_requests.correct(model, inputs, options)
+        return self._call(self._inference.Correct, request, encoder_responses.correct)
 
     def rerank(
         self,

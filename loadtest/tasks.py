@@ -24,6 +24,7 @@ class Task(StrEnum):
     FILL_MASK = "fill-mask"
     ANSWER = "answer"
     RERANK = "rerank"
+    CORRECT = "correct"
     SCORE = "score"
 
     @property
@@ -59,6 +60,7 @@ DEFAULTS = {
     Task.TAG: _encoder_defaults(8, 128),
     Task.FILL_MASK: _encoder_defaults(8, 64),
     Task.ANSWER: _encoder_defaults(64, 256),
+    Task.CORRECT: _encoder_defaults(8, 128),
     Task.RERANK: _encoder_defaults(8, 128),
     Task.SCORE: _encoder_defaults(8, 64),
 }
@@ -128,6 +130,8 @@ async def _call_unary(client: AsyncClient, spec: RequestSpec, number: int) -> ty
         result = await client.classify(model, text)
     elif task is Task.TAG:
         result = await client.tag(model, text)
+    elif task is Task.CORRECT:
+        result = await client.correct(model, text)
     elif task is Task.FILL_MASK:
         result = await client.fill_mask(model, masked(text, spec.mask_token))
     elif task is Task.ANSWER:

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from model.config import Kind, PoolingKind
+from model.edits import Edit, EditKind, EditVocabulary
 from model.graph_spec import (
     ATTEND,
     AttentionKind,
@@ -46,6 +47,9 @@ __all__ = [
     "Device",
     "Dimensions",
     "Dtype",
+    "Edit",
+    "EditKind",
+    "EditVocabulary",
     "Embedding",
     "Fidelity",
     "FileRecord",
@@ -66,7 +70,6 @@ __all__ = [
     "Task",
     "TensorSpec",
 ]
-
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "bundle.json"
@@ -90,6 +93,7 @@ class Task(StrEnum):
     EMBED = "embed"
     CLASSIFY = "classify"
     TAG = "tag"
+    CORRECT = "correct"
     FILL_MASK = "fill_mask"
     ANSWER = "answer"
     RERANK = "rerank"
@@ -206,6 +210,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     languages: dict[str, TokenId] = msgspec.field(default_factory=dict)
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None  # of a sequence classifier
+    edits: EditVocabulary | None = None  # of a token classifier that corrects texts
     embedding: Embedding | None = None
     max_input_tokens: Size | None = None  # if training texts were shorter than max_positions
     chat_template: str | None = None  # Jinja, as Hugging Face defines it

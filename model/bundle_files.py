@@ -24,6 +24,7 @@ from model.bundle import (
     FileRecord,
     Manifest,
     Parity,
+    Task,
 )
 from model.config import Kind
 from model.quality import QUALITY_FILE, Quality
@@ -102,6 +103,7 @@ def read_manifest(directory: Path) -> Manifest:
         if path not in listed:
             raise BundleError(f"{label}: file {path!r} is not listed in files")
     _check_counts(manifest, label)
+    _check_edits(manifest, label)
     embedding = manifest.embedding
     if embedding is not None and embedding.default_prompt not in (None, *embedding.prompts):
         raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is not in prompts")
@@ -114,6 +116,12 @@ def read_manifest(directory: Path) -> Manifest:
     if set(manifest.graphs) - optional != expected:
         raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
     return manifest
+
+
+def _check_edits(manifest: Manifest, label: str) -> None:
+    num_edits = 0 if manifest.edits is None else len(manifest.edits.edits)
+    if Task.CORRECT in manifest.tasks and num_edits != len(manifest.labels):
+        raise BundleError(f"{label}: {num_edits} edits for {len(manifest.labels)} labels")
 
 
 def read_parity(directory: Path) -> Parity:

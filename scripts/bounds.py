@@ -17,6 +17,7 @@ from scripts.generated_sections import ROOT, Section, main
 from server.bounds import Bounds, Size, bound_of
 from server.service.answer import AnswerRequest
 from server.service.classify import ClassifyRequest
+from server.service.correct import CorrectRequest
 from server.service.embed import EmbedRequest
 from server.service.fill_mask import FillMaskRequest
 from server.service.generation_options import Grammar
@@ -37,6 +38,7 @@ REQUESTS: dict[str, type] = {
     "EmbedStreamRequest": EmbedRequest,
     "ClassifyRequest": ClassifyRequest,
     "TagRequest": TagRequest,
+    "CorrectRequest": CorrectRequest,
     "FillMaskRequest": FillMaskRequest,
     "AnswerRequest": AnswerRequest,
     "RerankRequest": RerankRequest,

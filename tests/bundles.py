@@ -12,6 +12,7 @@ from model.bundle import Precision
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ("minilm", "smollm2", "en-pt", "pt-en")
+INT8_DEFAULTS = ("pii", "bert-tiny", "grammar")
 
 
 def _key(*folders: str) -> str:
@@ -74,10 +75,11 @@ def head_bundles() -> Path:
 
 
 def default_bundles(precision: str) -> Path:
-    """The four default models."""
+    """The default models; those of ``INT8_DEFAULTS`` only in int8."""
+    names = DEFAULTS + (INT8_DEFAULTS if precision == "int8" else ())
 
     def make(path: Path) -> None:
-        for name in DEFAULTS:
+        for name in names:
             if not (path / name).exists():
                 command = [sys.executable, "-m", "export", name, "--out", str(path / name)]
                 subprocess.run([*command, "--precision", precision], check=True, cwd=ROOT)

@@ -64,11 +64,11 @@ def head_bundles() -> Path:
 
 @pytest.fixture(scope="session")
 def fp32_bundles() -> Path:
-    """The four default models in fp32."""
+    """The default models that have an fp32 reference, in fp32."""
     return bundles.default_bundles("fp32")
 
 
 @pytest.fixture(scope="session")
 def int8_bundles() -> Path:
-    """The four default models in int8."""
+    """All default models in int8."""
     return bundles.default_bundles("int8")

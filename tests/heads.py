@@ -22,6 +22,21 @@ from export.sources import load_checkpoint
 from tests.export.importers.support import edit_json, randomise
 
 MAX_LENGTH = 48
+# What the corrector does to a word that begins with this token of the vocabulary.
+EDITS = {
+    "have": "$REPLACE_has",
+    "there": "$REPLACE_their",
+    "bad": "$REPLACE_worse",
+    "worse": "$REPLACE_worst",
+    "very": "$DELETE",
+    "however": "$APPEND_,",
+    "sunday": "$CASE_CAPITAL",
+    "ice": "$MERGE_HYPHEN",
+    "black": "$REPLACE_white",
+    "white": "$REPLACE_black",
+    "echo": "$APPEND_echo",
+}
+EDIT_TAGS = ("$KEEP", *EDITS.values())
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 BIOES_TAGS = ("O", "B-X", "I-X", "E-X", "S-X")
 SIZE = 32
@@ -51,12 +66,13 @@ def _model(name: str) -> Any:
         "sorter": lambda: BertForSequenceClassification(
             _config("a", "b", "c", problem_type="multi_label_classification")
         ),
+        "corrector": lambda: BertForTokenClassification(_config(*EDIT_TAGS)),
         "embedder": lambda: BertModel(_config(matryoshka_dimensions=[8, 16])),
     }
     return makers[name]()
 
 
-NAMES = ("tagger", "answerer", "filler", "judge", "sorter", "embedder")
+NAMES = ("tagger", "answerer", "filler", "judge", "sorter", "embedder", "corrector")
 
 
 def tokenizer_folder() -> Path:
@@ -73,10 +89,29 @@ def model(name: str) -> Any:
     model = randomise(_model(name), seed=NAMES.index(name))
     with torch.no_grad():  # words count more than places, so that neighbours differ
         model.get_input_embeddings().weight.mul_(8)
+        if name == "corrector":
+            _teach_edits(model)
         if name == "tagger":  # every label is as likely as any other
             logits = model(torch.arange(1000, 3400).reshape(-1, 40)).logits
             model.classifier.bias.sub_(logits.mean((0, 1)))
     return model
+
+
+def _teach_edits(model: Any) -> None:
+    """Makes a token's label depend on nothing but the token: :data:`EDITS`."""
+    bert = model.bert
+    bert.embeddings.position_embeddings.weight.zero_()
+    bert.embeddings.token_type_embeddings.weight.zero_()
+    for layer in bert.encoder.layer:
+        for output in (layer.attention.output.dense, layer.output.dense):
+            output.weight.zero_()
+            output.bias.zero_()
+    ids = tokenizer().convert_tokens_to_ids(list(EDITS))
+    hidden = bert(torch.tensor([ids])).last_hidden_state[0]
+    model.classifier.weight.zero_()
+    model.classifier.weight[1:] = 40 * hidden / hidden.square().sum(1, keepdim=True)
+    model.classifier.bias.zero_()
+    model.classifier.bias[0] = 32  # a label needs a cosine of 0.8 to its token
 
 
 @cache

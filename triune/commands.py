@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[Program, str]] = {
     "tag": (CLIENT, "Find entities in texts."),
     "fill-mask": (CLIENT, "Fill in masked words."),
     "answer": (CLIENT, "Answer questions from a passage."),
+    "correct": (CLIENT, "Correct the grammar of texts."),
     "rerank": (CLIENT, "Sort passages by relevance to a query."),
     "score": (CLIENT, "Score how likely texts are after a prompt."),
     "tokenize": (CLIENT, "Tokenize texts as a model does."),

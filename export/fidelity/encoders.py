@@ -112,6 +112,7 @@ COMPARISONS: dict[Task, Comparison] = {
     Task.RERANK: _ranks,
     Task.CLASSIFY: _labels,
     Task.TAG: _labels,
+    Task.CORRECT: _labels,
     Task.ANSWER: _answers,
     Task.FILL_MASK: _masks,
 }

@@ -105,6 +105,7 @@ def assemble(
         name=bundle_name(folder.path),
         labels=head.labels,
         score_function=head.score_function,
+        edits=head.edits,
         embedding=head.embedding,
         max_input_tokens=head.max_input_tokens,
         sample_inputs=ENGLISH_TEXTS,

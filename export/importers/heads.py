@@ -5,16 +5,17 @@ importer's table maps each class to a function of this module.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from export.errors import UnsupportedError
+from export.importers.edit_tags import are_edit_tags, read_edit_tags
 from export.importers.renaming import Rename, affine, linear
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
-from model.bundle import Embedding, ScoreFunction, Task
+from model.bundle import EditVocabulary, Embedding, ScoreFunction, Task
 from model.config import DenseConfig, HeadConfig, HeadKind, PoolingKind
 
 # The default of transformers.
@@ -50,6 +51,7 @@ class Head:
     copies: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None
+    edits: EditVocabulary | None = None
     embedding: Embedding | None = None
     max_input_tokens: int | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -112,9 +114,17 @@ def sequence_classifier(
 def token_classifier(
     folder: HuggingFaceFolder, *dense: NamedDense, output: str = "classifier"
 ) -> Head:
-    """A label for each token."""
-    labels = read_labels(folder.config)
-    return _token_head(dense, output, labels, Task.TAG)
+    """A label for each token: of an entity or, if there is the label ``$KEEP``, an edit."""
+    config = folder.config
+    labels = read_labels(config)
+    if not are_edit_tags(labels):
+        return _token_head(dense, output, labels, Task.TAG)
+    edits = EditVocabulary(
+        edits=read_edit_tags(labels, config.origin),
+        min_score=config.number("min_edit_score", 0.0),
+    )
+    head = _token_head(dense, output, labels, Task.CORRECT)
+    return replace(head, edits=edits, max_input_tokens=config.optional_integer("max_input_tokens"))
 
 
 def question_answerer(

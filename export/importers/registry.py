@@ -15,6 +15,7 @@ from export.importers.bert import import_bert
 from export.importers.bloom import import_bloom
 from export.importers.deberta import import_deberta
 from export.importers.distilbert import import_distilbert
+from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
 from export.importers.electra import import_electra
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
@@ -150,6 +151,11 @@ CHECKPOINT_FORMATS = (
         description=f"a Marian binary model (.bin) with its vocabulary ({VOCABULARY_PATTERN})",
         matches=lambda path: is_marian(path) if path.is_file() else any(path.glob("*.bin")),
         load=_import_marian,
+    ),
+    CheckpointFormat(
+        description=f"a folder with an ONNX graph of a DistilBERT and its edit tags ({TAGS_FILE})",
+        matches=is_edit_tagger,
+        load=import_edit_tagger,
     ),
 )
 

@@ -1,7 +1,8 @@
 """The weights of an ONNX graph from PyTorch's older exporter, by their names in the module.
 
 Weights are fp32, or quantized by ONNX Runtime's tools: matrices of ``MatMulNBits`` in blocks of 4
-or 8 bits (ONNX Runtime, docs/ContribOperators.md), lookup tables as bytes with one scale.
+or 8 bits (ONNX Runtime, docs/ContribOperators.md), matrices behind ``DequantizeLinear`` (QDQ) with
+a scale for all or for each output, lookup tables as bytes with one scale.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,19 +40,28 @@ class OnnxWeights(Mapping[str, torch.Tensor]):
         except DecodeError as error:
             raise SourceError(f"{path.name}: {error}") from error
         self._origin = path.name
+        self.graph = graph
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._read: dict[str, Callable[[], Array]] = {}
         for name, tensor in self._tensors.items():
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 raise UnsupportedError(f"{path.name}: {name} is in another file")
-            if name.endswith(_QUANTIZED):
-                whole = name.removesuffix(_QUANTIZED)
+            whole = name.removesuffix(_QUANTIZED)
+            if whole != name and _is_parameter(whole):
                 self._read[whole] = partial(self._table, whole)
             elif tensor.data_type == onnx.TensorProto.FLOAT and _is_parameter(name):
                 self._read[name] = partial(self._array, name)
+        dequantized = {
+            node.output[0]: node
+            for node in graph.node
+            if node.op_type == "DequantizeLinear" and node.input[0] in self._tensors
+        }
         for node in graph.node:
             if node.op_type == "MatMulNBits":
                 self._read[f"{_module(node.name)}.weight"] = partial(self._matrix, node)
+            elif node.op_type == "MatMul" and node.input[1] in dequantized:
+                read = partial(self._dequantized, dequantized[node.input[1]])
+                self._read[f"{_module(node.name)}.weight"] = read
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return torch.from_numpy(np.array(self._read[name](), np.float32))
@@ -80,6 +90,24 @@ class OnnxWeights(Mapping[str, torch.Tensor]):
             )
         table: Array = (values - zero.astype(np.float32)) * scale
         return table
+
+    def _dequantized(self, node: onnx.NodeProto) -> Array:
+        """``DequantizeLinear`` of a matrix ``[inputs, outputs]``."""
+        name = node.input[0]
+        values = self._array(name).astype(np.float32)
+        parameters = [self._array(one) for one in node.input[1:] if one]
+        num_outputs = values.shape[-1] if values.ndim == 2 else 0
+        axis = next((one.i for one in node.attribute if one.name == "axis"), 1)
+        sizes = [one.size for one in parameters]
+        for_each = sizes and all(size == num_outputs for size in sizes) and axis in (1, -1)
+        if not num_outputs or not (for_each or all(size == 1 for size in sizes)):
+            raise UnsupportedError(
+                f"{self._origin}: {name} is {values.shape} with {sizes} scales and zero points; "
+                "one or one for each output is supported"
+            )
+        scale, *zeros = (one.astype(np.float32).reshape(-1) for one in parameters)
+        matrix: Array = ((values - (zeros[0] if zeros else 0)) * scale).T
+        return matrix
 
     def _matrix(self, node: onnx.NodeProto) -> Array:
         """``MatMulNBits``: bytes ``[outputs, blocks, bytes of a block]``, low bits first."""

@@ -148,6 +148,10 @@ class EncoderCall:
         self._tokenize_seconds += time.monotonic() - started
         return tokenized
 
+    def renew_window_budget(self) -> None:
+        """Allows as many windows again: for a call that encodes its texts several times."""
+        self._budget = WindowBudget(MAX_WINDOWS, MAX_WINDOW_TOKENS)
+
     async def run(self, jobs: Sequence[Sequence[EncodingJob]]) -> list[list[EncoderOutput]]:
         """Runs the jobs of each input. If one fails or the caller cancels, cancels the others.
 

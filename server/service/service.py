@@ -17,6 +17,8 @@ from server.service.classify import ClassifyRequest, ClassifyResult
 from server.service.classify import classify as classify_texts
 from server.service.collect import collect
 from server.service.context import ServiceContext
+from server.service.correct import CorrectRequest, CorrectResult
+from server.service.correct import correct as correct_texts
 from server.service.detect import DetectRequest, detect_languages
 from server.service.embed import EmbedRequest, EmbedResult
 from server.service.embed import embed as embed_texts
@@ -190,6 +192,10 @@ class Service:
     async def rerank(self, request: RerankRequest, caller: Caller) -> RerankResult:
         """Sorts documents by relevance to a query."""
         return await rerank_documents(request, self._context, caller)
+
+    async def correct(self, request: CorrectRequest, caller: Caller) -> CorrectResult:
+        """Corrects texts by editing their words."""
+        return await correct_texts(request, self._context, caller)
 
     async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
         """Computes the log-probabilities of given texts."""

@@ -65,6 +65,21 @@ def test_translate(run: Run) -> None:
     assert "jardim" in text
 
 
+def test_correct(run: Run) -> None:
+    texts = ["She have went to there house", "It is time to start."]
+    assert run("correct", *texts) == "She has gone to their house\nIt is time to start.\n"
+    first, second = json.loads(run("correct", *texts, "--json"))["outputs"]
+    assert [edit["original"] for edit in first["edits"]] == ["have", "went", "there"]
+    assert (second["edits"], second["is_final"]) == ([], True)
+
+
+def test_each_encoder_call_has_a_model(run: Run) -> None:
+    tasks = {
+        task for model in json.loads(run("models", "--json"))["models"] for task in model["tasks"]
+    }
+    assert {"embed", "rerank", "tag", "fill_mask", "correct", "generate", "translate"} <= tasks
+
+
 def test_embed(run: Run) -> None:
     row = json.loads(run("embed", "a cat", "a kitten", "a bus", "--json"))
     cat, kitten, bus = row["outputs"]

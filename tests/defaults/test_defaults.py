@@ -128,6 +128,43 @@ def test_embeddings_are_normalized_and_semantic(int8: Client) -> None:
     assert cat @ kitten > cat @ bus + 0.2
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("She have went to there house", "She has gone to their house"),
+        ("He said that he dont like it.", "He said that he doesn't like it."),
+        ("Its to late: they has left.", "It's too late: they have left."),
+    ],
+)
+def test_mistakes_are_corrected(int8: Client, source: str, expected: str) -> None:
+    (output,) = int8.correct("grammar", source).outputs
+    assert output.text == expected
+    assert output.is_final
+    for edit in output.edits:
+        assert source[edit.start : edit.end] == edit.original
+        assert edit.score >= 0.9
+
+
+def test_correct_sentences_are_left_alone(int8: Client) -> None:
+    texts = [text for text in references.SENTENCES if text.strip()]
+    outputs = int8.correct("grammar", texts).outputs
+    assert [output.text for output in outputs] == texts
+
+
+def test_personal_data_are_tagged(int8: Client) -> None:
+    text = "My name is Maria Silva and my email is maria.silva@example.com."
+    (output,) = int8.tag("pii", text).outputs
+    found = {entity.label: entity.text for entity in output.entities}
+    assert found["GIVEN_NAME"] == "Maria"
+    assert found["SURNAME"] == "Silva"
+    assert "maria.silva@example.com" in found.values()
+
+
+def test_masked_words_are_filled_in(int8: Client) -> None:
+    (output,) = int8.fill_mask("bert-tiny", "Paris is the [MASK] of France.").outputs
+    assert "capital" in [candidate.text for candidate in output.masks[0].candidates]
+
+
 def test_smollm2_fp32_matches_transformers(fp32: Client) -> None:
     """20 prompts, 64 tokens each."""
     assert len(references.PROMPTS) == 20

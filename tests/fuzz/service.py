@@ -53,6 +53,7 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("Tag", pb.TagRequest, ("tagger",)),
     ("FillMask", pb.FillMaskRequest, ("filler",)),
     ("Answer", pb.AnswerRequest, ("answerer",)),
+    ("Correct", pb.CorrectRequest, ("corrector",)),
     ("Rerank", pb.RerankRequest, ("judge", "embedder")),
     ("Tokenize", pb.TokenizeRequest, ("tiny-decoder", "tagger")),
 )

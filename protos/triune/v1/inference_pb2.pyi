@@ -29,6 +29,10 @@ from protos.triune.v1.encoding_pb2 import Classification as Classification
 from protos.triune.v1.encoding_pb2 import ClassifyOptions as ClassifyOptions
 from protos.triune.v1.encoding_pb2 import ClassifyRequest as ClassifyRequest
 from protos.triune.v1.encoding_pb2 import ClassifyResponse as ClassifyResponse
+from protos.triune.v1.encoding_pb2 import CorrectOptions as CorrectOptions
+from protos.triune.v1.encoding_pb2 import CorrectRequest as CorrectRequest
+from protos.triune.v1.encoding_pb2 import CorrectResponse as CorrectResponse
+from protos.triune.v1.encoding_pb2 import Correction as Correction
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT as ENCODING_FORMAT_FLOAT
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT16_BYTES as ENCODING_FORMAT_FLOAT16_BYTES
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT32_BYTES as ENCODING_FORMAT_FLOAT32_BYTES
@@ -70,6 +74,7 @@ from protos.triune.v1.encoding_pb2 import TagOptions as TagOptions
 from protos.triune.v1.encoding_pb2 import TagRequest as TagRequest
 from protos.triune.v1.encoding_pb2 import TagResponse as TagResponse
 from protos.triune.v1.encoding_pb2 import Tagging as Tagging
+from protos.triune.v1.encoding_pb2 import TextEdit as TextEdit
 from protos.triune.v1.encoding_pb2 import TextPair as TextPair
 from protos.triune.v1.encoding_pb2 import TokenEmbeddings as TokenEmbeddings
 import builtins as _builtins

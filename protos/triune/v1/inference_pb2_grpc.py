@@ -95,6 +95,11 @@ class InferenceServiceStub:
                 request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankRequest.SerializeToString,
                 response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankResponse.FromString,
                 _registered_method=True)
+        self.Correct = channel.unary_unary(
+                '/triune.v1.InferenceService/Correct',
+                request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/triune.v1.InferenceService/Tokenize',
                 request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -190,6 +195,13 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Correct(self, request, context):
+        """Corrects texts, such as their grammar, by editing words.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Tokenizes texts with the model's tokenizer.
         """
@@ -259,6 +271,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Rerank,
                     request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankRequest.FromString,
                     response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.RerankResponse.SerializeToString,
+            ),
+            'Correct': grpc.unary_unary_rpc_method_handler(
+                    servicer.Correct,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -590,6 +607,33 @@ class InferenceService:
             '/triune.v1.InferenceService/Rerank',
             protos_dot_triune_dot_v1_dot_encoding__pb2.RerankRequest.SerializeToString,
             protos_dot_triune_dot_v1_dot_encoding__pb2.RerankResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Correct(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/Correct',
+            protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,10 @@ from protos.triune.v1.encoding_pb2 import Classification as Classification
 from protos.triune.v1.encoding_pb2 import ClassifyOptions as ClassifyOptions
 from protos.triune.v1.encoding_pb2 import ClassifyRequest as ClassifyRequest
 from protos.triune.v1.encoding_pb2 import ClassifyResponse as ClassifyResponse
+from protos.triune.v1.encoding_pb2 import CorrectOptions as CorrectOptions
+from protos.triune.v1.encoding_pb2 import CorrectRequest as CorrectRequest
+from protos.triune.v1.encoding_pb2 import CorrectResponse as CorrectResponse
+from protos.triune.v1.encoding_pb2 import Correction as Correction
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT as ENCODING_FORMAT_FLOAT
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT16_BYTES as ENCODING_FORMAT_FLOAT16_BYTES
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT32_BYTES as ENCODING_FORMAT_FLOAT32_BYTES
@@ -68,6 +72,7 @@ from protos.triune.v1.encoding_pb2 import TagOptions as TagOptions
 from protos.triune.v1.encoding_pb2 import TagRequest as TagRequest
 from protos.triune.v1.encoding_pb2 import TagResponse as TagResponse
 from protos.triune.v1.encoding_pb2 import Tagging as Tagging
+from protos.triune.v1.encoding_pb2 import TextEdit as TextEdit
 from protos.triune.v1.encoding_pb2 import TextPair as TextPair
 from protos.triune.v1.encoding_pb2 import TokenEmbeddings as TokenEmbeddings
 import abc as _abc_1
@@ -122,6 +127,8 @@ class InferenceServiceStub:
     """Extracts the span of a text that answers a question."""
     Rerank: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.RerankRequest, _encoding_pb2.RerankResponse]
     """Sorts documents by relevance to a query."""
+    Correct: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.CorrectRequest, _encoding_pb2.CorrectResponse]
+    """Corrects texts, such as their grammar, by editing words."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Tokenizes texts with the model's tokenizer."""
 
@@ -155,6 +162,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Extracts the span of a text that answers a question."""
     Rerank: _aio.UnaryUnaryMultiCallable[_encoding_pb2.RerankRequest, _encoding_pb2.RerankResponse]  # type: ignore[assignment]
     """Sorts documents by relevance to a query."""
+    Correct: _aio.UnaryUnaryMultiCallable[_encoding_pb2.CorrectRequest, _encoding_pb2.CorrectResponse]  # type: ignore[assignment]
+    """Corrects texts, such as their grammar, by editing words."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Tokenizes texts with the model's tokenizer."""
 
@@ -257,6 +266,14 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_encoding_pb2.RerankResponse, _abc.Awaitable[_encoding_pb2.RerankResponse]]:
         """Sorts documents by relevance to a query."""
+
+    @_abc_1.abstractmethod
+    def Correct(
+        self,
+        request: _encoding_pb2.CorrectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_encoding_pb2.CorrectResponse, _abc.Awaitable[_encoding_pb2.CorrectResponse]]:
+        """Corrects texts, such as their grammar, by editing words."""
 
     @_abc_1.abstractmethod
     def Tokenize(

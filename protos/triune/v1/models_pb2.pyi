@@ -453,7 +453,7 @@ class Model(_message.Message):
     """Bytes that one token of one sequence takes in the cache."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"generate", "translate", "embed", "classify", "tag", "fill_mask", "answer", "rerank"."""
+        """"generate", "translate", "embed", "classify", "tag", "fill_mask", "answer", "rerank", "correct"."""
 
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...

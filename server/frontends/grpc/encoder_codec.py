@@ -1,9 +1,10 @@
-"""Encodes results of Classify, Tag, FillMask, Answer and Rerank."""
+"""Encodes results of Classify, Tag, FillMask, Answer, Rerank and Correct."""
 
 from protos.triune.v1 import encoding_pb2 as pb
 from server.frontends.grpc.common_codec import timing, usage
 from server.service.answer import AnswerResult
 from server.service.classify import ClassifyResult
+from server.service.correct import CorrectResult
 from server.service.encoder_call import Truncation
 from server.service.fill_mask import FillMaskResult
 from server.service.rerank import RerankResult
@@ -103,6 +104,35 @@ def rerank_response(result: RerankResult) -> pb.RerankResponse:
                 index=output.index,
                 score=output.score,
                 document=output.document,
+                reading=reading(output.truncation),
+            )
+            for output in result.outputs
+        ],
+        usage=usage(result.usage),
+        timing=timing(result.timing),
+    )
+
+
+def correct_response(result: CorrectResult) -> pb.CorrectResponse:
+    """The response to Correct."""
+    return pb.CorrectResponse(
+        model=result.model,
+        outputs=[
+            pb.Correction(
+                text=output.text,
+                edits=[
+                    pb.TextEdit(
+                        start=x.start,
+                        end=x.end,
+                        original=x.original,
+                        replacement=x.replacement,
+                        score=x.score,
+                    )
+                    for x in output.edits
+                ],
+                iterations=output.iterations,
+                is_final=output.is_final,
+                usage=usage(output.usage),
                 reading=reading(output.truncation),
             )
             for output in result.outputs

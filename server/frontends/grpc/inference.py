@@ -18,6 +18,7 @@ from server.frontends.grpc.stream_writer import StreamWriter
 from server.service.answer import AnswerRequest
 from server.service.caller import Caller
 from server.service.classify import ClassifyRequest
+from server.service.correct import CorrectRequest
 from server.service.embed import EmbedRequest
 from server.service.fill_mask import FillMaskRequest
 from server.service.generation_request import GenerateRequest, TextChunk, TranslateRequest
@@ -129,6 +130,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         return await self._unary(
             *("Rerank", request, context, RerankRequest, self._service.rerank),
             encoders.rerank_response,
+        )
+
+    async def Correct(self, request: pb.CorrectRequest, context: Context) -> pb.CorrectResponse:
+        return await self._unary(
+            *("Correct", request, context, CorrectRequest, self._service.correct),
+            encoders.correct_response,
         )
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:

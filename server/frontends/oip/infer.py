@@ -39,6 +39,7 @@ class Inference:
             Task.EMBED: service.embed,
             Task.CLASSIFY: service.classify,
             Task.TAG: service.tag,
+            Task.CORRECT: service.correct,
             Task.FILL_MASK: service.fill_mask,
             Task.ANSWER: service.answer,
             Task.RERANK: service.rerank,

@@ -18,6 +18,7 @@ from server.frontends.oip.signatures import (
 from server.frontends.oip.tensors import InputTensor, check_inputs
 from server.service.answer import AnswerRequest, Question
 from server.service.classify import ClassifyRequest, TextPair
+from server.service.correct import CorrectRequest
 from server.service.embed import EmbedRequest
 from server.service.fill_mask import FillMaskRequest
 from server.service.generation_request import GenerateRequest, TranslateRequest
@@ -196,5 +197,6 @@ _ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
     Task.FILL_MASK: (FillMaskRequest, "text_input", _inputs),
     Task.ANSWER: (AnswerRequest, "question", _questions),
     Task.RERANK: (RerankRequest, "passages", _query),
+    Task.CORRECT: (CorrectRequest, "text_input", _inputs),
     Task.SCORE: (ScoreRequest, "target", _targets),
 }

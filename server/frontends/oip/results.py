@@ -12,6 +12,7 @@ from server.frontends.oip.signatures import SIGNATURES, Task
 from server.frontends.oip.tensors import OutputTensor, numbers_tensor, texts_tensor
 from server.service.answer import AnswerResult
 from server.service.classify import ClassifyResult
+from server.service.correct import CorrectResult
 from server.service.embed import EmbedResult
 from server.service.fill_mask import FillMaskResult
 from server.service.generation_request import GenerationResult, Hypothesis, TextChunk
@@ -165,6 +166,18 @@ def _rerank(decoded: DecodedRequest, result: RerankResult) -> Makers:
     return {"scores": lambda: numbers_tensor("scores", "FP32", scores, decoded.shape)}
 
 
+def _correct(decoded: DecodedRequest, result: CorrectResult) -> Makers:
+    found = [(index, one) for index, output in enumerate(result.outputs) for one in output.edits]
+    return {
+        "text_output": lambda: texts_tensor(
+            "text_output", [output.text for output in result.outputs], decoded.shape
+        ),
+        "replacements": lambda: texts_tensor("replacements", [one.replacement for _, one in found]),
+        "scores": lambda: numbers_tensor("scores", "FP32", [one.score for _, one in found]),
+        "spans": lambda: _spans((index, one.start, one.end) for index, one in found),
+    }
+
+
 def _score(decoded: DecodedRequest, result: ScoreResult) -> Makers:
     outputs = result.outputs
     return {
@@ -199,5 +212,6 @@ _ENCODERS: dict[Task, Callable[[DecodedRequest, Any], Makers]] = {
     Task.FILL_MASK: _fill_mask,
     Task.ANSWER: _answer,
     Task.RERANK: _rerank,
+    Task.CORRECT: _correct,
     Task.SCORE: _score,
 }

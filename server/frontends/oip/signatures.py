@@ -25,6 +25,7 @@ class Task(StrEnum):
     FILL_MASK = "fill_mask"
     ANSWER = "answer"
     RERANK = "rerank"
+    CORRECT = "correct"
     SCORE = "score"
 
 
@@ -130,6 +131,15 @@ SIGNATURES = {
     ),
     Task.RERANK: Signature(
         (TensorSpec("query", BYTES, (1,)), TensorSpec("passages", BYTES)), (_SCORES,)
+    ),
+    Task.CORRECT: Signature(
+        (_TEXT,),
+        (
+            TensorSpec("text_output", BYTES),
+            TensorSpec("replacements", BYTES, is_optional=True),
+            TensorSpec("scores", "FP32", is_optional=True),
+            TensorSpec("spans", "INT64", (ANY, 3), is_optional=True),
+        ),
     ),
     Task.SCORE: Signature(
         (TensorSpec("context", BYTES), TensorSpec("target", BYTES)),

@@ -1,6 +1,7 @@
 """Weights read from ONNX graphs match what ONNX Runtime computes with them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,6 +81,81 @@ def test_default_tagger_matches_its_original_graph() -> None:
         )
         ours = pooled(checkpoint, torch.from_numpy(ids), torch.tensor([ids.shape[1]]))
         np.testing.assert_allclose(ours.numpy(), expected, rtol=0, atol=1e-4)
+
+
+def test_default_corrector_matches_its_original_graph(tmp_path: Path) -> None:
+    """Without the graph's quantized activations, which no bundle has."""
+    checkpoint = load_checkpoint("grammar")
+    model = onnx.load(str(DEFAULT_SOURCES["grammar"].locate() / "tagger.onnx"))
+    quantized = {
+        node.output[0]: node.input[0]
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear"
+    }
+    activations = {
+        node.output[0]: quantized[node.input[0]]
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in quantized
+    }
+    assert len(activations) >= 90
+    for node in model.graph.node:
+        node.input[:] = [activations.get(name, name) for name in node.input]
+    onnx.save(model, str(tmp_path / "model.onnx"))
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+    for text in ("She have went to there house", *checkpoint.sample_inputs):
+        ids = np.array([tokenizer.encode(text).ids])
+        (expected,) = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+        ours = pooled(checkpoint, torch.from_numpy(ids), torch.tensor([ids.shape[1]]))
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=0, atol=1e-4)
+        assert expected.shape[-1] == len(checkpoint.labels) == 213
+
+
+@pytest.mark.parametrize("per_output", [True, False])
+def test_matrices_behind_dequantize_linear_match_onnxruntime(
+    tmp_path: Path, per_output: bool
+) -> None:
+    random = np.random.default_rng(0)
+    values = random.integers(-128, 128, (INPUTS, OUTPUTS)).astype(np.int8)
+    size = (OUTPUTS,) if per_output else ()
+    scale = random.uniform(0.01, 0.1, size).astype(np.float32)
+    zeros = random.integers(-5, 6, size).astype(np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=1),
+        helper.make_node("MatMul", ["x", "d"], ["y"], name="/encoder/layer.0/dense/MatMul"),
+    ]
+    initializers: dict[str, Any] = {"w": values, "s": np.asarray(scale), "z": np.asarray(zeros)}
+    tensors = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])
+        for name, width in (("x", INPUTS), ("y", OUTPUTS))
+    }
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "g",
+            [tensors["x"]],
+            [tensors["y"]],
+            [numpy_helper.from_array(array, name) for name, array in initializers.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=9,
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(model, str(path))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": np.eye(INPUTS, dtype=np.float32)})
+    weights = OnnxWeights(path)
+    assert set(weights) == {"encoder.layer.0.dense.weight"}
+    weight = weights["encoder.layer.0.dense.weight"]
+    np.testing.assert_allclose(weight.T, expected, rtol=1e-6, atol=1e-5)
+    for tensor in model.graph.initializer:
+        if tensor.name == "s":
+            tensor.CopyFrom(numpy_helper.from_array(np.ones(3, np.float32), "s"))
+    onnx.save(model, str(path))
+    with pytest.raises(UnsupportedError, match="scales and zero points"):
+        OnnxWeights(path)["encoder.layer.0.dense.weight"]
 
 
 def test_damaged_graphs_are_rejected(tmp_path: Path) -> None:

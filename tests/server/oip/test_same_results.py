@@ -113,6 +113,19 @@ def test_entities(doors: Doors, door: Door) -> None:
 
 
 @both_doors
+def test_corrections(doors: Doors, door: Door) -> None:
+    texts = ["they have it", "no mistake", "on sunday they have"]
+    expected = doors.ours.correct("corrector", texts).outputs
+    edits = [(index, edit) for index, output in enumerate(expected) for edit in output.edits]
+    assert len(edits) == 3
+    found = door(doors, "corrector", {}, text_input=texts)
+    assert found.keys() == {"text_output"}
+    assert found["text_output"].tolist() == [output.text for output in expected]
+    found = door(doors, "corrector", {"max_iterations": 1, "min_score": 1.0}, text_input=texts)
+    assert found["text_output"].tolist() == texts
+
+
+@both_doors
 def test_masks(doors: Doors, door: Door) -> None:
     texts = ["angela [MASK] met", "[MASK] obama [MASK]"]
     masks = [
