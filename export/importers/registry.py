@@ -16,6 +16,7 @@ from export.importers.bloom import import_bloom
 from export.importers.deberta import import_deberta
 from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
+from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_neox import import_gpt_neox
@@ -150,6 +151,11 @@ CHECKPOINT_FORMATS = (
         description=f"a Marian binary model (.bin) with its vocabulary ({VOCABULARY_PATTERN})",
         matches=lambda path: is_marian(path) if path.is_file() else any(path.glob("*.bin")),
         load=_import_marian,
+    ),
+    CheckpointFormat(
+        description="the .npz file of g2p-en, a GRU encoder-decoder",
+        matches=is_g2p,
+        load=import_g2p,
     ),
 )
 

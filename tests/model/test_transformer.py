@@ -32,7 +32,7 @@ def test_stepwise_decoding_matches_a_full_pass(name: str) -> None:
     first: list[State] | None = None
     if model.config.kind == Kind.ENCODER_DECODER:
         source_lengths = i32(4)
-        first = model.cross_attention_kv(model.encode(source, source_lengths))
+        first = model.encode_source(source, source_lengths)
     whole = model.logits(model.decode(ids, Step.whole(i32(6), source_lengths), first).hidden)
 
     layers = model.config.decoder.layers if model.config.decoder else ()
