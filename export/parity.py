@@ -220,7 +220,8 @@ def _compare_decoder(
         if sessions.encoder is not None:  # decoding has overwritten the recurrent states
             prefill_source(sessions.encoder, sessions.decoder, inputs.sources)
         graph_source_kv = [
-            cached_source_states(sessions.decoder, row, length) for row, length in enumerate(lengths)
+            cached_source_states(sessions.decoder, row, length)
+            for row, length in enumerate(lengths)
         ]
     del sessions  # a large model is in memory once: as a session or as a module
     model = make_model()

@@ -103,7 +103,6 @@ class FusedKernels:
             mixed = mixed * scores.softmax(-1).topk(config.active, -1).values.sum(-1, keepdim=True)
         return mixed
 
-
     def recurrent(
         self, x: Tensor, lengths: Tensor, weights: CellWeights, kind: CellKind, *, reverse: bool
     ) -> RecurrentOutput:

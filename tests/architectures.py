@@ -242,7 +242,8 @@ MIXED_LAYERS = msgspec.structs.replace(
     ),
 )
 
-def _recurrent(hidden_size: int = HIDDEN_SIZE, **options: Any) -> ModelConfig:
+
+def recurrent_model(hidden_size: int = HIDDEN_SIZE, **options: Any) -> ModelConfig:
     """A recurrent encoder-decoder with states of ``HIDDEN_SIZE``."""
     config = RecurrentConfig(decoder_size=HIDDEN_SIZE, **options)
     return ModelConfig(
@@ -257,9 +258,9 @@ def _recurrent(hidden_size: int = HIDDEN_SIZE, **options: Any) -> ModelConfig:
 
 
 # Cho et al. 2014, Sutskever et al. 2014: a fixed context.
-GRU_FIXED = _recurrent(cell=CellKind.GRU, encoder_size=HIDDEN_SIZE, readout=False)
+GRU_FIXED = recurrent_model(cell=CellKind.GRU, encoder_size=HIDDEN_SIZE, readout=False)
 # Bahdanau et al. 2015.
-GRU_ADDITIVE = _recurrent(
+GRU_ADDITIVE = recurrent_model(
     cell=CellKind.GRU,
     encoder_size=20,
     bidirectional=True,
@@ -267,7 +268,7 @@ GRU_ADDITIVE = _recurrent(
     alignment=AlignmentConfig(kind=AlignmentKind.ADDITIVE, size=28, from_previous=True),
 )
 # Luong et al. 2015, with input feeding.
-LSTM_DOT = _recurrent(
+LSTM_DOT = recurrent_model(
     cell=CellKind.LSTM,
     encoder_size=HIDDEN_SIZE,
     num_encoder_layers=2,
@@ -276,7 +277,7 @@ LSTM_DOT = _recurrent(
     input_feeding=True,
 )
 # The same score with a matrix, over a bidirectional encoder; the context is not read out.
-LSTM_GENERAL = _recurrent(
+LSTM_GENERAL = recurrent_model(
     2 * HIDDEN_SIZE,
     cell=CellKind.LSTM,
     encoder_size=40,
