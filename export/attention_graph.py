@@ -2,7 +2,8 @@
 
 It is made from the finished ``decode`` graph, in any precision, and shares its weights' file.
 Self-attention's operator returns its softmax weights itself; those of cross-attention are
-computed beside the operator, from its inputs.
+computed beside the operator, from its inputs. Cross-attention in plain operators (additive scores)
+has them as the output of a ``Softmax``.
 """
 
 import math
@@ -19,6 +20,8 @@ from export.quantized_matmul import constant
 from model.bundle import ATTEND, AttentionKind, Dtype, GraphSpec, TensorSpec
 
 OPERATOR = "GroupQueryAttention"
+SOFTMAX = "Softmax"
+PARTS = ("Cast", "Gather", "Slice")
 FILE = "attend.onnx"
 
 
@@ -31,7 +34,9 @@ def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[s
     if decode is None:
         return graphs
     model = load_graph(directory / decode.file)
-    nodes = [node for node in model.graph if node.op_type == OPERATOR]
+    values = tuple(s.input for s in decode.states if s.name.startswith("cross_value."))
+    plain = {node for node in model.graph if _weights_values(node, values)}
+    nodes = [node for node in model.graph if node.op_type == OPERATOR or node in plain]
     tape = Tape()
     added: list[TensorSpec] = []
     for kind, matches, weights, source in (
@@ -47,7 +52,7 @@ def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[s
             {"axis": 1},
             output=ir.Value(name=kind),
         )
-        heads = int(matching[0].attributes["num_heads"].value)
+        heads = _num_heads(matching[0])
         spec = TensorSpec(
             name=kind,
             dtype=Dtype.FLOAT32,
@@ -68,6 +73,8 @@ def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[s
 
 def _is_cross_attention(node: ir.Node) -> bool:
     """Whether ``node`` is not causal and has a past: all of its keys are cached."""
+    if node.op_type == SOFTMAX:
+        return True
     causal = node.attributes.get("causal")
     return (
         node.op_type == OPERATOR
@@ -81,6 +88,34 @@ def _is_cross_attention(node: ir.Node) -> bool:
 def _is_self_attention(node: ir.Node) -> bool:
     """Whether ``node`` appends keys to a cache."""
     return not _is_cross_attention(node) and len(node.outputs) > 1
+
+
+def _weights_values(node: ir.Node, values: tuple[str, ...]) -> bool:
+    """Whether ``node`` is a ``Softmax`` whose output weights one of the cached ``values``."""
+    if node.op_type != SOFTMAX:
+        return False
+    products = [user.node for user in node.outputs[0].uses() if user.node.op_type == "MatMul"]
+    return any(_origin(product.inputs[1]) in values for product in products)
+
+
+def _origin(value: ir.Value | None) -> str | None:
+    """The name of the value that ``value`` is a part or a cast of."""
+    while value is not None:
+        node = value.producer()
+        if node is None or node.op_type not in PARTS:
+            return value.name
+        value = node.inputs[0]
+    return None
+
+
+def _num_heads(node: ir.Node) -> int:
+    attribute = node.attributes.get("num_heads")
+    if attribute is not None:
+        return int(attribute.value)
+    shape = node.outputs[0].shape  # [batch, heads, length, source_length]
+    if shape is None:
+        raise ValueError(f"{node.name}: its shape is not known")
+    return int(shape[1])  # type: ignore[arg-type]
 
 
 def _self_weights(tape: Tape, node: ir.Node) -> ir.Value:
@@ -102,6 +137,9 @@ def _cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
     The operator's inputs are the query ``[batch, length, heads * size]``, two empty ones, keys
     ``[batch, kv_heads, source_length, size]``, values, and each row's last valid index.
     """
+    if node.op_type == SOFTMAX:
+        weights = tape.op("Cast", [node.outputs[0]], {"to": ir.DataType.FLOAT})
+        return tape.op("Unsqueeze", [weights, constant(tape, f"{node.name}.layer", np.array([1]))])
     query, key, last = node.inputs[0], node.inputs[3], node.inputs[5]
     if query is None or key is None or last is None or key.shape is None:
         raise ValueError("a cross-attention lacks an input")

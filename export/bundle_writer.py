@@ -260,7 +260,7 @@ def _write_records(
         source=checkpoint.source,
         dimensions=Dimensions(
             hidden_size=config.hidden_size,
-            num_layers=sum(len(s.applied) for s in (config.encoder, config.decoder) if s),
+            num_layers=config.num_layers,
             vocabulary_size=config.vocabulary_size,
             max_positions=config.position.max_positions,
             num_parameters=num_parameters,

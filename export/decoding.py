@@ -61,13 +61,16 @@ def lengths_of(rows: list[list[int]]) -> NDArray[np.int32]:
 
 
 def prefill_source(encoder: Session, decoder: DecodeSession, sources: list[list[int]]) -> None:
-    """Encodes ``sources`` as one padded batch into the decoder's cross-attention cache."""
+    """Encodes ``sources`` as one padded batch into the decoder's states."""
     outputs = encoder.run(token_ids=padded(sources), lengths=lengths_of(sources))
     for state in decoder.graph.states:
-        if state.role == StateRole.CROSS and state.source is not None:
-            keys_or_values = outputs[state.source]  # [rows, kv_heads, longest, head_size]
-            length = keys_or_values.shape[2]
-            decoder.states[state.name][: len(sources), :, :length] = keys_or_values
+        if state.source is None:
+            continue
+        encoded, slots = outputs[state.source], decoder.states[state.name][: len(sources)]
+        if state.role == StateRole.CROSS:  # [rows, kv_heads, longest, head_size]
+            slots[:, :, : encoded.shape[2]] = encoded
+        else:
+            slots[:] = encoded
 
 
 def decode_in_graph(
@@ -137,21 +140,24 @@ def greedy_tokens(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
     return result
 
 
-def eager_source_kv(model: Transformer, source: list[int]) -> list[State]:
-    """Each decoder layer's cross-attention keys and values of one source."""
+def eager_source_states(model: Transformer, source: list[int]) -> list[State]:
+    """Each decoder layer's states that come from one source."""
     ids = torch.tensor([source])
-    encoded = model.encode(ids, torch.tensor([len(source)], dtype=torch.int32))
-    return model.cross_attention_kv(encoded)
+    return model.encode_source(ids, torch.tensor([len(source)], dtype=torch.int32))
 
 
-def cached_source_kv(decoder: DecodeSession, row: int, length: int) -> list[State]:
-    """The keys and values that :func:`prefill_source` wrote to slot ``row``: by layer, float64."""
-    cross = [state.name for state in decoder.graph.states if state.role == StateRole.CROSS]
-    num_layers = 1 + max((int(name.split(".")[1]) for name in cross), default=-1)
+def cached_source_states(decoder: DecodeSession, row: int, length: int) -> list[State]:
+    """The states that :func:`prefill_source` wrote to slot ``row``: by layer, float64."""
+    names = [state.name for state in decoder.graph.states]
+    num_layers = 1 + max((int(name.split(".")[1]) for name in names), default=-1)
     states: list[State] = [{} for _ in range(num_layers)]
-    for name in cross:
-        kind, layer = name.split(".")
-        cached = torch.from_numpy(decoder.states[name][row : row + 1, :, :length])
+    for state in decoder.graph.states:
+        if state.source is None:
+            continue
+        kind, layer = state.name.split(".")
+        cached = torch.from_numpy(decoder.states[state.name][row : row + 1].copy())
+        if state.role == StateRole.CROSS:
+            cached = cached[:, :, :length]
         states[int(layer)][kind] = cached.double()
     return states
 

@@ -60,14 +60,14 @@ class HeadedEncoder(nn.Module):
 
 
 class SourceEncoder(nn.Module):
-    """``encode`` of an encoder-decoder: every layer's cross-attention keys and values."""
+    """``encode`` of an encoder-decoder: every state that the source fills."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, token_ids: Tensor, lengths: Tensor) -> list[Tensor]:
-        states = self.model.cross_attention_kv(self.model.encode(token_ids, lengths))
+        states = self.model.encode_source(token_ids, lengths)
         return [tensor for state in states for tensor in state.values()]
 
 

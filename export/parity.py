@@ -19,11 +19,11 @@ from export.decoding import (
     LOWEST_LOGIT,
     DecodingInputs,
     DecodingRun,
-    cached_source_kv,
+    cached_source_states,
     decode_eagerly,
     decode_eagerly_batched,
     decode_in_graph,
-    eager_source_kv,
+    eager_source_states,
     greedy_tokens,
     prefill_source,
 )
@@ -217,15 +217,18 @@ def _compare_decoder(
     graph_source_kv = None
     if inputs.sources is not None:
         lengths = [len(source) for source in inputs.sources]
+        if sessions.encoder is not None:  # decoding has overwritten the recurrent states
+            prefill_source(sessions.encoder, sessions.decoder, inputs.sources)
         graph_source_kv = [
-            cached_source_kv(sessions.decoder, row, length) for row, length in enumerate(lengths)
+            cached_source_states(sessions.decoder, row, length)
+            for row, length in enumerate(lengths)
         ]
     del sessions  # a large model is in memory once: as a session or as a module
     model = make_model()
     source_kv = None
     error = 0.0
     if inputs.sources is not None and graph_source_kv is not None:
-        source_kv = [eager_source_kv(model, source) for source in inputs.sources]
+        source_kv = [eager_source_states(model, source) for source in inputs.sources]
         error = max(
             _error(actual[kind].numpy(), expected[kind].numpy())
             for expected_row, actual_row in zip(source_kv, graph_source_kv, strict=True)

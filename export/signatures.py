@@ -15,6 +15,8 @@ from model.config import (
     StackConfig,
 )
 from model.mixers import required
+from model.recurrent_cells import CELLS
+from model.recurrent_config import AlignmentKind, BridgeKind, RecurrentConfig
 
 # ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators.
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
@@ -24,8 +26,10 @@ LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("
 Signatures = dict[str, GraphSpec]
 
 
-def _max_chunk(stack: StackConfig) -> int | None:
-    """1 token per run if a layer is recurrent, else no limit."""
+def _max_chunk(stack: StackConfig | None) -> int | None:
+    """1 token per run if a layer is recurrent, else no limit; None: all layers are."""
+    if stack is None:
+        return 1
     return 1 if any(layer.mixer == MixerKind.SSRU for layer in stack.layers) else None
 
 
@@ -47,7 +51,14 @@ MIXER_STATES: dict[MixerKind, Callable[[ModelConfig, LayerConfig, int], list[Sta
 }
 
 
-def _state(kind: str, layer: int, role: StateRole, shape: tuple[int | str, ...]) -> StateSpec:
+def _state(
+    kind: str,
+    layer: int,
+    role: StateRole,
+    shape: tuple[int | str, ...],
+    *,
+    from_source: bool = False,
+) -> StateSpec:
     name = f"{kind}.{layer}"
     return StateSpec(
         name=name,
@@ -56,7 +67,7 @@ def _state(kind: str, layer: int, role: StateRole, shape: tuple[int | str, ...])
         shape=shape,
         input=f"past.{name}",
         output=f"present.{name}",
-        source=name if role == StateRole.CROSS else None,
+        source=name if from_source or role == StateRole.CROSS else None,
     )
 
 
@@ -67,6 +78,8 @@ def _cross_states(attention: AttentionConfig, index: int) -> list[StateSpec]:
 
 def decoder_states(config: ModelConfig) -> tuple[StateSpec, ...]:
     """Every state of the decoder of ``config``, layer by layer."""
+    if config.recurrent is not None:
+        return recurrent_states(config, config.recurrent)
     stack = config.decoder
     if stack is None:
         return ()
@@ -76,6 +89,26 @@ def decoder_states(config: ModelConfig) -> tuple[StateSpec, ...]:
             states += MIXER_STATES[layer.mixer](config, layer, index)
         if layer.cross_attention is not None:
             states += _cross_states(layer.cross_attention, index)
+    return tuple(states)
+
+
+def recurrent_states(model: ModelConfig, config: RecurrentConfig) -> tuple[StateSpec, ...]:
+    """Every state of a recurrent decoder: see :class:`model.recurrent.RecurrentDecoder`."""
+    role, shape = StateRole.RECURRENT, (config.decoder_size,)
+    has_bridge = config.bridge != BridgeKind.ZERO
+    states = [
+        _state(name, layer, role, shape, from_source=has_bridge)
+        for layer in range(config.num_decoder_layers)
+        for name in CELLS[config.cell].state
+    ]
+    top = config.num_decoder_layers - 1
+    if config.alignment is not None:
+        is_additive = config.alignment.kind == AlignmentKind.ADDITIVE
+        key_size = config.alignment.size if is_additive else config.vector_size
+        for name, size in (("cross_key", key_size), ("cross_value", config.vector_size)):
+            states.append(_state(name, top, StateRole.CROSS, (1, "source_length", size)))
+    if config.input_feeding:
+        states.append(_state("fed", top, role, (model.hidden_size,)))
     return tuple(states)
 
 
@@ -129,7 +162,7 @@ def _encode(config: ModelConfig) -> GraphSpec:
             shape=("batch", *("length" if d == "source_length" else d for d in state.shape)),
         )
         for state in decoder_states(config)
-        if state.role == StateRole.CROSS
+        if state.source is not None
     ]
     if config.kind == Kind.ENCODER:
         outputs = HEAD_OUTPUTS[config.head.kind](config)
@@ -143,7 +176,7 @@ def _encode(config: ModelConfig) -> GraphSpec:
     )
 
 
-def _decode(config: ModelConfig, stack: StackConfig) -> GraphSpec:
+def _decode(config: ModelConfig, stack: StackConfig | None) -> GraphSpec:
     max_chunk = _max_chunk(stack)
     inputs = [
         _ids("token_ids", max_chunk or "length"),
@@ -163,6 +196,7 @@ def _decode(config: ModelConfig, stack: StackConfig) -> GraphSpec:
         # Cross-attention binds the source's keys and values as the past. Over a past,
         # GroupQueryAttention takes several tokens of one row only, and no more than the past has.
         chunk_within_source=max_chunk is None
+        and stack is not None
         and any(layer.cross_attention is not None for layer in stack.layers),
         disabled_optimizers=DISABLED_OPTIMIZERS,
     )
@@ -171,9 +205,9 @@ def _decode(config: ModelConfig, stack: StackConfig) -> GraphSpec:
 def signatures(config: ModelConfig) -> Signatures:
     """The graphs of a bundle for ``config``, by name."""
     graphs: Signatures = {}
-    if config.encoder is not None:
+    if config.kind != Kind.DECODER:
         graphs["encode"] = _encode(config)
-    if config.decoder is not None:
+    if config.kind != Kind.ENCODER:
         graphs["decode"] = _decode(config, config.decoder)
     return graphs
 

@@ -135,12 +135,12 @@ def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Ac
         for row in rows:
             ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
             source_lengths, states = None, None
-            if config.encoder is not None:
+            if config.kind == Kind.ENCODER:
                 segments = torch.zeros_like(ids) if config.embedding.num_segments else None
-                encoded = model.encode(ids, lengths, segments)
+                model.encode(ids, lengths, segments)
             if config.kind == Kind.ENCODER_DECODER:
-                source_lengths, states = lengths, model.cross_attention_kv(encoded)
-            if config.decoder is not None:
+                source_lengths, states = lengths, model.encode_source(ids, lengths)
+            if config.kind != Kind.ENCODER:
                 model.decode(ids, Step.whole(lengths, source_lengths), states)
     return ranges
 

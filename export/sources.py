@@ -137,6 +137,17 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
             license="Apache-2.0",
             package_license="Apache-2.0",
         ),
+        DefaultSource(
+            name="g2p",
+            package="g2p-en",
+            version="2.1.0",
+            module="g2p_en",
+            path="checkpoint20.npz",
+            description="g2p-en: GRU encoder-decoder, 256 wide; English spelling to sound",
+            origin="Kyubyong Park and Jongseok Kim",
+            license="Apache-2.0",
+            package_license="Apache-2.0",
+        ),
     )
 }
 

@@ -13,6 +13,7 @@ from model.position_config import (
     RotaryConfig,
     SignalKind,
 )
+from model.recurrent_config import RecurrentConfig
 
 
 class Kind(StrEnum):
@@ -214,7 +215,10 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
-    """A whole model. Encoder and decoder share the token embedding."""
+    """A whole model. Encoder and decoder share the token embedding.
+
+    An encoder-decoder has either ``encoder`` and ``decoder``, or ``recurrent``.
+    """
 
     kind: Kind
     vocabulary_size: int
@@ -223,4 +227,12 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     embedding: EmbeddingConfig
     encoder: StackConfig | None = None
     decoder: StackConfig | None = None
+    recurrent: RecurrentConfig | None = None
     head: HeadConfig
+
+    @property
+    def num_layers(self) -> int:
+        """Of all stacks, as often as they run."""
+        if self.recurrent is not None:
+            return self.recurrent.num_encoder_layers + self.recurrent.num_decoder_layers
+        return sum(len(stack.applied) for stack in (self.encoder, self.decoder) if stack)

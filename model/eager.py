@@ -15,6 +15,8 @@ from model.kernels import (
     RotaryTables,
     Step,
 )
+from model.recurrent_cells import CellWeights, RecurrentOutput, run_cell
+from model.recurrent_config import CellKind
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -176,6 +178,11 @@ class EagerKernels:
         if weights.output_bias is not None:
             outputs = outputs + weights.output_bias
         return (outputs * expert_weights[..., None]).sum(2)
+
+    def recurrent(
+        self, x: Tensor, lengths: Tensor, weights: CellWeights, kind: CellKind, *, reverse: bool
+    ) -> RecurrentOutput:
+        return run_cell(x, lengths, weights, kind, reverse=reverse)
 
     @staticmethod
     def _heads(

@@ -14,6 +14,8 @@ from torch import Tensor, onnx
 
 from model.config import Activation, AttentionConfig, ExpertsConfig, FeedForwardConfig
 from model.kernels import AttentionOutput, ExpertWeights, KeyValue, PositionEncodings, Step
+from model.recurrent_cells import CELLS, CellWeights, RecurrentOutput
+from model.recurrent_config import CellKind
 from model.windows import blocked_window_attention
 
 DOMAIN = "com.microsoft"
@@ -100,6 +102,34 @@ class FusedKernels:
             # in place, and returns zeros (ONNX Runtime 1.31.1).
             mixed = mixed * scores.softmax(-1).topk(config.active, -1).values.sum(-1, keepdim=True)
         return mixed
+
+    def recurrent(
+        self, x: Tensor, lengths: Tensor, weights: CellWeights, kind: CellKind, *, reverse: bool
+    ) -> RecurrentOutput:
+        size, cell = weights.recurrent.shape[0], CELLS[kind]
+
+        def gates(weight: Tensor) -> Tensor:
+            """``[..., gates * size]`` to ``[1, gates * size, ...]``, in the operator's order."""
+            parts = weight.chunk(cell.num_gates, -1)
+            return torch.cat([parts[index] for index in cell.onnx_order], -1).T[None]
+
+        biases = torch.cat([gates(weights.input_bias), gates(weights.recurrent_bias)], 1)
+        inputs = (x.transpose(0, 1), gates(weights.input), gates(weights.recurrent), biases)
+        attributes: dict[str, Any] = {
+            "hidden_size": size,
+            "direction": "reverse" if reverse else "forward",
+        }
+        if kind == CellKind.GRU:
+            attributes["linear_before_reset"] = 1
+        last = (1, x.shape[0], size)
+        outputs, *state = onnx.ops.symbolic_multi_out(
+            kind.upper(),
+            (*inputs, lengths),
+            attrs=attributes,
+            dtypes=(x.dtype,) * (1 + len(cell.state)),
+            shapes=((x.shape[1], *last), *(last for _ in cell.state)),
+        )
+        return RecurrentOutput(outputs[:, 0].transpose(0, 1), tuple(part[0] for part in state))
 
 
 def _inputs_of(positions: PositionEncodings) -> tuple[Tensor | None, ...]:

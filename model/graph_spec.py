@@ -13,7 +13,9 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
                           answer's start and end ``[batch, length, 2]``, of masked
                           tokens ``[chosen, vocabulary]``.
 ``encode`` of an          in: ``token_ids``, ``lengths``. out: one tensor for every
-encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``.
+encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``, and
+                          for every ``recurrent`` state that has a ``source``,
+                          ``[batch, *shape]``; others begin with zeros.
 ``decode``                in: ``token_ids [batch, length]``, ``logit_positions
                           [chosen]`` (int32; ``row * length + index`` of the tokens
                           to compute logits after), ``num_cached_tokens [batch]``,
@@ -106,7 +108,8 @@ class StateSpec(Record, frozen=True, kw_only=True):
             ``"source_length"`` of a ``CROSS`` state.
         input: the graph's input for the state.
         output: the graph's output for the state.
-        source: the output of ``encode`` that fills a ``CROSS`` state.
+        source: the output of ``encode`` that fills a ``CROSS`` state, or is the first value of a
+            ``RECURRENT`` one; None: that is zero.
     """
 
     name: str

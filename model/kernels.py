@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
+from model.recurrent_cells import CellWeights, RecurrentOutput
+from model.recurrent_config import CellKind
 
 
 class KeyValue(NamedTuple):
@@ -160,4 +162,12 @@ class ModelKernels(Protocol):
 
         ``scores [batch, length, experts]`` are the router's logits. Experts have no capacity
         limit, so a token's result does not depend on other tokens.
+        """
+
+    def recurrent(
+        self, x: Tensor, lengths: Tensor, weights: CellWeights, kind: CellKind, *, reverse: bool
+    ) -> RecurrentOutput:
+        """A cell over ``x [batch, length, inputs]``, right-padded to ``lengths [batch]``.
+
+        See :func:`model.recurrent_cells.run_cell`.
         """

@@ -14,6 +14,7 @@ from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder
 from model.mixers import State
 from model.positions import POSITIONS
+from model.recurrent import RecurrentDecoder, RecurrentEncoder
 
 EAGER = EagerKernels()
 
@@ -39,7 +40,8 @@ class EmbeddingTable(nn.Module):
 class InputEmbedding(nn.Module):
     """Adds positions and segments to token embeddings, then normalises and projects them.
 
-    The projection exists if the embeddings are not of the hidden size (Lan et al. 2019).
+    The projection exists if the embeddings are not of the hidden size (Lan et al. 2019), and the
+    layers are not recurrent.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -54,7 +56,7 @@ class InputEmbedding(nn.Module):
         if embedding.norm is not None:
             self.norm = make_norm(size, embedding.norm)
         self.projection: nn.Module = nn.Identity()
-        if embedding.size is not None:
+        if embedding.size is not None and config.recurrent is None:
             self.projection = Linear(size, config.hidden_size, bias=True)
 
     def forward(self, x: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
@@ -84,7 +86,7 @@ class TokenEmbedding(InputEmbedding):
 
 
 class Transformer(nn.Module):
-    """An encoder, a decoder or both.
+    """An encoder, a decoder or both; of recurrent layers if the configuration says so.
 
     Parameters are uninitialised: load them (``load_state_dict(..., assign=True)``) or see
     :mod:`model.initialise`.
@@ -97,6 +99,11 @@ class Transformer(nn.Module):
         self.target_embedding: InputEmbedding | None = None
         if config.embedding.separate_target:
             self.target_embedding = InputEmbedding(config)
+        self.encoder: Encoder | RecurrentEncoder
+        self.decoder: Decoder | RecurrentDecoder
+        if config.recurrent is not None:
+            self.encoder = RecurrentEncoder(config, config.recurrent, kernels)
+            self.decoder = RecurrentDecoder(config, config.recurrent, kernels)
         if config.encoder is not None:
             self.encoder = Encoder(config, config.encoder, kernels)
         if config.decoder is not None:
@@ -111,19 +118,22 @@ class Transformer(nn.Module):
         Returns:
             ``[batch, length, size]``
         """
-        positions = torch.arange(token_ids.shape[1])
-        x = self.embedding(self.embedding.look_up(token_ids), positions, segment_ids)
-        hidden: Tensor = self.encoder(x, lengths)
+        hidden: Tensor = self.encoder(self._embed(token_ids, segment_ids), lengths)
         return hidden
+
+    def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
+        """The decoder's states before the first token, of a source as for :meth:`encode`."""
+        return self.decoder.cross_attention_kv(self.encoder(self._embed(token_ids), lengths))
+
+    def _embed(self, token_ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
+        positions = torch.arange(token_ids.shape[1])
+        x: Tensor = self.embedding(self.embedding.look_up(token_ids), positions, segment_ids)
+        return x
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """An encoder's head: ``[batch, size or labels]``, or ``[batch, length, labels]``."""
         pooled: Tensor = self.head(hidden, lengths)
         return pooled
-
-    def cross_attention_kv(self, encoded: Tensor) -> list[State]:
-        """The decoder's states before the first token, from a source of :meth:`encode`."""
-        return self.decoder.cross_attention_kv(encoded)
 
     def decode(
         self,
@@ -138,7 +148,7 @@ class Transformer(nn.Module):
 
         Args:
             states: those that the previous step returned; for the first step, those of
-                :meth:`cross_attention_kv`, or None without a source.
+                :meth:`encode_source`, or None without a source.
             logit_positions: ``[n]``, each ``row * length + index``. If given, the hidden vectors
                 are those of these tokens, ``[1, n, size]``.
         """

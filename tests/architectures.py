@@ -1,5 +1,7 @@
 """Small random models of every architecture that the tests use."""
 
+from typing import Any
+
 import msgspec
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -31,6 +33,13 @@ from model.position_config import (
     RelativeBiasConfig,
     RelativeBiasKind,
     RotaryConfig,
+)
+from model.recurrent_config import (
+    AlignmentConfig,
+    AlignmentKind,
+    BridgeKind,
+    CellKind,
+    RecurrentConfig,
 )
 
 VOCABULARY_SIZE = 61
@@ -232,6 +241,60 @@ MIXED_LAYERS = msgspec.structs.replace(
         )
     ),
 )
+
+
+def recurrent_model(hidden_size: int = HIDDEN_SIZE, **options: Any) -> ModelConfig:
+    """A recurrent encoder-decoder with states of ``HIDDEN_SIZE``."""
+    config = RecurrentConfig(decoder_size=HIDDEN_SIZE, **options)
+    return ModelConfig(
+        kind=Kind.ENCODER_DECODER,
+        vocabulary_size=VOCABULARY_SIZE,
+        hidden_size=hidden_size,
+        position=_positions(PositionKind.NONE),
+        embedding=EmbeddingConfig(size=24),
+        recurrent=config,
+        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True),
+    )
+
+
+# Cho et al. 2014, Sutskever et al. 2014: a fixed context.
+GRU_FIXED = recurrent_model(cell=CellKind.GRU, encoder_size=HIDDEN_SIZE, readout=False)
+# Bahdanau et al. 2015.
+GRU_ADDITIVE = recurrent_model(
+    cell=CellKind.GRU,
+    encoder_size=20,
+    bidirectional=True,
+    bridge=BridgeKind.DENSE,
+    alignment=AlignmentConfig(kind=AlignmentKind.ADDITIVE, size=28, from_previous=True),
+)
+# Luong et al. 2015, with input feeding.
+LSTM_DOT = recurrent_model(
+    cell=CellKind.LSTM,
+    encoder_size=HIDDEN_SIZE,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    alignment=AlignmentConfig(kind=AlignmentKind.DOT),
+    input_feeding=True,
+)
+# The same score with a matrix, over a bidirectional encoder; the context is not read out.
+LSTM_GENERAL = recurrent_model(
+    2 * HIDDEN_SIZE,
+    cell=CellKind.LSTM,
+    encoder_size=40,
+    num_encoder_layers=2,
+    bidirectional=True,
+    bridge=BridgeKind.ZERO,
+    source_size=HIDDEN_SIZE,
+    alignment=AlignmentConfig(kind=AlignmentKind.GENERAL),
+    readout=False,
+    input_feeding=True,
+)
+RECURRENT = {
+    "gru-fixed": GRU_FIXED,
+    "gru-additive": GRU_ADDITIVE,
+    "lstm-dot": LSTM_DOT,
+    "lstm-general": LSTM_GENERAL,
+}
 ARCHITECTURES = {
     "llama": LLAMA,
     "mixed-layers": MIXED_LAYERS,
@@ -242,6 +305,7 @@ ARCHITECTURES = {
     "bert": BERT,
     "classifier": CLASSIFIER,
     "modern-bert": MODERN_BERT,
+    **RECURRENT,
 }
 
 

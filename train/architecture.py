@@ -19,7 +19,8 @@ from model.config import (
     StackConfig,
 )
 from model.position_config import PositionConfig, PositionKind, RotaryConfig
-from train.recipe import ModelRecipe, ObjectiveKind, Positions
+from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
+from train.recipe import ModelRecipe, ObjectiveKind, Positions, RecurrentRecipe
 
 EPSILON = 1e-5
 
@@ -42,6 +43,8 @@ def model_config(
     Args:
         num_labels: of a classifier.
     """
+    if recipe.recurrent is not None:
+        return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
     kind = KINDS[objective]
     is_rotary = recipe.positions == Positions.ROTARY
     norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
@@ -70,6 +73,38 @@ def model_config(
         encoder=encoder,
         decoder=decoder,
         head=_head(recipe, objective, norm, num_labels),
+    )
+
+
+def _recurrent_model(
+    recipe: ModelRecipe, recurrent: RecurrentRecipe, vocabulary_size: int
+) -> ModelConfig:
+    size, num_layers = recipe.hidden_size, recipe.num_layers
+    num_decoder_layers = recipe.num_decoder_layers or num_layers
+    alignment = None
+    if recurrent.alignment is not None:
+        alignment = AlignmentConfig(
+            kind=recurrent.alignment, size=size, from_previous=recurrent.from_previous
+        )
+    return ModelConfig(
+        kind=Kind.ENCODER_DECODER,
+        vocabulary_size=vocabulary_size,
+        hidden_size=size,
+        position=PositionConfig(kind=PositionKind.NONE, max_positions=recipe.max_positions),
+        embedding=EmbeddingConfig(),
+        recurrent=RecurrentConfig(
+            cell=recurrent.cell,
+            encoder_size=size // 2 if recurrent.bidirectional else size,
+            decoder_size=size,
+            num_encoder_layers=num_layers,
+            num_decoder_layers=num_decoder_layers,
+            bidirectional=recurrent.bidirectional,
+            bridge=BridgeKind.COPY if num_layers == num_decoder_layers else BridgeKind.DENSE,
+            alignment=alignment,
+            readout=alignment is not None,
+            input_feeding=recurrent.input_feeding,
+        ),
+        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True, tied=recipe.tied),
     )
 
 

@@ -186,7 +186,7 @@ class TrainingModule(nn.Module):
         states, step = None, Step.whole(batch.lengths)
         if batch.sources is not None and batch.source_lengths is not None:
             self.kernels.begin(batch.source_lengths, batch.sources.shape[1])
-            states = model.cross_attention_kv(model.encode(batch.sources, batch.source_lengths))
+            states = model.encode_source(batch.sources, batch.source_lengths)
             step = Step.whole(batch.lengths, batch.source_lengths)
         self.kernels.begin(batch.lengths, batch.inputs.shape[1])
         return model.decode(batch.inputs, step, states).hidden

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from model.config import NormKind
+from model.recurrent_config import AlignmentKind
 from train.errors import RecipeError
 from train.recipe import ModelRecipe, ObjectiveKind, Positions, Recipe, TokenizerKind
 
@@ -74,7 +75,8 @@ def _section(type_: Any) -> type[msgspec.Struct] | None:
 
 def _conflicts(recipe: Recipe) -> Iterator[str]:
     """Problems of several fields together."""
-    yield from _model_conflicts(recipe.model)
+    is_recurrent = recipe.model.recurrent is not None
+    yield from (_recurrent_conflicts(recipe) if is_recurrent else _model_conflicts(recipe.model))
     model, training, objective = recipe.model, recipe.training, recipe.objective
     if recipe.data.max_length > model.max_positions:
         yield f"data.max_length: more than model.max_positions, {model.max_positions}"
@@ -90,6 +92,26 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
     if recipe.data.source.startswith("debian:") and not is_translation:
         yield f"data.source: objective {objective} cannot use parallel texts"
+
+
+def _recurrent_conflicts(recipe: Recipe) -> Iterator[str]:
+    model, recurrent = recipe.model, recipe.model.recurrent
+    if recurrent is None:
+        return
+    if recipe.objective != ObjectiveKind.SEQUENCE_TO_SEQUENCE:
+        yield f"model.recurrent: not for objective {recipe.objective}"
+    for field in ("residual_dropout", "attention_dropout"):
+        if getattr(recipe.training, field):
+            yield f"training.{field}: recurrent layers have embedding_dropout only"
+    if model.experts is not None:
+        yield "model.experts: not in recurrent layers"
+    if recurrent.bidirectional and model.hidden_size % 2:
+        yield "model.hidden_size: two directions need an even size"
+    if recurrent.alignment is None and recurrent.from_previous:
+        yield "model.recurrent.from_previous: there is no alignment"
+    is_additive = recurrent.alignment in (None, AlignmentKind.ADDITIVE)
+    if not is_additive and model.hidden_size % 8:
+        yield f"model.hidden_size: {recurrent.alignment} attention needs a multiple of 8"
 
 
 def _model_conflicts(model: ModelRecipe) -> Iterator[str]:

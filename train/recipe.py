@@ -11,6 +11,7 @@ import msgspec
 
 from model.bundle import NAME_PATTERN
 from model.config import Activation, NormKind, NormOrder
+from model.recurrent_config import AlignmentKind, CellKind
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -98,10 +99,33 @@ class ExpertsRecipe(Section, frozen=True, kw_only=True):
     balancing: Annotated[float, msgspec.Meta(ge=0)] = 0.01
 
 
-class ModelRecipe(Section, frozen=True, kw_only=True):
-    """The size and variant of the Transformer.
+class RecurrentRecipe(Section, frozen=True, kw_only=True):
+    """Recurrent layers in place of the Transformer's, in an encoder-decoder.
+
+    States, embeddings and outputs have the model's ``hidden_size``; each direction of a
+    bidirectional encoder has half of it. If encoder and decoder have equally many layers, the
+    decoder begins with the encoder's last states, else with a map of the top layer's. See
+    :mod:`model.recurrent_config` for the papers.
 
     Attributes:
+        alignment: the attention's score; default: none, a fixed context.
+        from_previous: the state before a step attends, not the one after it.
+    """
+
+    cell: CellKind
+    bidirectional: bool = False
+    alignment: AlignmentKind | None = None
+    from_previous: bool = False
+    input_feeding: bool = False
+
+
+class ModelRecipe(Section, frozen=True, kw_only=True):
+    """The size and variant of the Transformer, or of a recurrent encoder-decoder.
+
+    With ``recurrent``, only sizes, numbers of layers, ``max_positions`` and ``tied`` matter.
+
+    Attributes:
+        num_heads, inner_size: default: those of Vaswani et al. 2017, table 3, base.
         num_layers: of the encoder, or of a decoder alone.
         num_decoder_layers: of an encoder-decoder (default: ``num_layers``).
         num_kv_heads: default ``num_heads``.
@@ -111,9 +135,9 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     hidden_size: Positive
     num_layers: Annotated[int, msgspec.Meta(ge=1, le=256)]
     num_decoder_layers: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
-    num_heads: Positive
+    num_heads: Positive = 8
     num_kv_heads: Positive | None = None
-    inner_size: Positive
+    inner_size: Positive = 2048
     activation: Activation = Activation.RELU
     gated: bool = False
     norm: NormKind = NormKind.LAYER
@@ -122,6 +146,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     max_positions: Positive = 512
     tied: bool = True
     experts: ExpertsRecipe | None = None
+    recurrent: RecurrentRecipe | None = None
 
 
 class TrainingRecipe(Section, frozen=True, kw_only=True):

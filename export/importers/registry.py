@@ -17,6 +17,7 @@ from export.importers.deberta import import_deberta
 from export.importers.distilbert import import_distilbert
 from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
 from export.importers.electra import import_electra
+from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_neox import import_gpt_neox
@@ -156,6 +157,11 @@ CHECKPOINT_FORMATS = (
         description=f"a folder with an ONNX graph of a DistilBERT and its edit tags ({TAGS_FILE})",
         matches=is_edit_tagger,
         load=import_edit_tagger,
+    ),
+    CheckpointFormat(
+        description="the .npz file of g2p-en, a GRU encoder-decoder",
+        matches=is_g2p,
+        load=import_g2p,
     ),
 )
 

@@ -194,7 +194,8 @@ class Memory(Protocol):
         """Copies as :meth:`move` does, but from other tensors into those with these names.
 
         Args:
-            sources: ``[rows, heads, any length, width]`` for each tensor, which must have tokens.
+            sources: ``[rows, heads, any length, width]`` for each tensor with tokens, whole rows
+                for others.
             moves: ``source`` is a row of the tensor.
         """
         ...

@@ -53,7 +53,7 @@ def logits(checkpoint: Checkpoint) -> torch.Tensor:
         return model.pool(model.encode(ids, lengths, torch.zeros_like(ids)), lengths)
     if checkpoint.config.encoder is None:
         return model.logits(model.decode(ids, Step.whole(lengths)).hidden)
-    states = model.cross_attention_kv(model.encode(ids, lengths))
+    states = model.encode_source(ids, lengths)
     return model.logits(model.decode(ids, Step.whole(lengths, lengths), states).hidden)
 
 

@@ -31,9 +31,7 @@ def eager_perplexity(name: str, evaluation: EvaluationSet) -> float:
             states, source_lengths = None, None
             if source_row is not None:
                 source_lengths = torch.tensor([len(source_row)], dtype=torch.int32)
-                states = model.cross_attention_kv(
-                    model.encode(torch.tensor([source_row]), source_lengths)
-                )
+                states = model.encode_source(torch.tensor([source_row]), source_lengths)
             ids, step = (
                 torch.tensor([row[:-1]]),
                 Step.whole(torch.tensor([len(row) - 1]), source_lengths),

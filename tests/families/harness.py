@@ -149,7 +149,7 @@ def _eager_outputs(
     elif checkpoint.config.kind == Kind.DECODER:
         outputs = module.logits(module.decode(ids, Step.whole(lengths)).hidden)
     else:
-        states = module.cross_attention_kv(module.encode(ids, lengths))
+        states = module.encode_source(ids, lengths)
         outputs = module.logits(module.decode(ids, Step.whole(lengths, lengths), states).hidden)
     return [output[: len(row)] for output, row in zip(outputs, rows, strict=True)]
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import torch
 
+from export.signatures import decoder_states
 from model.config import Branches, Kind, ModelConfig
 from model.kernels import PositionEncodings, Step
 from model.mixers import State
@@ -32,17 +33,15 @@ def test_stepwise_decoding_matches_a_full_pass(name: str) -> None:
     first: list[State] | None = None
     if model.config.kind == Kind.ENCODER_DECODER:
         source_lengths = i32(4)
-        first = model.cross_attention_kv(model.encode(source, source_lengths))
+        first = model.encode_source(source, source_lengths)
     whole = model.logits(model.decode(ids, Step.whole(i32(6), source_lengths), first).hidden)
 
-    layers = model.config.decoder.layers if model.config.decoder else ()
-    states = [dict(state) for state in first] if first else [{} for _ in layers]
-    for state, layer in zip(states, layers, strict=True):
-        if layer.attention is None:
-            state["recurrent"] = torch.zeros(1, model.config.hidden_size)
-        else:
-            shape = (1, layer.attention.num_kv_heads, 8, layer.attention.head_size)
-            state |= {"key": torch.zeros(shape), "value": torch.zeros(shape)}
+    states = [dict(state) for state in first] if first else [{} for _ in model.decoder.order]
+    for spec in decoder_states(model.config):
+        name, layer = spec.name.split(".")
+        if spec.source is None:
+            shape = [8 if size == "length" else int(size) for size in spec.shape]
+            states[int(layer)][name] = torch.zeros(1, *shape)
     for position in range(6):
         step = Step(i32(position), i32(1), i32(position + 1)[0], source_lengths, i32(4)[0])
         if source_lengths is None:

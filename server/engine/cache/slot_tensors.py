@@ -94,11 +94,12 @@ class SlotTensors:
     def write_cross(
         self, slots: Sequence[int], encoded: Mapping[str, Tensor], lengths: Sequence[int]
     ) -> None:
-        """Stores the cross-attention keys and values of encoded sources.
+        """Stores what encoded sources fill: keys and values, and the first recurrent states.
 
         Args:
             slots: of the sequences, in the order of the encoder's batch.
-            encoded: outputs of ``encode``, each ``[batch, heads, source_length, head_size]``.
+            encoded: outputs of ``encode``: ``[batch, heads, source_length, head_size]`` for a
+                ``CROSS`` state, ``[batch, *shape]`` for a ``RECURRENT`` one.
             lengths: valid source tokens of each.
         """
         sources = {

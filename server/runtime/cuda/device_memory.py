@@ -144,9 +144,12 @@ class DeviceMemory:
             f"source.{index}": _as_units(tensor, _unit_bytes(self._layouts[name]))
             for index, (name, tensor) in enumerate(sources.items())
         }
+        lengths = [t.shape[2] for name, t in sources.items() if self._layouts[name].has_tokens]
         for group, geometry in enumerate(self._groups(key)):
-            # All sources have the same length: they are outputs of one run.
-            source = geometry._replace(length=next(iter(sources.values())).shape[2])
+            # All sources with tokens have the same length: they are outputs of one run.
+            source = geometry
+            if geometry.has_tokens:
+                source = geometry._replace(length=lengths[0])
             units = [source.units(move.source, move) for move in moves]
             inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(units)
             inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)

@@ -164,7 +164,7 @@ def translate(name: str, source: list[int], num_steps: int) -> list[int]:
     special = checkpoint(name).special_tokens
     model = from_weights(checkpoint(name).config, checkpoint(name).weights)
     lengths = torch.tensor([len(source)], dtype=torch.int32)
-    states = model.cross_attention_kv(model.encode(torch.tensor([source]), lengths))
+    states = model.encode_source(torch.tensor([source]), lengths)
     tokens: list[int] = []
     token = special.decoder_start
     for cached in range(num_steps):

@@ -44,7 +44,7 @@ def logits(checkpoint: Checkpoint) -> torch.Tensor:
     """Logits ``[1 + len(TARGET), vocabulary + 1]``, after the start and each of ``TARGET``."""
     model, start = eager(checkpoint), checkpoint.special_tokens.decoder_start
     lengths = torch.tensor([len(SOURCE)])
-    states = model.cross_attention_kv(model.encode(torch.tensor([SOURCE]), lengths))
+    states = model.encode_source(torch.tensor([SOURCE]), lengths)
     ids = torch.tensor([[start, *TARGET]])
     step = Step.whole(torch.tensor([ids.shape[1]]), lengths)
     return model.logits(model.decode(ids, step, states).hidden)[0]

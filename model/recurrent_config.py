@@ -1,0 +1,78 @@
+"""The configuration of a recurrent encoder-decoder, as frozen values. Imports no torch."""
+
+from enum import StrEnum
+
+from model.position_config import ConfigStruct
+
+
+class CellKind(StrEnum):
+    GRU = "gru"  # Cho et al. 2014; the reset gate applies to the product, as in cuDNN
+    LSTM = "lstm"  # Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000
+
+
+class AlignmentKind(StrEnum):
+    """The score of a decoder state and a source vector: Luong et al. 2015, section 3.1."""
+
+    ADDITIVE = "additive"  # Bahdanau et al. 2015, appendix A.1.2; Luong's "concat"
+    DOT = "dot"
+    GENERAL = "general"
+
+
+class BridgeKind(StrEnum):
+    """The decoder's first state, from the encoder's last ones."""
+
+    ZERO = "zero"
+    COPY = "copy"  # Sutskever et al. 2014: the same layer's, both directions concatenated
+    DENSE = "dense"  # Bahdanau et al. 2015, appendix A.2.2: ``tanh(W h)`` of the top layer's
+
+
+class AlignmentConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Attention of a recurrent decoder.
+
+    Attributes:
+        size: of the additive score's hidden layer; other scores ignore it.
+        from_previous: the state before the step attends, and the step reads the context
+            (Bahdanau et al. 2015); else the state after the step (Luong et al. 2015).
+    """
+
+    kind: AlignmentKind
+    size: int = 0
+    from_previous: bool = False
+
+
+class RecurrentConfig(ConfigStruct, frozen=True, kw_only=True):
+    """An encoder-decoder of recurrent layers.
+
+    Attributes:
+        encoder_size: of one direction.
+        source_size: encoder outputs are mapped to it linearly; None leaves them as they are.
+        alignment: None for a fixed context (Sutskever et al. 2014).
+        readout: the decoder's output is ``tanh(W [h; c])`` of ``hidden_size`` (Luong et al. 2015,
+            equation 5); else ``[h; c]`` itself. There is no context ``c`` without ``alignment``.
+        input_feeding: a step also reads the last step's output (Luong et al. 2015, section 3.3).
+    """
+
+    cell: CellKind
+    encoder_size: int
+    decoder_size: int
+    num_encoder_layers: int = 1
+    num_decoder_layers: int = 1
+    bidirectional: bool = False
+    bridge: BridgeKind = BridgeKind.COPY
+    source_size: int | None = None
+    alignment: AlignmentConfig | None = None
+    readout: bool = True
+    input_feeding: bool = False
+
+    @property
+    def num_directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def vector_size(self) -> int:
+        """The size of the source vectors that the decoder attends to."""
+        return self.source_size or self.num_directions * self.encoder_size
+
+    @property
+    def context_size(self) -> int:
+        return 0 if self.alignment is None else self.vector_size
