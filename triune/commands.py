@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[Program, str]] = {
     "correct": (CLIENT, "Correct the grammar of texts."),
     "rerank": (CLIENT, "Sort passages by relevance to a query."),
     "score": (CLIENT, "Score how likely texts are after a prompt."),
+    "attention": (CLIENT, "Draw the attention weights of a generated text as a heat map."),
+    "compare": (CLIENT, "Run texts through several models or decodings, in one table."),
     "tokenize": (CLIENT, "Tokenize texts as a model does."),
     "models": (CLIENT, "List the server's models."),
     "health": (CLIENT, "Print the server's health status."),
