@@ -1,0 +1,80 @@
+"""The commands of ``docs/coming-from.md``, each run against a real server."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.frontends.conftest import DECODER, EMBEDDER, TRANSLATOR
+from tests.serving import ServerProcess, server_process
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "coming-from.md"
+SPAN = re.compile(r"`([^`]*)`")
+# Small models under the names of the default models.
+MODELS = {"minilm": EMBEDDER, "smollm2": DECODER, "en-pt": TRANSLATOR}
+LANGUAGES = {"en-pt": {"source_language": "en", "target_language": "pt"}}
+
+
+def _here() -> list[str]:
+    """The code in the last column, "here"."""
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    return [span for row in rows for span in SPAN.findall(row.split(" | ")[-1])]
+
+
+COMMANDS = [span for span in _here() if span.startswith(("curl ", "python -m client "))]
+
+
+@pytest.fixture(scope="module")
+def server(every_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    root = tmp_path_factory.mktemp("default-names")
+    for name, small in MODELS.items():
+        shutil.copytree(every_task / small, root / name)
+        manifest = root / name / "1" / "bundle.json"
+        content = json.loads(manifest.read_text()) | {"name": name} | LANGUAGES.get(name, {})
+        manifest.write_text(json.dumps(content))
+    with server_process(root, "--threads", "1", "--slots", "4") as running:
+        yield running
+
+
+def test_every_tool_has_a_command() -> None:
+    places = ("/embed", "/rerank", "/translate", "/v1/completions", "/score", "/v2/", "translate")
+    assert all(any(place in command for command in COMMANDS) for place in places)
+    assert len(COMMANDS) >= 8
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_runs(server: ServerProcess, command: str) -> None:
+    words = shlex.split(command.replace("localhost:8080", f"127.0.0.1:{server.http_port}"))
+    if words[0] == "curl":
+        words[1:1] = ["--silent", "--show-error", "--fail-with-body"]
+    else:
+        words[0] = sys.executable
+    variables = {**os.environ, "TRIUNE_TARGET": server.target}
+    ran = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=60, env=variables
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    if words[0] == "curl":
+        assert json.loads(ran.stdout)
+    else:
+        assert ran.stdout.strip()
+
+
+def test_openais_client(server: ServerProcess) -> None:
+    (code,) = (span for span in _here() if span.startswith("OpenAI("))
+    (base_url, api_key) = re.findall(r'="([^"]*)"', code)
+    client = openai.OpenAI(
+        base_url=base_url.replace("localhost:8080", f"127.0.0.1:{server.http_port}"),
+        api_key=api_key,
+    )
+    answer = client.completions.create(model="smollm2", prompt="7,", max_tokens=5)
+    assert answer.usage is not None
+    assert 0 < answer.usage.completion_tokens <= 5
