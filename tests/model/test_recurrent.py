@@ -35,7 +35,8 @@ def model_of(config: ModelConfig) -> Transformer:
 def reference_encoder(config: ModelConfig, weights: dict[str, Tensor]) -> nn.RNNBase:
     """``torch.nn``'s own layers, with our weights."""
     recurrent, inputs = config.recurrent, config.embedding.size
-    assert recurrent is not None and inputs is not None
+    assert recurrent is not None
+    assert inputs is not None
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}[recurrent.cell]
     reference: nn.RNNBase = kind(
         inputs,
@@ -80,7 +81,8 @@ def test_encoder_equals_torch(name: str) -> None:
 @torch.no_grad()
 def test_cells_equal_torch(config: ModelConfig) -> None:
     model = model_of(config)
-    assert isinstance(model.decoder, RecurrentDecoder) and config.recurrent is not None
+    assert isinstance(model.decoder, RecurrentDecoder)
+    assert config.recurrent is not None
     cell = model.decoder.layers[0]
     kind = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[config.recurrent.cell]
     reference = kind(cell.input.weight.shape[0], HIDDEN_SIZE).double()
@@ -175,6 +177,7 @@ def test_input_feeding_and_previous_states_change_the_output() -> None:
 )
 def test_refuses_sizes_that_do_not_fit(options: dict[str, object], message: str) -> None:
     config = recurrent_model(cell="gru", encoder_size=HIDDEN_SIZE, **options)
-    assert config.recurrent is not None and config.recurrent.bridge == BridgeKind.COPY
+    assert config.recurrent is not None
+    assert config.recurrent.bridge == BridgeKind.COPY
     with pytest.raises(ValueError, match=message):
         Transformer(config)

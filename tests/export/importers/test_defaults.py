@@ -90,6 +90,7 @@ def test_default_models_have_their_metadata() -> None:
         "pt-en": (Task.TRANSLATE,),
         "pii": (Task.TAG,),
         "bert-tiny": (Task.FILL_MASK,),
+        "g2p": (Task.GENERATE,),
     }
     for name, source in DEFAULT_SOURCES.items():
         assert checkpoint(name).name == name
