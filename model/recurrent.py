@@ -44,7 +44,7 @@ class RecurrentEncoder(nn.Module):
         """``x [batch, length, inputs]``, right-padded to ``lengths [batch]``."""
         states: list[CellState] = []
         for cells in self.layers:
-            directions: list[Cell] = list(cells)  # type: ignore[arg-type]  # a ModuleList
+            directions: list[Cell] = list(cells)  # type: ignore[call-overload]  # a ModuleList
             runs = [
                 self.kernels.recurrent(x, lengths, cell.weights, cell.kind, reverse=bool(index))
                 for index, cell in enumerate(directions)
