@@ -44,9 +44,10 @@ class RecurrentEncoder(nn.Module):
         """``x [batch, length, inputs]``, right-padded to ``lengths [batch]``."""
         states: list[CellState] = []
         for cells in self.layers:
+            directions: list[Cell] = list(cells)  # type: ignore[call-overload]  # a ModuleList
             runs = [
                 self.kernels.recurrent(x, lengths, cell.weights, cell.kind, reverse=bool(index))
-                for index, cell in enumerate(cells)  # type: ignore[arg-type]  # a ModuleList
+                for index, cell in enumerate(directions)
             ]
             x = torch.cat([run.outputs for run in runs], -1)
             both = zip(*(run.state for run in runs), strict=True)

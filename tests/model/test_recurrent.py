@@ -1,5 +1,7 @@
 """Recurrent encoder-decoders against ``torch.nn.GRU`` and ``LSTM``, and the papers' formulas."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from model.config import ModelConfig
 from model.kernels import KeyValue, Step
 from model.recurrent import EncodedSource, RecurrentDecoder, RecurrentEncoder
+from model.recurrent_cells import Cell
 from model.recurrent_config import AlignmentConfig, AlignmentKind, BridgeKind
-from model.transformer import Transformer, from_weights
+from model.transformer import Transformer, from_weights, parameter_shapes
 from tests.architectures import (
     GRU_ADDITIVE,
     GRU_FIXED,
@@ -35,7 +38,8 @@ def model_of(config: ModelConfig) -> Transformer:
 def reference_encoder(config: ModelConfig, weights: dict[str, Tensor]) -> nn.RNNBase:
     """``torch.nn``'s own layers, with our weights."""
     recurrent, inputs = config.recurrent, config.embedding.size
-    assert recurrent is not None and inputs is not None
+    assert recurrent is not None
+    assert inputs is not None
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}[recurrent.cell]
     reference: nn.RNNBase = kind(
         inputs,
@@ -80,8 +84,10 @@ def test_encoder_equals_torch(name: str) -> None:
 @torch.no_grad()
 def test_cells_equal_torch(config: ModelConfig) -> None:
     model = model_of(config)
-    assert isinstance(model.decoder, RecurrentDecoder) and config.recurrent is not None
+    assert isinstance(model.decoder, RecurrentDecoder)
+    assert config.recurrent is not None
     cell = model.decoder.layers[0]
+    assert isinstance(cell, Cell)
     kind = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[config.recurrent.cell]
     reference = kind(cell.input.weight.shape[0], HIDDEN_SIZE).double()
     names = {"weight_ih": cell.input.weight.T, "weight_hh": cell.recurrent.weight.T}
@@ -155,7 +161,7 @@ def test_rows_do_not_depend_on_their_batch(name: str) -> None:
 def test_input_feeding_and_previous_states_change_the_output() -> None:
     """The fed output and the context are inputs of the first layer."""
     fed, previous = (
-        Transformer(config).decoder.layers[0].input.weight.shape[0]
+        parameter_shapes(config)["decoder.layers.0.input.weight"][0]
         for config in (LSTM_GENERAL, GRU_ADDITIVE)
     )
     assert fed == 24 + 2 * HIDDEN_SIZE
@@ -173,8 +179,9 @@ def test_input_feeding_and_previous_states_change_the_output() -> None:
         ),
     ],
 )
-def test_refuses_sizes_that_do_not_fit(options: dict[str, object], message: str) -> None:
+def test_refuses_sizes_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     config = recurrent_model(cell="gru", encoder_size=HIDDEN_SIZE, **options)
-    assert config.recurrent is not None and config.recurrent.bridge == BridgeKind.COPY
+    assert config.recurrent is not None
+    assert config.recurrent.bridge == BridgeKind.COPY
     with pytest.raises(ValueError, match=message):
         Transformer(config)

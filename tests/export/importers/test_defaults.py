@@ -91,6 +91,7 @@ def test_default_models_have_their_metadata() -> None:
         "pii": (Task.TAG,),
         "bert-tiny": (Task.FILL_MASK,),
         "grammar": (Task.CORRECT,),
+        "g2p": (Task.GENERATE,),
     }
     for name, source in DEFAULT_SOURCES.items():
         assert checkpoint(name).name == name
