@@ -19,6 +19,7 @@ from model.config import (
     StackConfig,
 )
 from model.position_config import PositionConfig, PositionKind, RotaryConfig
+from model.sublayers import in_order
 from train.recipe import ModelRecipe, ObjectiveKind, Positions
 
 EPSILON = 1e-5
@@ -81,6 +82,7 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         head_size=recipe.hidden_size // recipe.num_heads,
         input_bias=is_biased,
         output_bias=is_biased,
+        score=recipe.score,
         rotary=RotaryConfig() if recipe.positions == Positions.ROTARY else None,
     )
     cross_attention = AttentionConfig(
@@ -89,6 +91,7 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         head_size=recipe.hidden_size // recipe.num_heads,
         input_bias=is_biased,
         output_bias=is_biased,
+        score=recipe.score,
     )
     experts = None
     if recipe.experts is not None:
@@ -107,8 +110,11 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         norm=norm,
         norm_order=recipe.norm_order,
     )
+    layers = (layer,) * num_layers
+    if recipe.sublayers is not None:
+        layers = in_order(recipe.sublayers, layer)
     has_final = recipe.norm_order != NormOrder.POST
-    return StackConfig(layers=(layer,) * num_layers, final_norm=norm if has_final else None)
+    return StackConfig(layers=layers, final_norm=norm if has_final else None)
 
 
 def _head(

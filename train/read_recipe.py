@@ -104,5 +104,10 @@ def _model_conflicts(model: ModelRecipe) -> Iterator[str]:
         yield "model.hidden_size: sinusoidal positions need an even size"
     if model.norm == NormKind.NONE:
         yield "model.norm: training needs a norm"
+    if model.sublayers is not None:
+        if sorted(model.sublayers) != sorted("sf" * model.num_layers):
+            yield f"model.sublayers: needs {model.num_layers} letters s and as many f"
+        if model.num_decoder_layers not in (None, model.num_layers):
+            yield "model.num_decoder_layers: with sublayers, equal to num_layers"
     if model.experts is not None and model.experts.active > model.experts.count:
         yield f"model.experts.active: more than the {model.experts.count} experts"
