@@ -272,12 +272,9 @@ class Decoder(_Stack):
         states: list[State] = []
         for layer in self.applied:
             if not isinstance(layer, DecoderLayer) or layer.cross_attention is None:
-                states.append({})
-                continue
+                raise ValueError("this decoder has no cross-attention")
             source = layer.cross_attention.project_source(encoded)
             states.append({"cross_key": source.key, "cross_value": source.value})
-        if not any(states):
-            raise ValueError("this decoder has no cross-attention")
         return states
 
     def forward(

@@ -59,12 +59,6 @@ _LAYER = stack(order=NormOrder.PRE).layers[0]
 SANDWICH = msgspec.structs.replace(
     GPT, decoder=StackConfig(layers=in_order("ssff", _LAYER), final_norm=_LAYER.norm)
 )
-_CROSS_LAYER = stack(order=NormOrder.PRE, cross=True).layers[0]
-SANDWICH_TRANSLATOR = msgspec.structs.replace(
-    VASWANI,
-    encoder=StackConfig(layers=in_order("ssff", _LAYER), final_norm=_LAYER.norm),
-    decoder=StackConfig(layers=in_order("ssff", _CROSS_LAYER), final_norm=_LAYER.norm),
-)
 # Shaw et al. 2018, with keys alone: distances of up to 4 tokens.
 _SHAW = DisentangledConfig(
     kind=DistanceKind.CLIPPED,
@@ -101,7 +95,6 @@ def checkpoint_of(config: ModelConfig, name: str) -> Checkpoint:
     [
         pytest.param(UNIVERSAL, "vaswani", id="universal", marks=pytest.mark.slow),
         pytest.param(SANDWICH, "gpt", id="sandwich"),
-        pytest.param(SANDWICH_TRANSLATOR, "vaswani", id="sandwich-translator"),
         pytest.param(ADDED_POSITIONS, "vaswani", id="positions", marks=pytest.mark.slow),
         *[
             pytest.param(
