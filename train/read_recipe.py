@@ -106,8 +106,7 @@ def _model_conflicts(model: ModelRecipe) -> Iterator[str]:
         yield "model.hidden_size: sinusoidal positions need an even size"
     if model.norm == NormKind.NONE:
         yield "model.norm: training needs a norm"
-    if model.sublayers is not None:
-        if sorted(model.sublayers) != sorted("sf" * model.num_layers):
-            yield f"model.sublayers: needs {model.num_layers} letters s and as many f"
+    if model.sublayers is not None and sorted(model.sublayers) != sorted("sf" * model.num_layers):
+        yield f"model.sublayers: needs {model.num_layers} letters s and as many f"
     if model.experts is not None and model.experts.active > model.experts.count:
         yield f"model.experts.active: more than the {model.experts.count} experts"
