@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from model.config import AttentionConfig, LayerConfig, NormConfig, NormKind, StackConfig
+from model.config import (
+    AttentionConfig,
+    LayerConfig,
+    NormConfig,
+    NormKind,
+    ScoreKind,
+    StackConfig,
+)
 
 MULTIPLE, ROTARY_MULTIPLE = 8, 16
 
@@ -60,7 +67,7 @@ def _pad_layer(name: str, layer: LayerConfig, weights: Weights) -> LayerConfig:
 def _padded_size(attention: AttentionConfig) -> int:
     """The size of a padded head."""
     norm = attention.head_norm
-    if norm is not None and norm.kind != NormKind.RMS:
+    if attention.score == ScoreKind.BILINEAR or (norm is not None and norm.kind != NormKind.RMS):
         return attention.head_size
     multiple = MULTIPLE if attention.rotary is None else ROTARY_MULTIPLE
     return -(-attention.head_size // multiple) * multiple
@@ -68,7 +75,7 @@ def _padded_size(attention: AttentionConfig) -> int:
 
 def _pad_config(attention: AttentionConfig) -> AttentionConfig:
     old, new = attention.head_size, _padded_size(attention)
-    rotary, norm = attention.rotary, attention.head_norm
+    rotary, norm, scale = attention.rotary, attention.head_norm, attention.with_scale.scale
     if rotary is not None:
         rotary = msgspec.structs.replace(rotary, size=rotary.size or old)
     if norm is not None:
@@ -77,7 +84,7 @@ def _pad_config(attention: AttentionConfig) -> AttentionConfig:
     return msgspec.structs.replace(
         attention,
         head_size=new,
-        scale=old**-0.5 if attention.scale is None else attention.scale,
+        scale=old**-0.5 if scale is None else scale,
         rotary=rotary,
         head_norm=norm,
     )

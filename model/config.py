@@ -5,6 +5,8 @@ Each ``StrEnum`` lists the variants of one part; a table in ``model/`` maps them
 
 from enum import StrEnum
 
+from msgspec import structs
+
 from model.position_config import (
     ConfigStruct,
     DisentangledConfig,
@@ -22,6 +24,15 @@ class Kind(StrEnum):
     ENCODER = "encoder"
     DECODER = "decoder"
     ENCODER_DECODER = "encoder_decoder"
+
+
+class ScoreKind(StrEnum):
+    """The attention score of a query and a key, before ``scale``."""
+
+    SCALED_DOT = "scaled_dot"  # Vaswani et al. 2017
+    DOT = "dot"  # Luong et al. 2015: not scaled
+    BILINEAR = "bilinear"  # the same paper's "general": a matrix for each head, not scaled
+    COSINE = "cosine"  # Graves et al. 2014
 
 
 class NormKind(StrEnum):
@@ -90,7 +101,9 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     Attributes:
         num_kv_heads: equal to ``num_heads`` for multi-head, 1 for multi-query, a divisor of it
             for grouped-query attention.
-        scale: multiplies the scores; default ``head_size ** -0.5``.
+        score: computed after rotation, except for ``BILINEAR``'s matrix and ``COSINE``'s division.
+        scale: multiplies the scores; default ``head_size ** -0.5`` for ``SCALED_DOT``, 1 for the
+            others.
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
             al. 2020); in an encoder also the ``window - 1`` tokens after it.
@@ -107,6 +120,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     head_size: int
     input_bias: bool
     output_bias: bool
+    score: ScoreKind = ScoreKind.SCALED_DOT
     rotary: RotaryConfig | None = None
     scale: float | None = None
     soft_cap: float | None = None
@@ -115,6 +129,13 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     bias: RelativeBiasConfig | None = None
     disentangled: DisentangledConfig | None = None
     num_global_tokens: int = 0
+
+    @property
+    def with_scale(self) -> "AttentionConfig":
+        """This configuration with the scale of its score."""
+        if self.scale is not None or self.score == ScoreKind.SCALED_DOT:
+            return self
+        return structs.replace(self, scale=1.0)
 
 
 class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):

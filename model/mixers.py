@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from model.basics import Linear, make_norm
-from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind
+from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind, ScoreKind
 from model.disentangled import DisentangledBias
 from model.eager import scaled_dot_product_attention, split_heads, split_qkv
 from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
+from model.scores import SCORES
 
 State = dict[str, Tensor]
 _Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
@@ -43,13 +44,14 @@ class SelfAttention(nn.Module):
 
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__()
-        self.config = config = required(layer.attention)
+        self.config = config = required(layer.attention).with_scale
         self.kernels = kernels
         packed_heads = config.num_heads + 2 * config.num_kv_heads
         self.qkv = Linear(hidden_size, packed_heads * config.head_size, bias=config.input_bias)
         self.output = Linear(
             config.num_heads * config.head_size, hidden_size, bias=config.output_bias
         )
+        self.score = SCORES[config.score](config)
         if config.head_norm is not None:
             self.query_norm = make_norm(config.head_size, config.head_norm)
             self.key_norm = make_norm(config.head_size, config.head_norm)
@@ -57,13 +59,15 @@ class SelfAttention(nn.Module):
     def project_qkv(self, x: Tensor) -> Tensor:
         """``x [batch, length, hidden]`` to packed queries, keys and values, as kernels take it."""
         qkv: Tensor = self.qkv(x)
-        if self.config.head_norm is None:
+        is_dot = self.config.score in (ScoreKind.SCALED_DOT, ScoreKind.DOT)
+        if self.config.head_norm is None and is_dot:
             return qkv
         query, key, value = split_qkv(qkv, self.config)
-        heads = (query.shape[0], query.shape[1], -1, self.config.head_size)
-        query = self.query_norm(query.reshape(heads)).flatten(2)
-        key = self.key_norm(key.reshape(heads)).flatten(2)
-        return torch.cat([query, key, value], -1)
+        if self.config.head_norm is not None:
+            heads = (query.shape[0], query.shape[1], -1, self.config.head_size)
+            query = self.query_norm(query.reshape(heads)).flatten(2)
+            key = self.key_norm(key.reshape(heads)).flatten(2)
+        return torch.cat([self.score.query(query), self.score.key(key), value], -1)
 
 
 class GlobalTokens(nn.Module):
@@ -99,6 +103,12 @@ class BidirectionalAttention(SelfAttention):
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(hidden_size, layer, kernels)
         self.content_bias: DisentangledBias | None = None
+        if self.config.score != ScoreKind.SCALED_DOT and (
+            self.config.disentangled is not None or self.config.num_global_tokens
+        ):
+            raise ValueError(
+                f"disentangled attention and global tokens have no {self.config.score} scores"
+            )
         if self.config.disentangled is not None:
             self.content_bias = DisentangledBias(self.config, self.config.disentangled)
         self.global_tokens: GlobalTokens | None = None
@@ -146,22 +156,25 @@ class CrossAttention(nn.Module):
 
     def __init__(self, hidden_size: int, config: AttentionConfig, kernels: ModelKernels) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = config.with_scale
         self.kernels = kernels
         inner_size = config.num_heads * config.head_size
         kv_size = 2 * config.num_kv_heads * config.head_size
         self.query = Linear(hidden_size, inner_size, bias=config.input_bias)
         self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
         self.output = Linear(inner_size, hidden_size, bias=config.output_bias)
+        self.score = SCORES[config.score](config)
 
     def project_source(self, encoded: Tensor) -> KeyValue:
         """This layer's keys and values of ``encoded [batch, source_length, hidden]``."""
         key, value = self.key_value(encoded).chunk(2, -1)
         num_heads = self.config.num_kv_heads
-        return KeyValue(split_heads(key, num_heads), split_heads(value, num_heads))
+        return KeyValue(split_heads(self.score.key(key), num_heads), split_heads(value, num_heads))
 
     def forward(self, x: Tensor, step: Step, source: KeyValue) -> MixerOutput:
-        context, source = self.kernels.cross(self.query(x), self.config, source, step)
+        context, source = self.kernels.cross(
+            self.score.query(self.query(x)), self.config, source, step
+        )
         state = {"cross_key": source.key, "cross_value": source.value}
         return MixerOutput(self.output(context), state)
 

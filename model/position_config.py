@@ -23,10 +23,11 @@ class RelativeBiasKind(StrEnum):
 
 
 class SignalKind(StrEnum):
-    """The timing signal of layers that run several times, added to their input."""
+    """What a stack adds to the input of every layer."""
 
     NONE = "none"
     SINUSOIDAL = "sinusoidal"  # Dehghani et al. 2018, equation 4
+    POSITIONS = "positions"  # the same without the layer's depth
 
 
 class DistanceKind(StrEnum):

@@ -125,6 +125,14 @@ class SinusoidalSignal(nn.Module):
         return x + (functional.embedding(positions, self.positions) + self.depths[depth])
 
 
+class PositionSignal(SinusoidalSignal):
+    """Adds sinusoids of the token's position to the input of every layer."""
+
+    def forward(self, x: Tensor, positions: Tensor, depth: int) -> Tensor:
+        del depth
+        return x + functional.embedding(positions, self.positions)
+
+
 class NoSignal(nn.Module):
     """No timing signal: the usual Transformer."""
 
@@ -138,6 +146,7 @@ class NoSignal(nn.Module):
 SIGNALS: dict[SignalKind, Callable[[int, int, int], nn.Module]] = {
     SignalKind.NONE: NoSignal,
     SignalKind.SINUSOIDAL: SinusoidalSignal,
+    SignalKind.POSITIONS: PositionSignal,
 }
 
 

@@ -20,6 +20,7 @@ from model.config import (
 )
 from model.position_config import PositionConfig, PositionKind, RotaryConfig
 from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
+from model.sublayers import in_order
 from train.recipe import ModelRecipe, ObjectiveKind, Positions, RecurrentRecipe
 
 EPSILON = 1e-5
@@ -116,6 +117,7 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         head_size=recipe.hidden_size // recipe.num_heads,
         input_bias=is_biased,
         output_bias=is_biased,
+        score=recipe.score,
         rotary=RotaryConfig() if recipe.positions == Positions.ROTARY else None,
     )
     cross_attention = AttentionConfig(
@@ -124,6 +126,7 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         head_size=recipe.hidden_size // recipe.num_heads,
         input_bias=is_biased,
         output_bias=is_biased,
+        score=recipe.score,
     )
     experts = None
     if recipe.experts is not None:
@@ -142,8 +145,11 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         norm=norm,
         norm_order=recipe.norm_order,
     )
+    layers = (layer,) * num_layers
+    if recipe.sublayers is not None:
+        layers = in_order(recipe.sublayers, layer)
     has_final = recipe.norm_order != NormOrder.POST
-    return StackConfig(layers=(layer,) * num_layers, final_norm=norm if has_final else None)
+    return StackConfig(layers=layers, final_norm=norm if has_final else None)
 
 
 def _head(

@@ -85,6 +85,8 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
     is_translation = objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
     if model.num_decoder_layers is not None and not is_translation:
         yield f"model.num_decoder_layers: objective {objective} has one stack"
+    if model.sublayers is not None and is_translation:
+        yield f"model.sublayers: not for objective {objective}"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
     continues_words = recipe.tokenizer.kind in (TokenizerKind.BPE, TokenizerKind.CHARACTERS)
@@ -126,5 +128,7 @@ def _model_conflicts(model: ModelRecipe) -> Iterator[str]:
         yield "model.hidden_size: sinusoidal positions need an even size"
     if model.norm == NormKind.NONE:
         yield "model.norm: training needs a norm"
+    if model.sublayers is not None and sorted(model.sublayers) != sorted("sf" * model.num_layers):
+        yield f"model.sublayers: needs {model.num_layers} letters s and as many f"
     if model.experts is not None and model.experts.active > model.experts.count:
         yield f"model.experts.active: more than the {model.experts.count} experts"

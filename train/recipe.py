@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from model.bundle import NAME_PATTERN
-from model.config import Activation, NormKind, NormOrder
+from model.config import Activation, NormKind, NormOrder, ScoreKind
 from model.recurrent_config import AlignmentKind, CellKind
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -129,6 +129,9 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
         num_layers: of the encoder, or of a decoder alone.
         num_decoder_layers: of an encoder-decoder (default: ``num_layers``).
         num_kv_heads: default ``num_heads``.
+        score: of all attentions.
+        sublayers: order of each stack's sub-layers, as letters: ``s`` for attention, ``f`` for a
+            feed-forward; ``num_layers`` of each (Press et al. 2020). Default: ``sfsf…``.
         tied: the output matrix is the token embedding.
     """
 
@@ -142,6 +145,8 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     gated: bool = False
     norm: NormKind = NormKind.LAYER
     norm_order: NormOrder = NormOrder.PRE
+    score: ScoreKind = ScoreKind.SCALED_DOT
+    sublayers: str | None = None
     positions: Positions = Positions.SINUSOIDAL
     max_positions: Positive = 512
     tied: bool = True

@@ -11,7 +11,14 @@ from export.checkpoint import Checkpoint
 from export.graphs import export_graphs
 from export.parity import TOLERANCE, compare_fp32
 from export.smooth_quant import smooth_activations
-from model.config import AttentionConfig, LayerConfig, ModelConfig, NormOrder, StackConfig
+from model.config import (
+    AttentionConfig,
+    LayerConfig,
+    ModelConfig,
+    NormOrder,
+    ScoreKind,
+    StackConfig,
+)
 from model.kernels import PositionEncodings
 from model.position_config import (
     DisentangledConfig,
@@ -21,8 +28,10 @@ from model.position_config import (
     SignalKind,
 )
 from model.positions import sinusoids
+from model.sublayers import in_order
 from model.transformer import from_weights
 from tests.architectures import BERT, GPT, VASWANI, attention, checkpoint, random_weights, stack
+from tests.model.test_scores import with_score
 
 
 def repeated(stack: StackConfig | None, number: int) -> StackConfig:
@@ -38,18 +47,17 @@ UNIVERSAL = msgspec.structs.replace(
     encoder=repeated(VASWANI.encoder, 3),
     decoder=repeated(VASWANI.decoder, 2),
 )
+# Positions in every layer, of different weights: no depth signal.
+ADDED_POSITIONS = msgspec.structs.replace(
+    VASWANI,
+    position=msgspec.structs.replace(VASWANI.position, kind=PositionKind.NONE),
+    encoder=StackConfig(layers=stack().layers, signal=SignalKind.POSITIONS),
+    decoder=StackConfig(layers=stack(cross=True).layers, signal=SignalKind.POSITIONS),
+)
 _LAYER = stack(order=NormOrder.PRE).layers[0]
-# Sandwich Transformer (Press et al. 2020): attentions first, feed-forwards last.
+# Sandwich Transformers (Press et al. 2020): attentions first, feed-forwards last.
 SANDWICH = msgspec.structs.replace(
-    GPT,
-    decoder=StackConfig(
-        layers=(
-            msgspec.structs.replace(_LAYER, feed_forward=None),
-            _LAYER,
-            msgspec.structs.replace(_LAYER, mixer=None, attention=None),
-        ),
-        final_norm=_LAYER.norm,
-    ),
+    GPT, decoder=StackConfig(layers=in_order("ssff", _LAYER), final_norm=_LAYER.norm)
 )
 # Shaw et al. 2018, with keys alone: distances of up to 4 tokens.
 _SHAW = DisentangledConfig(
@@ -87,6 +95,13 @@ def checkpoint_of(config: ModelConfig, name: str) -> Checkpoint:
     [
         pytest.param(UNIVERSAL, "vaswani", id="universal", marks=pytest.mark.slow),
         pytest.param(SANDWICH, "gpt", id="sandwich"),
+        pytest.param(ADDED_POSITIONS, "vaswani", id="positions", marks=pytest.mark.slow),
+        *[
+            pytest.param(
+                with_score(VASWANI, score), "vaswani", id=f"{score}", marks=pytest.mark.slow
+            )
+            for score in (ScoreKind.DOT, ScoreKind.BILINEAR, ScoreKind.COSINE)
+        ],
         pytest.param(SHAW, "bert", id="shaw"),
     ],
 )
@@ -112,6 +127,16 @@ def test_universal_transformer_matches_the_formula() -> None:
     for time in (1, 2, 3):
         x = x + sinusoids(5, size) + sinusoids(4, size)[time]
         x = model.encoder.layers[0](x, lengths, PositionEncodings())
+    torch.testing.assert_close(model.encode(ids, lengths), x)
+
+
+@torch.no_grad()
+def test_positions_are_added_to_every_layer() -> None:
+    model = from_weights(ADDED_POSITIONS, random_weights(ADDED_POSITIONS))
+    ids, lengths = torch.arange(10).view(2, 5), torch.tensor([5, 4], dtype=torch.int32)
+    x = model.embedding.look_up(ids) * ADDED_POSITIONS.embedding.scale
+    for layer in model.encoder.layers:
+        x = layer(x + sinusoids(5, ADDED_POSITIONS.hidden_size), lengths, PositionEncodings())
     torch.testing.assert_close(model.encode(ids, lengths), x)
 
 

@@ -60,6 +60,8 @@ def test_every_problem_is_listed_with_its_field() -> None:
     [
         ("model", "num_heads", 5, "model.num_heads"),
         ("model", "num_kv_heads", 3, "model.num_kv_heads"),
+        ("model", "sublayers", "ssff" * 4, "model.sublayers"),
+        ("model", "sublayers", "sx", "model.sublayers"),
         ("data", "max_length", 4096, "data.max_length"),
         ("training", "next_sentence", True, "training.next_sentence"),
         ("tokenizer", "kind", "wordpiece", "tokenizer.kind"),
