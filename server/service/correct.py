@@ -157,7 +157,7 @@ async def _round(
     tokenized = await call.tokenize(texts, limit, with_offsets=True, path=path)
     num_numbers = sum(text.num_tokens for text in tokenized) * len(vocabulary.edits)
     validation.check_reply("inputs", num_numbers, MAX_REPLY_NUMBERS, "label scores")
-    outputs = await call.run(call.jobs(tokenized))
+    outputs = await call.run(await call.jobs(tokenized))
 
     def edit_some(start: int, stop: int) -> None:
         for index in range(start, stop):
