@@ -11,6 +11,12 @@ from model.config import NormKind
 from train.errors import RecipeError
 from train.recipe import ModelRecipe, ObjectiveKind, Positions, Recipe, TokenizerKind
 
+# Of the sources that are no parallel texts.
+DEBIAN_OBJECTIVES = {
+    "sections": ObjectiveKind.CLASSIFICATION,
+    "relevance": ObjectiveKind.RELEVANCE,
+}
+
 
 def read_recipe(path: Path) -> Recipe:
     """The recipe in the TOML file ``path``.
@@ -74,25 +80,33 @@ def _section(type_: Any) -> type[msgspec.Struct] | None:
 
 def _conflicts(recipe: Recipe) -> Iterator[str]:
     """Problems of several fields together."""
-    yield from _model_conflicts(recipe.model)
-    model, training, objective = recipe.model, recipe.training, recipe.objective
-    if recipe.data.max_length > model.max_positions:
-        yield f"data.max_length: more than model.max_positions, {model.max_positions}"
+    training, objective = recipe.training, recipe.objective
+    if recipe.start_from is None:
+        for name in ("tokenizer", "model"):
+            if getattr(recipe, name) is None:
+                yield f"{name}: missing; only a recipe with start_from can do without"
+    if recipe.model is not None:
+        yield from _model_conflicts(recipe, recipe.model)
     if training.batch_tokens < recipe.data.max_length:
         yield f"training.batch_tokens: less than data.max_length, {recipe.data.max_length}"
-    is_translation = objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
-    if model.num_decoder_layers is not None and not is_translation:
-        yield f"model.num_decoder_layers: objective {objective} has one stack"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
-    continues_words = recipe.tokenizer.kind in (TokenizerKind.BPE, TokenizerKind.CHARACTERS)
+    kind = None if recipe.tokenizer is None else recipe.tokenizer.kind
+    continues_words = kind in (None, TokenizerKind.BPE, TokenizerKind.CHARACTERS)
     if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
-    if recipe.data.source.startswith("debian:") and not is_translation:
-        yield f"data.source: objective {objective} cannot use parallel texts"
+    kind, _, name = recipe.data.source.partition(":")
+    needed = DEBIAN_OBJECTIVES.get(name, ObjectiveKind.SEQUENCE_TO_SEQUENCE)
+    if kind == "debian" and objective != needed:
+        yield f"data.source: objective {objective} cannot use {recipe.data.source}, only {needed}"
 
 
-def _model_conflicts(model: ModelRecipe) -> Iterator[str]:
+def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
+    if recipe.data.max_length > model.max_positions:
+        yield f"data.max_length: more than model.max_positions, {model.max_positions}"
+    is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
+    if model.num_decoder_layers is not None and not is_translation:
+        yield f"model.num_decoder_layers: objective {recipe.objective} has one stack"
     if model.hidden_size % model.num_heads:
         yield f"model.num_heads: {model.num_heads} does not divide hidden_size"
     elif model.positions == Positions.ROTARY and (model.hidden_size // model.num_heads) % 2:
