@@ -95,9 +95,9 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
     continues_words = kind in (None, TokenizerKind.BPE, TokenizerKind.CHARACTERS)
     if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
-    kind, _, name = recipe.data.source.partition(":")
+    origin, _, name = recipe.data.source.partition(":")
     needed = DEBIAN_OBJECTIVES.get(name, ObjectiveKind.SEQUENCE_TO_SEQUENCE)
-    if kind == "debian" and objective != needed:
+    if origin == "debian" and objective != needed:
         yield f"data.source: objective {objective} cannot use {recipe.data.source}, only {needed}"
 
 
