@@ -151,7 +151,9 @@ def _packages() -> tuple[list[Package], tuple[Origin, ...]]:
 
 def _package(stanza: str, texts: dict[str, list[str]]) -> Package | None:
     """Format: https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices."""
-    fields: dict[str, str] = dict(re.findall(r"^(Package|Source|Section): (\S+)", stanza, re.MULTILINE))
+    fields: dict[str, str] = dict(
+        re.findall(r"^(Package|Source|Section): (\S+)", stanza, re.MULTILINE)
+    )
     name = fields.get("Package", "")
     if name not in texts:
         return None
