@@ -7,7 +7,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 KERNELS := server/runtime/libtriune_kernels.so
-DEFAULT_MODELS := minilm smollm2 en-pt pt-en pii bert-tiny grammar
+DEFAULT_MODELS := minilm smollm2 en-pt pt-en pii bert-tiny grammar debian-sections
 BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
 LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \

@@ -16,7 +16,7 @@ from export.quality.choice import choose_held_out, summary
 from export.recipes import AUTO, choose_precision
 from export.shortlists import AUTO as AUTO_SHORTLIST
 from export.shortlists import OFF, choose_shortlist
-from export.sources import DEFAULT_SOURCES, load_checkpoint
+from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES, load_checkpoint
 from model.bundle import Device, KvCache, Manifest, Parity, Precision
 from model.bundle_files import read_manifest, read_parity, read_quality
 
@@ -30,7 +30,7 @@ def export(
         str,
         typer.Argument(
             help="A folder, a file, hf:OWNER/NAME[@REVISION] from the Hugging Face Hub, or one "
-            f"of: {', '.join(DEFAULT_SOURCES)}."
+            f"of: {', '.join([*DEFAULT_SOURCES, *SHIPPED_SOURCES])}."
         ),
     ],
     out: Annotated[

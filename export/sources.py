@@ -152,6 +152,40 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShippedSource:
+    """A model that this project trained, in ``models/`` of the repository."""
+
+    name: str
+    description: str
+
+    def locate(self) -> Path:
+        """The checkpoint's folder.
+
+        Raises:
+            SourceError: this is not a clone of the repository.
+        """
+        path = SHIPPED / self.name
+        if not path.is_dir():
+            raise SourceError(
+                f"the model {self.name!r} is in the repository, not in the installed package: "
+                "run the export in a clone"
+            )
+        return path
+
+
+SHIPPED = Path(__file__).resolve().parents[1] / "models"
+SHIPPED_SOURCES: dict[str, ShippedSource] = {
+    source.name: source
+    for source in (
+        ShippedSource(
+            name="debian-sections",
+            description="BERT-tiny: 2 layers, 128 wide; the section of a Debian package",
+        ),
+    )
+}
+
+
 def load_checkpoint(source: str) -> Checkpoint:
     """The checkpoint of ``source``: a default model, a folder, a file, or ``hf:OWNER/NAME``.
 
@@ -168,11 +202,17 @@ def load_checkpoint(source: str) -> Checkpoint:
     if default is not None:
         checkpoint = import_path(default.locate())
         return dataclasses.replace(checkpoint, name=default.name, license=default.license)
+    shipped = SHIPPED_SOURCES.get(source)
+    if shipped is not None:
+        return import_path(shipped.locate())
     if source.startswith(PREFIX):
         pulled = pull(source)
         return dataclasses.replace(import_path(pulled.path), source=pulled.source)
     path = Path(source)
     if not path.exists():
         names = ", ".join(DEFAULT_SOURCES)
-        raise SourceError(f"{source}: no such file or folder, and not a default model ({names})")
+        raise SourceError(
+            f"{source}: no such file or folder, and not a default model ({names})"
+            f" or one of this project ({', '.join(SHIPPED_SOURCES)})"
+        )
     return import_path(path)

@@ -61,6 +61,14 @@ class AnswerExample(Record, frozen=True, kw_only=True):
     end: int
 
 
+class RankingExample(Record, frozen=True, kw_only=True):
+    """A query, the document that it asks for, and others."""
+
+    query: str
+    relevant: str
+    others: tuple[str, ...]
+
+
 Example = (
     TranslationExample
     | TextExample
@@ -68,6 +76,7 @@ Example = (
     | ClassificationExample
     | TaggingExample
     | AnswerExample
+    | RankingExample
 )
 
 EXAMPLES: dict[Task, type[Example]] = {
@@ -77,6 +86,7 @@ EXAMPLES: dict[Task, type[Example]] = {
     Task.CLASSIFY: ClassificationExample,
     Task.TAG: TaggingExample,
     Task.ANSWER: AnswerExample,
+    Task.RERANK: RankingExample,
 }
 
 

@@ -16,7 +16,15 @@ ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
     "export": {"export", "model"},
-    "train": {"train", "model"},
+    # Of export, only what reads the checkpoint that a training starts from.
+    "train": {
+        "train",
+        "model",
+        "export.checkpoint",
+        "export.errors",
+        "export.importers.native",
+        "export.sources",
+    },
     "server": {
         "server",
         "protos",

@@ -1,5 +1,7 @@
 """The configuration of the model that a recipe describes."""
 
+import msgspec
+
 from model.config import (
     Activation,
     AttentionConfig,
@@ -32,6 +34,7 @@ KINDS = {
     ObjectiveKind.CLASSIFICATION: Kind.ENCODER,
     ObjectiveKind.TOKEN_CLASSIFICATION: Kind.ENCODER,
     ObjectiveKind.SPAN: Kind.ENCODER,
+    ObjectiveKind.RELEVANCE: Kind.ENCODER,
 }
 NUM_SEGMENTS = 2  # of an encoder, whose input may be a pair
 
@@ -73,7 +76,7 @@ def model_config(
         ),
         encoder=encoder,
         decoder=decoder,
-        head=_head(recipe, objective, norm, num_labels),
+        head=_head(recipe.hidden_size, recipe.tied, objective, norm, num_labels),
     )
 
 
@@ -107,6 +110,13 @@ def _recurrent_model(
         ),
         head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True, tied=recipe.tied),
     )
+
+
+def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int) -> ModelConfig:
+    """The layers of ``model`` with the head of ``objective``."""
+    norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
+    head = _head(model.hidden_size, model.head.tied, objective, norm, num_labels)
+    return msgspec.structs.replace(model, head=head)
 
 
 def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: bool) -> StackConfig:
@@ -153,10 +163,9 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
 
 
 def _head(
-    recipe: ModelRecipe, objective: ObjectiveKind, norm: NormConfig, num_labels: int
+    size: int, tied: bool, objective: ObjectiveKind, norm: NormConfig, num_labels: int
 ) -> HeadConfig:
-    size = recipe.hidden_size
-    if objective == ObjectiveKind.CLASSIFICATION:
+    if objective in (ObjectiveKind.CLASSIFICATION, ObjectiveKind.RELEVANCE):
         pooler = DenseConfig(size=size, activation=Activation.TANH)
         return HeadConfig(
             kind=HeadKind.CLASSIFICATION,
@@ -169,7 +178,5 @@ def _head(
         return HeadConfig(kind=HeadKind.TOKEN_CLASSIFICATION, bias=True, num_labels=num_labels)
     if objective == ObjectiveKind.MASKED:
         transform = DenseConfig(size=size, activation=Activation.GELU, norm=norm)
-        return HeadConfig(
-            kind=HeadKind.LANGUAGE_MODEL, dense=(transform,), bias=True, tied=recipe.tied
-        )
-    return HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=recipe.tied)
+        return HeadConfig(kind=HeadKind.LANGUAGE_MODEL, dense=(transform,), bias=True, tied=tied)
+    return HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=tied)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
+from model.bundle import ScoreFunction, SpecialTokens
 from model.config import ModelConfig
 from model.examples import Example, write_examples
 from model.native_checkpoint import (
@@ -22,11 +23,16 @@ from model.native_checkpoint import (
 )
 from train.data.dataset import Dataset, Origin, hash_of, texts_of
 from train.data.sources import OBJECTIVE_TASKS
-from train.recipe import ObjectiveKind, Recipe
-from train.tokenizer import special_tokens
+from train.recipe import ObjectiveKind, Recipe, StoredPrecision
+from train.start import StartRecord
 from train.trainer import Result
 
 NUM_SAMPLES = 6
+STORED_DTYPES = {
+    StoredPrecision.FP32: torch.float32,
+    StoredPrecision.FP16: torch.float16,
+}
+SCORE_FUNCTIONS = {ObjectiveKind.RELEVANCE: ScoreFunction.SIGMOID}
 
 
 class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +60,7 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     num_threads: int
     num_processes: int
+    start_from: StartRecord | None = None
     torch: str
     validation_loss: float
     averaged_steps: tuple[int, ...]
@@ -65,6 +72,7 @@ def write_checkpoint(
     recipe: Recipe,
     config: ModelConfig,
     tokenizer: Tokenizer,
+    tokens: SpecialTokens,
     labels: tuple[str, ...],
     dataset: Dataset,
     result: Result,
@@ -72,7 +80,8 @@ def write_checkpoint(
 ) -> None:
     """Writes the checkpoint into ``folder``; ``config.json`` comes last."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.contiguous() for name, weight in result.weights.items()}
+    dtype = STORED_DTYPES[recipe.stored_precision]
+    weights = {name: weight.to(dtype).contiguous() for name, weight in result.weights.items()}
     save_file(weights, str(folder / WEIGHTS_FILE))
     (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
     write_examples(folder / HELD_OUT_FILE, dataset.held_out)
@@ -83,8 +92,9 @@ def write_checkpoint(
         license=recipe.license,
         tasks=(OBJECTIVE_TASKS[recipe.objective],),
         model=config,
-        special_tokens=special_tokens(config.kind),
+        special_tokens=tokens,
         labels=labels,
+        score_function=SCORE_FUNCTIONS.get(recipe.objective),
         source_language=recipe.source_language,
         target_language=recipe.target_language,
         max_input_tokens=recipe.data.max_length,

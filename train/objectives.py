@@ -15,6 +15,7 @@ from model.examples import (
     AnswerExample,
     ClassificationExample,
     MaskedExample,
+    RankingExample,
     TaggingExample,
     TextExample,
     TranslationExample,
@@ -99,13 +100,24 @@ class Encoder:
         targets = [inside[0], inside[-1]]
         return Row(inputs=encoding.ids, targets=targets, segments=encoding.type_ids)
 
+    def relevance(self, example: RankingExample) -> list[Row]:
+        """A row for each document; 1 is the target of the relevant one, 0 of the others."""
+        encodings = [
+            self._pair(example.query, document) for document in (example.relevant, *example.others)
+        ]
+        return [
+            Row(inputs=encoding.ids, targets=[int(index == 0)], segments=encoding.type_ids)
+            for index, encoding in enumerate(encodings)
+        ]
+
     def _pair(self, first: str, second: str) -> Encoding:
         return self.tokenizer.encode(first, second) if second else self.tokenizer.encode(first)
 
-    def encode(self, objective: ObjectiveKind, example: Any) -> Row:
-        """``example`` as a row of ``objective``."""
-        encode: Callable[[Any], Row] = getattr(self, objective.value)
-        return encode(example)
+    def encode(self, objective: ObjectiveKind, example: Any) -> list[Row]:
+        """``example`` as rows of ``objective``: one, unless it has several documents."""
+        encode: Callable[[Any], Row | list[Row]] = getattr(self, objective.value)
+        rows = encode(example)
+        return rows if isinstance(rows, list) else [rows]
 
 
 def mask_row(row: Row, share: float, vocabulary_size: int, rng: random.Random) -> Row:
@@ -142,6 +154,14 @@ def pair_rows(row: Row, other: Row, rng: random.Random) -> Row:
     )
 
 
+# Each vector of logits has one target.
+SINGLE_TARGETS = (
+    ObjectiveKind.CLASSIFICATION,
+    ObjectiveKind.TOKEN_CLASSIFICATION,
+    ObjectiveKind.RELEVANCE,
+)
+
+
 class TrainingModule(nn.Module):
     """The model and its losses. ``next_sentence``: BERT's second head, not part of the bundle."""
 
@@ -170,7 +190,10 @@ class TrainingModule(nn.Module):
         self.kernels.balancing_losses.clear()
         hidden = self._hidden(batch)
         logits, targets = self._logits(hidden, batch)
-        total = _sum_of_losses(logits, targets, label_smoothing)
+        if self.objective == ObjectiveKind.RELEVANCE:
+            total = _sum_of_binary_losses(logits, targets)
+        else:
+            total = _sum_of_losses(logits, targets, label_smoothing)
         follows = torch.zeros(())
         if self.next_sentence is not None and batch.follows is not None:
             follows = _sum_of_losses(self.next_sentence(hidden[:, 0]), batch.follows, 0.0)
@@ -194,7 +217,7 @@ class TrainingModule(nn.Module):
     def _logits(self, hidden: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
         """``[n, classes]`` and their targets ``[n]``."""
         objective, targets = self.objective, batch.targets
-        if objective in (ObjectiveKind.CLASSIFICATION, ObjectiveKind.TOKEN_CLASSIFICATION):
+        if objective in SINGLE_TARGETS:
             logits = self.model.pool(hidden, batch.lengths)
             return logits.flatten(0, -2), targets.flatten()
         if objective == ObjectiveKind.SPAN:
@@ -212,4 +235,12 @@ def _sum_of_losses(logits: Tensor, targets: Tensor, label_smoothing: float) -> T
         ignore_index=IGNORED,
         label_smoothing=label_smoothing,
         reduction="sum",
+    )
+
+
+def _sum_of_binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of ``logits [n, 1]`` and ``targets [n]`` of 0, 1 or :data:`IGNORED`."""
+    chosen = targets != IGNORED
+    return functional.binary_cross_entropy_with_logits(
+        logits[chosen, 0].float(), targets[chosen].float(), reduction="sum"
     )

@@ -10,7 +10,20 @@ import msgspec
 from model.config import NormKind
 from model.recurrent_config import AlignmentKind
 from train.errors import RecipeError
-from train.recipe import ModelRecipe, ObjectiveKind, Positions, Recipe, TokenizerKind
+from train.recipe import (
+    ModelRecipe,
+    ObjectiveKind,
+    Positions,
+    Recipe,
+    RecurrentRecipe,
+    TokenizerKind,
+)
+
+# Of the sources that are no parallel texts.
+DEBIAN_OBJECTIVES = {
+    "sections": ObjectiveKind.CLASSIFICATION,
+    "relevance": ObjectiveKind.RELEVANCE,
+}
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -75,31 +88,44 @@ def _section(type_: Any) -> type[msgspec.Struct] | None:
 
 def _conflicts(recipe: Recipe) -> Iterator[str]:
     """Problems of several fields together."""
-    is_recurrent = recipe.model.recurrent is not None
-    yield from (_recurrent_conflicts(recipe) if is_recurrent else _model_conflicts(recipe.model))
-    model, training, objective = recipe.model, recipe.training, recipe.objective
-    if recipe.data.max_length > model.max_positions:
-        yield f"data.max_length: more than model.max_positions, {model.max_positions}"
+    training, objective = recipe.training, recipe.objective
+    if recipe.start_from is None:
+        for name in ("tokenizer", "model"):
+            if getattr(recipe, name) is None:
+                yield f"{name}: missing; only a recipe with start_from can do without"
+    if recipe.model is not None:
+        yield from _model_conflicts(recipe, recipe.model)
     if training.batch_tokens < recipe.data.max_length:
         yield f"training.batch_tokens: less than data.max_length, {recipe.data.max_length}"
-    is_translation = objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
-    if model.num_decoder_layers is not None and not is_translation:
-        yield f"model.num_decoder_layers: objective {objective} has one stack"
-    if model.sublayers is not None and is_translation:
-        yield f"model.sublayers: not for objective {objective}"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
-    continues_words = recipe.tokenizer.kind in (TokenizerKind.BPE, TokenizerKind.CHARACTERS)
+    kind = None if recipe.tokenizer is None else recipe.tokenizer.kind
+    continues_words = kind in (None, TokenizerKind.BPE, TokenizerKind.CHARACTERS)
     if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
-    if recipe.data.source.startswith("debian:") and not is_translation:
-        yield f"data.source: objective {objective} cannot use parallel texts"
+    origin, _, name = recipe.data.source.partition(":")
+    needed = DEBIAN_OBJECTIVES.get(name, ObjectiveKind.SEQUENCE_TO_SEQUENCE)
+    if origin == "debian" and objective != needed:
+        yield f"data.source: objective {objective} cannot use {recipe.data.source}, only {needed}"
 
 
-def _recurrent_conflicts(recipe: Recipe) -> Iterator[str]:
-    model, recurrent = recipe.model, recipe.model.recurrent
-    if recurrent is None:
-        return
+def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
+    if recipe.data.max_length > model.max_positions:
+        yield f"data.max_length: more than model.max_positions, {model.max_positions}"
+    is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
+    if model.num_decoder_layers is not None and not is_translation:
+        yield f"model.num_decoder_layers: objective {recipe.objective} has one stack"
+    if model.recurrent is None:
+        yield from _transformer_conflicts(model)
+    else:
+        yield from _recurrent_conflicts(recipe, model, model.recurrent)
+    if model.sublayers is not None and is_translation:
+        yield f"model.sublayers: not for objective {recipe.objective}"
+
+
+def _recurrent_conflicts(
+    recipe: Recipe, model: ModelRecipe, recurrent: RecurrentRecipe
+) -> Iterator[str]:
     if recipe.objective != ObjectiveKind.SEQUENCE_TO_SEQUENCE:
         yield f"model.recurrent: not for objective {recipe.objective}"
     for field in ("residual_dropout", "attention_dropout"):
@@ -116,7 +142,7 @@ def _recurrent_conflicts(recipe: Recipe) -> Iterator[str]:
         yield f"model.hidden_size: {recurrent.alignment} attention needs a multiple of 8"
 
 
-def _model_conflicts(model: ModelRecipe) -> Iterator[str]:
+def _transformer_conflicts(model: ModelRecipe) -> Iterator[str]:
     if model.hidden_size % model.num_heads:
         yield f"model.num_heads: {model.num_heads} does not divide hidden_size"
     elif model.positions == Positions.ROTARY and (model.hidden_size // model.num_heads) % 2:

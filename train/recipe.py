@@ -32,6 +32,14 @@ class ObjectiveKind(StrEnum):
     CLASSIFICATION = "classification"
     TOKEN_CLASSIFICATION = "token_classification"
     SPAN = "span"
+    RELEVANCE = "relevance"  # a cross-encoder's score of a query and a document
+
+
+class StoredPrecision(StrEnum):
+    """Of the weights in a finished checkpoint."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
 
 
 class TokenizerKind(StrEnum):
@@ -61,8 +69,9 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     """Where examples come from.
 
     Attributes:
-        source: ``synthetic:TASK``, ``debian:LANGUAGE`` or ``folder:PATH`` (relative to the
-            recipe).
+        source: ``synthetic:TASK``, ``debian:LANGUAGE``, ``debian:sections``,
+            ``debian:relevance`` or ``folder:PATH`` (relative to the recipe).
+        labels: of ``debian:sections``, the sections to tell apart.
         num_train: of a synthetic task, examples to draw.
         num_validation, num_held_out: examples for validation during training, and for the
             quality of the result.
@@ -74,6 +83,7 @@ class DataRecipe(Section, frozen=True, kw_only=True):
     num_validation: Positive = 200
     num_held_out: Positive = 200
     max_length: Positive = 128
+    labels: tuple[str, ...] = ()
 
 
 class TokenizerRecipe(Section, frozen=True, kw_only=True):
@@ -196,8 +206,11 @@ class Recipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         license: of the weights.
-        start_from: a checkpoint of this format, whose weights the model starts with where name
-            and shape agree; its tokenizer is used too.
+        start_from: a default model's name, ``hf:OWNER/NAME`` or the path of a checkpoint of any
+            format that ``export`` reads. The model starts with its weights where name and shape
+            agree, and uses its tokenizer. Without ``model``, it has its layers too.
+        tokenizer, model: needed without ``start_from``.
+        stored_precision: of ``model.safetensors``.
         max_length_factor: of a translation, the default of ``max_new_tokens`` as a multiple of
             the source's length.
     """
@@ -212,11 +225,18 @@ class Recipe(Section, frozen=True, kw_only=True):
     start_from: str | None = None
     max_length_factor: PositiveFloat = 3.0
     data: DataRecipe
-    tokenizer: TokenizerRecipe
-    model: ModelRecipe
+    stored_precision: StoredPrecision = StoredPrecision.FP32
+    tokenizer: TokenizerRecipe | None = None
+    model: ModelRecipe | None = None
     training: TrainingRecipe
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the recipe in the state of an unfinished training."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        """Identifies the recipe in the state of an unfinished training.
+
+        The number of steps is not part of it: the schedule does not depend on it, so an unfinished
+        training may get more or fewer.
+        """
+        training = msgspec.structs.replace(self.training, num_steps=1)
+        recipe = msgspec.structs.replace(self, training=training)
+        return hashlib.sha256(msgspec.json.encode(recipe, order="sorted")).hexdigest()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from model.initialise import random_weights
-from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from export.checkpoint import Checkpoint
+from model.config import ModelConfig
+from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE
 from model.transformer import Transformer
-from train.architecture import KINDS, model_config
+from train.architecture import KINDS, model_config, with_new_head
 from train.batches import Row
 from train.data.dataset import Dataset, hash_of, labels_of, texts_of
 from train.data.sources import load_dataset
@@ -25,9 +25,10 @@ from train.read_recipe import read_recipe
 from train.recipe import ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
-from train.state import STATE_FOLDER, StateFolder, Weights
+from train.start import initial_weights, load_start, start_record, start_tokenizer
+from train.state import STATE_FOLDER, StateFolder
 from train.steps import Optimization, barrier, num_processes
-from train.tokenizer import train_tokenizer
+from train.tokenizer import special_tokens, train_tokenizer
 from train.trainer import PrepareRow, Rows, Trainer, seed_everything
 
 
@@ -48,20 +49,22 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         report.say(f"{out}: this training is complete; --restart trains again")
         return out
     dataset = load_dataset(recipe, recipe_path.parent)
-    tokenizer = _tokenizer(recipe, recipe_path.parent, out, dataset)
+    start = load_start(recipe, recipe_path.parent)
+    tokenizer = _tokenizer(recipe, start, out, dataset)
     labels = labels_of(dataset.train)
     rows = _encode(recipe, tokenizer, labels, dataset)
-    config = model_config(recipe.model, recipe.objective, tokenizer.get_vocab_size(), len(labels))
+    config = _model_config(recipe, tokenizer, labels, start)
     kernels = TrainingKernels(recipe.training.attention_dropout)
     model = Transformer(config, kernels)
-    model.load_state_dict(_initial_weights(recipe, recipe_path.parent, model))
+    model.load_state_dict(initial_weights(config, recipe.seed, start))
     add_dropout(model, recipe.training)
     torch.manual_seed(recipe.seed)  # the weights of the second head
     module = TrainingModule(
         model, kernels, recipe.objective, next_sentence=recipe.training.next_sentence
     )
     seed_everything(recipe.seed, rank)
-    balancing = 0.0 if recipe.model.experts is None else recipe.model.experts.balancing
+    experts = None if recipe.model is None else recipe.model.experts
+    balancing = 0.0 if experts is None else experts.balancing
     optimization = Optimization(module, recipe.training, balancing)
     fingerprint = {
         "recipe": recipe.fingerprint,
@@ -95,24 +98,28 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
             seconds=result.progress.seconds,
             num_threads=torch.get_num_threads(),
             num_processes=num_processes(),
+            start_from=None if start is None else start_record(start),
             torch=str(torch.__version__),
             validation_loss=result.validation_loss,
             averaged_steps=result.averaged_steps,
             validations=tuple(result.progress.validations),
         )
         draw_learning_curve(out, recipe.name)
-        write_checkpoint(out, recipe, config, tokenizer, labels, dataset, result, record)
+        tokens = special_tokens(config.kind) if start is None else start.special_tokens
+        write_checkpoint(out, recipe, config, tokenizer, tokens, labels, dataset, result, record)
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
 
 
-def _tokenizer(recipe: Recipe, folder: Path, out: Path, dataset: Dataset) -> Tokenizer:
+def _tokenizer(recipe: Recipe, start: Checkpoint | None, out: Path, dataset: Dataset) -> Tokenizer:
     """Trained by the first process and kept in the state: a second training may differ."""
     kept = out / STATE_FOLDER / TOKENIZER_FILE
     if (not dist.is_initialized() or dist.get_rank() == 0) and not kept.is_file():
-        if recipe.start_from is not None:
-            tokenizer = _read_tokenizer(folder / recipe.start_from / TOKENIZER_FILE)
+        if start is not None:
+            tokenizer = start_tokenizer(start)
+        elif recipe.tokenizer is None:
+            raise RecipeError("tokenizer: missing")
         else:
             kind = KINDS[recipe.objective]
             tokenizer = train_tokenizer(recipe.tokenizer, kind, texts_of(dataset.train))
@@ -132,23 +139,22 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         raise DataError(f"{path}: {error}") from error
 
 
-def _initial_weights(recipe: Recipe, folder: Path, model: Transformer) -> Weights:
-    """Random weights, with those of ``start_from`` where name and shape agree."""
-    weights = random_weights(model.config, recipe.seed)
-    if recipe.start_from is None:
-        return weights
-    try:
-        trained = load_file(str(folder / recipe.start_from / WEIGHTS_FILE))
-    except OSError as error:
-        raise RecipeError(f"start_from: {error}") from error
-    common = {
-        name: weight
-        for name, weight in trained.items()
-        if name in weights and weights[name].shape == weight.shape
-    }
-    if not any(name.startswith(("encoder.", "decoder.")) for name in common):
-        raise RecipeError("start_from: no weight of a layer has the name and shape of the model's")
-    return {**weights, **common}
+def _model_config(
+    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], start: Checkpoint | None
+) -> ModelConfig:
+    """The model of the recipe, or the layers of ``start`` with a new head."""
+    if recipe.model is not None:
+        size = tokenizer.get_vocab_size()
+        return model_config(recipe.model, recipe.objective, size, len(labels))
+    if start is None:
+        raise RecipeError("model: missing")
+    if start.config.kind != KINDS[recipe.objective]:
+        raise RecipeError(
+            f"start_from: objective {recipe.objective} needs an {KINDS[recipe.objective]}"
+        )
+    if recipe.data.max_length > start.config.position.max_positions:
+        raise RecipeError("data.max_length: more than the positions of start_from")
+    return with_new_head(start.config, recipe.objective, len(labels))
 
 
 def _encode(
@@ -158,7 +164,11 @@ def _encode(
     encoder = Encoder(tokenizer, labels)
     parts = {}
     for name in ("train", "validation"):
-        rows = [encoder.encode(recipe.objective, example) for example in getattr(dataset, name)]
+        rows = [
+            row
+            for example in getattr(dataset, name)
+            for row in encoder.encode(recipe.objective, example)
+        ]
         parts[name] = [row for row in rows if row.length <= recipe.data.max_length]
         if not parts[name]:
             raise DataError(f"data.max_length: no example for {name} is that short")

@@ -49,7 +49,7 @@ def import_native(path: Path) -> Checkpoint:
         score_function = ScoreFunction.SOFTMAX
     return Checkpoint(
         config=native.model,
-        weights=dict(weights),
+        weights={name: weight.float() for name, weight in weights.items()},
         tokenizer_json=_read(path / TOKENIZER_FILE).decode("utf-8"),
         architecture=native.architecture,
         tasks=native.tasks,

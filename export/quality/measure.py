@@ -28,6 +28,7 @@ from model.examples import (
     AnswerExample,
     ClassificationExample,
     MaskedExample,
+    RankingExample,
     TaggingExample,
     TextExample,
     TranslationExample,
@@ -254,6 +255,22 @@ def answering(model: Model, examples: Sequence[AnswerExample]) -> Metrics:
     }
 
 
+def ranking(model: Model, examples: Sequence[RankingExample]) -> Metrics:
+    """How often the relevant document ranks first, and its mean reciprocal rank."""
+    rows = [
+        _ids(_pair(model, example.query, document))
+        for example in examples
+        for document in (example.relevant, *example.others)
+    ]
+    scores = iter([float(logits[0]) for logits in _encode(model, rows)])
+    ranks = []
+    for example in examples:
+        relevant, *others = (next(scores) for _ in range(1 + len(example.others)))
+        ranks.append(1 + sum(other >= relevant for other in others))
+    reciprocal = sum(1 / rank for rank in ranks) / len(ranks)
+    return {"recall_at_1": ranks.count(1) / len(ranks), "mrr": reciprocal}
+
+
 def _pair(model: Model, first: str, second: str) -> Encoding:
     tokenizer = model.subject.tokenizer
     return tokenizer.encode(first, second) if second else tokenizer.encode(first)
@@ -283,4 +300,5 @@ MEASURES: dict[Task, Callable[[Model, Any], Metrics]] = {
     Task.CLASSIFY: classification,
     Task.TAG: tagging,
     Task.ANSWER: answering,
+    Task.RERANK: ranking,
 }

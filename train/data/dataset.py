@@ -11,6 +11,7 @@ from model.examples import (
     ClassificationExample,
     Example,
     MaskedExample,
+    RankingExample,
     TaggingExample,
     TextExample,
     TranslationExample,
@@ -38,6 +39,11 @@ class Dataset:
     origins: tuple[Origin, ...] = field(default=())
 
 
+def sha256_of(data: bytes) -> str:
+    """SHA-256 of ``data``, in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def hash_of(examples: Sequence[Example]) -> str:
     """SHA-256 of the examples as JSON lines."""
     digest = hashlib.sha256()
@@ -62,6 +68,8 @@ def texts_of(examples: Sequence[Example]) -> Iterator[str]:
                 yield example.text
             case AnswerExample():
                 yield from (example.question, example.context)
+            case RankingExample():
+                yield from (example.query, example.relevant, *example.others)
 
 
 def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
@@ -75,6 +83,8 @@ def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
             entities.update(span.label for span in example.spans)
         elif isinstance(example, AnswerExample):
             return ("start", "end")
+        elif isinstance(example, RankingExample):
+            return ("relevance",)
     if entities:
         return ("O", *(f"{mark}-{name}" for name in sorted(entities) for mark in "BI"))
     return tuple(sorted(classes))

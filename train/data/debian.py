@@ -38,11 +38,11 @@ def debian_corpus(language: str, recipe: DataRecipe) -> Dataset:
     """
     if not re.fullmatch(r"[a-z]{2,3}(_[A-Z]{2})?", language):
         raise DataError(f"data.source: {language!r} is not a language of Debian")
-    files = {name: _translation_file(name) for name in ("en", language)}
+    files = {name: translation_file(name) for name in ("en", language)}
     if None in files.values():
-        _download(language)
-        files = {name: _translation_file(name) for name in ("en", language)}
-    english, foreign = (descriptions(_read(file, name), name) for name, file in files.items())
+        download(language)
+        files = {name: translation_file(name) for name in ("en", language)}
+    english, foreign = (descriptions(read_list(file, name), name) for name, file in files.items())
     pairs = list(parallel_paragraphs(english, foreign))
     if not pairs:
         raise DataError(f"Debian has no descriptions in {language!r}")
@@ -50,11 +50,11 @@ def debian_corpus(language: str, recipe: DataRecipe) -> Dataset:
     for package, pair in pairs:
         parts[_part(package)].append(pair)
     for part in ("validation", "held_out"):  # a cut by num_held_out is a sample of all packages
-        parts[part].sort(key=_digest)
+        parts[part].sort(key=digest_of)
     origins = tuple(
         Origin(
             name=f"Debian {name}: package descriptions",
-            sha256=hashlib.sha256(_read(file, name)).hexdigest(),
+            sha256=hashlib.sha256(read_list(file, name)).hexdigest(),
             license=LICENSE,
             num_examples=len(pairs),
             url="https://www.debian.org/international/l10n/ddtp",
@@ -148,7 +148,8 @@ def is_pair(source: str, target: str) -> bool:
     )
 
 
-def _digest(example: Example) -> str:
+def digest_of(example: Example) -> str:
+    """A pseudo-random key to sort examples by."""
     return hashlib.sha256(msgspec.json.encode(example)).hexdigest()
 
 
@@ -157,21 +158,25 @@ def _part(package: str) -> str:
     return {0: "validation", 1: "held_out", 2: "held_out"}.get(bucket, "train")
 
 
-def _lists() -> Path:
+def lists_folder() -> Path:
+    """Where the downloaded lists of apt are."""
     return Path(os.environ.get(CACHE_VARIABLE, str(CACHE / "lists")))
 
 
-def _translation_file(language: str) -> Path | None:
+def translation_file(language: str) -> Path | None:
     """The largest one: that of the main suite, not of its updates."""
-    files = sorted(_lists().glob(_FILE.format(language)), key=lambda path: path.stat().st_size)
+    files = sorted(
+        lists_folder().glob(_FILE.format(language)), key=lambda path: path.stat().st_size
+    )
     exact = [
         path for path in files if path.name.partition("Translation-")[2].split(".")[0] == language
     ]
     return exact[-1] if exact else None
 
 
-def _download(language: str) -> None:
-    lists = _lists().absolute()
+def download(language: str) -> None:
+    """Downloads the lists of packages, and their descriptions in English and ``language``."""
+    lists = lists_folder().absolute()
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     options = {
         "Dir::State::Lists": lists,
@@ -183,7 +188,8 @@ def _download(language: str) -> None:
     _run(["apt-get", "update", *settings])
 
 
-def _read(path: Path | None, language: str) -> bytes:
+def read_list(path: Path | None, language: str) -> bytes:
+    """The contents of a list, which apt may have compressed."""
     if path is None:
         raise DataError(f"apt has no package descriptions in {language!r}")
     return _run(["/usr/lib/apt/apt-helper", "cat-file", str(path)])

@@ -11,6 +11,7 @@ from model.bundle import Task
 from model.examples import EXAMPLES, Example, parse_examples
 from train.data.dataset import Dataset, Origin, hash_of
 from train.data.debian import debian_corpus
+from train.data.debian_packages import CORPORA
 from train.data.synthetic import TASKS
 from train.errors import DataError, RecipeError
 from train.recipe import ObjectiveKind, Recipe
@@ -22,6 +23,7 @@ OBJECTIVE_TASKS = {
     ObjectiveKind.CLASSIFICATION: Task.CLASSIFY,
     ObjectiveKind.TOKEN_CLASSIFICATION: Task.TAG,
     ObjectiveKind.SPAN: Task.ANSWER,
+    ObjectiveKind.RELEVANCE: Task.RERANK,
 }
 CORPUS_FILE = "corpus.json"
 PARTS = ("train", "validation", "held_out")
@@ -129,7 +131,8 @@ def _part(path: Path, part: CorpusPart, recipe: Recipe) -> list[Example]:
 
 
 def _debian(name: str, recipe: Recipe, _folder: Path) -> Dataset:
-    return debian_corpus(name, recipe.data)
+    corpus = CORPORA.get(name)
+    return debian_corpus(name, recipe.data) if corpus is None else corpus(recipe.data)
 
 
 SOURCES: dict[str, Callable[[str, Recipe, Path], Dataset]] = {

@@ -10,6 +10,7 @@ from model.examples import (
     Example,
     LabelledSpan,
     MaskedExample,
+    RankingExample,
     TaggingExample,
     TextExample,
     TranslationExample,
@@ -106,6 +107,16 @@ def runs(rng: random.Random) -> Example:
     )
 
 
+def relevance(rng: random.Random) -> Example:
+    """A kind of words to ask for, and documents of which one has them."""
+    numbers = " ".join(str(rng.randrange(100)) for _ in range(rng.randint(3, 6)))
+    letters = " ".join(_letters(rng, 1, 3) for _ in range(rng.randint(3, 6)))
+    documents = {"number": numbers, "word": letters}
+    query = rng.choice(sorted(documents))
+    relevant = documents.pop(query)
+    return RankingExample(query=query, relevant=relevant, others=tuple(documents.values()))
+
+
 TASKS: dict[str, Callable[[random.Random], Example]] = {
     "reverse": reverse,
     "dates": dates,
@@ -114,4 +125,5 @@ TASKS: dict[str, Callable[[random.Random], Example]] = {
     "entities": entities,
     "find": find,
     "runs": runs,
+    "relevance": relevance,
 }

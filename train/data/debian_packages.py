@@ -1,0 +1,206 @@
+"""Debian's packages in English: their sections, and which description answers which summary."""
+
+import hashlib
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from model.examples import ClassificationExample, Example, RankingExample
+from train.data.bm25 import Bm25
+from train.data.dataset import Dataset, Origin, sha256_of
+from train.data.debian import (
+    LICENSE,
+    descriptions,
+    digest_of,
+    download,
+    lists_folder,
+    read_list,
+    translation_file,
+)
+from train.errors import DataError
+from train.recipe import DataRecipe
+
+MAX_WORDS = 60  # of a long description
+MIN_WORDS = 12  # of a document to rank
+# Of 100 groups of packages with one source.
+NUM_VALIDATION, NUM_HELD_OUT = 3, 8
+NUM_MINED, NUM_RANDOM = 3, 1  # other documents of a training query
+NUM_CANDIDATES = 20  # documents of a held-out query
+T = TypeVar("T")
+_FILE = "*_debian_dists_*_main_binary-*_Packages*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """``group``: packages of similar sources. ``long``: at most :data:`MAX_WORDS` words."""
+
+    name: str
+    group: str
+    section: str
+    short: str
+    long: str
+
+
+def sections_corpus(recipe: DataRecipe) -> Dataset:
+    """Distinct descriptions of packages in the sections ``recipe.labels``, all by default.
+
+    Raises:
+        DataError: apt has no lists, or cannot be run.
+    """
+    packages, origins = _packages()
+    examples: dict[str, tuple[str, Example]] = {}
+    for package in packages:
+        if package.section in recipe.labels or not recipe.labels:
+            text = f"{package.short}. {package.long}"
+            example = ClassificationExample(text=text, label=package.section)
+            examples.setdefault(package.long or text, (package.group, example))
+    if not examples:
+        raise DataError("data.labels: Debian has no packages in these sections")
+    parts = _parts(examples.values())
+    return _dataset("debian-sections", recipe, parts, origins)
+
+
+def relevance_corpus(recipe: DataRecipe) -> Dataset:
+    """Summaries as queries; the long descriptions are the documents.
+
+    The other documents of a query are the best by BM25 among those of its part, and, in
+    training, some of the same section. Held-out and validation documents come from packages that
+    training does not see.
+
+    Raises:
+        DataError: apt has no lists, or cannot be run.
+    """
+    packages, origins = _packages()
+    chosen: dict[str, tuple[str, Package]] = {}
+    summaries: set[str] = set()
+    for package in packages:
+        is_long = len(package.long.split()) >= MIN_WORDS
+        if is_long and package.long not in chosen and package.short not in summaries:
+            chosen[package.long] = (package.group, package)
+            summaries.add(package.short)
+    parts = {
+        name: sorted(part, key=lambda package: _digest(package.long))
+        for name, part in _by_part(chosen.values()).items()
+    }
+    limits = {"train": recipe.num_train, "validation": recipe.num_validation}
+    limits["held_out"] = recipe.num_held_out
+    examples: dict[str, list[Example]] = {
+        name: list(_queries(part, limits[name], is_training=name == "train"))
+        for name, part in parts.items()
+    }
+    return _dataset("debian-relevance", recipe, examples, origins)
+
+
+def _queries(
+    packages: Sequence[Package], num: int, *, is_training: bool
+) -> Iterator[RankingExample]:
+    """One for each of the first ``num`` packages."""
+    index = Bm25([package.long for package in packages])
+    by_section: dict[str, list[int]] = {}
+    for number, package in enumerate(packages):
+        by_section.setdefault(package.section, []).append(number)
+    rng = random.Random(0)
+    for number, package in enumerate(packages[:num]):
+        best = index.best(package.short, NUM_CANDIDATES)
+        others = [other for other in best if other != number]
+        if is_training:
+            others = rng.sample(others, min(NUM_MINED, len(others)))
+            others += rng.choices(by_section[package.section], k=NUM_RANDOM)
+        yield RankingExample(
+            query=package.short,
+            relevant=package.long,
+            others=tuple(
+                packages[other].long
+                for other in dict.fromkeys(others[: NUM_CANDIDATES - 1])
+                if other != number
+            ),
+        )
+
+
+def _packages() -> tuple[list[Package], tuple[Origin, ...]]:
+    """Every package with a description, and the two lists that they come from."""
+    if translation_file("en") is None or not list(lists_folder().glob(_FILE)):
+        download("en")
+    found = sorted(lists_folder().glob(_FILE), key=lambda path: path.stat().st_size)
+    if not found:
+        raise DataError("apt has no lists of Debian's packages")
+    lists, texts = read_list(found[-1], "packages"), read_list(translation_file("en"), "en")
+    by_name = {name: text for (name, _), text in descriptions(texts, "en").items()}
+    packages = [
+        package
+        for stanza in lists.decode("utf-8", errors="replace").split("\n\n")
+        if (package := _package(stanza, by_name)) is not None
+    ]
+    origins = tuple(
+        Origin(
+            name=name,
+            sha256=sha256_of(data),
+            license=LICENSE,
+            num_examples=len(packages),
+            url="https://www.debian.org/distrib/packages",
+        )
+        for name, data in (
+            ("Debian: list of packages", lists),
+            ("Debian en: package descriptions", texts),
+        )
+    )
+    return packages, origins
+
+
+def _package(stanza: str, texts: dict[str, list[str]]) -> Package | None:
+    """Format: https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices."""
+    fields: dict[str, str] = dict(
+        re.findall(r"^(Package|Source|Section): (\S+)", stanza, re.MULTILINE)
+    )
+    name = fields.get("Package", "")
+    if name not in texts:
+        return None
+    short, *paragraphs = texts[name]
+    source = fields.get("Source", name)
+    return Package(
+        name=name,
+        group=re.split(r"[-0-9.]", source.removeprefix("lib"))[0],
+        section=fields.get("Section", "").rpartition("/")[2],
+        short=short,
+        long=" ".join(" ".join(paragraphs).split()[:MAX_WORDS]),
+    )
+
+
+def _parts(examples: Iterable[tuple[str, Example]]) -> dict[str, list[Example]]:
+    return {name: sorted(part, key=digest_of) for name, part in _by_part(examples).items()}
+
+
+def _by_part(items: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """Items of one group are in one part."""
+    parts: dict[str, list[T]] = {"train": [], "validation": [], "held_out": []}
+    for group, item in items:
+        bucket = int(_digest(group)[:8], 16) % 100
+        is_validation = bucket < NUM_VALIDATION
+        is_held_out = bucket < NUM_VALIDATION + NUM_HELD_OUT
+        name = "validation" if is_validation else "held_out" if is_held_out else "train"
+        parts[name].append(item)
+    return parts
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _dataset(
+    name: str, recipe: DataRecipe, parts: dict[str, list[Example]], origins: tuple[Origin, ...]
+) -> Dataset:
+    return Dataset(
+        name=name,
+        train=parts["train"],
+        validation=parts["validation"][: recipe.num_validation],
+        held_out=parts["held_out"][: recipe.num_held_out],
+        origins=origins,
+    )
+
+
+CORPORA: dict[str, Callable[[DataRecipe], Dataset]] = {
+    "sections": sections_corpus,
+    "relevance": relevance_corpus,
+}
