@@ -29,6 +29,7 @@ OTHER_FLAGS = {
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
     *("--require-hashes", "--no-deps", "--help", "--install-completion", "--show-completion"),
     *("--async", "--concurrency-range", "--input-data", "--streaming", "--nproc-per-node"),
+    *("--backend", "--tokenizer", "--data", "--profile", "--constraint", "--output"),
 }
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TRIUNE = re.compile(r"^ {4}(?:\S*/)?triune ([a-z-]+)(.*)$", re.MULTILINE)

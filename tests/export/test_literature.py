@@ -134,7 +134,7 @@ def test_universal_transformer_matches_the_formula() -> None:
 def test_positions_are_added_to_every_layer() -> None:
     model = from_weights(ADDED_POSITIONS, random_weights(ADDED_POSITIONS))
     ids, lengths = torch.arange(10).view(2, 5), torch.tensor([5, 4], dtype=torch.int32)
-    x = model.embedding.look_up(ids) * ADDED_POSITIONS.embedding.scale
+    x = model.embedding.look_up(ids)
     for layer in model.encoder.layers:
         x = layer(x + sinusoids(5, ADDED_POSITIONS.hidden_size), lengths, PositionEncodings())
     torch.testing.assert_close(model.encode(ids, lengths), x)
