@@ -216,12 +216,11 @@ def _compare_decoder(
     chunked = _run(sessions, short, run.tokens[:num_chunked], chunks=3)
     graph_source_kv = None
     if inputs.sources is not None:
-        lengths = [len(source) for source in inputs.sources]
         if sessions.encoder is not None:  # decoding has overwritten the recurrent states
             prefill_source(sessions.encoder, sessions.decoder, inputs.sources)
         graph_source_kv = [
-            cached_source_states(sessions.decoder, row, length)
-            for row, length in enumerate(lengths)
+            cached_source_states(sessions.decoder, row, len(source))
+            for row, source in enumerate(inputs.sources)
         ]
     del sessions  # a large model is in memory once: as a session or as a module
     model = make_model()

@@ -24,7 +24,7 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-# Flags of docker, pip, pytest, perf_analyzer and torchrun.
+# Flags of docker, pip, pytest, perf_analyzer, GuideLLM and torchrun.
 OTHER_FLAGS = {
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
     *("--require-hashes", "--no-deps", "--help", "--install-completion", "--show-completion"),
