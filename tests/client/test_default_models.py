@@ -32,8 +32,9 @@ def run(default_models: str) -> Run:
 
 
 def test_a_chat_model_answers_a_user_message(run: Run) -> None:
-    answer = run("generate", "Why is the sky blue?", "--max-new-tokens", "80")
-    assert "scatter" in answer.lower()
+    # A short fact: int8 rounding, and so the wording of longer answers, depends on the processor.
+    answer = run("generate", "What is the capital of France?", "--max-new-tokens", "24")
+    assert "Paris" in answer
 
 
 def test_each_text_is_a_conversation_of_its_own(run: Run) -> None:
