@@ -1,7 +1,6 @@
 """Startup and shutdown of the server: load the models, serve, drain."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from server.errors import StartupError
 from server.frontends.grpc.frontend import GrpcFrontend
 from server.frontends.http.frontend import HttpFrontend
 from server.models.catalog import Catalog
+from server.models.garbage import freeze_loaded_objects
 from server.models.memory_keeper import MemoryKeeper
 from server.models.registry import Registry
 from server.models.watch import Watch
@@ -217,10 +217,7 @@ async def serve(config: ServerConfig) -> int:
             *(_port_name(port) for port in (running.admin_port, running.http_port)),
         )
         running.engine_failure.add_done_callback(lambda _: stop.set())
-        # Exempts the loaded models from garbage collection: a full collection would pause every
-        # stream for 36 ms.
-        gc.collect()
-        gc.freeze()
+        freeze_loaded_objects()
         await stop.wait()
         failure = running.engine_failure.result() if running.engine_failure.done() else None
     if isinstance(failure, StuckLaneError):

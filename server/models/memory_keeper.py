@@ -10,6 +10,7 @@ from server.engine.cache.idle_rows import IdleLimits
 from server.engine.engine import Engine
 from server.engine.requests.busy_lanes import BusyLanes
 from server.models.catalog import Catalog
+from server.models.garbage import FullCollections
 from server.models.heap import trim_heap
 from server.models.registry import Model
 from server.runtime.process_memory import resident_bytes
@@ -46,6 +47,7 @@ class MemoryKeeper:
         self._engine = engine
         self._busy = busy
         self._observer = observer
+        self._garbage = FullCollections()
         self._was_idle = self._is_trimmed = False
 
     async def run(self) -> None:
@@ -59,7 +61,7 @@ class MemoryKeeper:
                 log.exception("checking the memory failed")
 
     async def check(self) -> None:
-        """Asks the lanes to give idle memory back, trims an idle server's heap, and reports."""
+        """Asks the lanes to give idle memory back, frees what an idle server left, and reports."""
         budget = self._config.memory_budget
         is_pressed = budget is not None and resident_bytes() > _PRESSURE * budget
         limits = IdleLimits(
@@ -69,6 +71,7 @@ class MemoryKeeper:
         await self._report()
         # Trimming locks the heap, so streams would wait for it.
         is_idle = self._busy.is_idle
+        self._garbage.collect(is_idle=is_idle and self._was_idle)
         if is_idle and self._was_idle and not self._is_trimmed:
             await asyncio.to_thread(trim_heap)
             self._is_trimmed = True

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +62,20 @@ def latencies(call: Callable[[], object]) -> list[float]:
     return taken
 
 
+def step_counts(server: ServerProcess, model: str) -> dict[float, int]:
+    """How many steps of ``model`` took at most so many seconds, by the histogram's bounds."""
+    with urllib.request.urlopen(server.metrics_url) as response:
+        text = response.read().decode()
+    pattern = rf'^triune_step_seconds_bucket{{le="([^"]+)",model="{model}"}} (\S+)$'
+    return {float(le): int(float(n)) for le, n in re.findall(pattern, text, re.MULTILINE)}
+
+
+def step_percentile(before: dict[float, int], after: dict[float, int], share: float) -> float:
+    """An upper bound of the ``share`` quantile of the steps between two counts, in seconds."""
+    counts = {le: after[le] - before.get(le, 0) for le in after}
+    return min(le for le, count in counts.items() if count >= share * max(counts.values()))
+
+
 def test_costly_requests_do_not_halt_short_calls(server: ServerProcess) -> None:
     with Client(server.target, timeout_seconds=60) as client:
 
@@ -71,8 +87,10 @@ def test_costly_requests_do_not_halt_short_calls(server: ServerProcess) -> None:
 
         generate()
         alone = {call: latencies(call) for call in (tokenize, generate)}
+        before = step_counts(server, "tiny-decoder")
         with costly_clients(server) as statuses:
             beside = {call: latencies(call) for call in (tokenize, generate)}
+        after = step_counts(server, "tiny-decoder")
     counts: dict[str, int] = {}
     for each in statuses.values():
         for status, count in each.items():
@@ -86,6 +104,7 @@ def test_costly_requests_do_not_halt_short_calls(server: ServerProcess) -> None:
         runnable_processes_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
         answered=counts.get("OK", 0),
         rejected=counts.get("INVALID_ARGUMENT", 0),
+        p99_of_a_step_meanwhile_at_most_milliseconds=1000 * step_percentile(before, after, 0.99),
         **{
             f"{name}_of_{call.__name__}_{when}_milliseconds": percentile(values[call], share)
             for call in (tokenize, generate)
