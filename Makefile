@@ -7,7 +7,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 KERNELS := server/runtime/libtriune_kernels.so
-DEFAULT_MODELS := minilm smollm2 en-pt pt-en pii bert-tiny grammar debian-sections
+# The longest export is the first, since two run at a time.
+DEFAULT_MODELS := smollm2 minilm en-pt pt-en pii bert-tiny grammar debian-sections
 BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
 LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
@@ -15,7 +16,8 @@ LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 
 WITHOUT_TORCH := --override requirements/without-torch.txt
 CODE := triune model export train server client loadtest tests scripts
 
-serve: setup bundles
+serve: setup
+	$(MAKE) --no-print-directory --jobs 2 bundles
 	$(VENV)/python -m server --bundles bundles
 
 setup: $(INSTALLED) $(KERNELS)
