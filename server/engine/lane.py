@@ -116,6 +116,7 @@ class Lane(threading.Thread):
         super().__init__(name=f"lane-{index}", daemon=True)
         self.progress: Progress | None = None
         self._index = index
+        # In the order of their turns.
         self._workers: dict[int, Worker[Any]] = {}
         self._publish = publish
         self._on_death = on_death
@@ -139,16 +140,19 @@ class Lane(threading.Thread):
     def run(self) -> None:
         try:
             while self._take_commands():
-                self._step_all()
+                self._step_next()
                 self._release_memory()
         except BaseException as error:
             self._on_death(error)
 
-    def _step_all(self) -> None:
+    def _step_next(self) -> None:
+        """Steps the worker with work whose last step is the longest ago; it goes to the end."""
         # A separate method: no local variable of an idle thread keeps a removed worker alive.
-        for worker in self._workers.values():
+        for model_id, worker in self._workers.items():
             if worker.has_work:
+                self._workers[model_id] = self._workers.pop(model_id)
                 self._step(worker)
+                return
 
     def _release_memory(self) -> None:
         for model_id, limits in tuple(self._releasing.items()):

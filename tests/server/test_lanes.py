@@ -11,13 +11,17 @@ import pytest
 
 from client.sync import Client
 from model.bundle import BundleError
-from server.engine.lane import Cancel, Lane, Submit
+from server.engine.encoder_worker import BatchLimits
+from server.engine.lane import Add, Cancel, Lane, Stop, Submit
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.job import EncodingJob
+from server.engine.requests.update import JobUpdate
 from server.runtime.contract import Array, BoundGraph, Graph, Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, HostBoundGraph
+from tests.server.fake_encoder import FakeEncoder, make_encoder_worker
 from tests.server.worker_harness import make_job
 from tests.serving import ServerProcess, server_process
 
@@ -94,6 +98,30 @@ def test_lane_is_busy_once_a_job_is_submitted() -> None:
     for lane in lanes:
         lane.send(Submit(0, 7, make_job([1], 1)))
     assert not busy.has_at_most_one
+
+
+def test_a_new_job_waits_for_one_step_of_each_other_model() -> None:
+    lane: Lane
+    finished: list[int] = []
+
+    def publish(updates: list[JobUpdate]) -> None:
+        if not finished:
+            lane.send(Submit(2, 20, EncodingJob((2,))))
+        finished.extend(update.id for update in updates)
+        if len(finished) == 7:
+            lane.send(Stop())
+
+    errors: list[BaseException] = []
+    lane = Lane(0, publish, errors.append, Unobserved(), BusyLanes())
+    for model_id in range(3):
+        worker = make_encoder_worker(FakeEncoder(), BatchLimits(max_padded_tokens=8))
+        lane.send(Add(model_id, worker, lambda: None))
+    # Each text fills a batch.
+    lane.send(*(Submit(id_ // 10, id_, EncodingJob((2,) * 8)) for id_ in (0, 1, 2, 10, 11, 12)))
+    lane.start()
+    lane.join(60)
+    assert not errors
+    assert finished == [0, 10, 20, 1, 11, 2, 12]
 
 
 def test_lanes_share_large_weights(tmp_path: Path) -> None:
