@@ -2,12 +2,13 @@
 
     python -m tests.faults.real_overload --bundles bundles
 
-The server runs on the same machine as the load, so run it when nothing else does. Offered loads are
-multiples of the capacity that a closed loop measures at the beginning and at the end. Half of the
-arrivals are Poisson, half come in bursts of eight.
+The server has one half of the cores and the load the other half, so that the load takes nothing
+from the server; run it when nothing else runs. Offered loads are multiples of the capacity that a
+closed loop measures at the beginning. Half of the arrivals are Poisson, half come in bursts of eight.
 """
 
 import asyncio
+import os
 import random
 import tempfile
 import time
@@ -158,6 +159,12 @@ def main(
         measure_overload,
         measure_fairness,
     )
+    cores = sorted(os.sched_getaffinity(0))
+    of_server = cores[: len(cores) // 2]
+    if not of_server:
+        raise typer.BadParameter("the server and the load need a core each")
+    os.sched_setaffinity(0, cores[len(of_server) :])
+    pinned = ("taskset", "--cpu-list", ",".join(map(str, of_server)))
     with tempfile.TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
         tokens.write_text("".join(f"{name}:{token}\n" for name, token in TOKENS.items()))
@@ -171,7 +178,7 @@ def main(
             "--max-queue",
             str(QUEUE),
         )
-        with server_process(bundles, *options) as server:
+        with server_process(bundles, *options, wrapper=pinned) as server:
             for measure in measurements:
                 asyncio.run(measure(server.target, seconds))
 
