@@ -4,7 +4,8 @@
 
 The server has one half of the cores and the load the other half, so that the load takes nothing
 from the server; run it when nothing else runs. Offered loads are multiples of the capacity that a
-closed loop measures at the beginning. Half of the arrivals are Poisson, half come in bursts of eight.
+closed loop measures at the beginning. Half of the arrivals are Poisson, half come in bursts of
+eight.
 """
 
 import asyncio

@@ -85,19 +85,19 @@ def test_flood_leaves_places_to_other_clients() -> None:
         admission.accept(id_, cost, 0.0, "flood")
     with pytest.raises(OverloadedError):
         admission.check(cost, 1.0, client="polite")
-    for id_ in range(4):
+    for id_ in range(6):
         admission.release(id_, cost, None, 2.0)
     with pytest.raises(OverloadedError, match="others wait") as caught:
         admission.check(cost, 2.0, client="flood")
     assert caught.value.limit == Limit.CLIENT_SHARE
-    for id_ in range(20, 24):
+    for id_ in range(20, 26):
         admission.check(cost, 2.0, client="polite")
         admission.accept(id_, cost, 2.0, "polite")
     with pytest.raises(OverloadedError, match="no more requests"):
         admission.check(cost, 2.0, client="polite")
-    for id_ in (*range(4, 16), *range(20, 24)):
+    for id_ in (*range(6, 16), *range(20, 26)):
         admission.release(id_, cost, None, 3.0)
-    for id_ in range(30, 42):  # refused at 2 s, it counts until 12 s
+    for id_ in range(30, 40):  # refused at 2 s, it counts until 12 s
         admission.check(cost, 11.0, client="flood")
         admission.accept(id_, cost, 11.0, "flood")
     with pytest.raises(OverloadedError):

@@ -4,13 +4,13 @@ from server.engine.requests.job import Cost
 
 # A client counts as waiting for this many seconds after it was refused.
 _WAITING_SECONDS = 10.0
-_RESERVED = 0.25  # of the limits, if several clients want them
+_RESERVED = 1 / 3  # of the limits, if several clients want them
 
 
 class ClientShares:
     """What each client holds of one model's limits.
 
-    While several clients want places, the last quarter is for those below an equal share. A client
+    While several clients want places, the last third is for those below an equal share. A client
     that is alone may use all.
 
     Args:
