@@ -31,6 +31,7 @@ from tests.serving import server_process
 MODEL, SLOTS, QUEUE, NEW_TOKENS = "smollm2", 8, 16, 24
 LOADS = (0.5, 1.0, 2.0, 4.0, 8.0)
 BURST = 8
+WARM_UP_SECONDS = 4.0
 TOKENS = {"flood": "first-token-of-the-flood", "polite": "second-token-of-the-polite"}
 
 
@@ -61,15 +62,20 @@ async def send_request(client: AsyncClient, number: int, result: Result) -> None
 
 
 async def closed_loop(client: AsyncClient, num_clients: int, seconds: float) -> Result:
-    """Each of ``num_clients`` sends its next request when the last one ended."""
-    result, started = Result(), time.monotonic()
+    """Each of ``num_clients`` sends its next request when the last one ended.
+
+    Runs for :data:`WARM_UP_SECONDS`, which do not count, and ``seconds``.
+    """
+    result, started = Result(), time.monotonic() + WARM_UP_SECONDS
 
     async def send_requests(first: int) -> None:
         number = first
         while time.monotonic() - started < seconds:
-            before = result.counts["refused"]
-            await send_request(client, number, result)
-            if result.counts["refused"] > before:
+            one = Result()
+            await send_request(client, number, one)
+            if time.monotonic() > started:
+                result.counts += one.counts
+            if one.counts["refused"]:
                 await asyncio.sleep(0.1)  # the retry delay that the server asks for
             number += 1000
 
@@ -102,7 +108,6 @@ async def measure_overload(target: str, seconds: float) -> None:
     async with AsyncClient(
         target, timeout_seconds=120, security=Security(token=TOKENS["polite"])
     ) as client:
-        await closed_loop(client, SLOTS, 2.0)
         closed = await closed_loop(client, SLOTS, seconds)
         goodput = []
         for load in LOADS:
