@@ -1,7 +1,9 @@
 """Lanes: a single active lane uses all cores; several lanes share them."""
 
+import queue
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -11,14 +13,17 @@ import pytest
 
 from client.sync import Client
 from model.bundle import BundleError
-from server.engine.lane import Cancel, Lane, Submit
+from server.engine.decoding.options import Sampling
+from server.engine.lane import REFUSED_JOB, Add, Cancel, Lane, Stop, Submit
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.update import JobUpdate
 from server.runtime.contract import Array, BoundGraph, Graph, Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, HostBoundGraph
-from tests.server.worker_harness import make_job
+from tests.server.worker_harness import make_harness, make_job
 from tests.serving import ServerProcess, server_process
 
 
@@ -94,6 +99,33 @@ def test_lane_is_busy_once_a_job_is_submitted() -> None:
     for lane in lanes:
         lane.send(Submit(0, 7, make_job([1], 1)))
     assert not busy.has_at_most_one
+
+
+def test_job_that_cannot_be_started_fails_alone() -> None:
+    """No check of a request lets a negative seed pass; numpy refuses it in the lane's thread."""
+    updates: queue.SimpleQueue[JobUpdate] = queue.SimpleQueue()
+    deaths: list[BaseException] = []
+
+    def publish(published: list[JobUpdate]) -> None:
+        for update in published:
+            updates.put(update)
+
+    lane = Lane(0, publish, deaths.append, Unobserved(), BusyLanes())
+    lane.start()
+    broken = replace(make_job([1], 2), sampling=Sampling(temperature=1.0, seed=-1))
+    lane.send(Add(0, make_harness().worker, lambda: None), Submit(0, 7, broken))
+    failed = updates.get(timeout=60)
+    assert (failed.id, failed.is_last) == (7, True)
+    assert failed.completion is not None
+    assert (failed.completion.outcome, failed.completion.failure) == (Outcome.FAILED, REFUSED_JOB)
+    lane.send(Submit(0, 8, make_job([1], 2)))
+    while not (update := updates.get(timeout=60)).is_last:
+        pass
+    assert update.completion is not None
+    assert update.completion.is_success
+    lane.send(Stop())
+    lane.join(60)
+    assert not deaths
 
 
 def test_lanes_share_large_weights(tmp_path: Path) -> None:

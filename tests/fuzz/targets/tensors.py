@@ -135,5 +135,10 @@ def seeds() -> Iterator[bytes]:
             yield bytes([2, index]) + len(body).to_bytes(2, "little") + body + tail
     ids = infer_request("tiny-decoder", {"max_new_tokens": 2}, input_ids=np.array([[3, 4]]))
     yield bytes([0, 0]) + ids.SerializeToString()
+    wide = {
+        "text_input": "12",
+        "parameters": {"temperature": 10**400, "logit_bias": {"3": 10**400}},
+    }
+    yield bytes([3, 0]) + json.dumps(wide).encode()
     generate = {"text_input": "12", "parameters": {"max_tokens": 3}, "temperature": 0.5}
     yield bytes([3, 0]) + json.dumps(generate).encode()

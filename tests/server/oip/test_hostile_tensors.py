@@ -88,6 +88,7 @@ def _typed(request: Any, **contents: Any) -> None:
         (_typed, "text_input"),
         (lambda r: r.inputs[0].parameters["shared_memory_region"].SetInParent(), "text_input"),
         (lambda r: r.parameters["temperature"].SetInParent(), "parameters.temperature"),
+        (lambda r: setattr(r.parameters["random_seed"], "int64_param", -1), "parameters.seed"),
         (lambda r: setattr(r.parameters["heat"], "int64_param", 1), "parameters.heat"),
         (lambda r: setattr(r.parameters["task"], "string_param", "embed"), "parameters.task"),
         (lambda r: setattr(r.parameters["priority"], "uint64_param", 202), "parameters.priority"),
