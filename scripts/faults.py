@@ -11,6 +11,7 @@ and fails if the document differs from ``docs/faults.json``.
 """
 
 import sys
+from typing import Any
 
 import msgspec
 
@@ -85,9 +86,37 @@ def long_runs() -> list[Row]:
                 "killed_clients": soak["killed_clients"],
                 "MB_per_hour": f"{slope['value']:.1f} ({slope['low']:.1f} to {slope['high']:.1f})",
                 "open_slots_at_the_end": soak["open_slots_at_end"],
+                **_process_figures(soak),
             },
         ),
     ]
+
+
+def _process_figures(soak: dict[str, Any]) -> dict[str, Figure]:
+    """Threads, descriptors and latency; none in a report from before they were measured."""
+    if "last_threads" not in soak:
+        return {}
+    return {
+        "threads": f"{soak['first_threads']} to {soak['last_threads']}",
+        "open_descriptors": f"{soak['first_descriptors']} to {soak['last_descriptors']}",
+        "median_of_small_calls_milliseconds": soak["median_milliseconds"],
+        "p99_of_small_calls_milliseconds": soak["p99_milliseconds"],
+    }
+
+
+def soak_section() -> str:
+    """The plot of the soak, once a report has what it draws."""
+    soak = msgspec.json.decode(SOAK.read_bytes())
+    again = "`python -m tests.soak --minutes 60 --json loadtest/results/soak.json`"
+    if not _process_figures(soak):
+        return f"{again} measures a soak, and `python -m tests.soak.plot` draws it."
+    minutes = round(soak["seconds"] / 60)
+    return (
+        f"![Memory, threads, descriptors and latency over {minutes} minutes](soak.png)\n\n"
+        f"{minutes} minutes of load by every protocol. Small calls are those of one well-behaved "
+        f"client beside it. Measured by {again}, drawn by `python -m tests.soak.plot "
+        "loadtest/results/soak.json docs/soak`."
+    )
 
 
 def update() -> None:
@@ -115,6 +144,7 @@ SECTIONS = (
         name="faults",
         render=lambda: table(committed()),
     ),
+    Section(document=ROOT / "docs" / "reliability.md", name="soak", render=soak_section),
 )
 
 if __name__ == "__main__":
