@@ -6,8 +6,8 @@
 The tests write one file per fault to ``build/faults`` (see ``tests/faults/record.py``). This script
 copies them to ``docs/faults.json``, which is committed, and renders that file. A fault without a
 new file keeps its row. Fuzzing and the soak take hours: their rows come from the committed reports
-of ``python -m tests.fuzz --json`` and ``python -m tests.soak --json``. ``--check`` changes nothing
-and fails if the document differs from ``docs/faults.json``.
+of ``python -m tests.fuzz --json``, ``tests.fuzz.slowest --json`` and ``tests.soak --json``. ``--check``
+changes nothing and fails if the document differs from ``docs/faults.json``.
 """
 
 import sys
@@ -20,6 +20,7 @@ from scripts.generated_sections import ROOT, Section, main
 COMMITTED = ROOT / "docs" / "faults.json"
 ROWS = ROOT / "build" / "faults"
 FUZZING = ROOT / "docs" / "fuzzing.json"
+SLOWEST = ROOT / "docs" / "slowest.json"
 SOAK = ROOT / "loadtest" / "results" / "soak.json"
 
 Figure = int | float | str
@@ -75,6 +76,7 @@ def long_runs() -> list[Row]:
                 "found_and_fixed": sum(len(target["findings"]) for target in targets),
             },
         ),
+        _slowest_row(),
         Row(
             order=16,
             fault="a long mixed load, with clients that crash, cancel, stall and send invalid "
@@ -90,6 +92,27 @@ def long_runs() -> list[Row]:
             },
         ),
     ]
+
+
+def _slowest_row() -> Row:
+    """The row of ``python -m tests.fuzz.slowest --json``."""
+    found = msgspec.json.decode(SLOWEST.read_bytes())
+    costs = {
+        method: 1e6 * cost["loop_seconds"] / max(cost["num_bytes"], 1024)
+        for method, cost in found["worst_of_loop"].items()
+    }
+    slowest = max(costs, key=lambda method: costs[method])
+    return Row(
+        order=7,
+        fault="the slowest requests that a search finds, of every call, HTTP route and tensor",
+        must=f"at most {found['max_loop_microseconds_per_byte']:g} µs of the event loop per byte; "
+        "a planted slow path is found",
+        figures={
+            "calls_and_routes": len(found["worst"]),
+            "inputs": found["inputs"],
+            "most_microseconds_per_byte": f"{costs[slowest]:.1f} ({slowest})",
+        },
+    )
 
 
 def _process_figures(soak: dict[str, Any]) -> dict[str, Figure]:
