@@ -59,7 +59,10 @@ check: setup
 faults: setup
 	$(VENV)/python -m pytest tests/faults tests/server/test_batch_invariance.py tests/server/test_models.py \
 		tests/server/test_startup.py tests/server/test_access.py tests/server/test_tls.py \
-		-m "heavy or not heavy"
+		tests/server/test_encoder_invariance.py tests/server/test_conversations.py \
+		tests/server/test_telemetry.py tests/server/test_idle_memory.py tests/server/test_memory_budget.py \
+		tests/server/oip/test_hostile_tensors.py tests/frontends/http/test_limits.py \
+		tests/frontends/http/test_access.py -m "heavy or not heavy"
 	$(VENV)/python -m scripts.faults
 
 # Licences and known vulnerabilities of the dependencies, and two builds of the wheel compared. It asks

@@ -1,12 +1,12 @@
 """``make audit``: vulnerabilities and licences of the dependencies, and a reproducible wheel.
 
 It needs the package index, and is no part of the tests. Exit status 1 if a check fails or could not
-be made.
+be made. If the index serves no vulnerability list, two older lists are asked: that of a package and
+``requirements/advisories.json`` (see ``scripts.advisories``).
 """
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,17 +16,20 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+from scripts.advisories import COMMITTED, AdvisoryList, parse, pins
 from scripts.generated_sections import ROOT
 from scripts.licenses import is_allowed, license_of
 
 PIP_AUDIT = "pip-audit==2.10.1"
 ENVIRONMENT = ROOT / "build" / "audit"
-LOCKS = ("cpu", "gpu", "export", "dev")
 # It has known vulnerabilities: a list that does not report them is none.
 CANARY = "jinja2==2.4.1"
+# A package that carries a list and not only a program that downloads one. CC BY-NC-SA 4.0: the list
+# is read here, never passed on.
+SAFETY_DB = "safety-db==2021.7.17"
+SAFETY_DB_SHA256 = "33d4f657060345e5a417e05d2fd59fcc42bbcdf2c246e4e7bdb2238f8566c429"
 # The start of 2026 (UTC). Any fixed time will do; zip files cannot hold times before 1980.
 SOURCE_DATE_EPOCH = "1767225600"
-_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 
 
@@ -35,27 +38,77 @@ class AuditError(Exception):
 
 
 def vulnerabilities() -> str:
-    """Asks the index's vulnerability list about every pinned dependency.
+    """Looks up every pinned dependency in the index's list, else in two dated lists.
 
     Raises:
-        AuditError: a dependency has a known vulnerability, or no list is reachable.
+        AuditError: a dependency has a known vulnerability, or a list does not have the canary.
     """
     program = _pip_audit()
     with tempfile.TemporaryDirectory() as folder:
         canary = Path(folder) / "canary.txt"
         canary.write_text(CANARY + "\n")
         found = _run_audit(program, canary)
-        if "GHSA" not in found.stdout and "PYSEC" not in found.stdout and "CVE" not in found.stdout:
-            raise AuditError(
-                f"not checked: no vulnerability list is reachable. Asked about {CANARY}, which has "
-                f"known vulnerabilities, it answered: {_last_line(found.stderr or found.stdout)}"
+        if not any(word in found.stdout for word in ("GHSA", "PYSEC", "CVE")):
+            reason = _last_line(found.stderr or found.stdout)
+            return (
+                f"THE INDEX SERVES NO VULNERABILITY LIST ({reason}); OLDER LISTS WERE ASKED "
+                f"INSTEAD, WHICH KNOW NOTHING THAT IS NEWER:\n{_look_up_offline(folder)}"
             )
-        pins = Path(folder) / "pins.txt"
-        pins.write_text("".join(f"{name}=={version}\n" for name, version in sorted(_pins())))
-        result = _run_audit(program, pins)
+        all_pins = Path(folder) / "pins.txt"
+        all_pins.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins())))
+        result = _run_audit(program, all_pins)
     if result.returncode != 0:
         raise AuditError(f"{result.stdout}\n{result.stderr}".strip())
-    return f"{len(_pins())} pinned versions have no known vulnerability"
+    return f"{len(pins())} pinned versions have no known vulnerability"
+
+
+def _look_up_offline(folder: str) -> str:
+    """Looks up the dependencies in the package's list and in the committed one."""
+    lines, problems = [], []
+    for source, data in (
+        (SAFETY_DB, _safety_db(Path(folder))),
+        (str(COMMITTED.relative_to(ROOT)), COMMITTED.read_bytes()),
+    ):
+        advisories = parse(data)
+        problems += [f"{found} ({source})" for found in vulnerable(advisories, source)]
+        asked = {pin for pin in pins() if advisories.covers(pin[0])}
+        lines.append(
+            f"  {source}, of {advisories.date}: {len(asked)} of {len(pins())} pinned versions "
+            f"looked up, {advisories.num_unreadable} unreadable ranges left out"
+        )
+    if problems:
+        raise AuditError("\n".join(problems))
+    return "\n".join([*lines, "  no known vulnerability"])
+
+
+def vulnerable(advisories: AdvisoryList, source: str) -> list[str]:
+    """The vulnerable dependencies.
+
+    Raises:
+        AuditError: the list does not have the canary, so it is none.
+    """
+    name, version = CANARY.split("==")
+    if not advisories.problems([(name, version)]):
+        raise AuditError(f"{source} does not report {CANARY}, which has known vulnerabilities")
+    return advisories.problems(pins())
+
+
+def _safety_db(folder: Path) -> bytes:
+    """The list in the package, which is downloaded and neither installed nor imported."""
+    requirement = folder / "safety-db.txt"
+    requirement.write_text(f"{SAFETY_DB} --hash=sha256:{SAFETY_DB_SHA256}\n")
+    pip = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--require-hashes"]
+    done = subprocess.run(
+        [*pip, "--only-binary", ":all:", "--dest", str(folder), "--requirement", str(requirement)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise AuditError(f"not checked: {_last_line(done.stderr)}")
+    (wheel_file,) = folder.glob("safety_db-*.whl")
+    with zipfile.ZipFile(wheel_file) as archive:
+        return archive.read("safety_db/insecure_full.json")
 
 
 def licenses() -> str:
@@ -65,7 +118,7 @@ def licenses() -> str:
         AuditError: a licence is not allowed, or a package names none.
     """
     problems, checked, absent = [], 0, []
-    for name in sorted({name for name, _ in _pins()}):
+    for name in sorted({name for name, _ in pins()}):
         try:
             found = license_of(metadata.metadata(name))
         except metadata.PackageNotFoundError:
@@ -129,12 +182,6 @@ def _build(archive: bytes, folder: Path) -> Path:
     )
     (built,) = out.glob("*.whl")
     return built
-
-
-def _pins() -> set[tuple[str, str]]:
-    """Name and version of every package in the lock files."""
-    texts = ((ROOT / "requirements" / f"{lock}.txt").read_text("utf-8") for lock in LOCKS)
-    return {(found[1].lower(), found[2]) for text in texts for found in _PIN.finditer(text)}
 
 
 def _pip_audit() -> Path:

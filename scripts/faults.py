@@ -6,11 +6,12 @@
 The tests write one file per fault to ``build/faults`` (see ``tests/faults/record.py``). This script
 copies them to ``docs/faults.json``, which is committed, and renders that file. A fault without a
 new file keeps its row. Fuzzing and the soak take hours: their rows come from the committed reports
-of ``python -m tests.fuzz --json`` and ``python -m tests.soak --json``. ``--check`` changes nothing
-and fails if the document differs from ``docs/faults.json``.
+of ``python -m tests.fuzz --json``, ``tests.fuzz.slowest --json`` and ``tests.soak --json``. ``--check``
+changes nothing and fails if the document differs from ``docs/faults.json``.
 """
 
 import sys
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from scripts.generated_sections import ROOT, Section, main
 COMMITTED = ROOT / "docs" / "faults.json"
 ROWS = ROOT / "build" / "faults"
 FUZZING = ROOT / "docs" / "fuzzing.json"
+SLOWEST = ROOT / "docs" / "slowest.json"
 SOAK = ROOT / "loadtest" / "results" / "soak.json"
 
 Figure = int | float | str
@@ -74,6 +76,7 @@ def long_runs() -> list[Row]:
                 "found_and_fixed": sum(len(target["findings"]) for target in targets),
             },
         ),
+        _slowest_row(),
         Row(
             order=16,
             fault="a long mixed load, with clients that crash, cancel, stall and send invalid "
@@ -85,9 +88,58 @@ def long_runs() -> list[Row]:
                 "killed_clients": soak["killed_clients"],
                 "MB_per_hour": f"{slope['value']:.1f} ({slope['low']:.1f} to {slope['high']:.1f})",
                 "open_slots_at_the_end": soak["open_slots_at_end"],
+                **_process_figures(soak),
             },
         ),
     ]
+
+
+def _slowest_row() -> Row:
+    """The row of ``python -m tests.fuzz.slowest --json``."""
+    found = msgspec.json.decode(SLOWEST.read_bytes())
+    costs = {
+        method: 1e6 * cost["loop_seconds"] / max(cost["num_bytes"], 1024)
+        for method, cost in found["worst_of_loop"].items()
+    }
+    slowest = max(costs, key=lambda method: costs[method])
+    return Row(
+        order=7,
+        fault="the slowest requests that a search finds, of every call, HTTP route and tensor",
+        must=f"at most {found['max_loop_microseconds_per_byte']:g} µs of the event loop per byte; "
+        "a planted slow path is found",
+        figures={
+            "calls_and_routes": len(found["worst"]),
+            "inputs": found["inputs"],
+            "most_microseconds_per_byte": f"{costs[slowest]:.1f} ({slowest})",
+        },
+    )
+
+
+def _process_figures(soak: dict[str, Any]) -> dict[str, Figure]:
+    """Threads, descriptors and latency; none in a report from before they were measured."""
+    if "last_threads" not in soak:
+        return {}
+    return {
+        "threads": f"{soak['first_threads']} to {soak['last_threads']}",
+        "open_descriptors": f"{soak['first_descriptors']} to {soak['last_descriptors']}",
+        "median_of_small_calls_milliseconds": soak["median_milliseconds"],
+        "p99_of_small_calls_milliseconds": soak["p99_milliseconds"],
+    }
+
+
+def soak_section() -> str:
+    """The plot of the soak, once a report has what it draws."""
+    soak = msgspec.json.decode(SOAK.read_bytes())
+    again = "`python -m tests.soak --minutes 60 --json loadtest/results/soak.json`"
+    if not _process_figures(soak):
+        return f"{again} measures a soak, and `python -m tests.soak.plot` draws it."
+    minutes = round(soak["seconds"] / 60)
+    return (
+        f"![Memory, threads, descriptors and latency over {minutes} minutes](soak.png)\n\n"
+        f"{minutes} minutes of load by every protocol. Small calls are those of one well-behaved "
+        f"client beside it. Measured by {again}, drawn by `python -m tests.soak.plot "
+        "loadtest/results/soak.json docs/soak`."
+    )
 
 
 def update() -> None:
@@ -115,6 +167,7 @@ SECTIONS = (
         name="faults",
         render=lambda: table(committed()),
     ),
+    Section(document=ROOT / "docs" / "reliability.md", name="soak", render=soak_section),
 )
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ _NAMES = {
     "the unlicense (unlicense)": "Unlicense",
     "zlib/libpng license": "Zlib",
 }
-_OPERATOR = re.compile(r"\b(AND|OR|WITH)\b|[()]")
+_OPERATOR = re.compile(r"\b(AND|OR|WITH)\b|([()])")
 
 
 def license_of(fields: PackageMetadata | Message) -> str:
@@ -58,22 +58,42 @@ def license_of(fields: PackageMetadata | Message) -> str:
 
 
 def is_allowed(package: str, expression: str) -> bool:
-    """Whether one of the alternatives of ``expression`` has allowed licences only.
+    """Whether allowed licences alone satisfy ``expression``, in SPDX's syntax (annex D).
 
-    An expression with parentheses needs every licence that it names, which is stricter than SPDX.
+    False for what is no such expression.
     """
     if package in EXCEPTIONS:
         return True
-    alternatives = re.split(r"\bOR\b", expression)
-    if "(" in expression:  # every name of an expression with groups
-        alternatives = [expression]
-    return any(_are_allowed(alternative) for alternative in alternatives)
+    words = [word.strip() for word in _OPERATOR.split(expression) if word and word.strip()]
+    try:
+        return _alternatives(words) and not words
+    except IndexError:
+        return False
 
 
-def _are_allowed(expression: str) -> bool:
-    parts = [part.strip() for part in _OPERATOR.split(expression) if part]
-    names = [part for part in parts if part and part not in ("AND", "OR", "WITH")]
-    return bool(names) and all(name in ALLOWED for name in names)
+def _alternatives(words: list[str]) -> bool:
+    """Takes an expression from the front of ``words``. AND binds more tightly than OR."""
+    allowed = _conjunction(words)
+    while words and words[0] == "OR":
+        del words[0]
+        allowed = _conjunction(words) or allowed
+    return allowed
+
+
+def _conjunction(words: list[str]) -> bool:
+    allowed = _operand(words)
+    while words and words[0] in ("AND", "WITH"):
+        del words[0]
+        allowed = _operand(words) and allowed
+    return allowed
+
+
+def _operand(words: list[str]) -> bool:
+    word = words.pop(0)
+    if word == "(":
+        allowed = _alternatives(words)
+        return words.pop(0) == ")" and allowed
+    return word in ALLOWED
 
 
 def _spdx(name: str) -> str:

@@ -4,7 +4,6 @@
 service in this order, each before the work that it bounds: bytes, tokens, windows, the reply.
 """
 
-import math
 from collections.abc import Sequence, Sized
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
@@ -49,11 +48,12 @@ class Bounds:
     excludes_low: bool = False
 
     def __str__(self) -> str:
-        return f"{'more than ' * self.excludes_low}{self.low:,g} … {self.high:,.12g}"
+        high = f"{self.high:,}" if isinstance(self.high, int) else f"{self.high:,.12g}"
+        return f"{'more than ' * self.excludes_low}{self.low:,g} … {high}"
 
     def check(self, name: str, value: float) -> None:
         """Raises ``InvalidArgumentError`` if ``value`` is out of bounds or NaN."""
-        if math.isnan(value) or not self.low <= value <= self.high:
+        if not self.low <= value <= self.high:  # true for NaN, and for integers of any size
             raise InvalidArgumentError(name, f"{value} is not in {self.low} … {self.high}")
         if self.excludes_low and value == self.low:
             raise InvalidArgumentError(name, f"{value} is not in ({self.low:g}, {self.high}]")

@@ -1,5 +1,6 @@
 """A lane: one thread that owns all mutable state of its workers. Other threads send commands."""
 
+import logging
 import queue
 import threading
 import time
@@ -12,8 +13,13 @@ from server.engine.cache.idle_rows import IdleLimits
 from server.engine.observer import Observer, WorkerStats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Job
-from server.engine.requests.update import JobUpdate
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.watchdog import Progress
+
+log = logging.getLogger(__name__)
+
+REFUSED_JOB = "the job could not be started"
 
 JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
@@ -209,6 +215,16 @@ class Lane(threading.Thread):
                 self._releasing.pop(model_id, None)
                 done()
             case Submit(model_id, id_, job):
-                self._workers[model_id].submit(id_, job)
+                self._submit(self._workers[model_id], id_, job)
             case Cancel(model_id, id_, output):
                 self._workers[model_id].cancel(id_, output)
+
+    def _submit(self, worker: Worker[Any], id_: int, job: Any) -> None:
+        """Hands a job to its worker. One that the worker refuses fails alone."""
+        try:
+            worker.submit(id_, job)
+        except Exception:
+            log.exception("%s: a job could not be opened", worker.model)
+            now = time.monotonic()
+            completion = JobTimes(now).complete(Outcome.FAILED, now, failure=REFUSED_JOB)
+            self._publish([JobUpdate(id_, completion=completion)])

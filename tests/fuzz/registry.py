@@ -16,6 +16,7 @@ TARGETS = (
     "tensors",
     "long_texts",
     "costs",
+    "door_costs",
     "text",
     "stops",
     "markup",

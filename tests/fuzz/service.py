@@ -138,7 +138,9 @@ async def _post(route: Route, body: bytes) -> tuple[int, bytes]:
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "headers": [], "client": ("127.0.0.1", 1)}
-    parameters = dict.fromkeys(route.param_convertors, "embedder")
+    model = "tiny-decoder" if "generate" in route.path else "embedder"
+    given = {"model": model, "version": "1"}
+    parameters = {name: given[name] for name in route.param_convertors}
     await route.endpoint({**scope, "path": route.path, "path_params": parameters}, receive, send)
     return sent[0]["status"], b"".join(message["body"] for message in sent[1:])
 

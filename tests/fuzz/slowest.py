@@ -1,49 +1,123 @@
-"""``python -m tests.fuzz.slowest --seconds N``: the slowest requests of each method.
+"""``python -m tests.fuzz.slowest --seconds N``: the slowest requests of each call and HTTP route.
 
-Mutates the slowest inputs so far, those with the most CPU time per byte of request.
+Mutates the slowest inputs so far, those with the most CPU time per byte of request. Exit status 1
+if an accepted request takes more of the event loop than ``costs.MAX_LOOP_MICROSECONDS_PER_BYTE``.
 """
 
 import json
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from tests.fuzz.service import CALLS
-from tests.fuzz.targets import costs
+from loadtest.machine import machine
+from tests.fuzz.registry import ROOT
+from tests.fuzz.targets import costs, door_costs
 
 KEPT = 8
+REPEATS = 3
+TARGETS = (costs, door_costs)
+REPORT = ROOT / "docs" / "slowest.json"
+
+Input = tuple[ModuleType, bytes]
 
 
-def search(seconds: float, seed: int) -> dict[str, costs.MeasuredCost]:
-    """The worst cost of each method that ``seconds`` of search find."""
-    rng = random.Random(seed)
-    kept: dict[str, list[tuple[float, bytes]]] = {method: [] for method, *_ in CALLS}
-    worst: dict[str, costs.MeasuredCost] = {}
+class Search:
+    """The slowest inputs of each call so far.
 
-    def measure(data: bytes) -> None:
-        cost = costs.measure(data)
-        best = kept[cost.method]
-        best.append((cost.microseconds_per_byte, data))
-        best.sort(reverse=True)
+    ``worst``: of each call, the most CPU time per byte. ``worst_of_loop``: of those that were
+    accepted, the most CPU time per byte on the event loop.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._kept: dict[str, list[tuple[float, Input]]] = {}
+        self.worst: dict[str, costs.MeasuredCost] = {}
+        self.worst_of_loop: dict[str, costs.MeasuredCost] = {}
+        self.num_inputs = 0
+
+    def run(self, seconds: float, max_inputs: float = float("inf")) -> None:
+        """Measures the seeds, then mutations, until ``seconds`` or ``max_inputs`` are over."""
+        for target in TARGETS:
+            for data in target.seeds():
+                target.measure(data)  # the first call of a method loads what it needs
+                self._measure(target, data)
+        end = time.monotonic() + seconds
+        for target, data in self._mutations():
+            if time.monotonic() > end or self.num_inputs >= max_inputs:
+                return
+            self._measure(target, data)
+
+    @property
+    def too_slow(self) -> list[costs.MeasuredCost]:
+        """Accepted requests over the limit of the event loop."""
+        limit = costs.MAX_LOOP_MICROSECONDS_PER_BYTE
+        return [
+            cost for cost in self.worst_of_loop.values() if cost.loop_microseconds_per_byte > limit
+        ]
+
+    def _mutations(self) -> Iterator[Input]:
+        while True:
+            kept = self._kept[self._rng.choice(sorted(self._kept))]
+            _, (target, data) = self._rng.choice(kept)
+            changed = bytearray(data.ljust(target.SIZE, b"\0"))
+            for _ in range(self._rng.randrange(1, 5)):
+                changed[self._rng.randrange(2, len(changed))] = self._rng.randrange(256)
+            yield target, bytes(changed)
+
+    def _measure(self, target: ModuleType, data: bytes) -> None:
+        self.num_inputs += 1
+        cost = target.measure(data)
+        if self._is_record(cost):  # a record must be so again: the machine has other work
+            repeats = [cost, *(target.measure(data) for _ in range(REPEATS - 1))]
+            cost = min(repeats, key=lambda each: each.loop_microseconds_per_byte)
+            self._keep_records(min(repeats, key=lambda each: each.microseconds_per_byte), cost)
+        best = self._kept.setdefault(cost.method, [])
+        best.append((cost.microseconds_per_byte, (target, data)))
+        best.sort(key=lambda kept: -kept[0])
         del best[KEPT:]
-        if best[0][1] is data:
-            worst[cost.method] = cost
 
-    for data in costs.seeds():
-        costs.measure(data)  # the first call of a method loads what it needs
-        measure(data)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        _, data = rng.choice(kept[rng.choice(CALLS)[0]])
-        changed = bytearray(data.ljust(costs.SIZE, b"\0"))
-        for _ in range(rng.randrange(1, 5)):
-            changed[rng.randrange(2, len(changed))] = rng.randrange(256)
-        measure(bytes(changed))
-    return worst
+    def _is_record(self, cost: costs.MeasuredCost) -> bool:
+        worst, of_loop = self.worst.get(cost.method), self.worst_of_loop.get(cost.method)
+        return (
+            worst is None
+            or cost.microseconds_per_byte > worst.microseconds_per_byte
+            or (cost.is_accepted and of_loop is None)
+            or (
+                cost.is_accepted
+                and of_loop is not None
+                and cost.loop_microseconds_per_byte > of_loop.loop_microseconds_per_byte
+            )
+        )
+
+    def _keep_records(self, whole: costs.MeasuredCost, loop: costs.MeasuredCost) -> None:
+        worst = self.worst.get(whole.method)
+        if worst is None or whole.microseconds_per_byte > worst.microseconds_per_byte:
+            self.worst[whole.method] = whole
+        of_loop = self.worst_of_loop.get(loop.method)
+        if loop.is_accepted and (
+            of_loop is None or loop.loop_microseconds_per_byte > of_loop.loop_microseconds_per_byte
+        ):
+            self.worst_of_loop[loop.method] = loop
+
+
+def report_of(search: Search, seconds: float) -> dict[str, object]:
+    """What ``docs/slowest.json`` holds."""
+    return {
+        "how": f"python -m tests.fuzz.slowest --seconds {seconds:g} --json docs/slowest.json",
+        "machine": machine(),
+        "inputs": search.num_inputs,
+        "max_loop_microseconds_per_byte": costs.MAX_LOOP_MICROSECONDS_PER_BYTE,
+        "worst": {method: asdict(cost) for method, cost in sorted(search.worst.items())},
+        "worst_of_loop": {
+            method: asdict(cost) for method, cost in sorted(search.worst_of_loop.items())
+        },
+    }
 
 
 def main(
@@ -51,18 +125,26 @@ def main(
     seed: Annotated[int, typer.Option(min=1)] = 1,
     json_: Annotated[Path | None, typer.Option("--json", help="Write the results here.")] = None,
 ) -> None:
-    """Prints the worst CPU time per byte of each method, by thread."""
-    worst = search(seconds, seed)
-    for method, cost in sorted(worst.items(), key=lambda item: -item[1].microseconds_per_byte):
+    """Prints the worst CPU time per byte of each call, by thread."""
+    search = Search(seed)
+    search.run(seconds)
+    for method, cost in sorted(
+        search.worst.items(), key=lambda item: -item[1].microseconds_per_byte
+    ):
         times = (cost.loop_seconds, cost.tokenize_seconds, cost.other_seconds)
         loop, tokenize, other = (f"{1000 * value:7.1f} ms" for value in times)
+        of_loop = search.worst_of_loop.get(method)
+        loop_cost = 0.0 if of_loop is None else of_loop.loop_microseconds_per_byte
         print(
-            f"{method:16} {cost.microseconds_per_byte:8.2f} µs/B {cost.num_bytes:8} B  loop {loop}"
+            f"{method:28} {cost.microseconds_per_byte:8.2f} µs/B {cost.num_bytes:8} B  loop {loop}"
             f"  tokenize {tokenize}  other {other}  {'OK' if cost.is_accepted else 'rejected'}"
+            f"  of the loop at most {loop_cost:.2f} µs/B"
         )
+    for cost in search.too_slow:
+        print(f"TOO SLOW on the event loop: {cost}")
     if json_ is not None:
-        rows = {method: asdict(cost) for method, cost in worst.items()}
-        json_.write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
+        json_.write_text(json.dumps(report_of(search, seconds), indent=2) + "\n", "utf-8")
+    raise typer.Exit(bool(search.too_slow))
 
 
 if __name__ == "__main__":

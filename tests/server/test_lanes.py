@@ -1,7 +1,9 @@
 """Lanes: a single active lane uses all cores; several lanes share them."""
 
+import queue
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -11,18 +13,20 @@ import pytest
 
 from client.sync import Client
 from model.bundle import BundleError
+from server.engine.decoding.options import Sampling
 from server.engine.encoder_worker import BatchLimits
-from server.engine.lane import Add, Cancel, Lane, Stop, Submit
+from server.engine.lane import REFUSED_JOB, Add, Cancel, Lane, Stop, Submit
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob
+from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import JobUpdate
 from server.runtime.contract import Array, BoundGraph, Graph, Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, HostBoundGraph
 from tests.server.fake_encoder import FakeEncoder, make_encoder_worker
-from tests.server.worker_harness import make_job
+from tests.server.worker_harness import make_harness, make_job
 from tests.serving import ServerProcess, server_process
 
 
@@ -122,6 +126,33 @@ def test_a_new_job_waits_for_one_step_of_each_other_model() -> None:
     lane.join(60)
     assert not errors
     assert finished == [0, 10, 20, 1, 11, 2, 12]
+
+
+def test_job_that_cannot_be_started_fails_alone() -> None:
+    """No check of a request lets a negative seed pass; numpy refuses it in the lane's thread."""
+    updates: queue.SimpleQueue[JobUpdate] = queue.SimpleQueue()
+    deaths: list[BaseException] = []
+
+    def publish(published: list[JobUpdate]) -> None:
+        for update in published:
+            updates.put(update)
+
+    lane = Lane(0, publish, deaths.append, Unobserved(), BusyLanes())
+    lane.start()
+    broken = replace(make_job([1], 2), sampling=Sampling(temperature=1.0, seed=-1))
+    lane.send(Add(0, make_harness().worker, lambda: None), Submit(0, 7, broken))
+    failed = updates.get(timeout=60)
+    assert (failed.id, failed.is_last) == (7, True)
+    assert failed.completion is not None
+    assert (failed.completion.outcome, failed.completion.failure) == (Outcome.FAILED, REFUSED_JOB)
+    lane.send(Submit(0, 8, make_job([1], 2)))
+    while not (update := updates.get(timeout=60)).is_last:
+        pass
+    assert update.completion is not None
+    assert update.completion.is_success
+    lane.send(Stop())
+    lane.join(60)
+    assert not deaths
 
 
 def test_lanes_share_large_weights(tmp_path: Path) -> None:

@@ -1,21 +1,20 @@
 """``python -m tests.soak --minutes 30 --json FILE``: a server under mixed load for a long time.
 
-Client processes send valid and invalid requests, cancel, stall and are killed. At the end the
+Client processes send valid and invalid requests by every protocol, cancel, stall and are killed;
+a well-behaved client measures the latency of small calls. At the end the
 server's memory must not have grown significantly, no slot may be in use, and only expected errors
 may have occurred. With ``--plant-leak KB`` the server leaks on purpose, and the run must fail.
 """
 
 import json
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,14 +25,12 @@ import typer
 from loadtest.machine import machine, versions
 from tests.bundles import ROOT, head_bundles, tiny_bundles
 from tests.serving import ServerProcess, wait_until_ready
-from tests.soak.report import Report, Sample, make_report
+from tests.soak.observe import Probe, open_slots, requests, samples
+from tests.soak.report import Report, make_report
 
 MAX_SECONDS_TO_DRAIN = 90.0
 SECONDS_BETWEEN_KILLS = 5.0
-_SLOTS = re.compile(r"^triune_sequences_(?:running|waiting)\{[^}]*\} (\S+)", re.MULTILINE)
-_REQUESTS = re.compile(
-    r'^triune_requests_total\{method="(\w+)",model="[^"]*",status="(\w+)"\} (\S+)', re.MULTILINE
-)
+PROBED_MODEL = "tiny-decoder"
 
 
 def soak(
@@ -65,21 +62,23 @@ def soak(
                 if path.is_dir() and not (folder / path.name).exists():
                     shutil.copytree(path, folder / path.name)  # the server refuses links
         server = stack.enter_context(_server(folder, leak_kilobytes))
-        with _clients(server.target, num_clients) as killed:
-            samples = list(_samples(server, seconds, enough_calls, killed))
-        open_slots = _wait_until_drained(server)
-        requests = _requests(server)
+        probe = Probe(server.target, PROBED_MODEL)
+        with _clients(server, num_clients) as killed, probe.running():
+            measured = list(samples(server, probe, seconds, enough_calls, killed))
+        open_slots_at_end = _wait_until_drained(server)
+        calls = requests(server)
         server.process.send_signal(signal.SIGTERM)
         exit_status = server.process.wait(MAX_SECONDS_TO_DRAIN)
     return make_report(
-        samples,
-        requests,
+        measured,
+        calls,
         warm_up_seconds=warm_up_seconds,
         max_megabytes_per_hour=max_megabytes_per_hour,
         max_kilobytes_per_call=max_kilobytes_per_call,
         killed_clients=len(killed),
-        open_slots_at_end=open_slots,
+        open_slots_at_end=open_slots_at_end,
         exit_status=exit_status,
+        failed_probes=probe.failures,
     )
 
 
@@ -88,7 +87,7 @@ def _server(bundles: Path, leak_kilobytes: int) -> Iterator[ServerProcess]:
     program = ["tests.soak.leaking", str(leak_kilobytes)] if leak_kilobytes else ["server"]
     command = [sys.executable, "-m", *program, "--bundles", str(bundles), "--slots", "8"]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--max-queue", "32"]
-    command += ["--http", "none"]
+    command += ["--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             server = wait_until_ready(process)
@@ -107,15 +106,17 @@ def _copy(lines: Iterator[str]) -> None:
 
 
 @contextmanager
-def _clients(target: str, num_mixed: int) -> Iterator[list[int]]:
+def _clients(server: ServerProcess, num_mixed: int) -> Iterator[list[int]]:
     """Runs clients until the block ends, then kills them. Yields the ids of crashed clients."""
     killed: list[int] = []
     ended = threading.Event()
     with ExitStack() as stack:
         for number in range(num_mixed):
-            stack.enter_context(_client("mixed", target, number))
-        stack.enter_context(_client("staller", target, 0))
-        crashes = threading.Thread(target=_crash, args=(target, killed, ended))
+            stack.enter_context(_client("mixed", server.target, number))
+        stack.enter_context(_client("staller", server.target, 0))
+        doors = [server.target, server.http_url, "0"]
+        stack.enter_context(_program("tests.soak.doors", *doors))
+        crashes = threading.Thread(target=_crash, args=(server.target, killed, ended))
         crashes.start()
         try:
             yield killed
@@ -134,9 +135,13 @@ def _crash(target: str, killed: list[int], ended: threading.Event) -> None:
         ended.wait(SECONDS_BETWEEN_KILLS)
 
 
+def _client(role: str, target: str, seed: int) -> "AbstractContextManager[subprocess.Popen[str]]":
+    return _program("tests.soak.clients", role, target, str(seed))
+
+
 @contextmanager
-def _client(role: str, target: str, seed: int) -> "Iterator[subprocess.Popen[str]]":
-    command = [sys.executable, "-m", "tests.soak.clients", role, target, str(seed)]
+def _program(module: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             yield process
@@ -144,52 +149,12 @@ def _client(role: str, target: str, seed: int) -> "Iterator[subprocess.Popen[str
             process.kill()
 
 
-def _samples(
-    server: ServerProcess, seconds: float, enough_calls: int | None, killed: Sequence[int]
-) -> Iterator[Sample]:
-    """Samples the server at even intervals: about 400 times, at most ten times a second."""
-    started, wait = time.monotonic(), threading.Event()
-    interval = max(0.1, seconds / 400)
-    num_calls = 0
-    while (elapsed := time.monotonic() - started) < seconds:
-        if enough_calls is not None and killed and num_calls >= enough_calls:
-            return
-        num_calls = sum(sum(row.values()) for row in _requests(server).values())
-        yield Sample(elapsed, num_calls, _resident_bytes(server), _open_slots(server))
-        wait.wait(interval)
-
-
-def _resident_bytes(server: ServerProcess) -> int:
-    status = Path(f"/proc/{server.process.pid}/status").read_text("ascii")
-    match = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
-    assert match is not None
-    return int(match[1]) * 1024
-
-
-def _metrics(server: ServerProcess) -> str:
-    with urllib.request.urlopen(server.metrics_url, timeout=60) as response:
-        text: str = response.read().decode()
-    return text
-
-
-def _open_slots(server: ServerProcess) -> int:
-    return sum(int(float(value)) for value in _SLOTS.findall(_metrics(server)))
-
-
 def _wait_until_drained(server: ServerProcess) -> int:
     """Waits until no slot is in use. Returns the number of slots still in use, which leaked."""
     deadline, wait = time.monotonic() + MAX_SECONDS_TO_DRAIN, threading.Event()
-    while (count := _open_slots(server)) and time.monotonic() < deadline:
+    while (count := open_slots(server)) and time.monotonic() < deadline:
         wait.wait(0.2)
     return count
-
-
-def _requests(server: ServerProcess) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for method, status, value in _REQUESTS.findall(_metrics(server)):
-        row = counts.setdefault(method, {})
-        row[status] = row.get(status, 0) + int(float(value))
-    return counts
 
 
 def main(
@@ -197,7 +162,7 @@ def main(
     json_: Annotated[Path | None, typer.Option("--json", help="Output file.")] = None,
     bundles: Annotated[
         list[Path] | None,
-        typer.Option(help="Folders of bundles; by default the tests' small models."),
+        typer.Option(help="Folders of more bundles than the tests' small models."),
     ] = None,
     clients: Annotated[int, typer.Option(min=1, help="Number of mixed client processes.")] = 2,
     warm_up: Annotated[
@@ -212,7 +177,7 @@ def main(
 ) -> None:
     """Run a soak test; exit status 0 if it passes, else 1."""
     report = soak(
-        bundles or [tiny_bundles(), head_bundles()],
+        [tiny_bundles(), head_bundles(), *(bundles or [])],
         60 * minutes,
         warm_up_seconds=60 * minutes * warm_up,
         max_megabytes_per_hour=max_growth,
@@ -224,6 +189,10 @@ def main(
     print(f"{sum(sum(row.values()) for row in report.requests.values())} calls, {report.errors}")
     print(f"{slope.value:.1f} MB/hour (95 %: {slope.low:.1f} to {slope.high:.1f})")
     print(f"{by_call.value:.2f} kB/call (95 %: {by_call.low:.2f} to {by_call.high:.2f})")
+    print(
+        f"{report.last_threads} threads, {report.last_descriptors} descriptors at the end; "
+        f"small calls {report.median_milliseconds:.1f} ms, p99 {report.p99_milliseconds:.0f} ms"
+    )
     print("\n".join(report.faults) or "passed")
     if json_ is not None:
         about = {

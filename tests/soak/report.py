@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from tests.soak.slope import Slope, theil_sen
 
 KILOBYTE, MEGABYTE = 1e3, 1e6
 HOUR = 3600.0
+# More threads or descriptors at the end than after the warm-up: clients come and go.
+MAX_MORE = 40
 # Statuses that this load may cause. Any other is a fault.
 EXPECTED = frozenset(
     {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
@@ -15,12 +18,20 @@ EXPECTED = frozenset(
 
 @dataclass(frozen=True)
 class Sample:
-    """State of the server, ``seconds`` after the start of the load."""
+    """State of the server, ``seconds`` after the start of the load.
+
+    ``median_milliseconds``, ``p99_milliseconds``: of a well-behaved client's small calls since the
+    previous sample.
+    """
 
     seconds: float
     num_calls: int
     resident_bytes: int
     open_slots: int
+    threads: int = 0
+    descriptors: int = 0
+    median_milliseconds: float = 0.0
+    p99_milliseconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +42,12 @@ class Report:
         requests: finished calls by method and status, as the server counts them.
         megabytes_per_hour, kilobytes_per_call: slopes of the resident memory after the warm-up.
         faults: why the run failed; empty if it passed.
-        samples: seconds, calls, megabytes and open slots.
+        first_threads, first_descriptors, last_threads, last_descriptors: medians of the first and
+            of the last tenth of the samples after the warm-up.
+        median_milliseconds, p99_milliseconds: medians over the samples after the warm-up.
+        failed_probes: small calls of the well-behaved client that failed.
+        samples: seconds, calls, megabytes, open slots, threads, descriptors, and the latency of
+            small calls in milliseconds: median and 99th percentile.
     """
 
     seconds: float
@@ -48,8 +64,15 @@ class Report:
     most_open_slots: int
     open_slots_at_end: int
     exit_status: int
+    first_threads: int
+    last_threads: int
+    first_descriptors: int
+    last_descriptors: int
+    median_milliseconds: float
+    p99_milliseconds: float
+    failed_probes: int
     faults: tuple[str, ...] = ()
-    samples: tuple[tuple[float, int, float, int], ...] = field(default=(), repr=False)
+    samples: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
 
 
 def make_report(
@@ -62,6 +85,7 @@ def make_report(
     killed_clients: int,
     open_slots_at_end: int,
     exit_status: int,
+    failed_probes: int = 0,
 ) -> Report:
     """Evaluates a run; at least 3 samples must be after the warm-up."""
     after_warm_up = [sample for sample in samples if sample.seconds >= warm_up_seconds]
@@ -91,6 +115,16 @@ def make_report(
         faults.append(f"calls ended with {unexpected}")
     if not by_status.get("OK"):
         faults.append("no call succeeded")
+    tenth = max(1, len(after_warm_up) // 10)
+    first, last = after_warm_up[:tenth], after_warm_up[-tenth:]
+    counts = {}
+    for name in ("threads", "descriptors"):
+        ends = [int(median(getattr(sample, name) for sample in part)) for part in (first, last)]
+        counts |= {f"first_{name}": ends[0], f"last_{name}": ends[1]}
+        if ends[1] > ends[0] + MAX_MORE:
+            faults.append(f"{name} grow from {ends[0]} to {ends[1]}")
+    if failed_probes:
+        faults.append(f"{failed_probes} calls of the well-behaved client failed")
     if exit_status:
         faults.append(f"the server ended with status {exit_status}")
     return Report(
@@ -108,9 +142,17 @@ def make_report(
         most_open_slots=max(sample.open_slots for sample in samples),
         open_slots_at_end=open_slots_at_end,
         exit_status=exit_status,
+        **counts,
+        median_milliseconds=median(sample.median_milliseconds for sample in after_warm_up),
+        p99_milliseconds=median(sample.p99_milliseconds for sample in after_warm_up),
+        failed_probes=failed_probes,
         faults=tuple(faults),
         samples=tuple(
-            (round(x.seconds, 1), x.num_calls, round(x.resident_bytes / MEGABYTE, 2), x.open_slots)
+            (
+                *(round(x.seconds, 1), x.num_calls, round(x.resident_bytes / MEGABYTE, 2)),
+                *(x.open_slots, x.threads, x.descriptors),
+                *(round(x.median_milliseconds, 2), round(x.p99_milliseconds, 2)),
+            )
             for x in samples
         ),
     )

@@ -20,7 +20,7 @@ class Sampling:
     top_p: float = bounded(1.0, 0.0, 1.0, excludes_low=True)  # Holtzman et al. 2020
     min_p: float = bounded(0.0, 0.0, 1.0)  # Nguyen et al. 2024
     typical_p: float = bounded(1.0, 0.0, 1.0, excludes_low=True)  # Meister et al. 2023
-    seed: int | None = ruled("0 … 2^64 - 1", None)
+    seed: int | None = bounded(None, 0, 2**64 - 1)
 
     @property
     def is_greedy(self) -> bool:

@@ -134,7 +134,10 @@ def number(value: Any, field: str) -> float:
             pass
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InvalidArgumentError(field, f"{_shown(value)} is not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise InvalidArgumentError(field, f"{_shown(value)} is too large") from error
 
 
 def text(value: Any, field: str) -> str:

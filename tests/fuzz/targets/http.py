@@ -8,9 +8,9 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.service import service
 
 SIZE = 512
-_MODELS = ("tiny-decoder", "embedder", "judge", "sorter", "dates", "nothing")
+MODELS = ("tiny-decoder", "embedder", "judge", "sorter", "dates", "nothing")
 # Of the routes whose protocols share field names; others ignore or reject them.
-_FIELDS: dict[str, tuple[Any, ...]] = {
+FIELDS: dict[str, tuple[Any, ...]] = {
     "messages": ([{"role": "user", "content": "1,"}], [], [{"role": "tool", "content": None}]),
     "prompt": ("1,", ["1,", "2,"], [3, 4], [[3], [4, 5]], [], [1, "2"], [10**9]),
     "input": ("a cat", ["a", "b"], [5, 6], [[5]], [{"role": "user", "content": "x"}]),
@@ -61,7 +61,7 @@ _FIELDS: dict[str, tuple[Any, ...]] = {
     "add_special_tokens": (False,),
     "return_token_strs": (True,),
 }
-_NAMES = tuple(_FIELDS)
+NAMES = tuple(FIELDS)
 
 
 def run(data: bytes) -> None:
@@ -72,10 +72,10 @@ def run(data: bytes) -> None:
     if draw.byte() % 4 == 0:
         body = draw.rest()
     else:
-        fields: dict[str, Any] = {"model": draw.choice(_MODELS)}
+        fields: dict[str, Any] = {"model": draw.choice(MODELS)}
         for _ in range(1 + draw.below(8)):
-            name = draw.choice(_NAMES)
-            value = draw.text() if draw.below(8) == 0 else draw.choice(_FIELDS[name])
+            name = draw.choice(NAMES)
+            value = draw.text() if draw.below(8) == 0 else draw.choice(FIELDS[name])
             fields[name] = value
         body = json.dumps(fields).encode()
     status, answer = service().post(route, body)

@@ -21,7 +21,7 @@ from server.service.caller import Caller
 from server.service.generation_request import TranslateRequest
 from tests.fuzz.draw import Draw
 from tests.fuzz.messages import REALS, TEXTS, WIDE, fill
-from tests.fuzz.service import REFUSALS, service
+from tests.fuzz.service import REFUSALS, Service, service
 from tests.server.oip.messages import infer_request
 
 SIZE = 1024
@@ -51,6 +51,11 @@ def _run_message(model: str, data: bytes) -> None:
     except DecodeError:
         return
     _infer(decode_infer(message), model)
+
+
+def infer(message: Any, model: str, running: Service) -> None:
+    """Answers a message. Raises ``ServeError``."""
+    _infer(decode_infer(message), model, running)
 
 
 def _run_drawn(model: str, data: bytes) -> None:
@@ -92,16 +97,17 @@ def _named(request: InferRequest, model: str) -> InferRequest:
     )
 
 
-def _infer(request: InferRequest, model: str) -> None:
+def _infer(request: InferRequest, model: str, running: Service | None = None) -> None:
     named = _named(request, model)
+    used = running or service()
 
     async def stream() -> None:
-        responses = Inference(service().layer).stream(named, CALLER)
+        responses = Inference(used.layer).stream(named, CALLER)
         async with aclosing(responses):
             async for response in responses:
                 encode_infer(response)
 
-    service().loop.run_until_complete(stream())
+    used.loop.run_until_complete(stream())
 
 
 def seeds() -> Iterator[bytes]:
@@ -135,5 +141,10 @@ def seeds() -> Iterator[bytes]:
             yield bytes([2, index]) + len(body).to_bytes(2, "little") + body + tail
     ids = infer_request("tiny-decoder", {"max_new_tokens": 2}, input_ids=np.array([[3, 4]]))
     yield bytes([0, 0]) + ids.SerializeToString()
+    wide = {
+        "text_input": "12",
+        "parameters": {"temperature": 10**400, "logit_bias": {"3": 10**400}},
+    }
+    yield bytes([3, 0]) + json.dumps(wide).encode()
     generate = {"text_input": "12", "parameters": {"max_tokens": 3}, "temperature": 0.5}
     yield bytes([3, 0]) + json.dumps(generate).encode()

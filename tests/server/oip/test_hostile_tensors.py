@@ -4,7 +4,7 @@ import http.client
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -13,10 +13,29 @@ import pytest
 
 from server.errors import InvalidArgumentError
 from server.frontends.oip.tensors import MAX_INPUTS, InputTensor
+from tests.faults.record import record
 from tests.server.oip.conftest import Doors
 from tests.server.oip.messages import infer_request, raw_texts
 
 TEXT = raw_texts("12")
+# Cases of the tests below, whose number the table of faults has.
+NUM_RECORDED = 50
+
+
+@pytest.fixture(scope="module", autouse=True)
+def refused() -> Iterator[list[str]]:
+    """The fields of the requests that were refused by name, for the table of faults."""
+    fields: list[str] = []
+    yield fields
+    if len(fields) >= NUM_RECORDED:
+        record(
+            13,
+            "tensors by gRPC and HTTP: wrong shapes, lengths, types, names and ids",
+            "`INVALID_ARGUMENT` or status 400 that names the tensor, before anything of the stated "
+            "size exists",
+            requests=len(fields),
+            refused=len(fields),
+        )
 
 
 def _text(shape: list[int], raw: bytes, datatype: str = "BYTES") -> InputTensor:
@@ -46,7 +65,7 @@ def _text(shape: list[int], raw: bytes, datatype: str = "BYTES") -> InputTensor:
     ],
 )
 def test_tensor_is_refused(
-    tensor: InputTensor, read: Callable[[InputTensor], Any], message: str
+    refused: list[str], tensor: InputTensor, read: Callable[[InputTensor], Any], message: str
 ) -> None:
     tracemalloc.start()
     try:
@@ -55,6 +74,7 @@ def test_tensor_is_refused(
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    refused.append(caught.value.field)
     assert caught.value.field == "text_input"
     assert message in caught.value.description
     assert peak_bytes < 64 << 10
@@ -88,6 +108,7 @@ def _typed(request: Any, **contents: Any) -> None:
         (_typed, "text_input"),
         (lambda r: r.inputs[0].parameters["shared_memory_region"].SetInParent(), "text_input"),
         (lambda r: r.parameters["temperature"].SetInParent(), "parameters.temperature"),
+        (lambda r: setattr(r.parameters["random_seed"], "int64_param", -1), "parameters.seed"),
         (lambda r: setattr(r.parameters["heat"], "int64_param", 1), "parameters.heat"),
         (lambda r: setattr(r.parameters["task"], "string_param", "embed"), "parameters.task"),
         (lambda r: setattr(r.parameters["priority"], "uint64_param", 202), "parameters.priority"),
@@ -100,11 +121,14 @@ def _typed(request: Any, **contents: Any) -> None:
         (lambda r: setattr(r, "id", "x" * 1025), "id"),
     ],
 )
-def test_request_is_refused(doors: Doors, change: Callable[[Any], Any], field: str) -> None:
+def test_request_is_refused(
+    doors: Doors, refused: list[str], change: Callable[[Any], Any], field: str
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         doors.oip.ModelInfer(_changed(change))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT, str(caught.value.details())
     assert str(caught.value.details()).startswith(f"{field}:"), str(caught.value.details())
+    refused.append(field)
 
 
 def test_names_are_unique_and_few(doors: Doors) -> None:
@@ -130,11 +154,14 @@ def test_names_are_unique_and_few(doors: Doors) -> None:
         (np.array([[1]], np.float32), None, "input_ids"),
     ],
 )
-def test_token_ids_are_refused(doors: Doors, ids: Any, lengths: Any, field: str) -> None:
+def test_token_ids_are_refused(
+    doors: Doors, refused: list[str], ids: Any, lengths: Any, field: str
+) -> None:
     inputs: Any = {"input_ids": ids} | ({} if lengths is None else {"input_lengths": lengths})
     with pytest.raises(grpc.RpcError) as caught:
         doors.oip.ModelInfer(infer_request("tiny-decoder", **inputs))
     assert str(caught.value.details()).startswith(f"{field}:")
+    refused.append(field)
 
 
 def _http_tensor(**changes: Any) -> dict[str, Any]:
@@ -162,11 +189,12 @@ def _http_tensor(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_http_tensor_is_refused(
-    doors: Doors, tensor: dict[str, Any], tail: bytes, message: str
+    doors: Doors, refused: list[str], tensor: dict[str, Any], tail: bytes, message: str
 ) -> None:
     head = json.dumps({"inputs": [tensor]}).encode()
     status, answer = _post(doors, head + tail, {"Inference-Header-Content-Length": str(len(head))})
     assert (status, answer["error"][: len(message)]) == (400, message)
+    refused.append(message)
 
 
 @pytest.mark.parametrize("length", ["-1", "99999", "1e3", "٣", ""])
