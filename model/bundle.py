@@ -17,6 +17,7 @@ from model.config import Kind, PoolingKind
 from model.edits import Edit, EditKind, EditVocabulary
 from model.graph_spec import (
     ATTEND,
+    ATTEND_ENCODE,
     AttentionKind,
     Dtype,
     GraphSpec,
@@ -33,6 +34,7 @@ from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
 
 __all__ = [
     "ATTEND",
+    "ATTEND_ENCODE",
     "FORMAT_VERSION",
     "MANIFEST_FILE",
     "MAX_COUNT",
