@@ -1,11 +1,9 @@
 """The bundle: a folder with everything that a server needs to run a model.
 
-``export`` writes it and ``server`` reads it; it is their only contract. Imports no torch and no
-ONNX package.
+``export`` writes it, ``server`` reads it: their only contract. Imports no torch, no ONNX package.
 
-A bundle ``NAME/VERSION/`` holds ``bundle.json`` (the :class:`Manifest`), one or more ``.onnx``
-graphs with their weights in external data files, ``tokenizer.json`` and ``parity.json``.
-:mod:`model.graph_spec` describes the graphs.
+A bundle ``NAME/VERSION/`` holds ``bundle.json`` (the :class:`Manifest`), ``.onnx`` graphs (see
+:mod:`model.graph_spec`) with their weights in data files, ``tokenizer.json`` and ``parity.json``.
 """
 
 from enum import StrEnum
