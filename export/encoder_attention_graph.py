@@ -43,7 +43,9 @@ def add_encoder_attention_graph(
         return graphs
     num_heads = num_heads_of(next(node for node in nodes if _is_attention(node)))
     rows = ir.Value(
-        name=HEAD_WEIGHTS, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(("chosen", num_heads))
+        name=HEAD_WEIGHTS,
+        type=ir.TensorType(ir.DataType.FLOAT),
+        shape=ir.Shape(("chosen", num_heads)),
     )
     model.graph.inputs.append(rows)
     specs = []
@@ -72,7 +74,7 @@ def add_encoder_attention_graph(
 
 
 def _combined(tape: Tape, rows: ir.Value, weights: ir.Value, name: str) -> ir.Value:
-    """``rows [chosen, heads]`` times ``weights [batch, heads, n, n]``: ``[batch, chosen, n, n]``."""
+    """``rows [chosen, heads]`` times ``weights [batch, heads, n, n]``: of each row and text."""
     shape = constant(tape, f"{name}.flat", np.array([0, 0, -1], np.int64))
     flat = tape.op("Reshape", [weights, shape])
     product = tape.op("MatMul", [rows, flat])
@@ -180,7 +182,10 @@ class _Windows:
         heads = self.ints("heads", 0, 0, self.num_heads, self.head_size)
         query, key = (
             tape.op("Transpose", [tape.op("Reshape", [self._float(value), heads])], {"perm": perm})
-            for value, perm in ((self.node.inputs[0], [0, 2, 1, 3]), (self.node.inputs[1], [0, 2, 3, 1]))
+            for value, perm in (
+                (self.node.inputs[0], [0, 2, 1, 3]),
+                (self.node.inputs[1], [0, 2, 3, 1]),
+            )
         )
         given = self.node.attributes.get("scale")
         scale = float(given.value) if given is not None else 1 / math.sqrt(self.head_size)

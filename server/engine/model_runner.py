@@ -90,9 +90,7 @@ class ModelRunner:
         encoded = self._encode.run_on_device({"token_ids": ids, "lengths": lengths})
         self.cache.write_cross(slots, encoded, lengths.tolist())
 
-    def encode_attention(
-        self, sequence: DecodingSequence, selection: AttentionSelection
-    ) -> Floats:
+    def encode_attention(self, sequence: DecodingSequence, selection: AttentionSelection) -> Floats:
         """The encoder's attention over a sequence's source: ``[source, layers, heads, source]``."""
         if self._encoder_attention is None:
             raise ValueError("this model has no graph with its encoder's attention weights")

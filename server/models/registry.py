@@ -9,7 +9,15 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from model.bundle import ATTEND, ATTEND_ENCODE, TOKENIZER_FILE, BundleError, Device, Manifest, Parity
+from model.bundle import (
+    ATTEND,
+    ATTEND_ENCODE,
+    TOKENIZER_FILE,
+    BundleError,
+    Device,
+    Manifest,
+    Parity,
+)
 from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
 from model.quality import Quality
 from model.shortlist import Shortlist

@@ -99,9 +99,7 @@ def make_worker(
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
 
 
-def _encoder_attention(
-    manifest: Manifest, graphs: Mapping[str, Graph]
-) -> EncoderAttention | None:
+def _encoder_attention(manifest: Manifest, graphs: Mapping[str, Graph]) -> EncoderAttention | None:
     """None if the bundle has no graph that returns it."""
     graph = graphs.get(ATTEND_ENCODE)
     return None if graph is None else EncoderAttention(manifest.graphs[ATTEND_ENCODE], graph)

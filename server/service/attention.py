@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.bundle import ATTEND, ATTEND_ENCODE, AttentionKind
+from model.config import Kind
 from server.bounds import MAX_ATTENTION_WEIGHTS, MAX_REPLY_NUMBERS
 from server.engine.decoding.options import AttentionSelection, LogprobOptions
 from server.engine.encoder_attention import encoder_attention_shape
@@ -52,11 +53,18 @@ def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionP
     if options is None:
         return None
     name, shapes = model.manifest.name, _shapes(model)
-    # Of an encoder-decoder, the encoder's attention is returned only if it is asked for.
+    # AttentionKind.ENCODER is the last: of an encoder-decoder, it is returned only if asked for.
     kinds = [kind for kind in AttentionKind if kind in shapes]
-    if not kinds or options.kind == AttentionKind.ENCODER and options.kind not in shapes:
+    lacks_encoder = (
+        options.kind == AttentionKind.ENCODER
+        and model.manifest.kind == Kind.ENCODER_DECODER
+        and options.kind not in kinds
+    )
+    if not kinds or lacks_encoder:
         raise InvalidArgumentError(
-            "attention", f"{name!r} has no graph that returns it: bundles of today have: export it again"
+            "attention",
+            f"the bundle of {name!r} has no graph that returns it; if the model has attention, "
+            "export it again",
         )
     kind = options.kind or kinds[0]
     if kind not in shapes:

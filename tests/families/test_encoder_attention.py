@@ -33,16 +33,14 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from export.bundle_writer import write_bundle
 from export.decoding import lengths_of, padded
 from export.encoder_attention_graph import add_encoder_attention_graph
 from export.graphs import export_graphs
 from export.runtime import Array, Floats, Session
-from model.bundle import ATTEND_ENCODE, AttentionKind, GraphSpec, Precision
-from model.bundle_files import read_manifest
+from model.bundle import ATTEND_ENCODE, AttentionKind, GraphSpec
 from tests.families import test_deberta, test_distilbert, test_modernbert
 from tests.families.encoders import SMALL, with_fixed_sinusoids
-from tests.families.harness import VOCABULARY_SIZE, imported
+from tests.families.harness import imported
 from tests.families.test_attention import T5_SMALL
 
 ROWS = [
