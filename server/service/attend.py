@@ -77,7 +77,7 @@ class AttendResult:
     def num_values(self) -> int:
         """Numbers and short texts in the reply."""
         return sum(
-            4 + 4 * len(output.tokens) + sum(matrix.weights.size for matrix in output.matrices) // 4
+            4 + 4 * len(output.tokens) + sum(2 + each.weights.size // 4 for each in output.matrices)
             for output in self.outputs
         )
 

@@ -23,6 +23,9 @@ from server.service.generation_request import Alignment, Attention, AttentionMat
 from server.service.usage import completion_of
 from server.text.alignment import target_spans
 
+# A matrix takes as long to send as this many weights, however small it is.
+_MIN_MATRIX_SIZE = 16
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -94,6 +97,7 @@ def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> 
     jobs = list(jobs)
     if plan.selection.kind == AttentionKind.ENCODER:
         check_encoder_attention(plan, [len(job.source) for job in jobs])
+        return
     _check_num_weights(sum(plan.num_matrices * math.prod(_matrix_shape(plan, job)) for job in jobs))
 
 
@@ -104,7 +108,8 @@ def check_encoder_attention(plan: AttentionPlan, lengths: Sequence[int]) -> None
         InvalidArgumentError: the reply could have more than :data:`MAX_REPLY_NUMBERS` weights, or
             a text needs more than :data:`MAX_ATTENTION_WEIGHTS`.
     """
-    _check_num_weights(sum(plan.num_matrices * length**2 for length in lengths))
+    sizes = (max(length**2, _MIN_MATRIX_SIZE) for length in lengths)
+    _check_num_weights(sum(plan.num_matrices * size for size in sizes))
     num_held = plan.num_held * max(lengths, default=0) ** 2
     if num_held > MAX_ATTENTION_WEIGHTS:
         raise InvalidArgumentError(

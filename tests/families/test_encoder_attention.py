@@ -33,11 +33,13 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from export.bundle_writer import write_bundle
 from export.decoding import lengths_of, padded
 from export.encoder_attention_graph import add_encoder_attention_graph
 from export.graphs import export_graphs
 from export.runtime import Array, Floats, Session
-from model.bundle import ATTEND_ENCODE, AttentionKind, GraphSpec
+from model.bundle import ATTEND_ENCODE, AttentionKind, GraphSpec, Precision
+from model.bundle_files import read_manifest
 from tests.families import test_deberta, test_distilbert, test_modernbert
 from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.harness import imported
@@ -171,3 +173,39 @@ def test_attention_weights_match_transformers(family: str) -> None:
             np.testing.assert_allclose(actual.sum(-1), 1, atol=1e-5)
             if len(row) > 1:
                 assert actual.std() > 1e-3, "a uniform attention would show nothing"
+
+
+@pytest.mark.parametrize("family", ["BERT", "ModernBERT"])
+def test_quantized_bundles_return_weights(tmp_path: Path, family: str) -> None:
+    """The int8 graphs' own weights, close to those of fp32; matrices are stored once."""
+    make, expected_of = FAMILIES[family]
+    model = make()
+    with imported(model) as checkpoint:
+        bundle = write_bundle(checkpoint, tmp_path, precision=Precision.INT8, accept_loss=True)
+        graphs = read_manifest(bundle).graphs
+        for row, actual in zip(ROWS, attention_of(bundle, graphs), strict=True):
+            expected = torch.stack(list(expected_of(model, torch.tensor([row]))))[:, 0]
+            np.testing.assert_allclose(actual, expected.detach().numpy(), atol=0.05)
+            np.testing.assert_allclose(actual.sum(-1), 1, atol=1e-5)
+        size = (bundle / "attend_encode.onnx").stat().st_size
+        assert size < (bundle / "encode.onnx").stat().st_size + 50_000, "weights are shared"
+
+
+def test_windows_of_any_size_are_put_at_their_places() -> None:
+    """Texts shorter than a block, of exactly some blocks, and longer."""
+    torch.manual_seed(0)
+    config = ModernBertConfig(**MODERN, local_attention=4, global_attn_every_n_layers=3)
+    model = ModernBertModel(config)
+    with imported(model) as checkpoint, tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
+        graph = add_encoder_attention_graph(graphs, directory)[ATTEND_ENCODE]
+        session = Session(directory, graph)
+        for length in (1, 2, 3, 4, 5, 12, 25):
+            row = [5 + index % 20 for index in range(length)]
+            feed = inputs_of(graph, [row], np.eye(4, dtype=np.float32))
+            outputs = session.run(**feed)
+            expected = attentions(model, torch.tensor([row]))
+            for layer, weights in enumerate(expected):
+                actual = outputs[f"{AttentionKind.ENCODER}.{layer}"]
+                np.testing.assert_allclose(actual, weights.numpy(), atol=1e-5)
