@@ -170,9 +170,12 @@ def _alignments(
 
     The same request gives the same translation: ``options`` have a seed.
     """
-    attention = types.AttentionOptions(average=True, alignments=True)
+    aligned: types.GenerationOptions = {
+        **options,
+        "attention": types.AttentionOptions(average=True, alignments=True),
+    }
     try:
-        result = client.translate(model, [text], **{**options, "attention": attention})
+        result = client.translate(model, [text], **aligned)
     except TriuneError as error:
         if any(_ATTENTION in violation.field for violation in error.violations):
             return ()

@@ -60,22 +60,20 @@ def write_comparisons(rows: Sequence[Comparison]) -> None:
     for text in dict.fromkeys(row.input for row in rows):
         table = Table(title=Text(text), title_justify="left")
         shown = [row for row in rows if row.input == text]
-        has_alignment = any(row.alignment for row in shown)
-        for name in ("model", "decoding", "output", *["alignment"] * has_alignment):
+        is_aligned = any(row.alignment for row in shown)
+        for name in ("model", "decoding", "output and alignment" if is_aligned else "output"):
             table.add_column(name, overflow="fold")
-        for name in ("score", "tokens", "tokens/s", "ms", "cost: ms/token"):
+        for name in ("score", "tokens", "tokens/s", "cost/token"):
             table.add_column(name, justify="right")
         for row in shown:
             table.add_row(
                 Text(row.model),
                 row.decoding,
-                Text(row.output),
-                *[Text(_aligned(row))] * has_alignment,
+                Text("\n".join(filter(None, (row.output, _aligned(row))))),
                 f"{row.score:.3f}",
                 str(row.num_tokens),
                 f"{row.tokens_per_second:.0f}",
-                f"{row.total_seconds * 1000:.1f}",
-                f"{row.model_seconds_per_token * 1000:.2f}",
+                f"{row.model_seconds_per_token * 1000:.2f} ms",
             )
         Console().print(table)
 

@@ -51,10 +51,8 @@ class AttentionPlan:
         return len(selection.layers) * chosen + self.num_heads
 
 
-def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionPlan | None:
-    """The weights that a request asks for; ``None`` for none. Raises ``InvalidArgumentError``."""
-    if options is None:
-        return None
+def plan_attention(options: AttentionOptions, model: Model) -> AttentionPlan:
+    """The weights that a request asks for. Raises ``InvalidArgumentError``."""
     name, shapes = model.manifest.name, _shapes(model)
     # AttentionKind.ENCODER is the last: of an encoder-decoder, it is returned only if asked for.
     kinds = [kind for kind in AttentionKind if kind in shapes]

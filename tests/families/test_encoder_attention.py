@@ -51,7 +51,13 @@ ROWS = [
     [10, 5, 19, 8, 15, 22, 9],
 ]
 CLASSIFIER = {**SMALL, "num_labels": 3}
-MODERN = {**SMALL, **test_modernbert.SPECIAL, "num_hidden_layers": 3}
+MODERN = {
+    **SMALL,
+    **test_modernbert.SPECIAL,
+    "num_hidden_layers": 3,
+    "local_attention": 4,
+    "global_attn_every_n_layers": 2,
+}
 LONG = {**SMALL, "max_position_embeddings": 80, "attention_window": [4, 32]}
 
 
@@ -145,9 +151,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Callable[..., Sequence[torch.Tensor
         attentions,
     ),
     "ModernBERT": (
-        lambda: ModernBertModel(
-            ModernBertConfig(**MODERN, local_attention=4, global_attn_every_n_layers=2)
-        ),
+        lambda: ModernBertModel(ModernBertConfig(**MODERN)),
         attentions,
     ),
     "RoFormer": (
@@ -194,7 +198,7 @@ def test_quantized_bundles_return_weights(tmp_path: Path, family: str) -> None:
 def test_windows_of_any_size_are_put_at_their_places() -> None:
     """Texts shorter than a block, of exactly some blocks, and longer."""
     torch.manual_seed(0)
-    config = ModernBertConfig(**MODERN, local_attention=4, global_attn_every_n_layers=3)
+    config = ModernBertConfig(**MODERN)
     model = ModernBertModel(config)
     with imported(model) as checkpoint, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
