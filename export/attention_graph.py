@@ -40,8 +40,8 @@ def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[s
     tape = Tape()
     added: list[TensorSpec] = []
     for kind, matches, weights, source in (
-        (AttentionKind.CROSS, _is_cross_attention, _cross_weights, "source_length"),
-        (AttentionKind.SELF, _is_self_attention, _layer_weights, "total_length"),
+        (AttentionKind.CROSS, _is_cross_attention, cross_weights, "source_length"),
+        (AttentionKind.SELF, _is_self_attention, _self_weights, "total_length"),
     ):
         matching = [node for node in nodes if matches(node)]
         if not matching:
@@ -119,25 +119,25 @@ def num_heads_of(node: ir.Node) -> int:
     return int(shape[1])  # type: ignore[arg-type]
 
 
-def self_weights(tape: Tape, node: ir.Node) -> ir.Value:
+def operator_weights(tape: Tape, node: ir.Node) -> ir.Value:
     """The operator's own weights: ``[batch, heads, length, total_length]``.
 
     With ``qk_output`` 2, its fourth output is the softmax weights, in the type of the query.
     """
     node.resize_outputs(4)
     weights = node.outputs[3]
-    weights.name = f"{node.name}.weights"
+    weights.name = weights.name or f"{node.name}.weights"
     node.attributes["qk_output"] = ir.AttrInt64("qk_output", 2)
     return tape.op("Cast", [weights], {"to": ir.DataType.FLOAT})
 
 
-def _layer_weights(tape: Tape, node: ir.Node) -> ir.Value:
+def _self_weights(tape: Tape, node: ir.Node) -> ir.Value:
     """The weights of one layer: ``[batch, 1, heads, length, total_length]``."""
     layer = constant(tape, f"{node.name}.layer", np.array([1]))
-    return tape.op("Unsqueeze", [self_weights(tape, node), layer])
+    return tape.op("Unsqueeze", [operator_weights(tape, node), layer])
 
 
-def _cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
+def cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
     """``softmax(Q K^T scale)`` over the valid keys: ``[batch, 1, heads, length, source_length]``.
 
     The operator's inputs are the query ``[batch, length, heads * size]``, two empty ones, keys
