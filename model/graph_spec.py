@@ -52,9 +52,9 @@ from typing import Annotated
 
 import msgspec
 
-# The graphs that return attention weights, of the decoder and of the encoder.
-ATTEND = "attend"
+# The graphs that return attention weights, of the encoder and of the decoder.
 ATTEND_ENCODE = "attend_encode"
+ATTEND = "attend"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
