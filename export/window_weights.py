@@ -92,25 +92,25 @@ class WindowWeights:
         token_ids = next(value for value in graph.inputs if value.name == "token_ids")
         self.batch = tape.op("Shape", [token_ids], {"end": 1})
         self.length = tape.op("Shape", [token_ids], {"start": 1})
-        blocks = tape.op("Div", [self.length, self.ints("size", self.size)])
-        self.num_blocks = tape.op("Add", [blocks, self.ints("one", 1)])
+        blocks = tape.op("Div", [self.length, self.ints(self.size)])
+        self.num_blocks = tape.op("Add", [blocks, self.ints(1)])
 
     def weights(self) -> ir.Value:
         """``[batch, heads, length, length]``, without the blocks' padding."""
         tape, local, more = self.tape, 3 * self.size, self.num_global
         blocks = self._block_weights()  # [batch * blocks, heads, size, 3 * size + globals]
-        placed = self._placed(self._slice(blocks, 3, self.ints("0", 0), self.ints("local", local)))
+        placed = self._placed(self._slice(blocks, 3, self.ints(0), self.ints(local)))
         if not more:
             return placed
-        end = self.ints("all", local + more)
-        seen = self._slice(blocks, 3, self.ints("local", local), end)
-        placed = tape.op("Add", [placed, self._padded(self._rows(seen, self.ints("more", more)))])
+        end = self.ints(local + more)
+        seen = self._slice(blocks, 3, self.ints(local), end)
+        placed = tape.op("Add", [placed, self._padded(self._rows(seen, self.ints(more)))])
         return self._with_global_rows(placed)
 
     def _block_weights(self) -> ir.Value:
         """``softmax(Q K^T scale + bias)`` of each block."""
         tape, bias = self.tape, self.node.inputs[5]
-        heads = self.ints("heads", 0, 0, self.num_heads, self.head_size)
+        heads = self.ints(0, 0, self.num_heads, self.head_size)
         query, key = (
             tape.op("Transpose", [tape.op("Reshape", [self._float(value), heads])], {"perm": perm})
             for value, perm in (
@@ -134,36 +134,36 @@ class WindowWeights:
         tape = self.tape
         by_block = self._reshape(local, self.batch, self.num_blocks, self._shape_of_block())
         by_row = tape.op("Transpose", [by_block], {"perm": [0, 2, 3, 1, 4]})
-        none = self.ints("none", *[0] * 9)
-        width = tape.op("Mul", [self.num_blocks, self.ints("size", self.size)])
+        none = self.ints(*[0] * 9)
+        width = tape.op("Mul", [self.num_blocks, self.ints(self.size)])
         by_row = tape.op("Pad", [by_row, tape.op("Concat", [none, width], {"axis": 0})])
-        size = self.ints("heads.size", self.num_heads, self.size)
-        flat = self._reshape(by_row, self.batch, size, self.ints("rest", -1))
-        columns = tape.op("Add", [width, self.ints("two", 2 * self.size)])
+        size = self.ints(self.num_heads, self.size)
+        flat = self._reshape(by_row, self.batch, size, self.ints(-1))
+        columns = tape.op("Add", [width, self.ints(2 * self.size)])
         end = tape.op("Mul", [self.num_blocks, columns])
-        flat = self._slice(flat, 3, self.ints("0", 0), end)
+        flat = self._slice(flat, 3, self.ints(0), end)
         square = self._reshape(flat, self.batch, size, self.num_blocks, columns)
         square = tape.op("Transpose", [square], {"perm": [0, 1, 3, 2, 4]})
-        heads = self.ints("num_heads", self.num_heads)
-        whole = self._reshape(square, self.batch, heads, self.ints("rest", -1), columns)
-        whole = self._slice(whole, 2, self.ints("0", 0), self.length)
-        start = self.ints("size", self.size)
+        heads = self.ints(self.num_heads)
+        whole = self._reshape(square, self.batch, heads, self.ints(-1), columns)
+        whole = self._slice(whole, 2, self.ints(0), self.length)
+        start = self.ints(self.size)
         return self._slice(whole, 3, start, tape.op("Add", [self.length, start]))
 
     def _rows(self, blocks: ir.Value, width: ir.Value) -> ir.Value:
         """``[batch * blocks, heads, size, width]`` to ``[batch, heads, length, width]``."""
-        shape = self.ints("heads.size", self.num_heads, self.size)
+        shape = self.ints(self.num_heads, self.size)
         by_block = self._reshape(blocks, self.batch, self.num_blocks, shape, width)
         by_head = self.tape.op("Transpose", [by_block], {"perm": [0, 2, 1, 3, 4]})
-        heads = self.ints("num_heads", self.num_heads)
-        rows = self._reshape(by_head, self.batch, heads, self.ints("rest", -1), width)
-        return self._slice(rows, 2, self.ints("0", 0), self.length)
+        heads = self.ints(self.num_heads)
+        rows = self._reshape(by_head, self.batch, heads, self.ints(-1), width)
+        return self._slice(rows, 2, self.ints(0), self.length)
 
     def _padded(self, rows: ir.Value) -> ir.Value:
         """``[..., width]`` to ``[..., length]``, cut or filled with zeros."""
-        after = self.tape.op("Concat", [self.ints("before", *[0] * 7), self.length], {"axis": 0})
+        after = self.tape.op("Concat", [self.ints(*[0] * 7), self.length], {"axis": 0})
         padded = self.tape.op("Pad", [rows, after])
-        return self._slice(padded, 3, self.ints("0", 0), self.length)
+        return self._slice(padded, 3, self.ints(0), self.length)
 
     def _with_global_rows(self, placed: ir.Value) -> ir.Value:
         """``placed`` with the rows of the global tokens, which have an attention of their own."""
@@ -175,37 +175,38 @@ class WindowWeights:
             raise ValueError(f"{self.node.name}: the attention of its global tokens is not known")
         if merge.op_type == "Concat":
             first = self._float(source.outputs[0])  # [batch, heads, globals, length]
-            rest = self._slice(placed, 2, self.ints("more", self.num_global), self.length)
+            rest = self._slice(placed, 2, self.ints(self.num_global), self.length)
             return tape.op("Concat", [first, rest], {"axis": 2})
         # [batch, 1, heads * globals, 1, length]: each head's global tokens are heads of their own
         weights = cross_weights(tape, source)
-        shape = self.ints("globals", self.num_heads, self.num_global)
+        shape = self.ints(self.num_heads, self.num_global)
         rows = self._reshape(weights, self.batch, shape, self.length)
-        after = [self.ints("before", *[0] * 6), self.length, self.ints("none", 0)]
+        after = [self.ints(*[0] * 6), self.length, self.ints(0)]
         rows = tape.op("Pad", [rows, tape.op("Concat", after, {"axis": 0})])
-        rows = self._slice(rows, 2, self.ints("0", 0), self.length)
-        is_global = tape.op("Unsqueeze", [merge.inputs[0], self.ints("axis1", 1)])
+        rows = self._slice(rows, 2, self.ints(0), self.length)
+        is_global = tape.op("Unsqueeze", [merge.inputs[0], self.ints(1)])
         return tape.op("Where", [is_global, rows, placed])
 
     def _shape_of_block(self) -> ir.Value:
-        return self.ints("block", self.num_heads, self.size, 3 * self.size)
+        return self.ints(self.num_heads, self.size, 3 * self.size)
 
     def _reshape(self, value: ir.Value, *parts: ir.Value) -> ir.Value:
         return self.tape.op("Reshape", [value, self.tape.op("Concat", parts, {"axis": 0})])
 
     def _slice(self, value: ir.Value, axis: int, start: ir.Value, end: ir.Value) -> ir.Value:
-        return self.tape.op("Slice", [value, start, end, self.ints(f"axis{axis}", axis)])
+        return self.tape.op("Slice", [value, start, end, self.ints(axis)])
 
     def _float(self, value: ir.Value | None) -> ir.Value:
         if value is None:
             raise ValueError(f"{self.node.name} lacks an input")
         return self.tape.op("Cast", [value], {"to": ir.DataType.FLOAT})
 
-    def ints(self, label: str, *values: int) -> ir.Value:
-        """A constant ``[n]`` of this attention."""
-        return self._constant(label, np.array(values, np.int64))
+    def ints(self, *values: int) -> ir.Value:
+        """A constant ``[n]``."""
+        return self._constant("_".join(map(str, values)), np.array(values, np.int64))
 
     def _constant(self, label: str, array: NDArray[np.generic]) -> ir.Value:
+        """A constant of this attention; one label always has one value."""
         name = f"{self.node.name}.weights.{label}"
         known = {value.name: value for value in self.tape.initializers}
         return known.get(name) or constant(self.tape, name, array)
