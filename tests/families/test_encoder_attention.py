@@ -50,15 +50,15 @@ ROWS = [
     [7],
     [10, 5, 19, 8, 15, 22, 9],
 ]
-CLASSIFIER = {**SMALL, "num_labels": 3}
-MODERN = {
+CLASSIFIER: dict[str, Any] = {**SMALL, "num_labels": 3}
+MODERN: dict[str, Any] = {
     **SMALL,
     **test_modernbert.SPECIAL,
     "num_hidden_layers": 3,
     "local_attention": 4,
     "global_attn_every_n_layers": 2,
 }
-LONG = {**SMALL, "max_position_embeddings": 80, "attention_window": [4, 32]}
+LONG: dict[str, Any] = {**SMALL, "max_position_embeddings": 80, "attention_window": [4, 32]}
 
 
 def inputs_of(graph: GraphSpec, rows: list[list[int]], head_weights: Floats) -> dict[str, Array]:
