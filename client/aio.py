@@ -1,7 +1,6 @@
 """The asyncio client. ``client.sync`` has the same calls, blocking."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import grpc.aio
@@ -10,7 +9,7 @@ import tenacity
 from client import encoder_requests, encoder_responses, encoder_types, requests, responses, types
 from client.channel import DEFAULT_TARGET, OPEN, Security
 from client.errors import typed_errors
-from client.requests import Texts
+from client.requests import Pairs, Texts
 from client.retry import RetryPolicy, controls
 from protos.triune.v1 import encoding_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
 from protos.triune.v1 import inference_pb2 as wire
@@ -58,12 +57,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -145,10 +139,7 @@ class AsyncClient:
         return self._stream(self._inference.TranslateStream, request)
 
     async def score(
-        self,
-        model: str,
-        pairs: Sequence[tuple[str, str]],
-        **options: Unpack[types.ScoreOptions],
+        self, model: str, pairs: Pairs, **options: Unpack[types.ScoreOptions]
     ) -> types.ScoreResult:
         """Scores how likely the second text of each pair is, given the first.
 
@@ -196,7 +187,7 @@ class AsyncClient:
         model: str,
         inputs: Texts = (),
         *,
-        pairs: Sequence[tuple[str, str]] = (),
+        pairs: Pairs = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
         """Classifies texts, or pairs of texts: labels with scores, most likely first."""
@@ -245,6 +236,18 @@ class AsyncClient:
         request = encoder_requests.rerank(model, query, documents, options)
         return await self._call(self._inference.Rerank, request, encoder_responses.rerank)
 
+    async def attend(
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        pairs: Pairs = (),
+        **options: Unpack[encoder_types.AttendOptions],
+    ) -> encoder_types.AttendResult:
+        """Returns an encoder's attention over texts, or pairs of texts: layers, heads or a mean."""
+        request = encoder_requests.attend(model, inputs, pairs, options)
+        return await self._call(self._inference.Attend, request, encoder_responses.attend)
+
     async def tokenize(
         self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""
     ) -> types.TokenizeResult:
@@ -254,9 +257,8 @@ class AsyncClient:
 
     async def list_models(self) -> tuple[types.Model, ...]:
         """Lists the server's models, refused ones included."""
-        return await self._call(
-            self._models.ListModels, models_pb2.ListModelsRequest(), responses.models
-        )
+        request = models_pb2.ListModelsRequest()
+        return await self._call(self._models.ListModels, request, responses.models)
 
     async def get_model(self, model: str, *, version: str = "") -> types.Model:
         """Describes one model; raises NOT_FOUND for an unknown one."""

@@ -1,9 +1,9 @@
 """The command ``attention``: draws which tokens a model's heads attend to."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -18,9 +18,16 @@ def attention(
     context: typer.Context,
     model: Annotated[str, typer.Option()],
     text: flags.Texts = None,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option(help="The second text of a pair; once for each TEXT. Of encoders."),
+    ] = None,
     kind: Annotated[
         types.AttentionKind | None,
-        typer.Option(help="By default cross-attention if the model has it, else self-attention."),
+        typer.Option(
+            help="By default cross-attention if the model has it, else self-attention; of an "
+            "encoder, its attention."
+        ),
     ] = None,
     layer: Annotated[
         list[int] | None, typer.Option(help="Layer, from 0; all by default; repeatable.")
@@ -45,7 +52,7 @@ def attention(
     target_language: flags.TargetLanguage = "",
     json: flags.Json = False,
 ) -> None:
-    """Draw the attention weights of a generated text as a heat map."""
+    """Draw attention weights as a heat map: of a generated text, or of an encoder's text."""
     texts = flags.read_texts(text, sys.stdin)
     if out is not None:
         if len(texts) > 1:
@@ -57,33 +64,93 @@ def attention(
         heads=tuple(head or ()),
         average=average or not (layer or head),
     )
-    options: types.GenerationOptions = {
-        "attention": selection,
-        "max_new_tokens": max_new_tokens,
-        "version": version,
-    }
     client: Client
     with context.obj.connect() as client:
-        if "translate" in client.get_model(model, version=version).tasks:
-            result = client.translate(
-                model,
-                texts,
-                source_language=source_language,
-                target_language=target_language,
-                **options,
-            )
+        described = client.get_model(model, version=version)
+        if described.kind == types.ModelKind.ENCODER:
+            drawn = _of_encoder(client, described, texts, pair, selection)
+        elif pair:
+            raise typer.BadParameter(f"--pair: {model} is no encoder")
         else:
-            result = client.generate(model, texts, **options)
+            options: types.GenerationOptions = {
+                "attention": selection,
+                "max_new_tokens": max_new_tokens,
+                "version": version,
+            }
+            languages = _Languages(source_language, target_language)
+            drawn = _of_output(client, described, texts, languages, options)
     if out is not None:
-        heat_map.save_heat_maps(_weights(result.outputs[0]), out)
+        heat_map.save_heat_maps(drawn.attentions[0], out)
     if json:
-        weights = [asdict(_weights(output)) for output in result.outputs]
-        found = [output.text for output in result.outputs]
-        render.write_json(result.model, found, result.usage, result.timing, attention=weights)
+        weights = [asdict(each) for each in drawn.attentions]
+        found = drawn.result
+        render.write_json(found.model, drawn.texts, found.usage, found.timing, attention=weights)
     elif out is None:
-        for output in result.outputs:
-            print(output.text)
-            heat_map.write_heat_maps(_weights(output))
+        for shown, weights_of_text in zip(drawn.texts, drawn.attentions, strict=True):
+            print(shown)
+            heat_map.write_heat_maps(weights_of_text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Texts and the attention to draw under each."""
+
+    result: types.Result
+    texts: list[str]
+    attentions: list[types.Attention]
+
+
+class _Languages(NamedTuple):
+    source: str
+    target: str
+
+
+def _of_encoder(
+    client: Client,
+    model: types.Model,
+    texts: list[str],
+    second: list[str] | None,
+    selection: types.AttentionOptions,
+) -> _Drawn:
+    """Attention between the tokens of texts, or of pairs with the texts ``second``."""
+    if selection.kind not in (None, types.AttentionKind.ENCODER):
+        raise typer.BadParameter(f"--kind {selection.kind}: {model.name} is an encoder")
+    if second and len(second) != len(texts):
+        raise typer.BadParameter(f"--pair is given {len(second)} times for {len(texts)} texts")
+    pairs = list(zip(texts, second, strict=True)) if second else []
+    result = client.attend(
+        model.name,
+        [] if pairs else texts,
+        pairs=pairs,
+        version=model.version,
+        layers=selection.layers,
+        heads=selection.heads,
+        average=selection.average,
+    )
+    shown = [" | ".join(pair) for pair in pairs] or texts
+    return _Drawn(result, shown, [output.attention for output in result.outputs])
+
+
+def _of_output(
+    client: Client,
+    model: types.Model,
+    texts: list[str],
+    languages: _Languages,
+    options: types.GenerationOptions,
+) -> _Drawn:
+    """Attention of generated texts."""
+    if "translate" in model.tasks:
+        result = client.translate(
+            model.name,
+            texts,
+            source_language=languages.source,
+            target_language=languages.target,
+            **options,
+        )
+    else:
+        result = client.generate(model.name, texts, **options)
+    shown = [output.text for output in result.outputs]
+    return _Drawn(result, shown, [_weights(output) for output in result.outputs])
 
 
 def _weights(output: types.Text) -> types.Attention:

@@ -4,7 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from client import types
+from client.errors import TriuneError
 from client.sync import Client
+from client.word_alignment import WordAlignment, align_words
+
+_ATTENTION = "attention"  # in the field of a request that a model without attention refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,11 @@ class Comparison:
     """``num_tokens`` over ``total_seconds``."""
     total_seconds: float
     """The server's time for the request: queue, prefill and decode."""
+    model_seconds_per_token: float
+    """The cost: the server's time for prefill and decode over ``num_tokens``. It includes the time
+    of other requests in the same runs, but neither the queue nor tokenization."""
+    alignment: tuple[WordAlignment, ...] = ()
+    """Of a translation by a model with cross-attention; else empty."""
 
 
 def _at_least_1(value: str) -> int:
@@ -87,6 +96,8 @@ def compare(
     decodings: Sequence[Decoding],
     texts: Sequence[str],
     options: types.GenerationOptions,
+    *,
+    with_alignment: bool = True,
 ) -> list[Comparison]:
     """Runs each text through each model with each decoding, one request at a time.
 
@@ -97,6 +108,8 @@ def compare(
         decodings: override ``options``.
         texts: the inputs.
         options: of all requests.
+        with_alignment: whether to align the words of translations. A second request gives the
+            alignment, so that the first is timed without it.
 
     Returns:
         Rows in the order of texts, then models, then decodings.
@@ -106,7 +119,7 @@ def compare(
     """
     described = [client.get_model(name) for name in models]
     return [
-        _run(client, model, decoding, text, options)
+        _run(client, model, decoding, text, options, with_alignment=with_alignment)
         for text in texts
         for model in described
         for decoding in decodings
@@ -119,9 +132,12 @@ def _run(
     decoding: Decoding,
     text: str,
     options: types.GenerationOptions,
+    *,
+    with_alignment: bool,
 ) -> Comparison:
     chosen: types.GenerationOptions = {**options, **decoding.options, "logprobs": True}
-    if "translate" in model.tasks:
+    translates = "translate" in model.tasks
+    if translates:
         result = client.translate(model.name, [text], **chosen)
     elif model.has_chat_template:
         result = client.generate(model.name, messages=[types.Message("user", text)], **chosen)
@@ -129,6 +145,10 @@ def _run(
         result = client.generate(model.name, [text], **chosen)
     (output,) = result.outputs
     seconds, num_tokens = result.timing.total_seconds, result.usage.output_tokens
+    model_seconds = result.timing.prefill_seconds + result.timing.decode_seconds
+    alignments: Sequence[types.Alignment] = ()
+    if translates and with_alignment:
+        alignments = _alignments(client, model.name, text, output.text, chosen)
     return Comparison(
         input=text,
         model=model.name,
@@ -138,4 +158,29 @@ def _run(
         num_tokens=num_tokens,
         tokens_per_second=num_tokens / seconds if seconds > 0 else 0.0,
         total_seconds=seconds,
+        model_seconds_per_token=model_seconds / max(num_tokens, 1),
+        alignment=align_words(text, output.text, alignments),
     )
+
+
+def _alignments(
+    client: Client, model: str, text: str, translation: str, options: types.GenerationOptions
+) -> Sequence[types.Alignment]:
+    """Those of the tokens of a translation; none if the model returns no cross-attention.
+
+    The same request gives the same translation: ``options`` have a seed.
+    """
+    aligned: types.GenerationOptions = {
+        **options,
+        "attention": types.AttentionOptions(average=True, alignments=True),
+    }
+    try:
+        result = client.translate(model, [text], **aligned)
+    except TriuneError as error:
+        if any(_ATTENTION in violation.field for violation in error.violations):
+            return ()
+        raise
+    (output,) = result.outputs
+    if output.attention is None or output.text != translation:
+        return ()
+    return output.attention.alignments

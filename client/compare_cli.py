@@ -32,6 +32,13 @@ def compare(
     max_new_tokens: Annotated[
         int, typer.Option(help="Stop an output after this many tokens.")
     ] = 64,
+    alignment: Annotated[
+        bool,
+        typer.Option(
+            "--alignment/--no-alignment",
+            help="Align the words of translations, by a second request each.",
+        ),
+    ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of top-k and nucleus sampling.")] = 0,
     json: flags.Json = False,
 ) -> None:
@@ -40,7 +47,7 @@ def compare(
     decodings = [parse_decoding(each) for each in decoding or ["greedy"]]
     options: types.GenerationOptions = {"max_new_tokens": max_new_tokens, "seed": seed}
     with context.obj.connect() as client:
-        rows = run_all(client, model, decodings, texts, options)
+        rows = run_all(client, model, decodings, texts, options, with_alignment=alignment)
     if json:
         outputs = [asdict(row) for row in rows]
         print(json_format.dumps({"comparisons": outputs}, ensure_ascii=False))
@@ -52,19 +59,25 @@ def write_comparisons(rows: Sequence[Comparison]) -> None:
     """A table for each input, a row for each model and decoding."""
     for text in dict.fromkeys(row.input for row in rows):
         table = Table(title=Text(text), title_justify="left")
-        for name in ("model", "decoding", "output"):
+        shown = [row for row in rows if row.input == text]
+        is_aligned = any(row.alignment for row in shown)
+        for name in ("model", "decoding", "output and alignment" if is_aligned else "output"):
             table.add_column(name, overflow="fold")
-        for name in ("score", "tokens", "tokens/s", "ms"):
+        for name in ("score", "tokens", "tokens/s", "cost/token"):
             table.add_column(name, justify="right")
-        for row in rows:
-            if row.input == text:
-                table.add_row(
-                    Text(row.model),
-                    row.decoding,
-                    Text(row.output),
-                    f"{row.score:.3f}",
-                    str(row.num_tokens),
-                    f"{row.tokens_per_second:.0f}",
-                    f"{row.total_seconds * 1000:.1f}",
-                )
+        for row in shown:
+            table.add_row(
+                Text(row.model),
+                row.decoding,
+                Text("\n".join(filter(None, (row.output, _aligned(row))))),
+                f"{row.score:.3f}",
+                str(row.num_tokens),
+                f"{row.tokens_per_second:.0f}",
+                f"{row.model_seconds_per_token * 1000:.2f} ms",
+            )
         Console().print(table)
+
+
+def _aligned(row: Comparison) -> str:
+    """``source→target target`` for each aligned word of the source."""
+    return ", ".join(f"{each.source}→{' '.join(each.targets)}" for each in row.alignment)

@@ -99,6 +99,15 @@ class ClassifyOptions(LengthOptions, total=False):
     ]
 
 
+class AttendOptions(LengthOptions, total=False):
+    layers: Sequence[int]
+    """Counted from 0, in the order in which they run; empty means all."""
+    heads: Sequence[int]
+    """Counted from 0; empty means all."""
+    average: bool
+    """Return one matrix, the mean over the selected layers and heads."""
+
+
 class TagOptions(LengthOptions, total=False):
     aggregation: Annotated[
         Aggregation | None,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from client import encoder_types as types
 from client.messages import build
-from client.requests import Texts, texts
+from client.requests import Pairs, Texts, texts
 from protos.triune.v1 import encoding_pb2 as wire
+from protos.triune.v1 import inference_pb2
 
 
 def embed(model: str, inputs: Texts, options: types.EmbedOptions) -> wire.EmbedRequest:
@@ -38,13 +39,27 @@ def embed_part(
 def classify(
     model: str,
     inputs: Texts,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Pairs,
     options: types.ClassifyOptions,
 ) -> wire.ClassifyRequest:
     """The request of ``Classify``."""
     return build(
         wire.ClassifyRequest,
         types.ClassifyOptions,
+        options,
+        model=model,
+        inputs=texts(inputs),
+        pairs=[wire.TextPair(text=text, text_pair=pair) for text, pair in pairs],
+    )
+
+
+def attend(
+    model: str, inputs: Texts, pairs: Pairs, options: types.AttendOptions
+) -> inference_pb2.AttendRequest:
+    """The request of ``Attend``."""
+    return build(
+        inference_pb2.AttendRequest,
+        types.AttendOptions,
         options,
         model=model,
         inputs=texts(inputs),

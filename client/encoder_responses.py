@@ -4,8 +4,9 @@ import numpy as np
 
 from client import encoder_types as types
 from client.messages import read_fields
-from client.responses import result, timing, usage
+from client.responses import attention_matrix, result, timing, usage
 from protos.triune.v1 import encoding_pb2 as wire
+from protos.triune.v1 import inference_pb2
 
 _Dtype = np.dtype[np.float32] | np.dtype[np.float16]
 _DTYPES: dict[int, _Dtype] = {
@@ -33,6 +34,11 @@ def embed_part(message: wire.EmbedStreamResponse) -> types.EmbedBatch:
 def classify(message: wire.ClassifyResponse) -> types.ClassifyResult:
     """The response of ``Classify``."""
     return result(types.ClassifyResult, message, map(_classification, message.outputs))
+
+
+def attend(message: inference_pb2.AttendResponse) -> types.AttendResult:
+    """The response of ``Attend``."""
+    return result(types.AttendResult, message, map(_attended_text, message.outputs))
 
 
 def tag(message: wire.TagResponse) -> types.TagResult:
@@ -93,6 +99,19 @@ def _token_embeddings(
 def _classification(message: wire.Classification) -> types.Classification:
     return types.Classification(
         labels=tuple(read_fields(types.LabelScore, each) for each in message.labels),
+        usage=usage(message.usage),
+        reading=_reading(message.reading),
+    )
+
+
+def _attended_text(message: inference_pb2.AttendedText) -> types.AttendedText:
+    columns = (message.tokens, message.starts, message.ends, message.texts)
+    return types.AttendedText(
+        tokens=tuple(
+            types.TokenSpan(token=token, start=start, end=end, text=text)
+            for token, start, end, text in zip(*columns, strict=True)
+        ),
+        matrices=tuple(attention_matrix(each, len(message.tokens)) for each in message.matrices),
         usage=usage(message.usage),
         reading=_reading(message.reading),
     )

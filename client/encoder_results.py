@@ -6,7 +6,7 @@ characters (Unicode code points), as Python does: ``text[start:end]``.
 
 from dataclasses import dataclass
 
-from client.results import Result, Timing, Usage
+from client.results import Attention, AttentionMatrix, Result, Timing, Usage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +52,38 @@ class Classification:
     """Most likely first."""
     usage: Usage
     reading: Reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenSpan:
+    """A token and where it is in its text. For a special token ``start`` and ``end`` are 0."""
+
+    token: str
+    """As the vocabulary spells it."""
+    start: int
+    end: int
+    text: int
+    """The text of a pair: 0 or 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttendedText:
+    """The tokens of one text or pair, and an encoder's attention between them."""
+
+    tokens: tuple[TokenSpan, ...]
+    """Special tokens included."""
+    matrices: tuple[AttentionMatrix, ...]
+    """Rows attend, columns are attended to; both are ``tokens``."""
+    usage: Usage
+    reading: Reading
+
+    @property
+    def attention(self) -> Attention:
+        """The same in the form of other models' attention."""
+        tokens = tuple(span.token for span in self.tokens)
+        return Attention(
+            source_tokens=tokens, target_tokens=tokens, matrices=self.matrices, alignments=()
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +195,13 @@ class EmbedBatch:
     outputs: tuple[Embedding, ...]
     usage: Usage
     timing: Timing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttendResult(Result):
+    """The result of ``attend``."""
+
+    outputs: tuple[AttendedText, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 from client.encoder_options import (
     Aggregation,
     AnswerOptions,
+    AttendOptions,
     ClassifyOptions,
     CorrectOptions,
     EmbedOptions,
@@ -19,6 +20,8 @@ from client.encoder_results import (
     AnswerResult,
     Answers,
     AnswerSpan,
+    AttendedText,
+    AttendResult,
     Classification,
     ClassifyResult,
     Correction,
@@ -39,6 +42,7 @@ from client.encoder_results import (
     TagResult,
     TextEdit,
     TokenEmbedding,
+    TokenSpan,
 )
 
 __all__ = [
@@ -47,6 +51,9 @@ __all__ = [
     "AnswerResult",
     "AnswerSpan",
     "Answers",
+    "AttendOptions",
+    "AttendResult",
+    "AttendedText",
     "Classification",
     "ClassifyOptions",
     "ClassifyResult",
@@ -78,4 +85,5 @@ __all__ = [
     "Tagging",
     "TextEdit",
     "TokenEmbedding",
+    "TokenSpan",
 ]

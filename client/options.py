@@ -112,6 +112,8 @@ class AttentionKind(StrEnum):
     """To the source of an encoder-decoder."""
     SELF = "self"
     """To the preceding tokens: the prompt and the output so far."""
+    ENCODER = "encoder"
+    """Between the tokens of the source, in the encoder of an encoder-decoder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from protos.triune.v1 import inference_pb2 as wire
 
 Texts = str | Sequence[str]
 """One text, or a batch of them."""
+Pairs = Sequence[tuple[str, str]]
 
 GenerateT = TypeVar("GenerateT", wire.GenerateRequest, wire.GenerateStreamRequest)
 TranslateT = TypeVar("TranslateT", wire.TranslateRequest, wire.TranslateStreamRequest)
@@ -72,7 +73,7 @@ def translate(
     )
 
 
-def score(model: str, pairs: Sequence[tuple[str, str]], options: ScoreOptions) -> wire.ScoreRequest:
+def score(model: str, pairs: Pairs, options: ScoreOptions) -> wire.ScoreRequest:
     """The request of ``Score``; ``pairs`` are contexts with their targets."""
     inputs = [wire.ScoreInput(context=context, target=target) for context, target in pairs]
     return build(wire.ScoreRequest, ScoreOptions, options, model=model, inputs=inputs)

@@ -56,22 +56,22 @@ def _hypothesis(message: inference_pb2.Hypothesis) -> types.Hypothesis:
     )
 
 
+def attention_matrix(message: inference_pb2.AttentionMatrix, width: int) -> types.AttentionMatrix:
+    """A matrix with ``width`` source tokens."""
+    starts = range(0, len(message.weights), width)
+    return types.AttentionMatrix(
+        layer=message.layer,
+        head=message.head,
+        weights=tuple(tuple(message.weights[start : start + width]) for start in starts),
+    )
+
+
 def _attention(message: inference_pb2.Attention) -> types.Attention:
     width = len(message.source_tokens)
     return types.Attention(
         source_tokens=tuple(message.source_tokens),
         target_tokens=tuple(message.target_tokens),
-        matrices=tuple(
-            types.AttentionMatrix(
-                layer=matrix.layer,
-                head=matrix.head,
-                weights=tuple(
-                    tuple(matrix.weights[start : start + width])
-                    for start in range(0, len(matrix.weights), width)
-                ),
-            )
-            for matrix in message.matrices
-        ),
+        matrices=tuple(attention_matrix(matrix, width) for matrix in message.matrices),
         alignments=tuple(read_fields(types.Alignment, each) for each in message.alignments),
     )
 

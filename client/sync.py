@@ -11,7 +11,7 @@ import tenacity
 from client import encoder_requests, encoder_responses, encoder_types, requests, responses, types
 from client.channel import DEFAULT_TARGET, OPEN, Security
 from client.errors import typed_errors
-from client.requests import Texts
+from client.requests import Pairs, Texts
 from client.retry import RetryPolicy, controls
 from protos.triune.v1 import inference_pb2 as wire
 from protos.triune.v1 import inference_pb2_grpc, models_pb2, models_pb2_grpc
@@ -146,10 +146,7 @@ class Client:
         return self._stream(self._inference.TranslateStream, request)
 
     def score(
-        self,
-        model: str,
-        pairs: Sequence[tuple[str, str]],
-        **options: Unpack[types.ScoreOptions],
+        self, model: str, pairs: Pairs, **options: Unpack[types.ScoreOptions]
     ) -> types.ScoreResult:
         """Scores how likely the second text of each pair is, given the first.
 
@@ -193,7 +190,7 @@ class Client:
         model: str,
         inputs: Texts = (),
         *,
-        pairs: Sequence[tuple[str, str]] = (),
+        pairs: Pairs = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
         """Classifies texts, or pairs of texts: labels with scores, most likely first."""
@@ -241,6 +238,18 @@ class Client:
         """Sorts documents by relevance to a query, most relevant first."""
         request = encoder_requests.rerank(model, query, documents, options)
         return self._call(self._inference.Rerank, request, encoder_responses.rerank)
+
+    def attend(
+        self,
+        model: str,
+        inputs: Texts = (),
+        *,
+        pairs: Pairs = (),
+        **options: Unpack[encoder_types.AttendOptions],
+    ) -> encoder_types.AttendResult:
+        """Returns an encoder's attention over texts, or pairs of texts: layers, heads or a mean."""
+        request = encoder_requests.attend(model, inputs, pairs, options)
+        return self._call(self._inference.Attend, request, encoder_responses.attend)
 
     def tokenize(
         self, model: str, inputs: Texts, *, without_special_tokens: bool = False, version: str = ""

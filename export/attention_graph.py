@@ -40,7 +40,7 @@ def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[s
     tape = Tape()
     added: list[TensorSpec] = []
     for kind, matches, weights, source in (
-        (AttentionKind.CROSS, _is_cross_attention, _cross_weights, "source_length"),
+        (AttentionKind.CROSS, _is_cross_attention, cross_weights, "source_length"),
         (AttentionKind.SELF, _is_self_attention, _self_weights, "total_length"),
     ):
         matching = [node for node in nodes if matches(node)]
@@ -52,7 +52,7 @@ def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[s
             {"axis": 1},
             output=ir.Value(name=kind),
         )
-        heads = _num_heads(matching[0])
+        heads = num_heads_of(matching[0])
         spec = TensorSpec(
             name=kind,
             dtype=Dtype.FLOAT32,
@@ -108,7 +108,8 @@ def _origin(value: ir.Value | None) -> str | None:
     return None
 
 
-def _num_heads(node: ir.Node) -> int:
+def num_heads_of(node: ir.Node) -> int:
+    """The query heads of an attention, fused or a ``Softmax``."""
     attribute = node.attributes.get("num_heads")
     if attribute is not None:
         return int(attribute.value)
@@ -118,20 +119,25 @@ def _num_heads(node: ir.Node) -> int:
     return int(shape[1])  # type: ignore[arg-type]
 
 
-def _self_weights(tape: Tape, node: ir.Node) -> ir.Value:
-    """The operator's own weights: ``[batch, 1, heads, length, total_length]``.
+def operator_weights(tape: Tape, node: ir.Node) -> ir.Value:
+    """The operator's own weights: ``[batch, heads, length, total_length]``.
 
     With ``qk_output`` 2, its fourth output is the softmax weights, in the type of the query.
     """
     node.resize_outputs(4)
     weights = node.outputs[3]
-    weights.name = f"{node.name}.weights"
+    weights.name = weights.name or f"{node.name}.weights"
     node.attributes["qk_output"] = ir.AttrInt64("qk_output", 2)
-    by_head = tape.op("Cast", [weights], {"to": ir.DataType.FLOAT})
-    return tape.op("Unsqueeze", [by_head, constant(tape, f"{node.name}.layer", np.array([1]))])
+    return tape.op("Cast", [weights], {"to": ir.DataType.FLOAT})
 
 
-def _cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
+def _self_weights(tape: Tape, node: ir.Node) -> ir.Value:
+    """The weights of one layer: ``[batch, 1, heads, length, total_length]``."""
+    layer = constant(tape, f"{node.name}.layer", np.array([1]))
+    return tape.op("Unsqueeze", [operator_weights(tape, node), layer])
+
+
+def cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
     """``softmax(Q K^T scale)`` over the valid keys: ``[batch, 1, heads, length, source_length]``.
 
     The operator's inputs are the query ``[batch, length, heads * size]``, two empty ones, keys

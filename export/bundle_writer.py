@@ -12,6 +12,7 @@ from torch import Tensor
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint, HeldOutSet, check_vocabulary, check_weights
+from export.encoder_attention_graph import add_encoder_attention_graph
 from export.errors import BundleExistsError, ExportError
 from export.fidelity.limits import check_finite, checked_fidelity
 from export.fidelity.measure import measure_fidelity
@@ -193,6 +194,7 @@ def _write_graphs(
                 float_cache = measure_perplexity(evaluation, folder, graphs)
         graphs = quantize_cache(graphs, directory, cache_ranges, target.device)
     graphs = add_attention_graph(graphs, directory)
+    graphs = add_encoder_attention_graph(graphs, directory)
     if cache_ranges or not recipe.is_plain:
         threshold = recipe.min_cosine
         if cache_ranges:

@@ -1,11 +1,9 @@
 """The bundle: a folder with everything that a server needs to run a model.
 
-``export`` writes it and ``server`` reads it; it is their only contract. Imports no torch and no
-ONNX package.
+``export`` writes it, ``server`` reads it: their only contract. Imports no torch, no ONNX package.
 
-A bundle ``NAME/VERSION/`` holds ``bundle.json`` (the :class:`Manifest`), one or more ``.onnx``
-graphs with their weights in external data files, ``tokenizer.json`` and ``parity.json``.
-:mod:`model.graph_spec` describes the graphs.
+A bundle ``NAME/VERSION/`` holds ``bundle.json`` (the :class:`Manifest`), ``.onnx`` graphs (see
+:mod:`model.graph_spec`) with their weights in data files, ``tokenizer.json`` and ``parity.json``.
 """
 
 from enum import StrEnum
@@ -17,6 +15,7 @@ from model.config import Kind, PoolingKind
 from model.edits import Edit, EditKind, EditVocabulary
 from model.graph_spec import (
     ATTEND,
+    ATTEND_ENCODE,
     AttentionKind,
     Dtype,
     GraphSpec,
@@ -33,6 +32,7 @@ from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
 
 __all__ = [
     "ATTEND",
+    "ATTEND_ENCODE",
     "FORMAT_VERSION",
     "MANIFEST_FILE",
     "MAX_COUNT",

@@ -12,6 +12,7 @@ import msgspec
 
 from model.bundle import (
     ATTEND,
+    ATTEND_ENCODE,
     FORMAT_VERSION,
     MANIFEST_FILE,
     MAX_COUNT,
@@ -112,7 +113,8 @@ def read_manifest(directory: Path) -> Manifest:
         expected = {"encode", "decode"}
     if manifest.shortlist is not None and manifest.kind != Kind.ENCODER_DECODER:
         raise BundleError(f"{label}: shortlist: only an encoder-decoder has one")
-    optional = {ATTEND} if "decode" in expected else set()
+    attending = {"encode": ATTEND_ENCODE, "decode": ATTEND}
+    optional = {attending[name] for name in expected}
     if set(manifest.graphs) - optional != expected:
         raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
     return manifest

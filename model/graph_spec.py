@@ -29,6 +29,11 @@ encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size
                           [batch, layers, heads, length, source_length]`` of an
                           encoder-decoder, ``self_attention [batch, layers, heads,
                           length, total_length]``. May be missing.
+``attend_encode``         as ``encode``, and in: ``head_weights [chosen, heads]``; out,
+                          for each layer in the order of their runs:
+                          ``encoder_attention.N [batch, chosen, length, length]``, each
+                          row of ``head_weights`` times the softmax weights of the
+                          layer's heads. May be missing.
 ========================  =========================================================
 
 ``decode`` accepts any lengths with an empty cache, length 1 with ragged caches, and a longer chunk
@@ -47,7 +52,8 @@ from typing import Annotated
 
 import msgspec
 
-# The graph that returns attention weights.
+# The graphs that return attention weights, of the encoder and of the decoder.
+ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -64,10 +70,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class AttentionKind(StrEnum):
-    """An attention of a decoder; the name of its output of the graph :data:`ATTEND`."""
+    """An attention of a model.
+
+    Of a decoder: the name of its output of the graph :data:`ATTEND`. Of an encoder: the names of
+    its layers' outputs of the graph :data:`ATTEND_ENCODE`, before their number.
+    """
 
     CROSS = "cross_attention"
     SELF = "self_attention"
+    ENCODER = "encoder_attention"
 
 
 class StateRole(StrEnum):

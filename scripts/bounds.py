@@ -16,6 +16,7 @@ from protos.triune.v1 import admin_pb2, inference_pb2, models_pb2
 from scripts.generated_sections import ROOT, Section, main
 from server.bounds import Bounds, Size, bound_of
 from server.service.answer import AnswerRequest
+from server.service.attend import AttendRequest
 from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
 from server.service.embed import EmbedRequest
@@ -43,6 +44,7 @@ REQUESTS: dict[str, type] = {
     "AnswerRequest": AnswerRequest,
     "RerankRequest": RerankRequest,
     "ScoreRequest": ScoreRequest,
+    "AttendRequest": AttendRequest,
     "TokenizeRequest": TokenizeRequest,
     "GetModelRequest": ModelRequest,
     "ListModelsRequest": ModelRequest,

@@ -1,13 +1,15 @@
 """The worker of encoders: dynamic batches by padded cost. Begin at :meth:`EncoderWorker.step`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.cache.idle_rows import IdleLimits
+from server.engine.encoder_attention import EncoderAttention
+from server.engine.encoder_batch import BatchLimits, choose_first, form_batch
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
@@ -18,70 +20,8 @@ from server.engine.watchdog import Progress
 from server.runtime.contract import Array, BoundGraph, Graph
 
 TOKEN_VECTORS = "token_embeddings"
-MAX_OVERTAKEN = 3
 
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """Limits of one batch."""
-
-    max_padded_tokens: int  # number of texts times the length of the longest
-    max_padding: float = 1.25  # padded over real tokens
-
-
-def choose_first(are_bulk: Sequence[bool], num_overtaken: int) -> int:
-    """The text that the next batch must contain. A pure function.
-
-    The oldest interactive text comes first, but after ``MAX_OVERTAKEN`` batches in succession that
-    passed over the oldest text, the oldest text does.
-
-    Args:
-        are_bulk: whether each waiting text is bulk work, in order of arrival; not empty.
-        num_overtaken: how often in succession the oldest text was not chosen.
-
-    Returns:
-        An index into ``are_bulk``.
-    """
-    if num_overtaken >= MAX_OVERTAKEN:
-        return 0
-    return next((index for index, is_bulk in enumerate(are_bulk) if not is_bulk), 0)
-
-
-def form_batch(lengths: Sequence[int], limits: BatchLimits, first: int = 0) -> tuple[int, ...]:
-    """The texts of the next batch. A pure function.
-
-    ``first`` always runs; the texts nearest to it in length join it while the batch stays within
-    ``limits``. A text over the limit runs alone.
-
-    If less than two full batches of tokens wait, the batch takes half of the waiting tokens, but at
-    least half a full batch. Callers of the first half then submit their next texts while the other
-    half runs.
-
-    Args:
-        lengths: tokens of each waiting text, in order of arrival; not empty.
-        limits: of the batch.
-        first: an index into ``lengths``.
-
-    Returns:
-        Indices into ``lengths``, ``first`` before the others.
-    """
-    full = limits.max_padded_tokens
-    max_padded = min(full, max(full // 2, sum(lengths) // 2))
-    longest = total = size = lengths[first]
-    others = sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - size))
-    others.remove(first)
-    batch = [first]
-    for index in others:
-        new_longest = max(longest, lengths[index])
-        padded = new_longest * (len(batch) + 1)
-        new_total = total + lengths[index]
-        if padded > max_padded or padded > limits.max_padding * new_total:
-            break
-        batch.append(index)
-        longest, total = new_longest, new_total
-    return tuple(batch)
 
 
 @dataclass(slots=True, eq=False)
@@ -102,13 +42,14 @@ class _Result:
     """The result of one text, with the shapes of :class:`JobUpdate`."""
 
     vector: Floats
-    token_vectors: Floats | None
+    token_vectors: Floats | None = None
+    attention: Floats | None = None
 
     @property
     def is_finite(self) -> bool:
         return all(
             bool(np.isfinite(values).all())
-            for values in (self.vector, self.token_vectors)
+            for values in (self.vector, self.token_vectors, self.attention)
             if values is not None
         )
 
@@ -123,6 +64,7 @@ class EncoderWorker:
         limits: of a batch.
         clock: returns seconds.
         observer: receives a report of every run.
+        attention: the graph that also returns attention weights, if the bundle has one.
     """
 
     def __init__(
@@ -133,6 +75,7 @@ class EncoderWorker:
         limits: BatchLimits,
         clock: Clock,
         observer: Observer,
+        attention: EncoderAttention | None = None,
     ) -> None:
         self.model, self.progress = model, Progress(model)
         self._inputs = {tensor.name for tensor in spec.inputs}
@@ -141,6 +84,7 @@ class EncoderWorker:
         self._graph_with_tokens: BoundGraph | None = None
         if any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs):
             self._graph_with_tokens = graph.bind({}, (self._output.name, TOKEN_VECTORS))
+        self._attention = attention
         self._limits = limits
         self._clock = clock
         self._observer = observer
@@ -199,12 +143,19 @@ class EncoderWorker:
             return []
         first = choose_first([text.job.is_bulk for text in waiting], self._num_overtaken)
         self._num_overtaken = self._num_overtaken + 1 if first else 0
-        lengths = [len(text.job.token_ids) for text in waiting]
-        batch = [waiting[index] for index in form_batch(lengths, self._limits, first)]
+        batch = self._batch_with(waiting[first], waiting)
         for text in batch:
             text.on(Event.ENCODE)
             text.times.started = now
         return batch
+
+    def _batch_with(self, first: _Text, waiting: Sequence[_Text]) -> list[_Text]:
+        """The batch that contains ``first``. A text with attention weights runs alone."""
+        if first.job.attention is not None:
+            return [first]
+        texts = [text for text in waiting if text.job.attention is None]
+        lengths = [len(text.job.token_ids) for text in texts]
+        return [texts[index] for index in form_batch(lengths, self._limits, texts.index(first))]
 
     def _finish(
         self,
@@ -226,6 +177,7 @@ class EncoderWorker:
                 text.id,
                 vector=result.vector,
                 token_vectors=result.token_vectors,
+                attention=result.attention,
                 completion=completion,
             )
         )
@@ -261,15 +213,25 @@ class EncoderWorker:
                 for position in job.logit_positions
             ]
             inputs["logit_positions"] = np.array(positions, np.int32)
-        graph = self._graph
-        if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
-            graph = self._graph_with_tokens
         self.progress.begin(ids.size)
-        outputs = graph.run(inputs)
-        results = self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
+        results = self._compute(jobs, inputs)
         report = RunReport("encode", len(jobs), int(lengths.sum()), self._clock() - started)
         self._observer.on_run(self.model, report)
         return results
+
+    def _compute(self, jobs: Sequence[EncodingJob], inputs: dict[str, Array]) -> list[_Result]:
+        selection = jobs[0].attention
+        if selection is not None:
+            if self._attention is None:
+                raise ValueError("this model has no graph with attention weights")
+            weights, outputs = self._attention.run(inputs, selection, {self._output.name})
+            (result,) = self._split(jobs, outputs[self._output.name], None)
+            return [replace(result, attention=weights)]
+        graph = self._graph
+        if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
+            graph = self._graph_with_tokens
+        outputs = graph.run(inputs)
+        return self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
 
     def _split(
         self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None

@@ -10,6 +10,7 @@ from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.options import AttentionSelection
+from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import DeviceLogits
 from server.engine.gpu.padded_decode import PaddedDecode
@@ -34,6 +35,7 @@ class ModelRunner:
         capacity: of the cache.
         suppressed: tokens that are never generated.
         attend: the loaded ``attend`` graph, which also outputs attention weights.
+        encoder_attention: the same of the encoder.
         memory: allocates the tensors of the slots on the device that runs the graphs.
         buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
         row_gather: copies rows of logits to the host on demand; None copies all rows after every
@@ -49,6 +51,7 @@ class ModelRunner:
         capacity: Capacity,
         suppressed: tuple[int, ...] = (),
         attend: Graph | None = None,
+        encoder_attention: EncoderAttention | None = None,
         *,
         memory: MakeMemory,
         buckets: Buckets | None = None,
@@ -66,6 +69,7 @@ class ModelRunner:
         self._suppressed = np.array(suppressed, np.intp)
         self._decode = decode
         self._attend = attend
+        self._encoder_attention = encoder_attention
         self._encode = None if encode is None else encode.bind({})
         self._inputs = RunInputs(has_source=encode is not None)
         self._bound: dict[tuple[int, int], BoundGraph] = {}
@@ -85,6 +89,16 @@ class ModelRunner:
         self.progress.begin(ids.size)
         encoded = self._encode.run_on_device({"token_ids": ids, "lengths": lengths})
         self.cache.write_cross(slots, encoded, lengths.tolist())
+
+    def encode_attention(self, sequence: DecodingSequence, selection: AttentionSelection) -> Floats:
+        """The encoder's attention over a sequence's source: ``[source, layers, heads, source]``."""
+        if self._encoder_attention is None:
+            raise ValueError("this model has no graph with its encoder's attention weights")
+        ids, lengths = pad([sequence.job.source])
+        self.progress.begin(ids.size)
+        inputs = {"token_ids": ids, "lengths": lengths}
+        weights, _ = self._encoder_attention.run(inputs, selection)
+        return weights
 
     def decode(
         self, sequences: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from model.bundle import AttentionKind
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import HostLogits
 from server.engine.failures import NOT_FINITE
@@ -27,7 +28,10 @@ def prefill_alone(
     selection = sequence.job.logprob_options.attention
     if selection is None:
         return _score(runner, group, sequence, slot, size)
-    group.attention.extend(runner.decode_attention(sequence, slot, size, selection))
+    if selection.kind == AttentionKind.ENCODER:
+        group.attention[:] = runner.encode_attention(sequence, selection)
+    else:
+        group.attention.extend(runner.decode_attention(sequence, slot, size, selection))
     return HostLogits(np.zeros((1, 1), np.float32))
 
 

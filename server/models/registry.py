@@ -9,7 +9,15 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
-from model.bundle import ATTEND, TOKENIZER_FILE, BundleError, Device, Manifest, Parity
+from model.bundle import (
+    ATTEND,
+    ATTEND_ENCODE,
+    TOKENIZER_FILE,
+    BundleError,
+    Device,
+    Manifest,
+    Parity,
+)
 from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
 from model.quality import Quality
 from model.shortlist import Shortlist
@@ -24,6 +32,9 @@ from server.runtime.ort.external_data import check_external_data
 from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
 from server.text.tokenizer import Tokenizer
+
+# Few requests need them: they are loaded on first use.
+ATTENTION_GRAPHS = (ATTEND, ATTEND_ENCODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +238,7 @@ def _replica(
             repeats=name == "decode",
             takes_candidates=name == "decode" and manifest.shortlist is not None,
         )
-        graphs[name] = LazyGraph(load) if name == ATTEND else load()
+        graphs[name] = LazyGraph(load) if name in ATTENTION_GRAPHS else load()
     return Replica(graphs, caches.tracking(backend.memory), backend.load_model)
 
 

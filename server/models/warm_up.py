@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from model.bundle import ATTEND, BundleError
+from model.bundle import BundleError
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
 from server.engine.encoder_worker import TOKEN_VECTORS
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob, GenerationJob, Job
-from server.models.registry import Model, Replica
+from server.models.registry import ATTENTION_GRAPHS, Model, Replica
 from server.models.workers import make_worker
 from server.runtime.thread_switching import copies_of
 
@@ -23,7 +23,7 @@ _ID = 0  # every vocabulary has this token
 def warm_up(model: Model, config: ServerConfig) -> None:
     """Runs a short job on each graph, with workers that are then discarded.
 
-    The graph that returns attention weights is left out: it is loaded on first use.
+    The graphs that return attention weights are left out: they are loaded on first use.
 
     Raises:
         BundleError: a run failed, or its output is not finite.
@@ -44,7 +44,11 @@ def warm_up(model: Model, config: ServerConfig) -> None:
 
 def _copies(replica: Replica) -> Iterator[Replica]:
     """The replica with each loaded copy of its graphs: for one lane's threads and for all cores."""
-    copies = {name: copies_of(graph) for name, graph in replica.graphs.items() if name != ATTEND}
+    copies = {
+        name: copies_of(graph)
+        for name, graph in replica.graphs.items()
+        if name not in ATTENTION_GRAPHS
+    }
     for index in range(max(map(len, copies.values()))):
         graphs = {name: some[min(index, len(some) - 1)] for name, some in copies.items()}
         yield replace(replica, graphs=graphs)

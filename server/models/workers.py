@@ -1,14 +1,16 @@
 """Builds the engine, and a model's workers: one for each lane, with its slots and limits."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from model.bundle import ATTEND, StateRole
+from model.bundle import ATTEND, ATTEND_ENCODE, Manifest, StateRole
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import Capacity
-from server.engine.encoder_worker import BatchLimits, EncoderWorker
+from server.engine.encoder_attention import EncoderAttention
+from server.engine.encoder_batch import BatchLimits
+from server.engine.encoder_worker import EncoderWorker
 from server.engine.engine import Engine
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
@@ -22,6 +24,7 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, Replica
+from server.runtime.contract import Graph
 
 # The clock of deadlines and timings, in seconds. All callers of the engine must use it.
 clock = time.monotonic
@@ -62,10 +65,11 @@ def make_worker(
 ) -> Worker[Any]:
     """A model's worker for one lane of the replica's device, with its own slots."""
     manifest, graphs = model.manifest, replica.graphs
+    attention = _encoder_attention(manifest, graphs)
     if manifest.kind == Kind.ENCODER:
         limits = BatchLimits(config.max_padded_tokens)
         spec, graph = manifest.graphs["encode"], graphs["encode"]
-        return EncoderWorker(manifest.name, spec, graph, limits, clock, observer)
+        return EncoderWorker(manifest.name, spec, graph, limits, clock, observer, attention)
     spec = manifest.graphs["decode"]
     holds_prefixes = all(state.role == StateRole.KV for state in spec.states)
     capacity = Capacity(
@@ -82,6 +86,7 @@ def make_worker(
         capacity,
         manifest.special_tokens.suppressed,
         graphs.get(ATTEND),
+        attention,
         memory=replica.memory,
         buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
         row_gather=bind_row_gather(replica.load_model, logits)
@@ -92,6 +97,12 @@ def make_worker(
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = DeviceSampler(replica.load_model, logits) if config.samples_on_device else None
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
+
+
+def _encoder_attention(manifest: Manifest, graphs: Mapping[str, Graph]) -> EncoderAttention | None:
+    """None if the bundle has no graph that returns it."""
+    graph = graphs.get(ATTEND_ENCODE)
+    return None if graph is None else EncoderAttention(manifest.graphs[ATTEND_ENCODE], graph)
 
 
 def admission_limits(model: Model, config: ServerConfig) -> AdmissionLimits:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from model.bundle import ATTEND, AttentionKind
-from server.bounds import MAX_REPLY_NUMBERS
+from model.bundle import ATTEND, ATTEND_ENCODE, AttentionKind
+from model.config import Kind
+from server.bounds import MAX_ATTENTION_WEIGHTS, MAX_REPLY_NUMBERS
 from server.engine.decoding.options import AttentionSelection, LogprobOptions
+from server.engine.encoder_attention import encoder_attention_shape
 from server.engine.requests.job import GenerationJob
 from server.errors import InternalError, InvalidArgumentError
 from server.models.registry import Model
@@ -21,6 +23,9 @@ from server.service.generation_request import Alignment, Attention, AttentionMat
 from server.service.usage import completion_of
 from server.text.alignment import target_spans
 
+# A matrix takes as long to send as this many weights, however small it is.
+_MIN_MATRIX_SIZE = 16
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -30,38 +35,86 @@ class AttentionPlan:
 
     selection: AttentionSelection
     alignments: bool
+    num_heads: int
+    """Of a layer."""
 
     @property
     def num_matrices(self) -> int:
         selection = self.selection
         return 1 if selection.average else len(selection.layers) * len(selection.heads)
 
+    @property
+    def num_held(self) -> int:
+        """Matrices of an encoder that are held at a time: the chosen ones and those of a layer."""
+        selection = self.selection
+        chosen = 1 if selection.average else len(selection.heads)
+        return len(selection.layers) * chosen + self.num_heads
 
-def plan_attention(options: AttentionOptions | None, model: Model) -> AttentionPlan | None:
-    """The weights that a request asks for; ``None`` for none. Raises ``InvalidArgumentError``."""
-    if options is None:
-        return None
-    name = model.manifest.name
-    graph = model.manifest.graphs.get(ATTEND)
-    shapes = {} if graph is None else {output.name: output.shape for output in graph.outputs}
+
+def plan_attention(options: AttentionOptions, model: Model) -> AttentionPlan:
+    """The weights that a request asks for. Raises ``InvalidArgumentError``."""
+    name, shapes = model.manifest.name, _shapes(model)
+    # AttentionKind.ENCODER is the last: of an encoder-decoder, it is returned only if asked for.
     kinds = [kind for kind in AttentionKind if kind in shapes]
-    if not kinds:
-        raise InvalidArgumentError("attention", f"{name!r} has no graph that returns it")
+    lacks_encoder = (
+        options.kind == AttentionKind.ENCODER
+        and model.manifest.kind == Kind.ENCODER_DECODER
+        and options.kind not in kinds
+    )
+    if not kinds or lacks_encoder:
+        raise InvalidArgumentError(
+            "attention",
+            f"the bundle of {name!r} has no graph that returns it; if the model has attention, "
+            "export it again",
+        )
     kind = options.kind or kinds[0]
     if kind not in shapes:
-        raise InvalidArgumentError("attention.kind", f"{name!r} has only {kinds[0]}")
+        raise InvalidArgumentError("attention.kind", f"{name!r} has only {', '.join(kinds)}")
     if options.alignments and kind != AttentionKind.CROSS:
         raise InvalidArgumentError("attention.alignments", "require cross-attention")
-    _, num_layers, num_heads, *_ = shapes[kind]
-    layers = _selected("layers", options.layers, int(num_layers))
-    heads = _selected("heads", options.heads, int(num_heads))
+    num_layers, num_heads = shapes[kind]
+    layers = _selected("layers", options.layers, num_layers)
+    heads = _selected("heads", options.heads, num_heads)
     selection = AttentionSelection(kind, layers, heads, options.average)
-    return AttentionPlan(selection, options.alignments)
+    return AttentionPlan(selection, options.alignments, num_heads)
+
+
+def _shapes(model: Model) -> dict[AttentionKind, tuple[int, int]]:
+    """The numbers of layers and heads of each attention that the model returns."""
+    graphs, shapes = model.manifest.graphs, {}
+    for output in graphs[ATTEND].outputs if ATTEND in graphs else ():
+        if output.name in set(AttentionKind):
+            shapes[AttentionKind(output.name)] = int(output.shape[1]), int(output.shape[2])
+    if ATTEND_ENCODE in graphs:
+        shapes[AttentionKind.ENCODER] = encoder_attention_shape(graphs[ATTEND_ENCODE])
+    return shapes
 
 
 def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> None:
     """Raises ``InvalidArgumentError`` for more than :data:`MAX_REPLY_NUMBERS` weights."""
+    jobs = list(jobs)
+    if plan.selection.kind == AttentionKind.ENCODER:
+        check_encoder_attention(plan, [len(job.source) for job in jobs])
+        return
     _check_num_weights(sum(plan.num_matrices * math.prod(_matrix_shape(plan, job)) for job in jobs))
+
+
+def check_encoder_attention(plan: AttentionPlan, lengths: Sequence[int]) -> None:
+    """Checks the reply and the memory for an encoder's texts of these lengths, in tokens.
+
+    Raises:
+        InvalidArgumentError: the reply could have more than :data:`MAX_REPLY_NUMBERS` weights, or
+            a text needs more than :data:`MAX_ATTENTION_WEIGHTS`.
+    """
+    sizes = (max(length**2, _MIN_MATRIX_SIZE) for length in lengths)
+    _check_num_weights(sum(plan.num_matrices * size for size in sizes))
+    num_held = plan.num_held * max(lengths, default=0) ** 2
+    if num_held > MAX_ATTENTION_WEIGHTS:
+        raise InvalidArgumentError(
+            "attention",
+            f"needs {num_held} weights at a time, at most {MAX_ATTENTION_WEIGHTS}: select layers "
+            "and heads, or shorten the text",
+        )
 
 
 def check_joined_size(
@@ -79,6 +132,8 @@ def check_joined_size(
 
 def _matrix_shape(plan: AttentionPlan, job: GenerationJob) -> tuple[int, int]:
     """Rows and columns of one matrix, at most."""
+    if plan.selection.kind == AttentionKind.ENCODER:
+        return len(job.source), len(job.source)
     length = len(job.prompt) + job.max_new_tokens
     return length, len(job.source) if plan.selection.kind == AttentionKind.CROSS else length
 
@@ -88,7 +143,7 @@ def _check_num_weights(num_weights: int) -> None:
         raise InvalidArgumentError(
             "attention",
             f"could be {num_weights} weights, at most {MAX_REPLY_NUMBERS}: select layers and "
-            f"heads, or average, and limit max_new_tokens",
+            f"heads, or average, and limit texts and max_new_tokens",
         )
 
 
@@ -126,10 +181,13 @@ async def read_attention(
     Raises:
         ServeError: the run failed.
     """
+    kind = plan.selection.kind
     # The model predicts a token at the position of the token before it.
-    first = num_start_tokens - 1
+    first, prompt = num_start_tokens - 1, (*job.prompt[:num_start_tokens], *token_ids[:-1])
+    if kind == AttentionKind.ENCODER:  # the output does not matter
+        first, prompt, token_ids = 0, job.prompt[:1], job.source
     rerun = GenerationJob(
-        prompt=(*job.prompt[:num_start_tokens], *token_ids[:-1]),
+        prompt=prompt,
         max_new_tokens=0,
         source=job.source,
         logprob_options=LogprobOptions(attention=replace(plan.selection, from_token=first)),
@@ -146,14 +204,13 @@ async def read_attention(
     weights = update.attention
     if weights is None:
         raise InternalError("the model returned no attention weights")
-    is_cross = plan.selection.kind == AttentionKind.CROSS
-    source = rerun.source if is_cross else rerun.prompt
+    source = rerun.prompt if kind == AttentionKind.SELF else rerun.source
 
     def build() -> Attention:
         return Attention(
             source_tokens=tuple(model.tokenizer.tokens(source)),
             target_tokens=tuple(model.tokenizer.tokens(token_ids)),
-            matrices=_matrices(plan.selection, weights),
+            matrices=matrices_of(plan.selection, weights),
             alignments=_alignments(model, weights.mean((1, 2)), token_ids, source_text)
             if plan.alignments
             else (),
@@ -163,8 +220,8 @@ async def read_attention(
     return await context.build(num_values, build, Caller(client, None))
 
 
-def _matrices(selection: AttentionSelection, weights: Floats) -> tuple[AttentionMatrix, ...]:
-    """``weights``: ``[target, layers, heads, source]`` of the selected layers and heads."""
+def matrices_of(selection: AttentionSelection, weights: Floats) -> tuple[AttentionMatrix, ...]:
+    """The matrices of ``weights [target, layers, heads, source]``: selected layers and heads."""
     if selection.average:
         return (AttentionMatrix(-1, -1, weights[:, 0, 0]),)
     return tuple(

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from model.bundle import Task
 from server.bounds import MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
+from server.engine.decoding.options import AttentionSelection
 from server.engine.engine import SUBMITTED_AT_ONCE
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
@@ -46,6 +47,7 @@ class EncoderOutput:
 
     vector: Floats
     token_vectors: Floats | None
+    attention: Floats | None = None
 
 
 @dataclass(slots=True)
@@ -178,7 +180,12 @@ class EncoderCall:
         return [[next(outputs) for _ in group] for group in jobs]
 
     def job(
-        self, window: Window, *, logit_positions: tuple[int, ...] = (), wants_tokens: bool = False
+        self,
+        window: Window,
+        *,
+        logit_positions: tuple[int, ...] = (),
+        wants_tokens: bool = False,
+        attention: AttentionSelection | None = None,
     ) -> EncodingJob:
         """The job that encodes one window. :class:`EncodingJob` describes the arguments."""
         return EncodingJob(
@@ -186,18 +193,26 @@ class EncoderCall:
             segment_ids=window.segment_ids,
             logit_positions=logit_positions,
             wants_tokens=wants_tokens,
+            attention=attention,
             is_bulk=self.is_bulk,
             deadline=self.caller.deadline,
         )
 
     async def jobs(
-        self, tokenized: Sequence[TokenizedText], *, wants_tokens: bool = False
+        self,
+        tokenized: Sequence[TokenizedText],
+        *,
+        wants_tokens: bool = False,
+        attention: AttentionSelection | None = None,
     ) -> list[list[EncodingJob]]:
         """For each text, the jobs that encode its windows."""
 
         def build() -> list[list[EncodingJob]]:
             return [
-                [self.job(window, wants_tokens=wants_tokens) for window in text.windows]
+                [
+                    self.job(window, wants_tokens=wants_tokens, attention=attention)
+                    for window in text.windows
+                ]
                 for text in tokenized
             ]
 
@@ -249,7 +264,7 @@ async def _result(handle: JobHandle) -> tuple[EncoderOutput, Completion]:
     completion = completion_of(update)
     if update.vector is None:
         raise InternalError
-    return EncoderOutput(update.vector, update.token_vectors), completion
+    return EncoderOutput(update.vector, update.token_vectors, update.attention), completion
 
 
 def usage_of(text: TokenizedText) -> Usage:

@@ -244,7 +244,8 @@ def prepared_request(
 ) -> PreparedRequest:
     """Combines the request with its jobs. ``echoes``: the input texts to repeat, if requested."""
     texts = request.inputs or ("",) * len(jobs)
-    attention = plan_attention(request.response.attention, model)
+    options = request.response.attention
+    attention = None if options is None else plan_attention(options, model)
     if attention is not None:
         check_attention_size(attention, jobs)
     return PreparedRequest(

@@ -12,6 +12,8 @@ from server.bounds import check_name
 from server.errors import Code, InternalError, ServeError
 from server.service.answer import AnswerRequest, AnswerResult
 from server.service.answer import answer as answer_questions
+from server.service.attend import AttendRequest, AttendResult
+from server.service.attend import attend as attend_to_texts
 from server.service.caller import Caller
 from server.service.classify import ClassifyRequest, ClassifyResult
 from server.service.classify import classify as classify_texts
@@ -196,6 +198,10 @@ class Service:
     async def correct(self, request: CorrectRequest, caller: Caller) -> CorrectResult:
         """Corrects texts by editing their words."""
         return await correct_texts(request, self._context, caller)
+
+    async def attend(self, request: AttendRequest, caller: Caller) -> AttendResult:
+        """Returns the attention weights of an encoder."""
+        return await attend_to_texts(request, self._context, caller)
 
     async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
         """Computes the log-probabilities of given texts."""

@@ -66,13 +66,18 @@ class TokenizedText:
 
     ``offsets``: start and end of each of the text's tokens, in characters. ``word_ids``: the number
     of the word that each token belongs to. Both are empty if not requested.
-    ``num_truncated_tokens``: tokens of the text that are in no window.
+    ``num_truncated_tokens``: tokens of the text that are in no window. ``first_offsets``: as
+    ``offsets``, of the kept tokens of a pair's first text, which begin at ``first_start`` in each
+    window.
     """
 
     windows: tuple[Window, ...]
     offsets: tuple[tuple[int, int], ...]
     word_ids: tuple[int | None, ...]
     num_truncated_tokens: int
+    is_pair: bool = False
+    first_start: int = 0
+    first_offsets: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -163,6 +168,11 @@ def tokenize_windows(
         offsets=tuple(whole.offsets[own]) if with_offsets else (),
         word_ids=tuple(whole.word_ids[own]) if with_offsets else (),
         num_truncated_tokens=len(first) - len(kept.first) + len(text) - len(kept.text),
+        is_pair=is_pair,
+        first_start=first.start,
+        first_offsets=tuple(whole.offsets[kept.first.start : kept.first.stop])
+        if with_offsets
+        else (),
     )
 
 

@@ -91,3 +91,22 @@ def test_embed(run: Run) -> None:
         return sum(x * y for x, y in zip(a, b, strict=True))
 
     assert cosine(cat, kitten) > cosine(cat, bus)
+
+
+def test_attention_of_encoders(run: Run) -> None:
+    text = "The river bank was muddy."
+    found = json.loads(run("attention", "--model", "minilm", "--layer", "5", "--json", text))
+    (attention,) = found["attention"]
+    assert attention["source_tokens"] == attention["target_tokens"]
+    assert attention["source_tokens"][1:6] == ["the", "river", "bank", "was", "muddy"]
+    assert [matrix["head"] for matrix in attention["matrices"]] == list(range(12))
+    drawn = run("attention", "--model", "en-pt", "--kind", "encoder", "Good morning.")
+    assert drawn.startswith("Bom dia.\nmean over layers and heads\n")
+
+
+def test_compared_translations_are_aligned(run: Run) -> None:
+    found = json.loads(run("compare", "--model", "en-pt", "--json", "The cat sleeps."))
+    (row,) = found["comparisons"]
+    aligned = {each["source"]: each["targets"] for each in row["alignment"]}
+    assert aligned == {"The": ["O"], "cat": ["gato"], "sleeps.": ["dorme."]}
+    assert row["model_seconds_per_token"] > 0

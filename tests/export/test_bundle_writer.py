@@ -24,7 +24,7 @@ from export.errors import (
 from export.fidelity.__main__ import app as compare_app
 from export.fidelity.__main__ import compare_bundles
 from export.parity import compare_fp32
-from model.bundle import ATTEND, BundleError, Fidelity, Precision, StateRole
+from model.bundle import ATTEND, ATTEND_ENCODE, BundleError, Fidelity, Precision, StateRole
 from model.bundle_files import read_manifest, read_parity, verify_files
 from model.config import Kind
 from tests.architectures import ARCHITECTURES, LLAMA, checkpoint, random_weights
@@ -59,6 +59,8 @@ def test_bundle_verifies(bundles: Bundles, name: str) -> None:
         path.name for path in directory.iterdir()
     } - {"bundle.json"}
     assert [path.name for path in directory.parent.parent.iterdir() if path.name[0] == "."] == []
+    has_encoder = manifest.kind != Kind.DECODER and ARCHITECTURES[name].recurrent is None
+    assert (ATTEND_ENCODE in manifest.graphs) == has_encoder
 
 
 @pytest.mark.parametrize("name", ALL_NAMES)
@@ -135,6 +137,9 @@ def test_int8_bundle_passes_parity(bundles: Bundles, tmp_path: Path, name: str) 
         # Cross-attention scores have no weights, so their products stay MatMul.
         has_scores = graph_name == ATTEND and manifest.kind == Kind.ENCODER_DECODER
         num_matmuls = 2 if has_scores else 0
+        if graph_name == ATTEND_ENCODE:  # combines each layer's heads
+            num_matmuls = sum("attention" in output.name for output in graph.outputs)
+            num_matmuls += operators["MultiHeadAttention"]  # scores in windows
         assert (operators["MatMul"], operators["Gemm"]) == (num_matmuls, 0)
         in_blocks = manifest.kind == Kind.DECODER
         assert operators["MatMulNBits" if in_blocks else "MatMulInteger"] >= 6

@@ -49,6 +49,7 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("Embed", pb.EmbedRequest, ("embedder",)),
     ("EmbedStream", pb.EmbedStreamRequest, ("embedder",)),
     ("Classify", pb.ClassifyRequest, ("tiny-classifier", "judge", "sorter")),
+    ("Attend", pb.AttendRequest, ("embedder", "judge", "tiny-classifier")),
     ("Score", pb.ScoreRequest, ("tiny-decoder", "dates")),
     ("Tag", pb.TagRequest, ("tagger",)),
     ("FillMask", pb.FillMaskRequest, ("filler",)),

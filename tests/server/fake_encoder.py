@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.bundle import Dtype, GraphSpec, TensorSpec
-from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
+from server.engine.encoder_batch import BatchLimits
+from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
 from server.runtime.contract import Array, Tensor
 from tests.server.mixed_batches import FAIL, POISON

@@ -208,9 +208,9 @@ def test_rejects_attention_larger_than_a_response_before_running() -> None:
         bundle.AttentionKind.SELF, tuple(range(30)), tuple(range(9)), average=False
     )
     jobs = [GenerationJob(tuple(range(100)), max_new_tokens=28)]
-    check_attention_size(AttentionPlan(selection, alignments=False), jobs)
+    check_attention_size(AttentionPlan(selection, alignments=False, num_heads=9), jobs)
     check_attention_size(
-        AttentionPlan(replace(selection, average=True), alignments=False), jobs * 100
+        AttentionPlan(replace(selection, average=True), alignments=False, num_heads=9), jobs * 100
     )
     with pytest.raises(InvalidArgumentError, match=r"^attention: could be 8847360 weights"):
-        check_attention_size(AttentionPlan(selection, alignments=False), jobs * 2)
+        check_attention_size(AttentionPlan(selection, alignments=False, num_heads=9), jobs * 2)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.encoder_worker import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
+from server.engine.encoder_batch import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
 from server.engine.requests.job import EncodingJob
 from tests.server.fake_encoder import FakeEncoder, make_encoder_worker
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from model.bundle_files import read_manifest
-from server.engine.encoder_worker import TOKEN_VECTORS, BatchLimits, EncoderWorker
+from server.engine.encoder_batch import BatchLimits
+from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import JobUpdate

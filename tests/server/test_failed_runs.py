@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.constraint import Constraint, ConstraintError, Floats
 from server.engine.decoding.options import Beams, Sampling
-from server.engine.encoder_worker import BatchLimits
+from server.engine.encoder_batch import BatchLimits
 from server.engine.failures import run_with_isolation
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome

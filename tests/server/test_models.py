@@ -20,6 +20,7 @@ from client.errors import TriuneError
 from client.types import ModelState
 from server.app import RunningServer, running_server
 from server.config import ServerConfig
+from server.models.registry import ATTENTION_GRAPHS
 from server.models.watch import Changes, Watch, changes
 from server.runtime.thread_switching import copies_of
 from tests.faults.record import record
@@ -85,7 +86,10 @@ def sessions(running: RunningServer, name: str) -> list[Any]:
     """Weak references to the model's ONNX Runtime sessions, two per graph."""
     graphs = running.registry.get(name).replicas[0].graphs
     copies: list[Any] = [
-        copy for key, graph in graphs.items() if key != "attend" for copy in copies_of(graph)
+        copy
+        for key, graph in graphs.items()
+        if key not in ATTENTION_GRAPHS
+        for copy in copies_of(graph)
     ]
     assert len(copies) >= 2
     return [weakref.ref(copy.session) for copy in copies]

@@ -13,6 +13,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.triune.v1 import common_pb2 as _common_pb2
+from protos.triune.v1 import encoding_pb2 as _encoding_pb2
 from protos.triune.v1.encoding_pb2 import AGGREGATION_AVERAGE as AGGREGATION_AVERAGE
 from protos.triune.v1.encoding_pb2 import AGGREGATION_FIRST as AGGREGATION_FIRST
 from protos.triune.v1.encoding_pb2 import AGGREGATION_MAX as AGGREGATION_MAX
@@ -156,20 +157,24 @@ class _AttentionKind:
 class _AttentionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttentionKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ATTENTION_KIND_UNSPECIFIED: _AttentionKind.ValueType  # 0
-    """Cross-attention if the model has it, else self-attention."""
+    """Cross-attention if the model has it, else self-attention; of an encoder, its attention."""
     ATTENTION_KIND_CROSS: _AttentionKind.ValueType  # 1
     """Attention to the source of an encoder-decoder."""
     ATTENTION_KIND_SELF: _AttentionKind.ValueType  # 2
     """Attention to the earlier tokens of the prompt and the text."""
+    ATTENTION_KIND_ENCODER: _AttentionKind.ValueType  # 3
+    """Attention between the tokens of the source, in the encoder of an encoder-decoder."""
 
 class AttentionKind(_AttentionKind, metaclass=_AttentionKindEnumTypeWrapper): ...
 
 ATTENTION_KIND_UNSPECIFIED: AttentionKind.ValueType  # 0
-"""Cross-attention if the model has it, else self-attention."""
+"""Cross-attention if the model has it, else self-attention; of an encoder, its attention."""
 ATTENTION_KIND_CROSS: AttentionKind.ValueType  # 1
 """Attention to the source of an encoder-decoder."""
 ATTENTION_KIND_SELF: AttentionKind.ValueType  # 2
 """Attention to the earlier tokens of the prompt and the text."""
+ATTENTION_KIND_ENCODER: AttentionKind.ValueType  # 3
+"""Attention between the tokens of the source, in the encoder of an encoder-decoder."""
 Global___AttentionKind: _TypeAlias = AttentionKind  # noqa: Y015
 
 class _SentenceSplit:
@@ -596,7 +601,9 @@ Global___StoppingOptions: _TypeAlias = StoppingOptions  # noqa: Y015
 
 @_typing.final
 class AttentionOptions(_message.Message):
-    """The attention weights to return: one row for each generated token."""
+    """The attention weights to return: one row for each generated token, or for each token of the
+    encoder's text.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -771,7 +778,8 @@ class Attention(_message.Message):
     @_builtins.property
     def source_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in the vocabulary, end-of-sequence tokens included. For self-attention, the source is
-        the prompt and the text without its last token.
+        the prompt and the text without its last token. For the encoder's attention, source and
+        target are the tokens of the encoder's source.
         """
 
     @_builtins.property
@@ -1501,6 +1509,137 @@ class ScoreResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
+
+@_typing.final
+class AttendRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PAIRS_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Exactly one of inputs and pairs must be set. No prompt of the model is prepended."""
+
+    @_builtins.property
+    def pairs(self) -> _containers.RepeatedCompositeFieldContainer[_encoding_pb2.TextPair]: ...
+    @_builtins.property
+    def attention(self) -> Global___AttentionOptions:
+        """Default: all layers and heads. Alignments are not available."""
+
+    @_builtins.property
+    def length(self) -> _encoding_pb2.LengthOptions:
+        """Not with windows."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        inputs: _abc.Iterable[_builtins.str] | None = ...,
+        version: _builtins.str = ...,
+        pairs: _abc.Iterable[_encoding_pb2.TextPair] | None = ...,
+        attention: Global___AttentionOptions | None = ...,
+        length: _encoding_pb2.LengthOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attention", b"attention", "length", b"length"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attention", b"attention", "inputs", b"inputs", "length", b"length", "model", b"model", "pairs", b"pairs", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttendRequest: _TypeAlias = AttendRequest  # noqa: Y015
+
+@_typing.final
+class AttendedText(_message.Message):
+    """The tokens of one input, special tokens included, and the attention between them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    MATRICES_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    READING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in the vocabulary."""
+
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Positions in the input, in characters; 0 and 0 for a special token."""
+
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each token of a pair, the text that its positions are in: 0 or 1."""
+
+    @_builtins.property
+    def matrices(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttentionMatrix]:
+        """A row for each token that attends, a column for each token that it attends to."""
+
+    @_builtins.property
+    def usage(self) -> _common_pb2.Usage: ...
+    @_builtins.property
+    def reading(self) -> _encoding_pb2.Reading: ...
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.str] | None = ...,
+        starts: _abc.Iterable[_builtins.int] | None = ...,
+        ends: _abc.Iterable[_builtins.int] | None = ...,
+        texts: _abc.Iterable[_builtins.int] | None = ...,
+        matrices: _abc.Iterable[Global___AttentionMatrix] | None = ...,
+        usage: _common_pb2.Usage | None = ...,
+        reading: _encoding_pb2.Reading | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reading", b"reading", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "matrices", b"matrices", "reading", b"reading", "starts", b"starts", "texts", b"texts", "tokens", b"tokens", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttendedText: _TypeAlias = AttendedText  # noqa: Y015
+
+@_typing.final
+class AttendResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    TIMING_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttendedText]:
+        """In the order of the inputs."""
+
+    @_builtins.property
+    def usage(self) -> _common_pb2.Usage: ...
+    @_builtins.property
+    def timing(self) -> _common_pb2.Timing: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        outputs: _abc.Iterable[Global___AttendedText] | None = ...,
+        usage: _common_pb2.Usage | None = ...,
+        timing: _common_pb2.Timing | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "outputs", b"outputs", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttendResponse: _TypeAlias = AttendResponse  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):

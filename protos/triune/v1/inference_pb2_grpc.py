@@ -100,6 +100,11 @@ class InferenceServiceStub:
                 request_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectRequest.SerializeToString,
                 response_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectResponse.FromString,
                 _registered_method=True)
+        self.Attend = channel.unary_unary(
+                '/triune.v1.InferenceService/Attend',
+                request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.AttendRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.AttendResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/triune.v1.InferenceService/Tokenize',
                 request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -202,6 +207,14 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Attend(self, request, context):
+        """Returns the attention weights of an encoder of any task, over texts or pairs of texts. Those of
+        other models are optional contents of their responses: ResponseOptions.attention.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Tokenizes texts with the model's tokenizer.
         """
@@ -276,6 +289,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Correct,
                     request_deserializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectRequest.FromString,
                     response_serializer=protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectResponse.SerializeToString,
+            ),
+            'Attend': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.AttendRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.AttendResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -634,6 +652,33 @@ class InferenceService:
             '/triune.v1.InferenceService/Correct',
             protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectRequest.SerializeToString,
             protos_dot_triune_dot_v1_dot_encoding__pb2.CorrectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/Attend',
+            protos_dot_triune_dot_v1_dot_inference__pb2.AttendRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_inference__pb2.AttendResponse.FromString,
             options,
             channel_credentials,
             insecure,

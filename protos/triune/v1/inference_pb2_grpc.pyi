@@ -129,6 +129,10 @@ class InferenceServiceStub:
     """Sorts documents by relevance to a query."""
     Correct: _grpc.UnaryUnaryMultiCallable[_encoding_pb2.CorrectRequest, _encoding_pb2.CorrectResponse]
     """Corrects texts, such as their grammar, by editing words."""
+    Attend: _grpc.UnaryUnaryMultiCallable[_inference_pb2.AttendRequest, _inference_pb2.AttendResponse]
+    """Returns the attention weights of an encoder of any task, over texts or pairs of texts. Those of
+    other models are optional contents of their responses: ResponseOptions.attention.
+    """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Tokenizes texts with the model's tokenizer."""
 
@@ -164,6 +168,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Sorts documents by relevance to a query."""
     Correct: _aio.UnaryUnaryMultiCallable[_encoding_pb2.CorrectRequest, _encoding_pb2.CorrectResponse]  # type: ignore[assignment]
     """Corrects texts, such as their grammar, by editing words."""
+    Attend: _aio.UnaryUnaryMultiCallable[_inference_pb2.AttendRequest, _inference_pb2.AttendResponse]  # type: ignore[assignment]
+    """Returns the attention weights of an encoder of any task, over texts or pairs of texts. Those of
+    other models are optional contents of their responses: ResponseOptions.attention.
+    """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Tokenizes texts with the model's tokenizer."""
 
@@ -274,6 +282,16 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_encoding_pb2.CorrectResponse, _abc.Awaitable[_encoding_pb2.CorrectResponse]]:
         """Corrects texts, such as their grammar, by editing words."""
+
+    @_abc_1.abstractmethod
+    def Attend(
+        self,
+        request: _inference_pb2.AttendRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.AttendResponse, _abc.Awaitable[_inference_pb2.AttendResponse]]:
+        """Returns the attention weights of an encoder of any task, over texts or pairs of texts. Those of
+        other models are optional contents of their responses: ResponseOptions.attention.
+        """
 
     @_abc_1.abstractmethod
     def Tokenize(

@@ -11,6 +11,7 @@ from server.engine.decoding.options import (
     GREEDY,
     NO_LOGPROBS,
     NO_PROCESSORS,
+    AttentionSelection,
     Beams,
     LogitsOptions,
     LogprobOptions,
@@ -113,6 +114,7 @@ class EncodingJob:
         segment_ids: one for each token; empty means all 0.
         logit_positions: indices of the tokens to predict, for a masked language model.
         wants_tokens: also return each token's vector, from an embedding model.
+        attention: also return these attention weights. The text then runs alone.
         is_bulk: background work, which other texts may overtake.
         deadline: the client's timeout, in the engine's clock (seconds).
     """
@@ -121,6 +123,7 @@ class EncodingJob:
     segment_ids: tuple[int, ...] = ()
     logit_positions: tuple[int, ...] = ()
     wants_tokens: bool = False
+    attention: AttentionSelection | None = None
     is_bulk: bool = False
     deadline: float | None = None
 

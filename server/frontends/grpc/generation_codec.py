@@ -1,4 +1,4 @@
-"""Encodes results of Generate, Translate, Score and Tokenize; decodes grammars."""
+"""Encodes results of Generate, Translate, Attend, Score and Tokenize; decodes grammars."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -7,9 +7,12 @@ from protos.triune.v1 import common_pb2
 from protos.triune.v1 import inference_pb2 as pb
 from server.frontends.grpc import codec
 from server.frontends.grpc.common_codec import timing, usage
+from server.frontends.grpc.encoder_codec import reading
+from server.service.attend import AttendResult
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import (
     Attention,
+    AttentionMatrix,
     FinishReason,
     GeneratedOutput,
     GenerationResult,
@@ -72,6 +75,24 @@ def chunk_response(chunk: TextChunk, kind: type[ChunkResponse]) -> ChunkResponse
         if finish.attention is not None:
             _add_attention(message.attention, finish.attention)
     return message
+
+
+def attend_response(result: AttendResult) -> pb.AttendResponse:
+    """The response to Attend."""
+    response = pb.AttendResponse(
+        model=result.model, usage=usage(result.usage), timing=timing(result.timing)
+    )
+    for output in result.outputs:
+        message = response.outputs.add(
+            tokens=[span.token for span in output.tokens],
+            starts=[span.start for span in output.tokens],
+            ends=[span.end for span in output.tokens],
+            texts=[span.text for span in output.tokens],
+            usage=usage(output.usage),
+            reading=reading(output.truncation),
+        )
+        _add_matrices(message.matrices, output.matrices)
+    return response
 
 
 def score_response(result: ScoreResult) -> pb.ScoreResponse:
@@ -139,10 +160,7 @@ def _add_tokens(messages: Any, tokens: Iterable[ScoredToken]) -> None:
 def _add_attention(message: pb.Attention, attention: Attention) -> None:
     message.source_tokens.extend(attention.source_tokens)
     message.target_tokens.extend(attention.target_tokens)
-    for matrix in attention.matrices:
-        weights = message.matrices.add(layer=matrix.layer, head=matrix.head).weights
-        for row in matrix.weights:
-            weights.extend(row.tolist())
+    _add_matrices(message.matrices, attention.matrices)
     for part in attention.alignments:
         message.alignments.add(
             source_start=part.source_start,
@@ -150,3 +168,10 @@ def _add_attention(message: pb.Attention, attention: Attention) -> None:
             target_start=part.target_start,
             target_end=part.target_end,
         )
+
+
+def _add_matrices(messages: Any, matrices: Iterable[AttentionMatrix]) -> None:
+    for matrix in matrices:
+        weights = messages.add(layer=matrix.layer, head=matrix.head).weights
+        for row in matrix.weights:
+            weights.extend(row.tolist())

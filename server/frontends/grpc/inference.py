@@ -16,6 +16,7 @@ from server.frontends.grpc.context import Context
 from server.frontends.grpc.embed_codec import EmbedStreamCodec, decode_encoding, embed_response
 from server.frontends.grpc.stream_writer import StreamWriter
 from server.service.answer import AnswerRequest
+from server.service.attend import AttendRequest
 from server.service.caller import Caller
 from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
@@ -136,6 +137,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         return await self._unary(
             *("Correct", request, context, CorrectRequest, self._service.correct),
             encoders.correct_response,
+        )
+
+    async def Attend(self, request: pb.AttendRequest, context: Context) -> pb.AttendResponse:
+        return await self._unary(
+            *("Attend", request, context, AttendRequest, self._service.attend),
+            generation.attend_response,
         )
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
