@@ -38,6 +38,10 @@ class ScoreKind(StrEnum):
     ADDITIVE = "additive"  # Bahdanau et al. 2015: two matrices and a vector for each head
 
 
+# Scores that are linear in the key, so that the vector of a distance can be added to it.
+LINEAR_SCORES = (ScoreKind.SCALED_DOT, ScoreKind.DOT, ScoreKind.BILINEAR)
+
+
 class NormKind(StrEnum):
     NONE = "none"
     LAYER = "layer_norm"  # Ba et al. 2016

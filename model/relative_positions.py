@@ -5,11 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.config import AttentionConfig, ScoreKind
+from model.config import LINEAR_SCORES, AttentionConfig
 from model.position_config import RelativePositionConfig
-
-# Scores that are linear in the key: the vector of a distance can be added to the score instead.
-LINEAR_SCORES = (ScoreKind.SCALED_DOT, ScoreKind.DOT, ScoreKind.BILINEAR)
 
 
 class RelativeValues(NamedTuple):
