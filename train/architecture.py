@@ -146,6 +146,7 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         input_bias=is_biased,
         output_bias=is_biased,
         score=recipe.score,
+        scale=recipe.score_scale,
         rotary=RotaryConfig() if recipe.positions == Positions.ROTARY else None,
         relative=RelativePositionConfig(max_distance=recipe.max_distance)
         if recipe.positions == Positions.RELATIVE
@@ -158,6 +159,7 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         input_bias=is_biased,
         output_bias=is_biased,
         score=recipe.score,
+        scale=recipe.score_scale,
     )
     experts = None
     if recipe.experts is not None:

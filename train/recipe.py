@@ -152,7 +152,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
         num_layers: of the encoder, or of a decoder alone.
         num_decoder_layers: of an encoder-decoder (default: ``num_layers``).
         num_kv_heads: default ``num_heads``.
-        score: of all attentions.
+        score, score_scale: of all attentions; see :class:`model.config.AttentionConfig`.
         max_distance: of relative positions; farther tokens share a vector (the paper's k).
         placement: of sinusoidal and learned positions.
         targets: the projections of self-attention to whose input ``every_layer`` adds positions.
@@ -173,6 +173,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     norm: NormKind = NormKind.LAYER
     norm_order: NormOrder = NormOrder.PRE
     score: ScoreKind = ScoreKind.SCALED_DOT
+    score_scale: PositiveFloat | None = None
     sublayers: str | None = None
     positions: Positions = Positions.SINUSOIDAL
     max_distance: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16
