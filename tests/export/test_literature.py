@@ -11,11 +11,13 @@ import torch
 from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint
 from export.decoding import prefill_source
+from export.errors import UnsupportedError
 from export.graphs import export_graphs
 from export.parity import TOLERANCE, compare_fp32
 from export.runtime import DecodeSession, Session
 from export.smooth_quant import smooth_activations
-from model.bundle import ATTEND, AttentionKind
+from export.supported import check_device_supported
+from model.bundle import ATTEND, AttentionKind, Device
 from model.config import ModelConfig, NormOrder, ScoreKind, StackConfig
 from model.eager import EagerKernels
 from model.kernels import PositionEncodings, Step
@@ -111,6 +113,13 @@ def test_graphs_match_the_eager_module(config: ModelConfig, like: str, tmp_path:
     reference = compare_fp32(source, tmp_path, graphs)
     assert reference.max_absolute_error <= TOLERANCE
     assert reference.tokens_equal == reference.tokens_compared
+
+
+def test_relative_values_are_rejected_on_cuda() -> None:
+    check_device_supported(SHAW, Device.CPU)
+    check_device_supported(SHAW_KEYS, Device.CUDA)
+    with pytest.raises(UnsupportedError, match="relative positions of values"):
+        check_device_supported(SHAW, Device.CUDA)
 
 
 class RecordingKernels(EagerKernels):

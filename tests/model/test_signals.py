@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from model.config import (
     AttentionConfig,
     LayerConfig,
-    MixerKind,
     ModelConfig,
     ScoreKind,
     StackConfig,
