@@ -1,9 +1,9 @@
 """The ``attend`` graph: ``decode`` with attention weights as further outputs.
 
 It is made from the finished ``decode`` graph, in any precision, and shares its weights' file.
-Self-attention's operator returns its softmax weights itself; those of cross-attention are
-computed beside the operator, from its inputs. Cross-attention in plain operators (additive scores)
-has them as the output of a ``Softmax``.
+Self-attention's operator returns its softmax weights itself, and so does one whose scores have a
+bias; those of other cross-attentions are computed beside the operator, from its inputs.
+Cross-attention in plain operators (of recurrent decoders) has them as the output of a ``Softmax``.
 """
 
 import math
@@ -21,6 +21,7 @@ from model.bundle import ATTEND, AttentionKind, Dtype, GraphSpec, TensorSpec
 
 OPERATOR = "GroupQueryAttention"
 SOFTMAX = "Softmax"
+BIAS = 10  # the index of the operator's input ``attention_bias``
 PARTS = ("Cast", "Gather", "Slice")
 FILE = "attend.onnx"
 
@@ -146,6 +147,8 @@ def cross_weights(tape: Tape, node: ir.Node) -> ir.Value:
     if node.op_type == SOFTMAX:
         weights = tape.op("Cast", [node.outputs[0]], {"to": ir.DataType.FLOAT})
         return tape.op("Unsqueeze", [weights, constant(tape, f"{node.name}.layer", np.array([1]))])
+    if len(node.inputs) > BIAS and node.inputs[BIAS] is not None:  # additive scores
+        return _self_weights(tape, node)
     query, key, last = node.inputs[0], node.inputs[3], node.inputs[5]
     if query is None or key is None or last is None or key.shape is None:
         raise ValueError("a cross-attention lacks an input")

@@ -38,6 +38,7 @@ from export.shortlist_loss import add_shortlist
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
 from export.smooth_quant import residual_smoothing_factors, smooth_activations
+from export.supported import check_device_supported
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -103,7 +104,7 @@ def write_bundle(
         ParityError: a graph does not compute what the eager module computes.
         FidelityError: the precision loses more than its limits allow.
         BundleExistsError: a bundle of this name and version exists.
-        UnsupportedError: the model's cache cannot be stored as ``kv_cache``.
+        UnsupportedError: ``device`` lacks operators, or the cache cannot be ``kv_cache``.
     """
     name = name or checkpoint.name
     for value in (name, version):
@@ -114,6 +115,7 @@ def write_bundle(
         raise BundleExistsError(f"{path} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
     check_vocabulary(checkpoint.config, checkpoint.tokenizer_json)
+    check_device_supported(checkpoint.config, device)
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())

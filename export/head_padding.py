@@ -30,7 +30,7 @@ Weights = dict[str, Tensor]
 def pad_heads(checkpoint: Checkpoint) -> Checkpoint:
     """An equivalent checkpoint with head sizes that the operators support.
 
-    Heads with a norm that subtracts the mean are not padded.
+    Heads with a norm that subtracts the mean, or scores with matrices, are not padded.
     """
     config, weights = checkpoint.config, dict(checkpoint.weights)
     stacks = {
@@ -67,7 +67,8 @@ def _pad_layer(name: str, layer: LayerConfig, weights: Weights) -> LayerConfig:
 def _padded_size(attention: AttentionConfig) -> int:
     """The size of a padded head."""
     norm = attention.head_norm
-    if attention.score == ScoreKind.BILINEAR or (norm is not None and norm.kind != NormKind.RMS):
+    has_matrices = attention.score in (ScoreKind.BILINEAR, ScoreKind.ADDITIVE)
+    if has_matrices or (norm is not None and norm.kind != NormKind.RMS):
         return attention.head_size
     multiple = MULTIPLE if attention.rotary is None else ROTARY_MULTIPLE
     return -(-attention.head_size // multiple) * multiple
@@ -98,6 +99,9 @@ def _pad_self_attention(name: str, attention: AttentionConfig, weights: Weights)
     for term in attention.disentangled.terms if attention.disentangled is not None else ():
         table = f"{name}.mixer.content_bias.{term}"
         weights[table] = pad_last(weights[table], attention.num_heads)
+    for table in (f"{name}.mixer.relative.key_weight", f"{name}.mixer.relative.value_weight"):
+        if table in weights:
+            weights[table] = pad_last(weights[table], 1)
     global_tokens = f"{name}.mixer.global_tokens"
     _transform(weights, f"{global_tokens}.query", lambda x: pad_last(x, attention.num_heads))
     kv_heads = 2 * attention.num_kv_heads

@@ -20,7 +20,7 @@ from export.perplexity import EvaluationSet, run_teacher_forced
 from export.runtime import Floats
 from export.signatures import Signatures, decoder_states
 from model.bundle import Device, Dtype, KvCache, StateRole, StateSpec
-from model.config import Kind, ModelConfig
+from model.config import Kind, ModelConfig, ScoreKind
 
 # By the name of a state: the largest magnitude of each channel, [kv_heads, head_size].
 CacheRanges = Mapping[str, Floats]
@@ -47,8 +47,10 @@ def check_kv_cache_supported(config: ModelConfig, device: Device) -> None:
     if not any(state.role == StateRole.KV for state in decoder_states(config)):
         raise UnsupportedError(f"{option}: this model has no key/value cache")
     layers = config.decoder.layers if config.decoder is not None else ()
-    biased = [layer for layer in layers if layer.attention and layer.attention.bias is not None]
-    if device == Device.CUDA and biased:
+    if any(layer.attention and layer.attention.score == ScoreKind.ADDITIVE for layer in layers):
+        raise UnsupportedError(f"{option}: additive scores read the cache in its own type")
+    attentions = [layer.attention for layer in layers if layer.attention]
+    if device == Device.CUDA and any(x.bias or x.relative for x in attentions):
         raise UnsupportedError(
             f"{option}: on CUDA, attention with a bias (relative positions, ALiBi) does not "
             "support an int8 cache"

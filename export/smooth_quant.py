@@ -19,7 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import AttentionConfig, Kind, LayerConfig, ModelConfig, NormKind, NormOrder
+from model.config import (
+    AttentionConfig,
+    Kind,
+    LayerConfig,
+    ModelConfig,
+    NormKind,
+    NormOrder,
+    StackConfig,
+)
 from model.kernels import Step
 from model.transformer import from_weights
 
@@ -152,19 +160,24 @@ def scale_migrations(config: ModelConfig) -> Iterator[ScaleMigration]:
     """
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         for index, layer in enumerate(() if stack is None else stack.layers):
-            if layer.norm_order != NormOrder.POST:
-                yield from _layer_migrations(f"{name}.layers.{index}", layer)
+            if stack is not None and layer.norm_order != NormOrder.POST:
+                yield from _layer_migrations(f"{name}.layers.{index}", layer, stack)
 
 
-def _layer_migrations(name: str, layer: LayerConfig) -> Iterator[ScaleMigration]:
+def _layer_migrations(
+    name: str, layer: LayerConfig, stack: StackConfig
+) -> Iterator[ScaleMigration]:
     attention = layer.attention
     suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
     # Global tokens read the norm and compute values with matrices of their own.
     if attention is not None and not attention.num_global_tokens:
-        if (layer.mixer_norm or layer.norm).kind != NormKind.NONE:
+        has_norm = (layer.mixer_norm or layer.norm).kind != NormKind.NONE
+        if has_norm and not stack.signal_targets:  # a signal is added to what the norm computes
             yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
-        yield ScaleMigration(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
+        # Relative values are added to the values that the projection computes.
+        if attention.relative is None or not attention.relative.values:
+            yield ScaleMigration(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
     if layer.cross_attention is not None:
         norm = f"{name}.cross_attention_norm{suffix}"
         yield ScaleMigration(norm, f"{name}.cross_attention.query")

@@ -5,6 +5,8 @@ from typing import TypeVar
 
 from export.errors import UnsupportedError
 from export.readers.fields import Fields
+from model.bundle import Device
+from model.config import ModelConfig
 
 _T = TypeVar("_T")
 
@@ -33,3 +35,19 @@ def check_supported(config: Fields, **allowed: tuple[object, ...]) -> None:
     ]
     if problems:
         raise UnsupportedError(f"{config.origin}: {'; '.join(problems)}")
+
+
+def check_device_supported(config: ModelConfig, device: Device) -> None:
+    """Checks that ``device`` has the operators of a model of ``config``.
+
+    Raises:
+        UnsupportedError: it has not.
+    """
+    stacks = [stack for stack in (config.encoder, config.decoder) if stack is not None]
+    attentions = [layer.attention for stack in stacks for layer in stack.layers if layer.attention]
+    has_values = any(x.relative is not None and x.relative.values for x in attentions)
+    if device == Device.CUDA and has_values:
+        raise UnsupportedError(
+            "--device cuda: relative positions of values need the weights of attention, which ONNX "
+            "Runtime's operator returns on CPUs only"
+        )

@@ -12,8 +12,10 @@ from model.position_config import (
     DisentangledConfig,
     PositionConfig,
     RelativeBiasConfig,
+    RelativePositionConfig,
     RotaryConfig,
     SignalKind,
+    SignalTarget,
 )
 from model.recurrent_config import RecurrentConfig
 
@@ -33,6 +35,11 @@ class ScoreKind(StrEnum):
     DOT = "dot"  # Luong et al. 2015: not scaled
     BILINEAR = "bilinear"  # the same paper's "general": a matrix for each head, not scaled
     COSINE = "cosine"  # Graves et al. 2014
+    ADDITIVE = "additive"  # Bahdanau et al. 2015: two matrices and a vector for each head
+
+
+# Scores that are linear in the key, so that the vector of a distance can be added to it.
+LINEAR_SCORES = (ScoreKind.SCALED_DOT, ScoreKind.DOT, ScoreKind.BILINEAR)
 
 
 class NormKind(StrEnum):
@@ -101,7 +108,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     Attributes:
         num_kv_heads: equal to ``num_heads`` for multi-head, 1 for multi-query, a divisor of it
             for grouped-query attention.
-        score: computed after rotation, except for ``BILINEAR``'s matrix and ``COSINE``'s division.
+        score: computed after rotation, except for ``BILINEAR``'s matrix and ``COSINE``'s division;
+            ``ADDITIVE`` allows neither rotation nor ``soft_cap``.
         scale: multiplies the scores; default ``head_size ** -0.5`` for ``SCALED_DOT``, 1 for the
             others.
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
@@ -110,6 +118,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         head_norm: normalises each head's query and key before rotation (Henry et al. 2020;
             Qwen3).
         bias: added to the scaled scores.
+        relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
+            or ``COSINE`` or ``ADDITIVE`` scores.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
             all, beyond the window. They have their own query, key and value matrices (Beltagy et
             al. 2020, section 3.1).
@@ -128,6 +138,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     head_norm: NormConfig | None = None
     bias: RelativeBiasConfig | None = None
     disentangled: DisentangledConfig | None = None
+    relative: RelativePositionConfig | None = None
     num_global_tokens: int = 0
 
     @property
@@ -184,13 +195,16 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     Attributes:
         order: indices into ``layers``, in the order in which they run. A layer may run several
             times (ALBERT; Dehghani et al. 2018). Default: each layer runs once.
-        signal: added to the input of every layer.
+        signal: added in every layer.
+        signal_targets: the projections of self-attention to whose input it is added, as DETR adds
+            positions to queries and keys (Carion et al. 2020). Default: the layer's input.
     """
 
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     order: tuple[int, ...] | None = None
     signal: SignalKind = SignalKind.NONE
+    signal_targets: tuple[SignalTarget, ...] = ()
 
     @property
     def applied(self) -> tuple[int, ...]:

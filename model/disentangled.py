@@ -1,4 +1,4 @@
-"""Disentangled attention: Shaw et al. 2018; DeBERTa (He et al. 2020).
+"""Disentangled attention: DeBERTa (He et al. 2020).
 
 Besides content-to-content scores, attention has content-to-position and position-to-content
 scores. Positions are relative: a table has one row for each range of distances.
@@ -16,7 +16,7 @@ from model.position_config import DisentangledConfig, DisentangledTerm, Distance
 
 
 def clipped(distances: Tensor, _config: DisentangledConfig) -> Tensor:
-    """One row for each distance (Shaw et al. 2018, section 3.2)."""
+    """One row for each distance (He et al. 2020, equation 3)."""
     return distances
 
 

@@ -1,6 +1,7 @@
 """Attention and experts in plain tensor operations: for training, and as the reference."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from model.kernels import (
 )
 from model.recurrent_cells import CellWeights, RecurrentOutput, run_cell
 from model.recurrent_config import CellKind
+from model.relative_positions import RelativeValues
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -42,6 +44,8 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     soft_cap: float | None = None,
     bias: Tensor | None = None,
+    relative_values: RelativeValues | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """``softmax(Q K^T / sqrt(d)) V`` (Vaswani et al. 2017, equation 1).
 
@@ -53,6 +57,8 @@ def scaled_dot_product_attention(
         scale: default ``1 / sqrt(size)``.
         soft_cap: bounds the scores (Gemma Team 2024, section 2).
         bias: added to the scores, broadcast to ``[batch, heads, length, key_length]``.
+        relative_values: added to the values (Shaw et al. 2018, equation 3).
+        dropout: of the weights.
 
     Returns:
         ``[batch, length, heads * size]``
@@ -66,7 +72,10 @@ def scaled_dot_product_attention(
     if bias is not None:
         scores = scores + bias
     weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
-    return (weights @ value).transpose(1, 2).flatten(2)
+    if dropout is not None:
+        weights = dropout(weights)
+    context = (weights @ value).transpose(1, 2).flatten(2)
+    return context if relative_values is None else context + relative_values.context(weights)
 
 
 def apply_rotary(x: Tensor, tables: RotaryTables, positions: Tensor) -> Tensor:
@@ -102,6 +111,7 @@ class EagerKernels:
         mask: Tensor,
         config: AttentionConfig,
         bias: Tensor | None = None,
+        relative_values: RelativeValues | None = None,
     ) -> Tensor:
         """The attention of ``config``; arguments as for :func:`scaled_dot_product_attention`."""
         if bias is not None:  # the cache may be longer than the bias; no query sees the rest
@@ -111,8 +121,20 @@ class EagerKernels:
                 mask[..., : bias.shape[3]],
             )
         return scaled_dot_product_attention(
-            query, key, value, mask, scale=config.scale, soft_cap=config.soft_cap, bias=bias
+            query,
+            key,
+            value,
+            mask,
+            scale=config.scale,
+            soft_cap=config.soft_cap,
+            bias=bias,
+            relative_values=relative_values,
+            dropout=self.drop_weights,
         )
+
+    def drop_weights(self, weights: Tensor) -> Tensor:
+        """The weights of attention; training drops some of them."""
+        return weights
 
     def bidirectional(
         self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
@@ -123,7 +145,9 @@ class EagerKernels:
         if config.window is not None:
             in_window = (indices.T - indices).abs() < config.window  # [length, length]
             mask = mask & (in_window | (indices < config.num_global_tokens))
-        return self.attend(query, key, value, mask, config, positions.bias)
+        return self.attend(
+            query, key, value, mask, config, positions.bias, positions.relative_values
+        )
 
     def causal(
         self,
@@ -141,15 +165,22 @@ class EagerKernels:
         mask = distances >= 0
         if config.window is not None:
             mask &= distances < config.window
-        context = self.attend(query, key, value, mask, config, positions.bias)
+        context = self.attend(
+            query, key, value, mask, config, positions.bias, positions.relative_values
+        )
         return AttentionOutput(context, KeyValue(key, value))
 
     def cross(
-        self, query: Tensor, config: AttentionConfig, source: KeyValue, step: Step
+        self,
+        query: Tensor,
+        config: AttentionConfig,
+        source: KeyValue,
+        step: Step,
+        bias: Tensor | None = None,
     ) -> AttentionOutput:
         lengths, _ = step.source()
         mask = torch.arange(source.key.shape[2]) < lengths[:, None, None, None]
-        context = self.attend(split_heads(query, config.num_heads), *source, mask, config)
+        context = self.attend(split_heads(query, config.num_heads), *source, mask, config, bias)
         return AttentionOutput(context, source)
 
     def experts(

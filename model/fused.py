@@ -16,9 +16,11 @@ from model.config import Activation, AttentionConfig, ExpertsConfig, FeedForward
 from model.kernels import AttentionOutput, ExpertWeights, KeyValue, PositionEncodings, Step
 from model.recurrent_cells import CELLS, CellWeights, RecurrentOutput
 from model.recurrent_config import CellKind
+from model.relative_positions import RelativeValues
 from model.windows import blocked_window_attention
 
 DOMAIN = "com.microsoft"
+SOFTMAX_WEIGHTS = 2  # ``qk_output`` of the operator
 
 # ``activation_type`` of ``MoE``, by activation and gating. Its "gelu" is the tanh approximation.
 EXPERT_ACTIVATIONS = {
@@ -43,7 +45,13 @@ class FusedKernels:
         inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions))
         attributes = {"causal": 0, "do_rotary": 0 if positions.rotary is None else 1}
         kv_shape = (qkv.shape[0], config.num_kv_heads, qkv.shape[1], config.head_size)
-        return _group_query_attention(qkv, inputs, config, kv_shape, attributes).context
+        relative = positions.relative_values
+        if relative is None:
+            return _group_query_attention(qkv, inputs, config, kv_shape, attributes).context
+        is_seen = torch.arange(qkv.shape[1]) < lengths[:, None, None, None]
+        return _relative_attention(
+            qkv, inputs, config, kv_shape, attributes, relative, is_seen
+        ).context
 
     def causal(
         self,
@@ -57,17 +65,30 @@ class FusedKernels:
             raise ValueError("the fused decoder needs a cache")
         lengths = (step.last_positions, step.max_total_length)
         inputs = (qkv, None, None, *past, *lengths, *_inputs_of(positions))
-        return _group_query_attention(
-            qkv, inputs, config, past.key.shape, {"do_rotary": 0 if positions.rotary is None else 1}
+        attributes = {"do_rotary": 0 if positions.rotary is None else 1}
+        relative = positions.relative_values
+        if relative is None:
+            return _group_query_attention(qkv, inputs, config, past.key.shape, attributes)
+        is_seen = relative.distances[:, None] <= 0
+        return _relative_attention(
+            qkv, inputs, config, past.key.shape, attributes, relative, is_seen
         )
 
     def cross(
-        self, query: Tensor, config: AttentionConfig, source: KeyValue, step: Step
+        self,
+        query: Tensor,
+        config: AttentionConfig,
+        source: KeyValue,
+        step: Step,
+        bias: Tensor | None = None,
     ) -> AttentionOutput:
         _, max_length = step.source()
         no_new_tokens = query[:, :0, : config.num_kv_heads * config.head_size]
         lengths = (step.last_source_positions, max_length)
+        inputs: tuple[Tensor | None, ...]
         inputs = (query, no_new_tokens, no_new_tokens, *source, *lengths)
+        if bias is not None:
+            inputs = (*inputs, *_inputs_of(PositionEncodings(bias=bias)))
         return _group_query_attention(query, inputs, config, source.key.shape, {"causal": 0})
 
     def experts(
@@ -144,6 +165,41 @@ def _group_query_attention(
     kv_shape: Sequence[int | torch.SymInt],
     attributes: dict[str, int],
 ) -> AttentionOutput:
+    context, key, value = _attention_outputs(x, inputs, config, kv_shape, attributes)
+    return AttentionOutput(context, KeyValue(key, value))
+
+
+def _relative_attention(
+    x: Tensor,
+    inputs: tuple[Tensor | None, ...],
+    config: AttentionConfig,
+    kv_shape: Sequence[int | torch.SymInt],
+    attributes: dict[str, int],
+    relative: RelativeValues,
+    is_seen: Tensor,
+) -> AttentionOutput:
+    """Attention whose operator also returns its weights, for the values' relative vectors.
+
+    ``is_seen`` is broadcast to ``[batch, heads, length, total]``: the operator does not write the
+    weights of keys beyond a row's own.
+    """
+    total = relative.distances.shape[2]
+    context, key, value, weights = _attention_outputs(
+        x, inputs, config, kv_shape, {**attributes, "qk_output": SOFTMAX_WEIGHTS}, total
+    )
+    context = context + relative.context(weights.masked_fill(~is_seen, 0.0))
+    return AttentionOutput(context, KeyValue(key, value))
+
+
+def _attention_outputs(
+    x: Tensor,
+    inputs: tuple[Tensor | None, ...],
+    config: AttentionConfig,
+    kv_shape: Sequence[int | torch.SymInt],
+    attributes: dict[str, int],
+    num_keys: int | torch.SymInt | None = None,
+) -> Sequence[Tensor]:
+    """Context, keys and values; with ``num_keys`` also the weights."""
     optional: dict[str, int | float] = {**attributes}
     if config.scale is not None:
         optional["scale"] = config.scale
@@ -151,7 +207,14 @@ def _group_query_attention(
         optional["softcap"] = config.soft_cap
     if config.window is not None:
         optional["local_window_size"] = config.window
-    context, key, value = onnx.ops.symbolic_multi_out(
+    shapes: list[Sequence[int | torch.SymInt]] = [
+        (*x.shape[:2], config.num_heads * config.head_size),
+        kv_shape,
+        kv_shape,
+    ]
+    if num_keys is not None:
+        shapes.append((x.shape[0], config.num_heads, x.shape[1], num_keys))
+    return onnx.ops.symbolic_multi_out(
         f"{DOMAIN}::GroupQueryAttention",
         inputs,
         attrs={
@@ -159,12 +222,7 @@ def _group_query_attention(
             "kv_num_heads": config.num_kv_heads,
             **optional,
         },
-        dtypes=(x.dtype, x.dtype, x.dtype),
-        shapes=(
-            (*x.shape[:2], config.num_heads * config.head_size),
-            kv_shape,
-            kv_shape,
-        ),
+        dtypes=[x.dtype] * len(shapes),
+        shapes=shapes,
         version=1,
     )
-    return AttentionOutput(context, KeyValue(key, value))

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
+from model.position_config import SignalTarget
 from model.recurrent_cells import CellWeights, RecurrentOutput
 from model.recurrent_config import CellKind
+from model.relative_positions import RelativeValues
 
 
 class KeyValue(NamedTuple):
@@ -34,16 +36,31 @@ class RotaryTables(NamedTuple):
     sin: Tensor
 
 
+class AttentionSignal(NamedTuple):
+    """``vectors [batch or 1, length, hidden]``, added to the inputs of some projections."""
+
+    vectors: Tensor
+    targets: tuple[SignalTarget, ...]
+
+
 class PositionEncodings(NamedTuple):
     """Position information of one attention; layers with the same configuration share it.
 
-    ``rotary`` rotates queries and keys. ``bias [batch or 1, heads, length, total]`` is added to
-    the scaled scores. ``total`` is the number of keys: ``length`` in an encoder,
-    ``max_total_length`` in a decoder.
+    ``total`` is the number of keys: ``length`` in an encoder, ``max_total_length`` in a decoder.
+
+    Attributes:
+        rotary: rotates queries and keys.
+        bias: ``[batch or 1, heads, length, total]``, added to the scaled scores.
+        distances: ``[batch or 1, length, total]``, key minus query, where the layer needs them.
+        relative_values: added to the values.
+        signal: added before queries, keys or values are projected; kernels do not read it.
     """
 
     rotary: RotaryTables | None = None
     bias: Tensor | None = None
+    distances: Tensor | None = None
+    relative_values: RelativeValues | None = None
+    signal: AttentionSignal | None = None
 
 
 class AttentionOutput(NamedTuple):
@@ -146,9 +163,17 @@ class ModelKernels(Protocol):
         """
 
     def cross(
-        self, query: Tensor, config: AttentionConfig, source: KeyValue, step: Step
+        self,
+        query: Tensor,
+        config: AttentionConfig,
+        source: KeyValue,
+        step: Step,
+        bias: Tensor | None = None,
     ) -> AttentionOutput:
-        """Every token of ``query [batch, length, heads * head_size]`` attends to its source."""
+        """Every token of ``query [batch, length, heads * head_size]`` attends to its source.
+
+        ``bias [batch, heads, length, max_source_length]`` is added to the scaled scores.
+        """
 
     def experts(
         self,

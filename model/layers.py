@@ -18,7 +18,8 @@ from model.config import (
 from model.experts import MixtureOfExperts
 from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, MixerOutput, State
-from model.positions import SIGNALS, PositionEncoder
+from model.positions import PositionEncoder
+from model.signals import LayerSignal
 
 # Attention, a recurrent unit or a feed-forward: [batch, length, hidden] to the same shape.
 Sublayer = Callable[[Tensor], Tensor]
@@ -232,7 +233,7 @@ class _Stack(nn.Module):
         self.order = stack.applied
         max_positions = config.position.max_positions
         self.positions = PositionEncoder(max_positions, stack, bidirectional=bidirectional)
-        self.signal = SIGNALS[stack.signal](max_positions, len(stack.applied), config.hidden_size)
+        self.signal = LayerSignal(stack, max_positions, config.hidden_size)
         self.final_norm: nn.Module = nn.Identity()
         if stack.final_norm is not None:
             self.final_norm = make_norm(config.hidden_size, stack.final_norm)
@@ -254,8 +255,9 @@ class Encoder(_Stack):
         """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
         encodings = self.positions.for_sequence(x.shape[1])
-        for depth, (layer, positions) in enumerate(zip(self.applied, encodings, strict=True), 1):
-            x = layer(self.signal(x, token_positions, depth), lengths, positions)
+        for depth, (layer, encoding) in enumerate(zip(self.applied, encodings, strict=True), 1):
+            x, positions = self.signal(x, encoding, token_positions, depth)
+            x = layer(x, lengths, positions)
         normed: Tensor = self.final_norm(x)
         return normed
 
@@ -289,9 +291,9 @@ class Decoder(_Stack):
         token_positions = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])
         encodings = self.positions.for_step(x.shape[1], step)
         layers = zip(self.applied, states, encodings, strict=True)
-        for depth, (layer, state, positions) in enumerate(layers, 1):
+        for depth, (layer, state, encoding) in enumerate(layers, 1):
             selected = logit_positions if depth == len(self.order) else None
-            x = self.signal(x, token_positions, depth)
+            x, positions = self.signal(x, encoding, token_positions, depth)
             x, new_state = layer(x, step, state, positions, selected)
             new_states.append(new_state)
         return self.final_norm(x), new_states

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from model.basics import Linear, make_norm
 from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind, ScoreKind
 from model.disentangled import DisentangledBias
-from model.eager import scaled_dot_product_attention, split_heads, split_qkv
-from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
-from model.scores import SCORES
+from model.eager import scaled_dot_product_attention, split_heads, split_qkv, update_cache
+from model.kernels import AttentionSignal, KeyValue, ModelKernels, PositionEncodings, Step
+from model.position_config import SignalTarget
+from model.relative_positions import RelativePositions
+from model.scores import SCORES, AdditiveScore
 
 State = dict[str, Tensor]
 _Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
@@ -39,6 +41,13 @@ def required(part: _Part | None) -> _Part:
     return part
 
 
+class AttentionInputs(NamedTuple):
+    """What a kernel takes: packed queries, keys and values, and position encodings."""
+
+    qkv: Tensor
+    positions: PositionEncodings
+
+
 class SelfAttention(nn.Module):
     """Multi-head or grouped-query (Ainslie et al. 2023) self-attention."""
 
@@ -56,9 +65,18 @@ class SelfAttention(nn.Module):
             self.query_norm = make_norm(config.head_size, config.head_norm)
             self.key_norm = make_norm(config.head_size, config.head_norm)
 
-    def project_qkv(self, x: Tensor) -> Tensor:
+        self.relative: RelativePositions | None = None
+        if config.relative is not None:
+            self.relative = RelativePositions(config, config.relative)
+
+    def project_qkv(self, x: Tensor, signal: AttentionSignal | None = None) -> Tensor:
         """``x [batch, length, hidden]`` to packed queries, keys and values, as kernels take it."""
         qkv: Tensor = self.qkv(x)
+        if signal is not None:
+            plain = zip(SignalTarget, split_qkv(qkv, self.config), strict=True)
+            moved = split_qkv(self.qkv(x + signal.vectors), self.config)
+            parts = zip(plain, moved, strict=True)
+            qkv = torch.cat([b if name in signal.targets else a for (name, a), b in parts], -1)
         is_dot = self.config.score in (ScoreKind.SCALED_DOT, ScoreKind.DOT)
         if self.config.head_norm is None and is_dot:
             return qkv
@@ -68,6 +86,42 @@ class SelfAttention(nn.Module):
             query = self.query_norm(query.reshape(heads)).flatten(2)
             key = self.key_norm(key.reshape(heads)).flatten(2)
         return torch.cat([self.score.query(query), self.score.key(key), value], -1)
+
+    def add_relative(self, qkv: Tensor, positions: PositionEncodings) -> PositionEncodings:
+        """``positions`` with the layer's own vectors of distances (Shaw et al. 2018)."""
+        if self.relative is None or positions.distances is None:
+            return positions
+        query = split_heads(split_qkv(qkv, self.config)[0], self.config.num_heads)
+        return positions._replace(
+            bias=_sum(positions.bias, self.relative.bias(query, positions.distances)),
+            relative_values=self.relative.values(positions.distances),
+        )
+
+    def add_scores(
+        self, qkv: Tensor, positions: PositionEncodings, past: Tensor | None, step: Step | None
+    ) -> AttentionInputs:
+        """The kernel's inputs: scores that are no dot products become a bias.
+
+        The bias reads the cached keys, and the operator that updates the cache in place reads the
+        bias: so it runs last.
+
+        Args:
+            past: cached keys, ``[batch, kv_heads, capacity, head_size]``.
+        """
+        if not isinstance(self.score, AdditiveScore):
+            return AttentionInputs(qkv, positions)
+        query, key, value = split_qkv(qkv, self.config)
+        keys = split_heads(key, self.config.num_kv_heads)
+        if past is not None and step is not None:
+            total = torch.arange(step.max_total_length.item())
+            keys = update_cache(past.index_select(2, total), keys, step)
+        bias = self.score.bias(split_heads(query, self.config.num_heads), keys)
+        qkv = torch.cat([torch.zeros_like(query), key, value], -1)
+        return AttentionInputs(qkv, positions._replace(bias=_sum(positions.bias, bias)))
+
+
+def _sum(first: Tensor | None, second: Tensor) -> Tensor:
+    return second if first is None else first + second
 
 
 class GlobalTokens(nn.Module):
@@ -109,6 +163,8 @@ class BidirectionalAttention(SelfAttention):
             raise ValueError(
                 f"disentangled attention and global tokens have no {self.config.score} scores"
             )
+        if self.config.relative is not None and self.config.num_global_tokens:
+            raise ValueError("global tokens have no relative positions")
         if self.config.disentangled is not None:
             self.content_bias = DisentangledBias(self.config, self.config.disentangled)
         self.global_tokens: GlobalTokens | None = None
@@ -117,12 +173,11 @@ class BidirectionalAttention(SelfAttention):
 
     def forward(self, x: Tensor, lengths: Tensor, positions: PositionEncodings) -> Tensor:
         """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
-        qkv = self.project_qkv(x)
+        qkv = self.project_qkv(x, positions.signal)
         if self.content_bias is not None:
-            bias = self.content_bias(qkv)
-            positions = positions._replace(
-                bias=bias if positions.bias is None else bias + positions.bias
-            )
+            positions = positions._replace(bias=_sum(positions.bias, self.content_bias(qkv)))
+        positions = self.add_relative(qkv, positions)
+        qkv, positions = self.add_scores(qkv, positions, None, None)
         context = self.kernels.bidirectional(qkv, self.config, positions, lengths)
         if self.global_tokens is not None:
             context = self.global_tokens(x, context, lengths)
@@ -145,9 +200,10 @@ class CausalAttention(SelfAttention):
         self, x: Tensor, step: Step, state: State, positions: PositionEncodings
     ) -> MixerOutput:
         past = KeyValue(state["key"], state["value"]) if state else None
-        context, present = self.kernels.causal(
-            self.project_qkv(x), self.config, positions, past, step
-        )
+        qkv = self.project_qkv(x, positions.signal)
+        positions = self.add_relative(qkv, positions)
+        qkv, positions = self.add_scores(qkv, positions, past and past.key, step)
+        context, present = self.kernels.causal(qkv, self.config, positions, past, step)
         return MixerOutput(self.output(context), present._asdict())
 
 
@@ -172,9 +228,13 @@ class CrossAttention(nn.Module):
         return KeyValue(split_heads(self.score.key(key), num_heads), split_heads(value, num_heads))
 
     def forward(self, x: Tensor, step: Step, source: KeyValue) -> MixerOutput:
-        context, source = self.kernels.cross(
-            self.score.query(self.query(x)), self.config, source, step
-        )
+        query, bias = self.score.query(self.query(x)), None
+        if isinstance(self.score, AdditiveScore):
+            _, max_length = step.source()
+            keys = source.key.index_select(2, torch.arange(max_length.item()))
+            bias = self.score.bias(split_heads(query, self.config.num_heads), keys)
+            query = torch.zeros_like(query)
+        context, source = self.kernels.cross(query, self.config, source, step, bias)
         state = {"cross_key": source.key, "cross_value": source.value}
         return MixerOutput(self.output(context), state)
 

@@ -6,13 +6,20 @@ import msgspec
 
 
 class PositionKind(StrEnum):
-    """Absolute positions: added to a token's embedding."""
+    """Absolute positions, added to a token's embedding or appended to it."""
 
     NONE = "none"  # attention may use relative ones: see AttentionConfig
     # Sines, then cosines, with frequencies in a geometric sequence from 1 to:
     SINUSOIDAL = "sinusoidal"  # 1 / 10,000, as in tensor2tensor and fairseq
     SINUSOIDAL_PAPER = "sinusoidal_paper"  # nearly that: Vaswani et al. 2017, section 3.5
     LEARNED = "learned"  # Gehring et al. 2017; BERT
+
+
+class PositionPlacement(StrEnum):
+    """How absolute positions meet a token's embedding."""
+
+    ADDED = "added"
+    CONCATENATED = "concatenated"  # then projected to the hidden size
 
 
 class RelativeBiasKind(StrEnum):
@@ -23,17 +30,25 @@ class RelativeBiasKind(StrEnum):
 
 
 class SignalKind(StrEnum):
-    """What a stack adds to the input of every layer."""
+    """What a stack adds in every layer."""
 
     NONE = "none"
     SINUSOIDAL = "sinusoidal"  # Dehghani et al. 2018, equation 4
     POSITIONS = "positions"  # the same without the layer's depth
 
 
+class SignalTarget(StrEnum):
+    """A projection of self-attention, to whose input alone a stack's signal is added."""
+
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+
+
 class DistanceKind(StrEnum):
     """Which distances share a row of a table of relative positions."""
 
-    CLIPPED = "clipped"  # Shaw et al. 2018
+    CLIPPED = "clipped"  # He et al. 2020 (DeBERTa)
     LOGARITHMIC = "logarithmic"  # He et al. 2021 (DeBERTa v2)
 
 
@@ -49,11 +64,20 @@ class ConfigStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class PositionConfig(ConfigStruct, frozen=True, kw_only=True):
-    """``first``: the position of a sequence's first token, for sinusoids."""
+    """Absolute positions of the input embedding.
+
+    Attributes:
+        first: the position of a sequence's first token, for sinusoids.
+        placement: concatenated vectors are projected to the hidden size. So tokens keep the whole
+            width, and the token table can be the output matrix too.
+        size: of concatenated vectors; default: that of the embeddings.
+    """
 
     kind: PositionKind
     max_positions: int
     first: int = 0
+    placement: PositionPlacement = PositionPlacement.ADDED
+    size: int | None = None
 
 
 class LinearScaling(ConfigStruct, frozen=True, kw_only=True, tag=True):
@@ -124,12 +148,25 @@ class RelativeBiasConfig(ConfigStruct, frozen=True, kw_only=True):
     max_distance: int = 0
 
 
+class RelativePositionConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Vectors of distances, added to keys and values (Shaw et al. 2018, equations 3 and 4).
+
+    Attributes:
+        max_distance: the paper's ``k``: ``2 k + 1`` vectors, for distances clipped to ``-k … k``.
+        per_head: each head has its own vectors; else they are shared.
+        values: whether values have vectors too, not only keys.
+    """
+
+    max_distance: int
+    per_head: bool = False
+    values: bool = True
+
+
 class DisentangledConfig(ConfigStruct, frozen=True, kw_only=True):
     """Disentangled attention: scores of contents with relative positions (He et al. 2020).
 
     A table has a row for each of ``2 * span`` ranges of distances; distances from
-    ``max_distance`` on share the last one. :attr:`DisentangledTerm.CONTENT_TO_POSITION` alone,
-    with clipped distances, is the key term of Shaw et al. 2018.
+    ``max_distance`` on share the last one.
     """
 
     kind: DistanceKind

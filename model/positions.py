@@ -13,9 +13,9 @@ from model.kernels import PositionEncodings, RotaryTables, Step
 from model.position_config import (
     PositionConfig,
     PositionKind,
+    PositionPlacement,
     RelativeBiasConfig,
     RotaryConfig,
-    SignalKind,
 )
 from model.relative_bias import RELATIVE_BIASES
 from model.rotary import rotary_frequencies
@@ -60,18 +60,33 @@ def rotary_tables(max_positions: int, head_size: int, config: RotaryConfig) -> R
     return RotaryTables(functional.pad(cos, rest, value=1.0), functional.pad(sin, rest))
 
 
+def concatenate(x: Tensor, vectors: Tensor) -> Tensor:
+    """``x [batch, length, size]``, then ``vectors``, whose first dimensions may be broadcast."""
+    return torch.cat([x, vectors.expand(*x.shape[:2], -1)], -1)
+
+
+PLACEMENTS: dict[PositionPlacement, Callable[[Tensor, Tensor], Tensor]] = {
+    PositionPlacement.ADDED: torch.add,
+    PositionPlacement.CONCATENATED: concatenate,
+}
+
+
 class AbsolutePositions(nn.Module):
-    """Adds the row of each token's position, from ``weight [max_positions, size]``."""
+    """Adds or appends the row of each token's position, from ``weight [max_positions, size]``."""
 
     weight: Tensor
 
+    def __init__(self, config: PositionConfig) -> None:
+        super().__init__()
+        self.place = PLACEMENTS[config.placement]
+
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + functional.embedding(positions, self.weight)
+        return self.place(x, functional.embedding(positions, self.weight))
 
 
 class LearnedPositions(AbsolutePositions):
     def __init__(self, config: PositionConfig, size: int) -> None:
-        super().__init__()
+        super().__init__(config)
         self.weight = nn.Parameter(torch.empty(config.max_positions, size))
 
 
@@ -83,7 +98,7 @@ SINUSOIDS: dict[PositionKind, Callable[[int, int], Tensor]] = {
 
 class SinusoidalPositions(AbsolutePositions):
     def __init__(self, config: PositionConfig, size: int) -> None:
-        super().__init__()
+        super().__init__(config)
         table = SINUSOIDS[config.kind](config.first + config.max_positions, size)
         self.register_buffer("weight", table[config.first :], persistent=False)
 
@@ -103,50 +118,6 @@ POSITIONS: dict[PositionKind, Callable[[PositionConfig, int], nn.Module]] = {
     PositionKind.SINUSOIDAL: SinusoidalPositions,
     PositionKind.SINUSOIDAL_PAPER: SinusoidalPositions,
     PositionKind.LEARNED: LearnedPositions,
-}
-
-
-class SinusoidalSignal(nn.Module):
-    """The Universal Transformer's timing signal (Dehghani et al. 2018, equation 4).
-
-    Adds sinusoids of the token's position and of the layer's depth.
-    """
-
-    positions: Tensor
-    depths: Tensor
-
-    def __init__(self, max_positions: int, num_applied: int, size: int) -> None:
-        super().__init__()
-        self.register_buffer("positions", sinusoids(max_positions, size), persistent=False)
-        self.register_buffer("depths", sinusoids(num_applied + 1, size), persistent=False)
-
-    def forward(self, x: Tensor, positions: Tensor, depth: int) -> Tensor:
-        """``x [batch, length, size]``, ``positions [batch or 1, length]``; ``depth`` from 1."""
-        return x + (functional.embedding(positions, self.positions) + self.depths[depth])
-
-
-class PositionSignal(SinusoidalSignal):
-    """Adds sinusoids of the token's position to the input of every layer."""
-
-    def forward(self, x: Tensor, positions: Tensor, depth: int) -> Tensor:
-        del depth
-        return x + functional.embedding(positions, self.positions)
-
-
-class NoSignal(nn.Module):
-    """No timing signal: the usual Transformer."""
-
-    def __init__(self, _max_positions: int, _num_applied: int, _size: int) -> None:
-        super().__init__()
-
-    def forward(self, x: Tensor, _positions: Tensor, _depth: int) -> Tensor:
-        return x
-
-
-SIGNALS: dict[SignalKind, Callable[[int, int, int], nn.Module]] = {
-    SignalKind.NONE: NoSignal,
-    SignalKind.SINUSOIDAL: SinusoidalSignal,
-    SignalKind.POSITIONS: PositionSignal,
 }
 
 
@@ -174,24 +145,28 @@ class PositionEncoder(nn.Module):
             RELATIVE_BIASES[bias.config.kind](bias.config, bias.num_heads, bidirectional)
             for bias in self.bias_configs
         )
+        self.layer_relatives = [
+            attention is not None and attention.relative is not None for attention in attentions
+        ]
+        self.has_distances = bool(self.bias_configs) or any(self.layer_relatives)
 
     def for_sequence(self, length: int) -> list[PositionEncodings]:
         """For whole sequences: queries and keys are the same ``length`` tokens."""
-        if not self.bias_configs:
+        if not self.has_distances:
             return self._for_distances(None)
         positions = torch.arange(length)
         return self._for_distances(positions - positions[None, :, None])
 
     def for_step(self, length: int, step: Step) -> list[PositionEncodings]:
         """For a decoder step: ``length`` new tokens see cached ones and each other."""
-        if not self.bias_configs:
+        if not self.has_distances:
             return self._for_distances(None)
         queries = step.num_cached_tokens[:, None] + torch.arange(length)
         keys = torch.arange(step.max_total_length.item())
         return self._for_distances(keys - queries[:, :, None])
 
     def _for_distances(self, distances: Tensor | None) -> list[PositionEncodings]:
-        """``distances [rows, length, total]``, key minus query; None if no bias needs them."""
+        """``distances [rows, length, total]``, key minus query; None if no layer needs them."""
         tables = {
             rotary: RotaryTables(
                 self.get_buffer(f"rotary_{index}_cos"), self.get_buffer(f"rotary_{index}_sin")
@@ -206,8 +181,11 @@ class PositionEncoder(nn.Module):
             PositionEncodings(
                 rotary=None if rotary is None else tables[rotary],
                 bias=None if bias is None else biases[bias],
+                distances=distances if is_relative else None,
             )
-            for rotary, bias in zip(self.layer_rotaries, self.layer_biases, strict=True)
+            for rotary, bias, is_relative in zip(
+                self.layer_rotaries, self.layer_biases, self.layer_relatives, strict=True
+            )
         ]
 
 

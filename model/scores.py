@@ -1,6 +1,7 @@
 """Attention scores as maps of queries and keys: a kernel then takes their dot products.
 
-So every score runs on the same fused operators, with the same cache, which holds mapped keys.
+So every score runs on the same fused operators, with the same cache, which holds mapped keys. A
+score that is no dot product is a bias of the operator's scores, which are zero.
 """
 
 from collections.abc import Callable
@@ -37,9 +38,7 @@ class BilinearScore(DotScore):
         self.weight = nn.Parameter(torch.empty(config.num_heads, size, size))
 
     def query(self, query: Tensor) -> Tensor:
-        heads = split_heads(query, self.weight.shape[0])
-        mapped: Tensor = (heads @ self.weight).transpose(1, 2).flatten(2)
-        return mapped
+        return _map_heads(query, self.weight)
 
 
 class CosineScore(DotScore):
@@ -57,9 +56,59 @@ class CosineScore(DotScore):
         return self.query(key)
 
 
+class AdditiveScore(DotScore):
+    """``v^T tanh(W q + U k)`` of each head (Bahdanau et al. 2015, appendix A.1.2).
+
+    ``query_weight`` is W, ``key_weight`` U, ``output_weight`` v. Scores take ``head_size`` numbers
+    for each pair of a query and a key while they are computed.
+
+    Raises:
+        ValueError: the attention rotates or caps scores, which are no dot products.
+    """
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
+        if config.rotary is not None or config.soft_cap is not None:
+            raise ValueError("additive scores have no rotary positions and no soft cap")
+        size = config.head_size
+        self.scale = 1.0 if config.scale is None else config.scale
+        self.query_weight = nn.Parameter(torch.empty(config.num_heads, size, size))
+        self.key_weight = nn.Parameter(torch.empty(config.num_kv_heads, size, size))
+        self.output_weight = nn.Parameter(torch.empty(config.num_heads, size))
+
+    def query(self, query: Tensor) -> Tensor:
+        return _map_heads(query, self.query_weight)
+
+    def key(self, key: Tensor) -> Tensor:
+        return _map_heads(key, self.key_weight)
+
+    def bias(self, query: Tensor, key: Tensor) -> Tensor:
+        """The scores of mapped queries and keys.
+
+        Args:
+            query: ``[batch, heads, length, head_size]``
+            key: ``[batch, kv_heads, total, head_size]``; each serves consecutive query heads.
+
+        Returns:
+            ``[batch, heads, length, total]``
+        """
+        group = query.shape[1] // key.shape[1]
+        key = key.repeat_interleave(group, 1) if group > 1 else key
+        inner = torch.tanh(query[:, :, :, None] + key[:, :, None])  # [..., length, total, size]
+        vector = self.output_weight[:, None, :, None] * self.scale
+        return (inner @ vector).squeeze(-1)
+
+
+def _map_heads(x: Tensor, weight: Tensor) -> Tensor:
+    """``x [batch, length, heads * size]`` times ``weight [heads, size, size]``, head by head."""
+    mapped: Tensor = (split_heads(x, weight.shape[0]) @ weight).transpose(1, 2).flatten(2)
+    return mapped
+
+
 SCORES: dict[ScoreKind, Callable[[AttentionConfig], DotScore]] = {
     ScoreKind.SCALED_DOT: DotScore,
     ScoreKind.DOT: DotScore,
     ScoreKind.BILINEAR: BilinearScore,
     ScoreKind.COSINE: CosineScore,
+    ScoreKind.ADDITIVE: AdditiveScore,
 }

@@ -13,6 +13,7 @@ from model.heads import HEADS
 from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder
 from model.mixers import State
+from model.position_config import PositionKind, PositionPlacement
 from model.positions import POSITIONS
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 
@@ -41,14 +42,20 @@ class InputEmbedding(nn.Module):
     """Adds positions and segments to token embeddings, then normalises and projects them.
 
     The projection exists if the embeddings are not of the hidden size (Lan et al. 2019), and the
-    layers are not recurrent.
+    layers are not recurrent; and if positions are appended instead of added.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         embedding = config.embedding
         size = embedding.size or config.hidden_size
-        self.positions = POSITIONS[config.position.kind](config.position, size)
+        position_size = config.position.size or size
+        self.positions = POSITIONS[config.position.kind](config.position, position_size)
+        is_concatenated = config.position.placement == PositionPlacement.CONCATENATED
+        if is_concatenated:  # segments and the norm have the width of both
+            size += position_size
+        if is_concatenated and config.position.kind == PositionKind.NONE:
+            raise ValueError("there are no positions to concatenate")
         self.segments: nn.Module | None = None
         if embedding.num_segments:
             self.segments = EmbeddingTable(embedding.num_segments, size)
@@ -56,7 +63,7 @@ class InputEmbedding(nn.Module):
         if embedding.norm is not None:
             self.norm = make_norm(size, embedding.norm)
         self.projection: nn.Module = nn.Identity()
-        if embedding.size is not None and config.recurrent is None:
+        if is_concatenated or (embedding.size is not None and config.recurrent is None):
             self.projection = Linear(size, config.hidden_size, bias=True)
 
     def forward(self, x: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:

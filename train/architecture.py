@@ -20,10 +20,24 @@ from model.config import (
     PoolingKind,
     StackConfig,
 )
-from model.position_config import PositionConfig, PositionKind, RotaryConfig
+from model.position_config import (
+    PositionConfig,
+    PositionKind,
+    PositionPlacement,
+    RelativePositionConfig,
+    RotaryConfig,
+    SignalKind,
+)
 from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
 from model.sublayers import in_order
-from train.recipe import ModelRecipe, ObjectiveKind, Positions, RecurrentRecipe
+from train.recipe import (
+    ATTENTION_POSITIONS,
+    ModelRecipe,
+    ObjectiveKind,
+    Placement,
+    Positions,
+    RecurrentRecipe,
+)
 
 EPSILON = 1e-5
 
@@ -50,7 +64,6 @@ def model_config(
     if recipe.recurrent is not None:
         return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
     kind = KINDS[objective]
-    is_rotary = recipe.positions == Positions.ROTARY
     norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
     encoder, decoder = None, None
     if kind != Kind.DECODER:
@@ -60,15 +73,11 @@ def model_config(
         num_layers = recipe.num_decoder_layers if is_translation else None
         decoder = _stack(recipe, norm, num_layers or recipe.num_layers, cross=is_translation)
     is_sinusoidal = recipe.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
-    position = PositionConfig(
-        kind=PositionKind.NONE if is_rotary else PositionKind(recipe.positions.value),
-        max_positions=recipe.max_positions,
-    )
     return ModelConfig(
         kind=kind,
         vocabulary_size=vocabulary_size,
         hidden_size=recipe.hidden_size,
-        position=position,
+        position=_positions(recipe),
         embedding=EmbeddingConfig(
             scale=recipe.hidden_size**0.5 if is_sinusoidal else 1.0,
             norm=norm if kind == Kind.ENCODER else None,
@@ -78,6 +87,15 @@ def model_config(
         decoder=decoder,
         head=_head(recipe.hidden_size, recipe.tied, objective, norm, num_labels),
     )
+
+
+def _positions(recipe: ModelRecipe) -> PositionConfig:
+    """Those of the input embedding."""
+    kind, placement = PositionKind.NONE, PositionPlacement.ADDED
+    if recipe.positions not in ATTENTION_POSITIONS and recipe.placement != Placement.EVERY_LAYER:
+        kind = PositionKind(recipe.positions.value)
+        placement = PositionPlacement(recipe.placement.value)
+    return PositionConfig(kind=kind, max_positions=recipe.max_positions, placement=placement)
 
 
 def _recurrent_model(
@@ -128,7 +146,11 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         input_bias=is_biased,
         output_bias=is_biased,
         score=recipe.score,
+        scale=recipe.score_scale,
         rotary=RotaryConfig() if recipe.positions == Positions.ROTARY else None,
+        relative=RelativePositionConfig(max_distance=recipe.max_distance)
+        if recipe.positions == Positions.RELATIVE
+        else None,
     )
     cross_attention = AttentionConfig(
         num_heads=recipe.num_heads,
@@ -137,6 +159,7 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         input_bias=is_biased,
         output_bias=is_biased,
         score=recipe.score,
+        scale=recipe.score_scale,
     )
     experts = None
     if recipe.experts is not None:
@@ -159,7 +182,13 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
     if recipe.sublayers is not None:
         layers = in_order(recipe.sublayers, layer)
     has_final = recipe.norm_order != NormOrder.POST
-    return StackConfig(layers=layers, final_norm=norm if has_final else None)
+    in_layers = recipe.placement == Placement.EVERY_LAYER
+    return StackConfig(
+        layers=layers,
+        final_norm=norm if has_final else None,
+        signal=SignalKind.POSITIONS if in_layers else SignalKind.NONE,
+        signal_targets=recipe.targets,
+    )
 
 
 def _head(

@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
-from model.config import NormKind
+from model.config import LINEAR_SCORES, NormKind, ScoreKind
 from model.recurrent_config import AlignmentKind
 from train.errors import RecipeError
 from train.recipe import (
+    ATTENTION_POSITIONS,
     ModelRecipe,
     ObjectiveKind,
+    Placement,
     Positions,
     Recipe,
     RecurrentRecipe,
@@ -142,6 +144,20 @@ def _recurrent_conflicts(
         yield f"model.hidden_size: {recurrent.alignment} attention needs a multiple of 8"
 
 
+def _position_conflicts(model: ModelRecipe) -> Iterator[str]:
+    if model.positions == Positions.RELATIVE and model.score not in LINEAR_SCORES:
+        yield f"model.score: {model.score} does not work with relative positions"
+    if model.positions == Positions.ROTARY and model.score == ScoreKind.ADDITIVE:
+        yield f"model.score: {model.score} does not work with rotary positions"
+    if model.positions in ATTENTION_POSITIONS and model.placement != Placement.ADDED:
+        yield f"model.placement: {model.positions} positions are not in the embedding"
+    is_in_layers = model.placement == Placement.EVERY_LAYER
+    if is_in_layers and model.positions != Positions.SINUSOIDAL:
+        yield "model.placement: every_layer needs sinusoidal positions"
+    if model.targets and not is_in_layers:
+        yield "model.targets: placement is not every_layer"
+
+
 def _transformer_conflicts(model: ModelRecipe) -> Iterator[str]:
     if model.hidden_size % model.num_heads:
         yield f"model.num_heads: {model.num_heads} does not divide hidden_size"
@@ -152,6 +168,7 @@ def _transformer_conflicts(model: ModelRecipe) -> Iterator[str]:
     is_sinusoidal = model.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
     if is_sinusoidal and model.hidden_size % 2:
         yield "model.hidden_size: sinusoidal positions need an even size"
+    yield from _position_conflicts(model)
     if model.norm == NormKind.NONE:
         yield "model.norm: training needs a norm"
     if model.sublayers is not None and sorted(model.sublayers) != sorted("sf" * model.num_layers):

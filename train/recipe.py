@@ -11,6 +11,7 @@ import msgspec
 
 from model.bundle import NAME_PATTERN
 from model.config import Activation, NormKind, NormOrder, ScoreKind
+from model.position_config import SignalTarget
 from model.recurrent_config import AlignmentKind, CellKind
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -50,12 +51,24 @@ class TokenizerKind(StrEnum):
 
 
 class Positions(StrEnum):
-    """Those of :class:`model.position_config.PositionKind`, and rotary ones."""
+    """Those of :class:`model.position_config.PositionKind`, and those of attention."""
 
     SINUSOIDAL = "sinusoidal"
     SINUSOIDAL_PAPER = "sinusoidal_paper"
     LEARNED = "learned"
     ROTARY = "rotary"  # Su et al. 2021
+    RELATIVE = "relative"  # Shaw et al. 2018, of keys and values
+
+
+ATTENTION_POSITIONS = (Positions.ROTARY, Positions.RELATIVE)
+
+
+class Placement(StrEnum):
+    """Where absolute positions enter a model."""
+
+    ADDED = "added"  # to the embedding
+    CONCATENATED = "concatenated"  # to the embedding, and both projected
+    EVERY_LAYER = "every_layer"  # added in every layer, sinusoidal ones only
 
 
 class Precision(StrEnum):
@@ -139,7 +152,11 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
         num_layers: of the encoder, or of a decoder alone.
         num_decoder_layers: of an encoder-decoder (default: ``num_layers``).
         num_kv_heads: default ``num_heads``.
-        score: of all attentions.
+        score, score_scale: of all attentions; see :class:`model.config.AttentionConfig`.
+        max_distance: of relative positions; farther tokens share a vector (the paper's k).
+        placement: of sinusoidal and learned positions.
+        targets: the projections of self-attention to whose input ``every_layer`` adds positions.
+            Default: the layer's input.
         sublayers: order of each stack's sub-layers, as letters: ``s`` for attention, ``f`` for a
             feed-forward; ``num_layers`` of each (Press et al. 2020). Default: ``sfsf…``.
         tied: the output matrix is the token embedding.
@@ -156,8 +173,12 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     norm: NormKind = NormKind.LAYER
     norm_order: NormOrder = NormOrder.PRE
     score: ScoreKind = ScoreKind.SCALED_DOT
+    score_scale: PositiveFloat | None = None
     sublayers: str | None = None
     positions: Positions = Positions.SINUSOIDAL
+    max_distance: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16
+    placement: Placement = Placement.ADDED
+    targets: tuple[SignalTarget, ...] = ()
     max_positions: Positive = 512
     tied: bool = True
     experts: ExpertsRecipe | None = None

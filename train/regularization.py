@@ -16,6 +16,7 @@ from model.experts import MixtureOfExperts
 from model.kernels import ExpertWeights
 from model.layers import FeedForward
 from model.mixers import CrossAttention, MixerOutput, SelfAttention, SimplerSimpleRecurrentUnit
+from model.relative_positions import RelativeValues
 from model.transformer import InputEmbedding, Transformer
 from train.recipe import TrainingRecipe
 
@@ -55,12 +56,11 @@ class TrainingKernels(EagerKernels):
         mask: Tensor,
         config: AttentionConfig,
         bias: Tensor | None = None,
+        relative_values: RelativeValues | None = None,
     ) -> Tensor:
-        """As :class:`EagerKernels` in one fused operation, with dropout of the weights."""
-        if config.soft_cap is not None or bias is not None:
-            if self.is_training and self.attention_dropout:
-                raise ValueError("attention dropout does not support a soft cap or a bias")
-            return super().attend(query, key, value, mask, config, bias)
+        """As :class:`EagerKernels`, in one fused operation if possible; drops weights."""
+        if config.soft_cap is not None or bias is not None or relative_values is not None:
+            return super().attend(query, key, value, mask, config, bias, relative_values)
         context = functional.scaled_dot_product_attention(
             query,
             key,
@@ -71,6 +71,9 @@ class TrainingKernels(EagerKernels):
             enable_gqa=query.shape[1] != key.shape[1],
         )
         return context.transpose(1, 2).flatten(2)
+
+    def drop_weights(self, weights: Tensor) -> Tensor:
+        return functional.dropout(weights, self.attention_dropout, self.is_training)
 
     def experts(
         self,

@@ -14,7 +14,13 @@ from export.head_padding import pad_heads
 from export.parity import TOLERANCE, compare_fp32
 from model.config import LayerConfig, NormConfig, NormKind
 from model.kernels import Step
-from model.position_config import DisentangledConfig, DisentangledTerm, DistanceKind, RotaryConfig
+from model.position_config import (
+    DisentangledConfig,
+    DisentangledTerm,
+    DistanceKind,
+    RelativePositionConfig,
+    RotaryConfig,
+)
 from model.transformer import from_weights
 from tests import architectures
 
@@ -69,6 +75,7 @@ RMS = NormConfig(kind=NormKind.RMS, epsilon=1e-2)
         ("gpt", 13, {}, 16),
         ("vaswani", 20, {}, 24),
         ("bert", 12, {"disentangled": BOTH}, 16),
+        ("bert", 12, {"relative": RelativePositionConfig(max_distance=3)}, 16),
         ("bert", 12, {"num_global_tokens": 1, "window": 3}, 16),
         ("llama", 20, {"rotary": RotaryConfig()}, 32),
         ("llama", 24, {"rotary": RotaryConfig(size=8, base=100.0)}, 32),

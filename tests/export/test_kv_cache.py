@@ -21,8 +21,9 @@ from export.kv_cache import (
 from export.perplexity import EvaluationSet, measure_perplexity
 from model.bundle import Device, Dtype, GraphSpec, KvCache, Precision, StateRole
 from model.bundle_files import read_manifest, read_parity
-from model.config import ModelConfig
+from model.config import ModelConfig, ScoreKind
 from tests.architectures import ARCHITECTURES, checkpoint, random_weights
+from tests.model.test_scores import with_score
 
 ROWS = EvaluationSet([[5, 9, 2, 40, 11, 3, 8], [7, 1, 60]])
 
@@ -160,6 +161,12 @@ def test_model_without_kv_cache_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnsupportedError, match="this model has no key/value cache"):
         write_bundle(checkpoint(name), tmp_path, kv_cache=KvCache.INT8)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_additive_scores_are_rejected() -> None:
+    additive = with_score(ARCHITECTURES["gpt"], ScoreKind.ADDITIVE)
+    with pytest.raises(UnsupportedError, match="additive scores read the cache"):
+        check_kv_cache_supported(additive, Device.CPU)
 
 
 def test_attention_bias_is_rejected_on_cuda_only() -> None:

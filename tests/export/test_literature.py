@@ -4,34 +4,35 @@ import dataclasses
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
+from export.attention_graph import add_attention_graph
 from export.checkpoint import Checkpoint
+from export.decoding import prefill_source
+from export.errors import UnsupportedError
 from export.graphs import export_graphs
 from export.parity import TOLERANCE, compare_fp32
+from export.runtime import DecodeSession, Session
 from export.smooth_quant import smooth_activations
-from model.config import (
-    AttentionConfig,
-    LayerConfig,
-    ModelConfig,
-    NormOrder,
-    ScoreKind,
-    StackConfig,
-)
-from model.kernels import PositionEncodings
+from export.supported import check_device_supported
+from model.bundle import ATTEND, AttentionKind, Device
+from model.config import ModelConfig, NormOrder, ScoreKind, StackConfig
+from model.eager import EagerKernels
+from model.kernels import PositionEncodings, Step
 from model.position_config import (
-    DisentangledConfig,
-    DisentangledTerm,
-    DistanceKind,
     PositionKind,
+    RelativePositionConfig,
     SignalKind,
+    SignalTarget,
 )
 from model.positions import sinusoids
 from model.sublayers import in_order
 from model.transformer import from_weights
-from tests.architectures import BERT, GPT, VASWANI, attention, checkpoint, random_weights, stack
+from tests.architectures import BERT, GPT, VASWANI, checkpoint, random_weights, stack
 from tests.model.test_scores import with_score
+from tests.model.test_signals import concatenated, with_attention, with_signal
 
 
 def repeated(stack: StackConfig | None, number: int) -> StackConfig:
@@ -59,31 +60,27 @@ _LAYER = stack(order=NormOrder.PRE).layers[0]
 SANDWICH = msgspec.structs.replace(
     GPT, decoder=StackConfig(layers=in_order("ssff", _LAYER), final_norm=_LAYER.norm)
 )
-# Shaw et al. 2018, with keys alone: distances of up to 4 tokens.
-_SHAW = DisentangledConfig(
-    kind=DistanceKind.CLIPPED,
-    span=4,
-    max_distance=4,
-    terms=(DisentangledTerm.CONTENT_TO_POSITION,),
+
+
+def without_positions(config: ModelConfig) -> ModelConfig:
+    position = msgspec.structs.replace(config.position, kind=PositionKind.NONE)
+    return msgspec.structs.replace(config, position=position)
+
+
+# Shaw et al. 2018: keys alone in an encoder, and the whole in an encoder-decoder that is pre-norm.
+SHAW_KEYS = with_attention(
+    without_positions(BERT), relative=RelativePositionConfig(max_distance=4, values=False)
 )
-
-
-def _with_attention(layer: LayerConfig, self_attention: AttentionConfig) -> LayerConfig:
-    return msgspec.structs.replace(layer, attention=self_attention)
-
-
-SHAW = msgspec.structs.replace(
-    BERT,
-    position=msgspec.structs.replace(BERT.position, kind=PositionKind.NONE),
-    encoder=StackConfig(
-        layers=(
-            _with_attention(
-                stack().layers[0], msgspec.structs.replace(attention(2), disentangled=_SHAW)
-            ),
-        )
-        * 2
+SHAW = with_attention(
+    msgspec.structs.replace(
+        without_positions(VASWANI),
+        encoder=stack(order=NormOrder.PRE, num_kv_heads=2),
+        decoder=stack(order=NormOrder.PRE, num_kv_heads=2, cross=True),
     ),
+    relative=RelativePositionConfig(max_distance=3, per_head=True),
 )
+ADDITIVE = with_score(VASWANI, ScoreKind.ADDITIVE)
+QUERY_AND_KEY = with_signal(without_positions(GPT), SignalTarget.QUERY, SignalTarget.KEY)
 
 
 def checkpoint_of(config: ModelConfig, name: str) -> Checkpoint:
@@ -102,7 +99,11 @@ def checkpoint_of(config: ModelConfig, name: str) -> Checkpoint:
             )
             for score in (ScoreKind.DOT, ScoreKind.BILINEAR, ScoreKind.COSINE)
         ],
-        pytest.param(SHAW, "bert", id="shaw"),
+        pytest.param(ADDITIVE, "vaswani", id="additive", marks=pytest.mark.slow),
+        pytest.param(SHAW_KEYS, "bert", id="shaw-keys"),
+        pytest.param(SHAW, "vaswani", id="shaw", marks=pytest.mark.slow),
+        pytest.param(QUERY_AND_KEY, "gpt", id="query-and-key"),
+        pytest.param(concatenated(BERT, 24), "bert", id="concatenated"),
     ],
 )
 def test_graphs_match_the_eager_module(config: ModelConfig, like: str, tmp_path: Path) -> None:
@@ -112,6 +113,55 @@ def test_graphs_match_the_eager_module(config: ModelConfig, like: str, tmp_path:
     reference = compare_fp32(source, tmp_path, graphs)
     assert reference.max_absolute_error <= TOLERANCE
     assert reference.tokens_equal == reference.tokens_compared
+
+
+def test_relative_values_are_rejected_on_cuda() -> None:
+    check_device_supported(SHAW, Device.CPU)
+    check_device_supported(SHAW_KEYS, Device.CUDA)
+    with pytest.raises(UnsupportedError, match="relative positions of values"):
+        check_device_supported(SHAW, Device.CUDA)
+
+
+class RecordingKernels(EagerKernels):
+    """Keeps the weights of each attention, in the order in which they run."""
+
+    def __init__(self) -> None:
+        self.weights: list[torch.Tensor] = []
+
+    def drop_weights(self, weights: torch.Tensor) -> torch.Tensor:
+        self.weights.append(weights)
+        return weights
+
+
+@torch.no_grad()
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [ADDITIVE, SHAW], ids=["additive", "shaw"])
+def test_attention_weights_match_the_eager_module(config: ModelConfig, tmp_path: Path) -> None:
+    weights = random_weights(config)
+    graphs = export_graphs(config, weights, tmp_path)
+    graph = add_attention_graph(graphs, tmp_path)[ATTEND]
+    ids, source = [[3, 14, 15, 9]], [[2, 7, 18]]
+    decoder = DecodeSession(tmp_path, graph, num_slots=1, capacity=6, source_capacity=3)
+    prefill_source(Session(tmp_path, graphs["encode"]), decoder, source)
+    found = decoder.step_outputs(
+        (AttentionKind.CROSS, AttentionKind.SELF),
+        token_ids=np.array(ids),
+        logit_positions=np.array([3]),
+        num_cached_tokens=np.array([0]),
+        num_new_tokens=np.array([4]),
+        max_total_length=np.array(4),
+        source_lengths=np.array([3]),
+        max_source_length=np.array(3),
+    )
+    kernels = RecordingKernels()
+    model = from_weights(config, weights, kernels)
+    states = model.encode_source(torch.tensor(source), torch.tensor([3], dtype=torch.int32))
+    kernels.weights.clear()
+    step = Step.whole(torch.tensor([4]), torch.tensor([3]))
+    model.decode(torch.tensor(ids), step, states)
+    for kind, start in ((AttentionKind.SELF, 0), (AttentionKind.CROSS, 1)):
+        expected = torch.stack(kernels.weights[start::2], 1).numpy()
+        np.testing.assert_allclose(found[kind], expected, atol=1e-5)
 
 
 @torch.no_grad()

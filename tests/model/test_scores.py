@@ -37,11 +37,15 @@ def with_score(config: ModelConfig, score: ScoreKind) -> ModelConfig:
 
 
 def formula(
-    score: ScoreKind, query: np.ndarray, key: np.ndarray, matrix: np.ndarray | None
+    score: ScoreKind, query: np.ndarray, key: np.ndarray, weights: tuple[np.ndarray, ...]
 ) -> float:
-    """The score of one query and one key, each ``[size]``."""
+    """The score of one query and one key, each ``[size]``; ``weights`` are those of the head."""
     if score == ScoreKind.BILINEAR:
+        (matrix,) = weights
         return float(query @ matrix @ key)
+    if score == ScoreKind.ADDITIVE:
+        of_query, of_key, vector = weights
+        return float(vector @ np.tanh(query @ of_query + key @ of_key))
     if score == ScoreKind.COSINE:
         return float(query @ key / np.linalg.norm(query) / np.linalg.norm(key))
     return float(query @ key / (SIZE**0.5 if score == ScoreKind.SCALED_DOT else 1))
@@ -52,17 +56,17 @@ def expected_context(
     queries: np.ndarray,
     keys: np.ndarray,
     values: np.ndarray,
-    matrices: np.ndarray | None,
+    weights: list[np.ndarray],
 ) -> np.ndarray:
     """``[heads, length, size]`` attention, one query at a time."""
     context = np.zeros_like(queries)
     for head in range(HEADS):
         source = head * KV_HEADS // HEADS
-        matrix = None if matrices is None else matrices[head]
+        own = tuple(weight[source if len(weight) == KV_HEADS else head] for weight in weights)
         for index, query in enumerate(queries[head]):
-            scores = np.array([formula(score, query, key, matrix) for key in keys[source]])
-            weights = np.exp(scores - scores.max())
-            context[head, index] = weights / weights.sum() @ values[source]
+            scores = np.array([formula(score, query, key, own) for key in keys[source]])
+            exponentials = np.exp(scores - scores.max())
+            context[head, index] = exponentials / exponentials.sum() @ values[source]
     return context
 
 
@@ -88,24 +92,27 @@ def test_scores_match_the_formula(score: ScoreKind) -> None:
 
     query, key, value = own.qkv(x).split([HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE], -1)
     found = own(x, torch.tensor([5]), PositionEncodings())
-    check(score, found, (query, key, value), getattr(own.score, "weight", None))
+    check(score, found, (query, key, value), list(own.score.parameters()))
 
     query, (key, value) = cross.query(x), cross.key_value(source).chunk(2, -1)
     step = Step.whole(torch.tensor([5]), torch.tensor([7]))
     found = cross(x, step, KeyValue(*cross.project_source(source))).output
-    check(score, found, (query, key, value), getattr(cross.score, "weight", None))
+    check(score, found, (query, key, value), list(cross.score.parameters()))
+
+
+NUM_WEIGHTS = {ScoreKind.BILINEAR: 1, ScoreKind.ADDITIVE: 3}
 
 
 def check(
     score: ScoreKind,
     found: torch.Tensor,
     parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    weight: torch.Tensor | None,
+    parameters: list[torch.Tensor],
 ) -> None:
-    matrices = None if weight is None else weight.double().numpy()
-    assert (matrices is not None) == (score == ScoreKind.BILINEAR)
+    weights = [parameter.double().numpy() for parameter in parameters]
+    assert len(weights) == NUM_WEIGHTS.get(score, 0)
     query, key, value = map(heads_of, parts)
-    expected = expected_context(score, query, key, value, matrices)
+    expected = expected_context(score, query, key, value, weights)
     np.testing.assert_allclose(heads_of(found), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -66,12 +66,23 @@ def test_every_problem_is_listed_with_its_field() -> None:
         ("training", "next_sentence", True, "training.next_sentence"),
         ("tokenizer", "kind", "wordpiece", "tokenizer.kind"),
         ("data", "source", "debian:it", "data.source"),
+        ("model", "score", "additive", "model.score"),
+        ("model", "placement", "concatenated", "model.placement"),
+        ("model", "placement", "every_layer", "model.placement"),
+        ("model", "targets", ["query"], "model.targets"),
     ],
 )
 def test_conflicts_name_a_field(section: str, field: str, value: object, expected: str) -> None:
     values = tomllib.loads((TINY[0].parent / "tiny-brackets.toml").read_text("utf-8"))
     values[section][field] = value
     with pytest.raises(RecipeError, match=f"\n  {expected}: "):
+        parse_recipe(values, "bad.toml")
+
+
+def test_relative_positions_need_scores_linear_in_the_key() -> None:
+    values = tomllib.loads((TINY[0].parent / "tiny-shaw.toml").read_text("utf-8"))
+    values["model"]["score"] = "cosine"
+    with pytest.raises(RecipeError, match=r"\n  model\.score: cosine does not work"):
         parse_recipe(values, "bad.toml")
 
 
