@@ -178,6 +178,15 @@ class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
     branches: Branches = Branches.SEQUENTIAL
 
 
+class HaltingConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Adaptive computation time (Graves 2016): see :mod:`model.adaptive`.
+
+    A token halts when its halting probabilities sum to ``1 - epsilon``.
+    """
+
+    epsilon: float = 0.01
+
+
 class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     """Layers from the input to the output; they may differ.
 
@@ -185,12 +194,14 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
         order: indices into ``layers``, in the order in which they run. A layer may run several
             times (ALBERT; Dehghani et al. 2018). Default: each layer runs once.
         signal: added to the input of every layer.
+        halting: each token runs as many layers of ``order`` as it needs.
     """
 
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     order: tuple[int, ...] | None = None
     signal: SignalKind = SignalKind.NONE
+    halting: HaltingConfig | None = None
 
     @property
     def applied(self) -> tuple[int, ...]:

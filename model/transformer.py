@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.adaptive import AdaptiveDecoder, AdaptiveEncoder
 from model.basics import Linear, make_norm
 from model.config import ModelConfig
 from model.eager import EagerKernels
@@ -105,9 +106,11 @@ class Transformer(nn.Module):
             self.encoder = RecurrentEncoder(config, config.recurrent, kernels)
             self.decoder = RecurrentDecoder(config, config.recurrent, kernels)
         if config.encoder is not None:
-            self.encoder = Encoder(config, config.encoder, kernels)
+            encoder = Encoder if config.encoder.halting is None else AdaptiveEncoder
+            self.encoder = encoder(config, config.encoder, kernels)
         if config.decoder is not None:
-            self.decoder = Decoder(config, config.decoder, kernels)
+            decoder = Decoder if config.decoder.halting is None else AdaptiveDecoder
+            self.decoder = decoder(config, config.decoder, kernels)
         self.head = HEADS[config.head.kind](config)
 
     def encode(

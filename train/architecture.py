@@ -9,6 +9,7 @@ from model.config import (
     EmbeddingConfig,
     ExpertsConfig,
     FeedForwardConfig,
+    HaltingConfig,
     HeadConfig,
     HeadKind,
     Kind,
@@ -20,10 +21,10 @@ from model.config import (
     PoolingKind,
     StackConfig,
 )
-from model.position_config import PositionConfig, PositionKind, RotaryConfig
+from model.position_config import PositionConfig, PositionKind, RotaryConfig, SignalKind
 from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
 from model.sublayers import in_order
-from train.recipe import ModelRecipe, ObjectiveKind, Positions, RecurrentRecipe
+from train.recipe import ModelRecipe, ObjectiveKind, Positions, RecurrentRecipe, UniversalRecipe
 
 EPSILON = 1e-5
 
@@ -50,7 +51,8 @@ def model_config(
     if recipe.recurrent is not None:
         return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
     kind = KINDS[objective]
-    is_rotary = recipe.positions == Positions.ROTARY
+    # A universal model's signal has the positions, rotary attention its own.
+    has_none = recipe.positions == Positions.ROTARY or recipe.universal is not None
     norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
     encoder, decoder = None, None
     if kind != Kind.DECODER:
@@ -61,7 +63,7 @@ def model_config(
         decoder = _stack(recipe, norm, num_layers or recipe.num_layers, cross=is_translation)
     is_sinusoidal = recipe.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
     position = PositionConfig(
-        kind=PositionKind.NONE if is_rotary else PositionKind(recipe.positions.value),
+        kind=PositionKind.NONE if has_none else PositionKind(recipe.positions.value),
         max_positions=recipe.max_positions,
     )
     return ModelConfig(
@@ -158,8 +160,22 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
     layers = (layer,) * num_layers
     if recipe.sublayers is not None:
         layers = in_order(recipe.sublayers, layer)
-    has_final = recipe.norm_order != NormOrder.POST
-    return StackConfig(layers=layers, final_norm=norm if has_final else None)
+    final_norm = norm if recipe.norm_order != NormOrder.POST else None
+    if recipe.universal is not None:
+        return _universal_stack(recipe.universal, layer, num_layers, final_norm)
+    return StackConfig(layers=layers, final_norm=final_norm)
+
+
+def _universal_stack(
+    recipe: UniversalRecipe, layer: LayerConfig, num_steps: int, final_norm: NormConfig | None
+) -> StackConfig:
+    return StackConfig(
+        layers=(layer,),
+        final_norm=final_norm,
+        order=(0,) * num_steps,
+        signal=SignalKind.SINUSOIDAL,
+        halting=HaltingConfig(epsilon=recipe.epsilon) if recipe.halting else None,
+    )
 
 
 def _head(

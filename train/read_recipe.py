@@ -131,8 +131,9 @@ def _recurrent_conflicts(
     for field in ("residual_dropout", "attention_dropout"):
         if getattr(recipe.training, field):
             yield f"training.{field}: recurrent layers have embedding_dropout only"
-    if model.experts is not None:
-        yield "model.experts: not in recurrent layers"
+    for field in ("experts", "universal"):
+        if getattr(model, field) is not None:
+            yield f"model.{field}: not in recurrent layers"
     if recurrent.bidirectional and model.hidden_size % 2:
         yield "model.hidden_size: two directions need an even size"
     if recurrent.alignment is None and recurrent.from_previous:
@@ -156,5 +157,10 @@ def _transformer_conflicts(model: ModelRecipe) -> Iterator[str]:
         yield "model.norm: training needs a norm"
     if model.sublayers is not None and sorted(model.sublayers) != sorted("sf" * model.num_layers):
         yield f"model.sublayers: needs {model.num_layers} letters s and as many f"
+    if model.universal is not None:
+        if model.positions != Positions.SINUSOIDAL:
+            yield "model.positions: a universal model has sinusoidal ones, at every step"
+        if model.sublayers is not None:
+            yield "model.sublayers: a universal model has one layer"
     if model.experts is not None and model.experts.active > model.experts.count:
         yield f"model.experts.active: more than the {model.experts.count} experts"

@@ -109,6 +109,22 @@ class ExpertsRecipe(Section, frozen=True, kw_only=True):
     balancing: Annotated[float, msgspec.Meta(ge=0)] = 0.01
 
 
+class UniversalRecipe(Section, frozen=True, kw_only=True):
+    """A Universal Transformer (Dehghani et al. 2019): each stack has one layer.
+
+    It runs ``num_layers`` times, with the timing signal before each step in place of positions.
+
+    Attributes:
+        halting: adaptive computation time; each token runs at most ``num_layers`` steps.
+        epsilon: a token halts when its halting probabilities sum to ``1 - epsilon``.
+        ponder_cost: times the mean ponder time, it is a part of the loss (Graves 2016, eq. 15).
+    """
+
+    halting: bool = False
+    epsilon: Annotated[float, msgspec.Meta(ge=1e-4, lt=1)] = 0.01
+    ponder_cost: Annotated[float, msgspec.Meta(ge=0)] = 0.01
+
+
 class RecurrentRecipe(Section, frozen=True, kw_only=True):
     """Recurrent layers in place of the Transformer's, in an encoder-decoder.
 
@@ -161,6 +177,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     max_positions: Positive = 512
     tied: bool = True
     experts: ExpertsRecipe | None = None
+    universal: UniversalRecipe | None = None
     recurrent: RecurrentRecipe | None = None
 
 

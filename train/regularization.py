@@ -1,15 +1,16 @@
-"""What only training adds to a model: dropout, and the balancing loss of experts.
+"""What only training adds to a model: dropout, and the losses of experts and of ponder time.
 
 The modules of ``model`` stay as they are served; hooks and kernels add the rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.adaptive import Ponder
 from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
 from model.eager import EagerKernels
 from model.experts import MixtureOfExperts
@@ -99,6 +100,18 @@ def balancing_loss(scores: Tensor, config: ExpertsConfig) -> Tensor:
     chosen = probabilities.topk(config.active, -1).indices
     counts = torch.zeros_like(probabilities).scatter(-1, chosen, 1.0).mean(0) / config.active
     return config.count * (counts * probabilities.mean(0)).sum()
+
+
+def ponder_time(ponders: Sequence[Ponder]) -> Tensor:
+    """The mean of all valid tokens' updates and remainders (Graves 2016, equation 14).
+
+    Only remainders have a gradient. Zero without adaptive computation time.
+    """
+    times = []
+    for ponder in ponders:
+        valid = torch.arange(ponder.updates.shape[1]) < ponder.lengths[:, None]
+        times.append((ponder.updates + ponder.remainders)[valid].mean())
+    return torch.stack(times).mean() if times else torch.zeros(())
 
 
 def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
