@@ -119,10 +119,10 @@ class AdaptiveEncoder(Encoder):
         super().__init__(config, stack, kernels)
         self.halting = _halting(config, stack)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
         progress, last = self.halting.begin(x), len(self.order)
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
-        encodings = self.positions.for_sequence(x.shape[1])
+        encodings = self.positions.for_sequence(x.shape[1], num_global)
         for depth, (layer, positions) in enumerate(zip(self.applied, encodings, strict=True), 1):
             inputs = self.signal(x, token_positions, depth)
             weight = self.halting.weigh(inputs, progress, is_last=depth == last)

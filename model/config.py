@@ -111,8 +111,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
             Qwen3).
         bias: added to the scaled scores.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
-            all, beyond the window. They have their own query, key and value matrices (Beltagy et
-            al. 2020, section 3.1).
+            all, beyond the window; at most, if :attr:`StackConfig.global_before` is given. They
+            have their own query, key and value matrices (Beltagy et al. 2020, section 3.1).
     """
 
     num_heads: int
@@ -195,6 +195,9 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
             times (ALBERT; Dehghani et al. 2018). Default: each layer runs once.
         signal: added to the input of every layer.
         halting: each token runs as many layers of ``order`` as it needs.
+        global_before: a token id: of an encoder's global tokens, only those before a row's first
+            token with this id. With a separator, they are the question (Beltagy et al. 2020,
+            section 5).
     """
 
     layers: tuple[LayerConfig, ...]
@@ -202,6 +205,7 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     order: tuple[int, ...] | None = None
     signal: SignalKind = SignalKind.NONE
     halting: HaltingConfig | None = None
+    global_before: int | None = None
 
     @property
     def applied(self) -> tuple[int, ...]:

@@ -39,11 +39,19 @@ class PositionEncodings(NamedTuple):
 
     ``rotary`` rotates queries and keys. ``bias [batch or 1, heads, length, total]`` is added to
     the scaled scores. ``total`` is the number of keys: ``length`` in an encoder,
-    ``max_total_length`` in a decoder.
+    ``max_total_length`` in a decoder. ``num_global [batch]``: each row's global tokens, if not all
+    that :class:`AttentionConfig` allows.
     """
 
     rotary: RotaryTables | None = None
     bias: Tensor | None = None
+    num_global: Tensor | None = None
+
+    def limit_global(self, maximum: int) -> Tensor:
+        """Global tokens of each row, ``[batch or 1]``, at most ``maximum``."""
+        if self.num_global is None:
+            return torch.tensor([maximum])
+        return self.num_global.clamp(max=maximum)
 
 
 class AttentionOutput(NamedTuple):

@@ -250,10 +250,13 @@ class Encoder(_Stack):
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
         super().__init__(config, stack, [*layers], bidirectional=True)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
+    def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
+        """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``.
+
+        ``num_global [batch]``: each row's global tokens; None: all that the layers allow.
+        """
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
-        encodings = self.positions.for_sequence(x.shape[1])
+        encodings = self.positions.for_sequence(x.shape[1], num_global)
         for depth, (layer, positions) in enumerate(zip(self.applied, encodings, strict=True), 1):
             x = layer(self.signal(x, token_positions, depth), lengths, positions)
         normed: Tensor = self.final_norm(x)

@@ -175,12 +175,16 @@ class PositionEncoder(nn.Module):
             for bias in self.bias_configs
         )
 
-    def for_sequence(self, length: int) -> list[PositionEncodings]:
+    def for_sequence(
+        self, length: int, num_global: Tensor | None = None
+    ) -> list[PositionEncodings]:
         """For whole sequences: queries and keys are the same ``length`` tokens."""
-        if not self.bias_configs:
-            return self._for_distances(None)
-        positions = torch.arange(length)
-        return self._for_distances(positions - positions[None, :, None])
+        distances = None
+        if self.bias_configs:
+            positions = torch.arange(length)
+            distances = positions - positions[None, :, None]
+        encodings = self._for_distances(distances)
+        return [encoding._replace(num_global=num_global) for encoding in encodings]
 
     def for_step(self, length: int, step: Step) -> list[PositionEncodings]:
         """For a decoder step: ``length`` new tokens see cached ones and each other."""

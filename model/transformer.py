@@ -1,6 +1,6 @@
 """The whole model, built from its configuration: embedding, encoder, decoder and head."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -121,12 +121,21 @@ class Transformer(nn.Module):
         Returns:
             ``[batch, length, size]``
         """
-        hidden: Tensor = self.encoder(self._embed(token_ids, segment_ids), lengths)
+        hidden: Tensor = self._run_encoder(token_ids, lengths, segment_ids)
         return hidden
 
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
         """The decoder's states before the first token, of a source as for :meth:`encode`."""
-        return self.decoder.cross_attention_kv(self.encoder(self._embed(token_ids), lengths))
+        return self.decoder.cross_attention_kv(self._run_encoder(token_ids, lengths))
+
+    def _run_encoder(
+        self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None
+    ) -> Any:
+        x, stack = self._embed(token_ids, segment_ids), self.config.encoder
+        if stack is None or stack.global_before is None:
+            return self.encoder(x, lengths)
+        is_before = (token_ids == stack.global_before).cumsum(1) == 0
+        return self.encoder(x, lengths, is_before.sum(1))
 
     def _embed(self, token_ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
         positions = torch.arange(token_ids.shape[1])
