@@ -1,10 +1,11 @@
 """Stacks whose tokens run different numbers of steps: adaptive computation time.
 
-Graves 2016, for each token of a Universal Transformer (Dehghani et al. 2019, section 2.2). A step is
-one application of a layer. Before it, a gate reads the layer's input and gives the token's
+Graves 2016, for each token of a Universal Transformer (Dehghani et al. 2019, section 2.2). A step
+is one application of a layer. Before it, a gate reads the layer's input and gives the token's
 halting probability. A token halts at the step at which the sum of its probabilities reaches
 ``1 - epsilon``, at the latest at the last one. From then on its state is copied: later steps
-still compute its keys and values, which other tokens attend to.
+still compute its keys and values, which other tokens attend to. Graphs run all steps, so that a
+token's cache is complete; halting changes what they compute, not how long they take.
 
 The output is the mean of the token's states after each of its steps (Graves 2016, equation 13),
 weighted with the halting probabilities; the last one has the remainder, so that they sum to 1.

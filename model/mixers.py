@@ -75,8 +75,8 @@ class SelfAttention(nn.Module):
 class GlobalTokens(nn.Module):
     """Full attention of a text's first tokens (Beltagy et al. 2020, section 3.1).
 
-    They attend to the text as a decoder's token attends to its source, as one token with the heads
-    of all. So their results do not depend on the padding, and no score of another token is computed.
+    They attend to the text as a decoder's token attends to its source, as one token with the
+    heads of all. So no score of another token is computed, and padding changes no result.
     """
 
     def __init__(self, hidden_size: int, config: AttentionConfig, kernels: ModelKernels) -> None:
@@ -89,7 +89,9 @@ class GlobalTokens(nn.Module):
             config, num_heads=self.num_heads * self.num_tokens, window=None, num_global_tokens=0
         )
         kv_size = 2 * config.num_kv_heads * config.head_size
-        self.query = Linear(hidden_size, config.num_heads * config.head_size, bias=config.input_bias)
+        self.query = Linear(
+            hidden_size, config.num_heads * config.head_size, bias=config.input_bias
+        )
         self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
 
     def forward(

@@ -160,12 +160,13 @@ class Transformer(nn.Module):
 
         Args:
             states: those that the previous step returned; for the first step, those of
-                :meth:`encode_source`, or None without a source.
+                :meth:`encode_source`, or None without a source. The last layers without a state
+                may be left out.
             logit_positions: ``[n]``, each ``row * length + index``. If given, the hidden vectors
                 are those of these tokens, ``[1, n, size]``.
         """
-        if states is None:
-            states = [{} for _ in self.decoder.order]
+        states = states or []
+        states = states + [{} for _ in self.decoder.order[len(states) :]]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
         embed = self.target_embedding or self.embedding
         x = embed(self.embedding.look_up(token_ids), positions, None)

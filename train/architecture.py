@@ -24,7 +24,15 @@ from model.config import (
 from model.position_config import PositionConfig, PositionKind, RotaryConfig, SignalKind
 from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
 from model.sublayers import in_order
-from train.recipe import ModelRecipe, ObjectiveKind, Positions, RecurrentRecipe, UniversalRecipe
+from train.recipe import (
+    GlobalTokens,
+    ModelRecipe,
+    ObjectiveKind,
+    Positions,
+    RecurrentRecipe,
+    UniversalRecipe,
+)
+from train.tokenizer import EOS
 
 EPSILON = 1e-5
 
@@ -108,6 +116,7 @@ def _recurrent_model(
             bridge=BridgeKind.COPY if num_layers == num_decoder_layers else BridgeKind.DENSE,
             alignment=alignment,
             readout=alignment is not None,
+            readout_kind=recurrent.readout,
             input_feeding=recurrent.input_feeding,
         ),
         head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True, tied=recipe.tied),
@@ -131,6 +140,8 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         output_bias=is_biased,
         score=recipe.score,
         rotary=RotaryConfig() if recipe.positions == Positions.ROTARY else None,
+        window=recipe.window,
+        num_global_tokens=_num_global_tokens(recipe),
     )
     cross_attention = AttentionConfig(
         num_heads=recipe.num_heads,
@@ -158,12 +169,22 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         norm_order=recipe.norm_order,
     )
     layers = (layer,) * num_layers
-    if recipe.sublayers is not None:
-        layers = in_order(recipe.sublayers, layer)
+    order = recipe.decoder_sublayers if cross else recipe.sublayers
+    if order is not None:
+        layers = in_order(order, layer)
     final_norm = norm if recipe.norm_order != NormOrder.POST else None
     if recipe.universal is not None:
         return _universal_stack(recipe.universal, layer, num_layers, final_norm)
-    return StackConfig(layers=layers, final_norm=final_norm)
+    is_question = recipe.global_tokens == GlobalTokens.QUESTION
+    return StackConfig(
+        layers=layers, final_norm=final_norm, global_before=EOS if is_question else None
+    )
+
+
+def _num_global_tokens(recipe: ModelRecipe) -> int:
+    if recipe.window is None or recipe.global_tokens is None:
+        return 0
+    return 1 if recipe.global_tokens == GlobalTokens.FIRST else recipe.window - 1
 
 
 def _universal_stack(

@@ -11,7 +11,7 @@ import msgspec
 
 from model.bundle import NAME_PATTERN
 from model.config import Activation, NormKind, NormOrder, ScoreKind
-from model.recurrent_config import AlignmentKind, CellKind
+from model.recurrent_config import AlignmentKind, CellKind, ReadoutKind
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -56,6 +56,13 @@ class Positions(StrEnum):
     SINUSOIDAL_PAPER = "sinusoidal_paper"
     LEARNED = "learned"
     ROTARY = "rotary"  # Su et al. 2021
+
+
+class GlobalTokens(StrEnum):
+    """Tokens that see all others and are seen by all (Beltagy et al. 2020, section 3.1)."""
+
+    FIRST = "first"  # the first token of a text: for one label
+    QUESTION = "question"  # the tokens before the first separator, as many as fit in a window
 
 
 class Precision(StrEnum):
@@ -136,12 +143,14 @@ class RecurrentRecipe(Section, frozen=True, kw_only=True):
     Attributes:
         alignment: the attention's score; default: none, a fixed context.
         from_previous: the state before a step attends, not the one after it.
+        readout: of the decoder, if there is an alignment.
     """
 
     cell: CellKind
     bidirectional: bool = False
     alignment: AlignmentKind | None = None
     from_previous: bool = False
+    readout: ReadoutKind = ReadoutKind.TANH
     input_feeding: bool = False
 
 
@@ -156,8 +165,12 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
         num_decoder_layers: of an encoder-decoder (default: ``num_layers``).
         num_kv_heads: default ``num_heads``.
         score: of all attentions.
-        sublayers: order of each stack's sub-layers, as letters: ``s`` for attention, ``f`` for a
+        sublayers: order of a stack's sub-layers, as letters: ``s`` for attention, ``f`` for a
             feed-forward; ``num_layers`` of each (Press et al. 2020). Default: ``sfsf…``.
+        decoder_sublayers: of the decoder of an encoder-decoder, with ``c`` for cross-attention;
+            ``num_decoder_layers`` of each. ``sublayers`` is then the encoder's.
+        window: of all self-attentions; see :class:`model.config.AttentionConfig`.
+        global_tokens: of an encoder with a window; default: none.
         tied: the output matrix is the token embedding.
     """
 
@@ -173,6 +186,9 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     norm_order: NormOrder = NormOrder.PRE
     score: ScoreKind = ScoreKind.SCALED_DOT
     sublayers: str | None = None
+    decoder_sublayers: str | None = None
+    window: Positive | None = None
+    global_tokens: GlobalTokens | None = None
     positions: Positions = Positions.SINUSOIDAL
     max_positions: Positive = 512
     tied: bool = True
@@ -194,6 +210,8 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
         validate_every: steps between checkpoints, each with a validation.
         patience: validations without a better loss before the training stops; 0: never.
         num_averaged: the last checkpoints, whose weights are averaged (section 6.1).
+        recurrent_dropout: between stacked recurrent layers, not in their states (Zaremba et al.
+            2014).
         next_sentence: a masked language model also learns whether the second text follows the
             first.
     """
@@ -208,6 +226,7 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
     residual_dropout: Share = 0.0
     attention_dropout: Share = 0.0
     embedding_dropout: Share = 0.0
+    recurrent_dropout: Share = 0.0
     max_gradient_norm: PositiveFloat = 1.0
     precision: Precision = Precision.FP32
     validate_every: Positive = 500

@@ -17,6 +17,7 @@ from model.experts import MixtureOfExperts
 from model.kernels import ExpertWeights
 from model.layers import FeedForward
 from model.mixers import CrossAttention, MixerOutput, SelfAttention, SimplerSimpleRecurrentUnit
+from model.recurrent import LayerInput
 from model.transformer import InputEmbedding, Transformer
 from train.recipe import TrainingRecipe
 
@@ -117,11 +118,12 @@ def ponder_time(ponders: Sequence[Ponder]) -> Tensor:
 def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
     """Dropout of every sub-layer's output and of the input embedding (Vaswani et al., 5.4).
 
-    It is active while the module it belongs to is in training mode.
+    Also between recurrent layers. It is active while the module it belongs to is in training mode.
     """
     rates: list[tuple[type[nn.Module], float]]
     rates = [(InputEmbedding, recipe.embedding_dropout)]
     rates += [(kind, recipe.residual_dropout) for kind in SUBLAYERS]
+    rates.append((LayerInput, recipe.recurrent_dropout))
     for module in model.modules():
         for kind, rate in rates:
             if isinstance(module, kind) and rate:

@@ -60,7 +60,7 @@ class Optimization:
         self,
         module: TrainingModule,
         recipe: TrainingRecipe,
-        weights: PenaltyWeights = PenaltyWeights(),  # noqa: B008  (frozen)
+        weights: PenaltyWeights = PenaltyWeights(),
     ) -> None:
         self.module, self.recipe = module, recipe
         self.penalty_weights = torch.tensor([weights.balancing, weights.ponder])
