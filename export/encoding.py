@@ -6,8 +6,11 @@ import numpy as np
 import torch
 
 from export.decoding import lengths_of, padded
+from export.graphs import ponder_outputs
 from export.runtime import Array, Floats, Session
+from model.adaptive import record_ponder
 from model.config import HeadKind, ModelConfig
+from model.graph_spec import REMAINDERS, UPDATES
 from model.transformer import Transformer
 
 
@@ -29,13 +32,15 @@ class EncoderInputs:
 def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Floats]]:
     """Each row's outputs, in the order of the graph's outputs; without padding.
 
-    A masked language model returns the logits of every token.
+    A masked language model returns the logits of every token. Adaptive computation time adds the
+    numbers of updates and the remainders.
     """
     results = []
     for index, row in enumerate(inputs.rows):
         ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
         segments = None if inputs.segments is None else torch.tensor([inputs.segments[index]])
-        hidden = model.encode(ids, lengths, segments)
+        with record_ponder(model) as ponders:
+            hidden = model.encode(ids, lengths, segments)
         kind = model.config.head.kind
         if kind == HeadKind.LANGUAGE_MODEL:
             outputs = [model.logits(hidden)]
@@ -43,6 +48,7 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
             outputs = [model.pool(hidden, lengths), hidden]
         else:
             outputs = [model.pool(hidden, lengths)]
+        outputs += ponder_outputs(ponders)
         results.append([output[0].numpy() for output in outputs])
     return results
 
@@ -59,10 +65,18 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
     fills_masks = any(spec.name == "logit_positions" for spec in session.graph.inputs)
     if fills_masks:  # of every token, padding included
         feed["logit_positions"] = np.arange(num_rows * longest)
-    outputs = list(session.run(**feed).values())
+    named = session.run(**feed)
+    outputs = list(named.values())
     if fills_masks:
-        outputs = [output.reshape(num_rows, longest, -1) for output in outputs]
+        outputs[0] = outputs[0].reshape(num_rows, longest, -1)
+    has_length = [
+        output.ndim > 2 or name in (UPDATES, REMAINDERS)
+        for name, output in zip(named, outputs, strict=True)
+    ]
     return [
-        [output[row, : len(ids)] if output.ndim > 2 else output[row] for output in outputs]
+        [
+            output[row, : len(ids)] if is_long else output[row]
+            for output, is_long in zip(outputs, has_length, strict=True)
+        ]
         for row, ids in enumerate(inputs.rows)
     ]

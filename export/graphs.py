@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from export.graph_files import save_graph
 from export.signatures import signatures
+from model.adaptive import Ponder, record_ponder
 from model.bundle import Dtype, GraphSpec, Shape, StateSpec
 from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
@@ -37,6 +38,11 @@ EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
 EXAMPLE_CAPACITY = 7
 
 
+def ponder_outputs(ponders: list[Ponder]) -> list[Tensor]:
+    """The outputs of :func:`export.signatures.ponder_specs`: a graph runs one stack."""
+    return [tensor for ponder in ponders for tensor in (ponder.updates, ponder.remainders)]
+
+
 class HeadedEncoder(nn.Module):
     """``encode`` of an encoder: the head's output.
 
@@ -51,12 +57,15 @@ class HeadedEncoder(nn.Module):
     def forward(self, token_ids: Tensor, lengths: Tensor, *rest: Tensor) -> list[Tensor]:
         config = self.model.config
         num_segment_inputs = 1 if config.embedding.num_segments else 0
-        hidden = self.model.encode(token_ids, lengths, *rest[:num_segment_inputs])
+        with record_ponder(self.model) as ponders:
+            hidden = self.model.encode(token_ids, lengths, *rest[:num_segment_inputs])
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
             (positions,) = rest[num_segment_inputs:]
-            return [self.model.logits(select_tokens(hidden, positions))]
-        outputs = [self.model.pool(hidden, lengths)]
-        return [*outputs, hidden] if config.head.kind == HeadKind.EMBEDDING else outputs
+            outputs = [self.model.logits(select_tokens(hidden, positions))]
+        else:
+            outputs = [self.model.pool(hidden, lengths)]
+            outputs += [hidden] if config.head.kind == HeadKind.EMBEDDING else []
+        return outputs + ponder_outputs(ponders)
 
 
 class SourceEncoder(nn.Module):
@@ -67,8 +76,10 @@ class SourceEncoder(nn.Module):
         self.model = model
 
     def forward(self, token_ids: Tensor, lengths: Tensor) -> list[Tensor]:
-        states = self.model.encode_source(token_ids, lengths)
-        return [tensor for state in states for tensor in state.values()]
+        with record_ponder(self.model) as ponders:
+            states = self.model.encode_source(token_ids, lengths)
+        outputs = [tensor for state in states for tensor in state.values()]
+        return outputs + ponder_outputs(ponders)
 
 
 class CachedDecoder(nn.Module):
@@ -86,8 +97,10 @@ class CachedDecoder(nn.Module):
         for name, tensor in zip(self.names, tensors, strict=True):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor
-        hidden, present = self.model.decode(token_ids, step, past, positions)
+        with record_ponder(self.model) as ponders:
+            hidden, present = self.model.decode(token_ids, step, past, positions)
         outputs = [self.model.logits(hidden.squeeze(0))]
+        outputs += [output.squeeze(0) for output in ponder_outputs(ponders)]
         for name in self.names:
             kind, layer = name.split(".")
             outputs.append(present[int(layer)][kind])

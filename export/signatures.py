@@ -14,6 +14,7 @@ from model.config import (
     ModelConfig,
     StackConfig,
 )
+from model.graph_spec import REMAINDERS, UPDATES
 from model.mixers import required
 from model.recurrent_cells import CELLS
 from model.recurrent_config import AlignmentKind, BridgeKind, RecurrentConfig
@@ -151,6 +152,16 @@ HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
 }
 
 
+def ponder_specs(stack: StackConfig | None, *shape: int | str) -> tuple[TensorSpec, ...]:
+    """Further outputs of a stack with adaptive computation time: see :mod:`model.graph_spec`."""
+    if stack is None or stack.halting is None:
+        return ()
+    return (
+        TensorSpec(name=UPDATES, dtype=Dtype.INT32, shape=shape),
+        TensorSpec(name=REMAINDERS, dtype=Dtype.FLOAT32, shape=shape),
+    )
+
+
 def _encode(config: ModelConfig) -> GraphSpec:
     inputs = [_ids("token_ids"), _lengths("lengths")]
     if config.embedding.num_segments:
@@ -171,7 +182,7 @@ def _encode(config: ModelConfig) -> GraphSpec:
     return GraphSpec(
         file="encode.onnx",
         inputs=tuple(inputs),
-        outputs=tuple(outputs),
+        outputs=(*outputs, *ponder_specs(config.encoder, "batch", "length")),
         disabled_optimizers=DISABLED_OPTIMIZERS,
     )
 
@@ -190,7 +201,7 @@ def _decode(config: ModelConfig, stack: StackConfig | None) -> GraphSpec:
     return GraphSpec(
         file="decode.onnx",
         inputs=tuple(inputs),
-        outputs=(_chosen_logits(config),),
+        outputs=(_chosen_logits(config), *ponder_specs(stack, "chosen")),
         states=decoder_states(config),
         max_chunk=max_chunk,
         # Cross-attention binds the source's keys and values as the past. Over a past,

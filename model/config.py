@@ -121,8 +121,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
-            all, beyond the window. They have their own query, key and value matrices (Beltagy et
-            al. 2020, section 3.1).
+            all, beyond the window; at most, if :attr:`StackConfig.global_before` is given. They
+            have their own query, key and value matrices (Beltagy et al. 2020, section 3.1).
     """
 
     num_heads: int
@@ -189,6 +189,15 @@ class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
     branches: Branches = Branches.SEQUENTIAL
 
 
+class HaltingConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Adaptive computation time (Graves 2016): see :mod:`model.adaptive`.
+
+    A token halts when its halting probabilities sum to ``1 - epsilon``.
+    """
+
+    epsilon: float = 0.01
+
+
 class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     """Layers from the input to the output; they may differ.
 
@@ -198,6 +207,10 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
         signal: added in every layer.
         signal_targets: the projections of self-attention to whose input it is added, as DETR adds
             positions to queries and keys (Carion et al. 2020). Default: the layer's input.
+        halting: each token runs as many layers of ``order`` as it needs.
+        global_before: a token id: of an encoder's global tokens, only those before a row's first
+            token with this id. With a separator, they are the question (Beltagy et al. 2020,
+            section 5).
     """
 
     layers: tuple[LayerConfig, ...]
@@ -205,6 +218,8 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     order: tuple[int, ...] | None = None
     signal: SignalKind = SignalKind.NONE
     signal_targets: tuple[SignalTarget, ...] = ()
+    halting: HaltingConfig | None = None
+    global_before: int | None = None
 
     @property
     def applied(self) -> tuple[int, ...]:

@@ -144,7 +144,8 @@ class EagerKernels:
         mask = indices < lengths[:, None, None, None]  # [batch, 1, 1, length]
         if config.window is not None:
             in_window = (indices.T - indices).abs() < config.window  # [length, length]
-            mask = mask & (in_window | (indices < config.num_global_tokens))
+            num_global = positions.limit_global(config.num_global_tokens)
+            mask = mask & (in_window | (indices < num_global[:, None, None, None]))
         return self.attend(
             query, key, value, mask, config, positions.bias, positions.relative_values
         )

@@ -36,6 +36,10 @@ encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size
                           layer's heads. May be missing.
 ========================  =========================================================
 
+With adaptive computation time, ``encode`` (``[batch, length]``) and ``decode`` (``[chosen]``) also
+have the outputs ``updates`` (int32), the number of layers that each token ran before it halted, and
+``remainders``, the weight of its last state (Graves 2016). They may be missing.
+
 ``decode`` accepts any lengths with an empty cache, length 1 with ragged caches, and a longer chunk
 over a cache for one row at a time. ``max_chunk`` = 1 in :class:`GraphSpec` means one new token per
 run. With ``chunk_within_source``, a run of more than one new token has one row, and no more tokens
@@ -55,6 +59,8 @@ import msgspec
 # The graphs that return attention weights, of the encoder and of the decoder.
 ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
+# Outputs of adaptive computation time.
+UPDATES, REMAINDERS = "updates", "remainders"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]

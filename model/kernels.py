@@ -54,6 +54,8 @@ class PositionEncodings(NamedTuple):
         distances: ``[batch or 1, length, total]``, key minus query, where the layer needs them.
         relative_values: added to the values.
         signal: added before queries, keys or values are projected; kernels do not read it.
+        num_global: ``[batch]``, each row's global tokens, if not all that
+            :class:`AttentionConfig` allows.
     """
 
     rotary: RotaryTables | None = None
@@ -61,6 +63,13 @@ class PositionEncodings(NamedTuple):
     distances: Tensor | None = None
     relative_values: RelativeValues | None = None
     signal: AttentionSignal | None = None
+    num_global: Tensor | None = None
+
+    def limit_global(self, maximum: int) -> Tensor:
+        """Global tokens of each row, ``[batch or 1]``, at most ``maximum``."""
+        if self.num_global is None:
+            return torch.tensor([maximum])
+        return self.num_global.clamp(max=maximum)
 
 
 class AttentionOutput(NamedTuple):

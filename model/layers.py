@@ -251,10 +251,10 @@ class Encoder(_Stack):
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
         super().__init__(config, stack, [*layers], bidirectional=True)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
+    def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
+        """As :class:`EncoderLayer`; ``num_global [batch]`` as in ``PositionEncodings``."""
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
-        encodings = self.positions.for_sequence(x.shape[1])
+        encodings = self.positions.for_sequence(x.shape[1], num_global)
         for depth, (layer, encoding) in enumerate(zip(self.applied, encodings, strict=True), 1):
             x, positions = self.signal(x, encoding, token_positions, depth)
             x = layer(x, lengths, positions)
@@ -270,13 +270,15 @@ class Decoder(_Stack):
         super().__init__(config, stack, [*layers], bidirectional=False)
 
     def cross_attention_kv(self, encoded: Tensor) -> list[State]:
-        """Each layer's keys and values of the source ``encoded [batch, source_length, hidden]``."""
+        """Keys and values of the source ``encoded [batch, source_length, hidden]`` by layer."""
         states: list[State] = []
         for layer in self.applied:
-            if not isinstance(layer, DecoderLayer) or layer.cross_attention is None:
-                raise ValueError("this decoder has no cross-attention")
-            source = layer.cross_attention.project_source(encoded)
-            states.append({"cross_key": source.key, "cross_value": source.value})
+            states.append({})
+            if isinstance(layer, DecoderLayer) and layer.cross_attention is not None:
+                source = layer.cross_attention.project_source(encoded)
+                states[-1] = {"cross_key": source.key, "cross_value": source.value}
+        if not any(states):
+            raise ValueError("this decoder has no cross-attention")
         return states
 
     def forward(

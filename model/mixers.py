@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.basics import Linear, make_norm
 from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind, ScoreKind
 from model.disentangled import DisentangledBias
-from model.eager import scaled_dot_product_attention, split_heads, split_qkv, update_cache
+from model.eager import split_heads, split_qkv, update_cache
 from model.kernels import AttentionSignal, KeyValue, ModelKernels, PositionEncodings, Step
 from model.position_config import SignalTarget
 from model.relative_positions import RelativePositions
@@ -127,28 +129,44 @@ def _sum(first: Tensor | None, second: Tensor) -> Tensor:
 class GlobalTokens(nn.Module):
     """Full attention of a text's first tokens (Beltagy et al. 2020, section 3.1).
 
-    In plain tensor operations: global tokens are few.
+    They attend to the text as a decoder's token attends to its source, as one token with the
+    heads of all. So no score of another token is computed, and padding changes no result.
     """
 
-    def __init__(self, hidden_size: int, config: AttentionConfig) -> None:
+    def __init__(self, hidden_size: int, config: AttentionConfig, kernels: ModelKernels) -> None:
         super().__init__()
-        self.config = config
+        self.kernels = kernels
+        self.num_tokens, self.num_heads = config.num_global_tokens, config.num_heads
+        self.num_kv_heads, self.head_size = config.num_kv_heads, config.head_size
+        # A key's head serves consecutive query heads: those of one head, of each global token.
+        self.config = structs.replace(
+            config, num_heads=self.num_heads * self.num_tokens, window=None, num_global_tokens=0
+        )
         kv_size = 2 * config.num_kv_heads * config.head_size
-        inner_size = config.num_heads * config.head_size
-        self.query = Linear(hidden_size, inner_size, bias=config.input_bias)
+        self.query = Linear(
+            hidden_size, config.num_heads * config.head_size, bias=config.input_bias
+        )
         self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
 
-    def forward(self, x: Tensor, context: Tensor, lengths: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, context: Tensor, lengths: Tensor, positions: PositionEncodings
+    ) -> Tensor:
         """``context [batch, length, heads * head_size]`` with the global tokens' replaced."""
-        config = self.config
-        query = split_heads(self.query(x[:, : config.num_global_tokens]), config.num_heads)
+        number, length = self.num_tokens, x.shape[1]
+        first = functional.pad(x, (0, 0, 0, number))[:, :number]  # a text may be shorter
+        queries = split_heads(self.query(first), self.num_heads)  # [batch, heads, number, size]
         key, value = self.key_value(x).chunk(2, -1)
-        key, value = (split_heads(part, config.num_kv_heads) for part in (key, value))
-        mask = torch.arange(x.shape[1]) < lengths[:, None, None, None]  # [batch, 1, 1, length]
-        global_context = scaled_dot_product_attention(
-            query, key, value, mask, scale=config.scale, soft_cap=config.soft_cap
-        )
-        return torch.cat([global_context, context[:, config.num_global_tokens :]], 1)
+        source = KeyValue(*(split_heads(part, self.num_kv_heads) for part in (key, value)))
+        total = torch.scalar_tensor(length, dtype=torch.int32)
+        step = Step(lengths, lengths, total, source_lengths=lengths, max_source_length=total)
+        query = queries.reshape(x.shape[0], 1, self.num_heads * number * self.head_size)
+        output = self.kernels.cross(query, self.config, source, step).context
+        heads = output.reshape(x.shape[0], self.num_heads, number, self.head_size)
+        # [batch, length, heads * size], zeros after the first tokens
+        global_context = functional.pad(heads.transpose(1, 2).flatten(2), (0, 0, 0, length))
+        num_global = positions.limit_global(number)[:, None, None]
+        is_global = torch.arange(length)[None, :, None] < num_global
+        return torch.where(is_global, global_context[:, :length], context)
 
 
 class BidirectionalAttention(SelfAttention):
@@ -169,7 +187,7 @@ class BidirectionalAttention(SelfAttention):
             self.content_bias = DisentangledBias(self.config, self.config.disentangled)
         self.global_tokens: GlobalTokens | None = None
         if self.config.num_global_tokens:
-            self.global_tokens = GlobalTokens(hidden_size, self.config)
+            self.global_tokens = GlobalTokens(hidden_size, self.config, kernels)
 
     def forward(self, x: Tensor, lengths: Tensor, positions: PositionEncodings) -> Tensor:
         """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
@@ -180,7 +198,7 @@ class BidirectionalAttention(SelfAttention):
         qkv, positions = self.add_scores(qkv, positions, None, None)
         context = self.kernels.bidirectional(qkv, self.config, positions, lengths)
         if self.global_tokens is not None:
-            context = self.global_tokens(x, context, lengths)
+            context = self.global_tokens(x, context, lengths, positions)
         output: Tensor = self.output(context)
         return output
 

@@ -150,12 +150,16 @@ class PositionEncoder(nn.Module):
         ]
         self.has_distances = bool(self.bias_configs) or any(self.layer_relatives)
 
-    def for_sequence(self, length: int) -> list[PositionEncodings]:
+    def for_sequence(
+        self, length: int, num_global: Tensor | None = None
+    ) -> list[PositionEncodings]:
         """For whole sequences: queries and keys are the same ``length`` tokens."""
-        if not self.has_distances:
-            return self._for_distances(None)
-        positions = torch.arange(length)
-        return self._for_distances(positions - positions[None, :, None])
+        distances = None
+        if self.has_distances:
+            positions = torch.arange(length)
+            distances = positions - positions[None, :, None]
+        encodings = self._for_distances(distances)
+        return [encoding._replace(num_global=num_global) for encoding in encodings]
 
     def for_step(self, length: int, step: Step) -> list[PositionEncodings]:
         """For a decoder step: ``length`` new tokens see cached ones and each other."""

@@ -11,8 +11,15 @@ from model.config import AttentionConfig, ModelConfig
 from model.kernels import KeyValue, ModelKernels, Step
 from model.layers import select_tokens
 from model.mixers import State
+from model.readout import READOUTS, Readable
 from model.recurrent_cells import CELLS, Cell, CellState, zero_state
-from model.recurrent_config import AlignmentConfig, AlignmentKind, BridgeKind, RecurrentConfig
+from model.recurrent_config import (
+    AlignmentConfig,
+    AlignmentKind,
+    BridgeKind,
+    ReadoutKind,
+    RecurrentConfig,
+)
 
 
 class EncodedSource(NamedTuple):
@@ -22,13 +29,17 @@ class EncodedSource(NamedTuple):
     states: list[CellState]
 
 
+class LayerInput(nn.Identity):
+    """What a stacked layer reads of the layer below it. Hooks of training drop parts of it."""
+
+
 class RecurrentEncoder(nn.Module):
     """Stacked layers; a bidirectional layer concatenates its two directions."""
 
     def __init__(self, model: ModelConfig, config: RecurrentConfig, kernels: ModelKernels) -> None:
         super().__init__()
         self.kernels = kernels
-        self.layers = nn.ModuleList()
+        self.layers, self.below = nn.ModuleList(), LayerInput()
         size = model.embedding.size or model.hidden_size
         for _ in range(config.num_encoder_layers):
             cells = [Cell(config.cell, size, config.encoder_size)]
@@ -43,7 +54,8 @@ class RecurrentEncoder(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> EncodedSource:
         """``x [batch, length, inputs]``, right-padded to ``lengths [batch]``."""
         states: list[CellState] = []
-        for cells in self.layers:
+        for layer, cells in enumerate(self.layers):
+            x = self.below(x) if layer else x
             directions: list[Cell] = list(cells)  # type: ignore[call-overload]  # a ModuleList
             runs = [
                 self.kernels.recurrent(x, lengths, cell.weights, cell.kind, reverse=bool(index))
@@ -177,14 +189,17 @@ class RecurrentDecoder(nn.Module):
         self.layers = nn.ModuleList(
             Cell(config.cell, size if index else inputs, size) for index in self.order
         )
-        self.bridge = Bridge(config)
+        self.bridge, self.below = Bridge(config), LayerInput()
         self.alignment: nn.Module | None = None
         if alignment is not None:
             self.alignment = ALIGNMENTS[alignment.kind](alignment, config, kernels)
         size += config.context_size
         self.readout: nn.Module | None = None
         if config.readout:
-            self.readout = Linear(size, model.hidden_size, bias=True)
+            if config.readout_kind == ReadoutKind.MAXOUT:
+                size += model.embedding.size or model.hidden_size
+            outputs = READOUTS[config.readout_kind].num_outputs * model.hidden_size
+            self.readout = Linear(size, outputs, bias=True)
         elif size != model.hidden_size:
             raise ValueError(f"without a readout, hidden_size is {size}, not {model.hidden_size}")
 
@@ -237,12 +252,16 @@ class RecurrentDecoder(nn.Module):
             inputs.append(attended)
         if self.config.input_feeding:
             inputs.append(fed)
+        token, before = x, cells[-1][0]
         x = torch.cat(inputs, -1)
         for layer, cell in enumerate(self.layers):
-            cells[layer] = cell(x, cells[layer])
+            cells[layer] = cell(self.below(x) if layer else x, cells[layer])
             x = cells[layer][0]
         if self.alignment is not None and not self.reads_context:
             attended, source = self.alignment(x, source, step)
             context.append(attended)
-        output = torch.cat([x, *context], -1)
-        return output if self.readout is None else torch.tanh(self.readout(output)), source
+        if self.readout is None:
+            return torch.cat([x, *context], -1), source
+        inputs_of, activation, _ = READOUTS[self.config.readout_kind]
+        parts = inputs_of(Readable(before, x, context, token))
+        return activation(self.readout(torch.cat(parts, -1))), source

@@ -26,6 +26,15 @@ class BridgeKind(StrEnum):
     DENSE = "dense"  # Bahdanau et al. 2015, appendix A.2.2: ``tanh(W h)`` of the top layer's
 
 
+class ReadoutKind(StrEnum):
+    """The decoder's output, from a step's state ``h``, context ``c`` and token ``y``."""
+
+    TANH = "tanh"  # ``tanh(W [h; c])``, h after the step: Luong et al. 2015, equation 5
+    # Maxout of pairs (Goodfellow et al. 2013) of ``W [h; c; y]``, h before the step: Bahdanau et
+    # al. 2015, appendix A.2.2
+    MAXOUT = "maxout"
+
+
 class AlignmentConfig(ConfigStruct, frozen=True, kw_only=True):
     """Attention of a recurrent decoder.
 
@@ -47,8 +56,8 @@ class RecurrentConfig(ConfigStruct, frozen=True, kw_only=True):
         encoder_size: of one direction.
         source_size: encoder outputs are mapped to it linearly; None leaves them as they are.
         alignment: None for a fixed context (Sutskever et al. 2014).
-        readout: the decoder's output is ``tanh(W [h; c])`` of ``hidden_size`` (Luong et al. 2015,
-            equation 5); else ``[h; c]`` itself. There is no context ``c`` without ``alignment``.
+        readout: the decoder's output is of ``readout_kind`` and ``hidden_size``; else ``[h; c]``
+            itself. There is no context ``c`` without ``alignment``.
         input_feeding: a step also reads the last step's output (Luong et al. 2015, section 3.3).
     """
 
@@ -62,6 +71,7 @@ class RecurrentConfig(ConfigStruct, frozen=True, kw_only=True):
     source_size: int | None = None
     alignment: AlignmentConfig | None = None
     readout: bool = True
+    readout_kind: ReadoutKind = ReadoutKind.TANH
     input_feeding: bool = False
 
     @property

@@ -9,20 +9,28 @@ def in_order(order: str, layer: LayerConfig) -> tuple[LayerConfig, ...]:
     """A layer for each letter of ``order``: ``s`` for attention, ``f`` for a feed-forward.
 
     ``"sf" * n`` is a Transformer of ``n`` layers, ``"s" * k + "sf" * (n - k) + "f" * k`` a Sandwich
-    Transformer (Press et al. 2020, section 4). In a decoder with a source, cross-attention follows
+    Transformer (Press et al. 2020, section 4). In a decoder with a source, ``c`` is
+    cross-attention: ``"sc" * k + "scf" * (n - k) + "f" * k``. Without ``c``, it follows
     self-attention in the same layer.
 
     Args:
         order: of the sub-layers, from the input to the output.
-        layer: has both; each letter keeps one.
+        layer: has all; each letter keeps one.
 
     Raises:
         ValueError: another letter, or ``s`` or ``f`` is missing.
     """
-    if set(order) != {"s", "f"}:
-        raise ValueError(f"sublayers {order!r} must be letters s and f, each at least once")
+    letters = {"s", "f"} if layer.cross_attention is None else {"s", "c", "f"}
+    if not {"s", "f"} <= set(order) <= letters:
+        raise ValueError(
+            f"sublayers {order!r} must be letters {', '.join(sorted(letters))}; s and f at least "
+            "once"
+        )
+    alone = structs.replace(layer, mixer=None, attention=None, cross_attention=None)
+    attends = structs.replace(layer, feed_forward=None)
     kept = {
-        "s": structs.replace(layer, feed_forward=None),
-        "f": structs.replace(layer, mixer=None, attention=None, cross_attention=None),
+        "s": structs.replace(attends, cross_attention=None) if "c" in order else attends,
+        "c": structs.replace(attends, mixer=None, attention=None),
+        "f": alone,
     }
     return tuple(kept[letter] for letter in order)

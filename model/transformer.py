@@ -1,11 +1,12 @@
 """The whole model, built from its configuration: embedding, encoder, decoder and head."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.adaptive import AdaptiveDecoder, AdaptiveEncoder
 from model.basics import Linear, make_norm
 from model.config import ModelConfig
 from model.eager import EagerKernels
@@ -112,9 +113,11 @@ class Transformer(nn.Module):
             self.encoder = RecurrentEncoder(config, config.recurrent, kernels)
             self.decoder = RecurrentDecoder(config, config.recurrent, kernels)
         if config.encoder is not None:
-            self.encoder = Encoder(config, config.encoder, kernels)
+            encoder = Encoder if config.encoder.halting is None else AdaptiveEncoder
+            self.encoder = encoder(config, config.encoder, kernels)
         if config.decoder is not None:
-            self.decoder = Decoder(config, config.decoder, kernels)
+            decoder = Decoder if config.decoder.halting is None else AdaptiveDecoder
+            self.decoder = decoder(config, config.decoder, kernels)
         self.head = HEADS[config.head.kind](config)
 
     def encode(
@@ -125,12 +128,21 @@ class Transformer(nn.Module):
         Returns:
             ``[batch, length, size]``
         """
-        hidden: Tensor = self.encoder(self._embed(token_ids, segment_ids), lengths)
+        hidden: Tensor = self._run_encoder(token_ids, lengths, segment_ids)
         return hidden
 
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
         """The decoder's states before the first token, of a source as for :meth:`encode`."""
-        return self.decoder.cross_attention_kv(self.encoder(self._embed(token_ids), lengths))
+        return self.decoder.cross_attention_kv(self._run_encoder(token_ids, lengths))
+
+    def _run_encoder(
+        self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None
+    ) -> Any:
+        x, stack = self._embed(token_ids, segment_ids), self.config.encoder
+        if stack is None or stack.global_before is None:
+            return self.encoder(x, lengths)
+        is_before = (token_ids == stack.global_before).cumsum(1) == 0
+        return self.encoder(x, lengths, is_before.sum(1))
 
     def _embed(self, token_ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
         positions = torch.arange(token_ids.shape[1])
@@ -155,12 +167,13 @@ class Transformer(nn.Module):
 
         Args:
             states: those that the previous step returned; for the first step, those of
-                :meth:`encode_source`, or None without a source.
+                :meth:`encode_source`, or None without a source. The last layers without a state
+                may be left out.
             logit_positions: ``[n]``, each ``row * length + index``. If given, the hidden vectors
                 are those of these tokens, ``[1, n, size]``.
         """
-        if states is None:
-            states = [{} for _ in self.decoder.order]
+        states = states or []
+        states = states + [{} for _ in self.decoder.order[len(states) :]]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
         embed = self.target_embedding or self.embedding
         x = embed(self.embedding.look_up(token_ids), positions, None)

@@ -57,10 +57,13 @@ def blocked_window_attention(
     key_indices = (first + torch.arange(-block_size, 2 * block_size))[:, None]
     in_window = (query_indices - key_indices).abs() < window
     # Global tokens follow each block's own keys and must not occur twice.
-    valid = (key_indices >= num_global) & (key_indices < lengths[:, None, None, None])
+    first_local = positions.limit_global(num_global)[:, None, None, None]
+    row_lengths = lengths[:, None, None, None]
+    valid = (key_indices >= first_local) & (key_indices < row_lengths)
     bias = torch.where(in_window & valid, 0.0, MASKED)  # [batch, blocks, size, 3 * size]
     if num_global:
-        is_valid = torch.arange(num_global) < lengths[:, None, None, None]
+        indices = torch.arange(num_global)
+        is_valid = (indices < first_local) & (indices < row_lengths)
         global_bias = torch.where(is_valid, 0.0, MASKED).expand(-1, num_blocks, block_size, -1)
         bias = torch.cat([bias, global_bias], 3)
     bias = bias.reshape(batch * num_blocks, 1, block_size, 3 * block_size + num_global)

@@ -39,6 +39,7 @@ from model.recurrent_config import (
     AlignmentKind,
     BridgeKind,
     CellKind,
+    ReadoutKind,
     RecurrentConfig,
 )
 
@@ -207,6 +208,22 @@ MODERN_BERT = ModelConfig(
     ),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.CLS, normalize=False),
 )
+
+
+def longformer(num_global_tokens: int, global_before: int | None = None) -> ModelConfig:
+    """Longformer (Beltagy et al. 2020) with windows of 6 tokens on each side."""
+    layer = stack(activation=Activation.GELU).layers[0]
+    windowed = msgspec.structs.replace(
+        layer,
+        attention=msgspec.structs.replace(
+            attention(), window=7, num_global_tokens=num_global_tokens
+        ),
+    )
+    return msgspec.structs.replace(
+        BERT, encoder=StackConfig(layers=(windowed,) * 2, global_before=global_before)
+    )
+
+
 T5 = ModelConfig(
     kind=Kind.ENCODER_DECODER,
     vocabulary_size=VOCABULARY_SIZE,
@@ -289,9 +306,19 @@ LSTM_GENERAL = recurrent_model(
     readout=False,
     input_feeding=True,
 )
+# The same as GRU_ADDITIVE with the readout of the paper.
+GRU_MAXOUT = recurrent_model(
+    cell=CellKind.GRU,
+    encoder_size=20,
+    bidirectional=True,
+    bridge=BridgeKind.DENSE,
+    alignment=AlignmentConfig(kind=AlignmentKind.ADDITIVE, size=28, from_previous=True),
+    readout_kind=ReadoutKind.MAXOUT,
+)
 RECURRENT = {
     "gru-fixed": GRU_FIXED,
     "gru-additive": GRU_ADDITIVE,
+    "gru-maxout": GRU_MAXOUT,
     "lstm-dot": LSTM_DOT,
     "lstm-general": LSTM_GENERAL,
 }

@@ -9,6 +9,7 @@ from model.config import (
     EmbeddingConfig,
     ExpertsConfig,
     FeedForwardConfig,
+    HaltingConfig,
     HeadConfig,
     HeadKind,
     Kind,
@@ -32,12 +33,15 @@ from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
 from model.sublayers import in_order
 from train.recipe import (
     ATTENTION_POSITIONS,
+    GlobalTokens,
     ModelRecipe,
     ObjectiveKind,
     Placement,
     Positions,
     RecurrentRecipe,
+    UniversalRecipe,
 )
+from train.tokenizer import EOS
 
 EPSILON = 1e-5
 
@@ -90,9 +94,10 @@ def model_config(
 
 
 def _positions(recipe: ModelRecipe) -> PositionConfig:
-    """Those of the input embedding."""
+    """Those of the input embedding. A universal model's signal has the positions."""
     kind, placement = PositionKind.NONE, PositionPlacement.ADDED
-    if recipe.positions not in ATTENTION_POSITIONS and recipe.placement != Placement.EVERY_LAYER:
+    is_in_layers = recipe.placement == Placement.EVERY_LAYER or recipe.universal is not None
+    if recipe.positions not in ATTENTION_POSITIONS and not is_in_layers:
         kind = PositionKind(recipe.positions.value)
         placement = PositionPlacement(recipe.placement.value)
     return PositionConfig(kind=kind, max_positions=recipe.max_positions, placement=placement)
@@ -124,6 +129,7 @@ def _recurrent_model(
             bridge=BridgeKind.COPY if num_layers == num_decoder_layers else BridgeKind.DENSE,
             alignment=alignment,
             readout=alignment is not None,
+            readout_kind=recurrent.readout,
             input_feeding=recurrent.input_feeding,
         ),
         head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True, tied=recipe.tied),
@@ -151,6 +157,8 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         relative=RelativePositionConfig(max_distance=recipe.max_distance)
         if recipe.positions == Positions.RELATIVE
         else None,
+        window=recipe.window,
+        num_global_tokens=_num_global_tokens(recipe),
     )
     cross_attention = AttentionConfig(
         num_heads=recipe.num_heads,
@@ -179,15 +187,38 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
         norm_order=recipe.norm_order,
     )
     layers = (layer,) * num_layers
-    if recipe.sublayers is not None:
-        layers = in_order(recipe.sublayers, layer)
-    has_final = recipe.norm_order != NormOrder.POST
+    order = recipe.decoder_sublayers if cross else recipe.sublayers
+    if order is not None:
+        layers = in_order(order, layer)
+    final_norm = norm if recipe.norm_order != NormOrder.POST else None
+    if recipe.universal is not None:
+        return _universal_stack(recipe.universal, layer, num_layers, final_norm)
+    is_question = recipe.global_tokens == GlobalTokens.QUESTION
     in_layers = recipe.placement == Placement.EVERY_LAYER
     return StackConfig(
         layers=layers,
-        final_norm=norm if has_final else None,
+        final_norm=final_norm,
         signal=SignalKind.POSITIONS if in_layers else SignalKind.NONE,
         signal_targets=recipe.targets,
+        global_before=EOS if is_question else None,
+    )
+
+
+def _num_global_tokens(recipe: ModelRecipe) -> int:
+    if recipe.window is None or recipe.global_tokens is None:
+        return 0
+    return 1 if recipe.global_tokens == GlobalTokens.FIRST else recipe.window - 1
+
+
+def _universal_stack(
+    recipe: UniversalRecipe, layer: LayerConfig, num_steps: int, final_norm: NormConfig | None
+) -> StackConfig:
+    return StackConfig(
+        layers=(layer,),
+        final_norm=final_norm,
+        order=(0,) * num_steps,
+        signal=SignalKind.SINUSOIDAL,
+        halting=HaltingConfig(epsilon=recipe.epsilon) if recipe.halting else None,
     )
 
 

@@ -16,11 +16,14 @@ COLUMNS = (
     "target_tokens",
     "tokens_per_second",
     "seconds",
+    "ponder_time",
 )
 
 
 class CsvLog:
     """``log.csv``: a row at each logged step; a validation has its own column.
+
+    ``ponder_time`` is 0 without adaptive computation time.
 
     Args:
         first_step: rows after it belong to a run that was killed, and are removed.

@@ -10,6 +10,7 @@ from tokenizers import Encoding, Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.adaptive import record_ponder
 from model.config import Kind
 from model.examples import (
     AnswerExample,
@@ -24,7 +25,7 @@ from model.kernels import Step
 from model.transformer import Transformer
 from train.batches import IGNORED, Row, TrainingBatch
 from train.recipe import ObjectiveKind
-from train.regularization import TrainingKernels
+from train.regularization import TrainingKernels, ponder_time
 from train.tokenizer import BOS, EOS, MASK, SPECIAL
 
 
@@ -186,9 +187,14 @@ class TrainingModule(nn.Module):
         return super().train(mode)
 
     def forward(self, batch: TrainingBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        """Sums of the losses ``[2]``, of targets and of next sentences; and the balancing loss."""
+        """The losses of targets and of next sentences, and what regularizes them.
+
+        Returns:
+            sums of the two losses ``[2]``; the balancing loss and the ponder time ``[2]``
+        """
         self.kernels.balancing_losses.clear()
-        hidden = self._hidden(batch)
+        with record_ponder(self.model) as ponders:
+            hidden = self._hidden(batch)
         logits, targets = self._logits(hidden, batch)
         if self.objective == ObjectiveKind.RELEVANCE:
             total = _sum_of_binary_losses(logits, targets)
@@ -199,7 +205,7 @@ class TrainingModule(nn.Module):
             follows = _sum_of_losses(self.next_sentence(hidden[:, 0]), batch.follows, 0.0)
         losses = self.kernels.balancing_losses
         balancing = torch.stack(losses).mean() if losses else torch.zeros(())
-        return torch.stack([total, follows]), balancing
+        return torch.stack([total, follows]), torch.stack([balancing, ponder_time(ponders)])
 
     def _hidden(self, batch: TrainingBatch) -> Tensor:
         model = self.model

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from model.config import LINEAR_SCORES, NormKind, ScoreKind
-from model.recurrent_config import AlignmentKind
+from model.recurrent_config import AlignmentKind, ReadoutKind
 from train.errors import RecipeError
 from train.recipe import (
     ATTENTION_POSITIONS,
@@ -118,11 +118,16 @@ def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
     if model.num_decoder_layers is not None and not is_translation:
         yield f"model.num_decoder_layers: objective {recipe.objective} has one stack"
     if model.recurrent is None:
-        yield from _transformer_conflicts(model)
+        yield from _transformer_conflicts(recipe, model)
     else:
         yield from _recurrent_conflicts(recipe, model, model.recurrent)
-    if model.sublayers is not None and is_translation:
-        yield f"model.sublayers: not for objective {recipe.objective}"
+    if model.decoder_sublayers is not None and not is_translation:
+        yield f"model.decoder_sublayers: objective {recipe.objective} has one stack"
+    is_encoder = not is_translation and recipe.objective != ObjectiveKind.NEXT_TOKEN
+    if model.global_tokens is not None and not (is_encoder and (model.window or 0) > 1):
+        yield "model.global_tokens: only in an encoder with a window of at least 2"
+    if model.global_tokens is not None and model.score != ScoreKind.SCALED_DOT:
+        yield f"model.score: global tokens have no {model.score} scores"
 
 
 def _recurrent_conflicts(
@@ -132,13 +137,20 @@ def _recurrent_conflicts(
         yield f"model.recurrent: not for objective {recipe.objective}"
     for field in ("residual_dropout", "attention_dropout"):
         if getattr(recipe.training, field):
-            yield f"training.{field}: recurrent layers have embedding_dropout only"
-    if model.experts is not None:
-        yield "model.experts: not in recurrent layers"
+            yield f"training.{field}: recurrent layers have embedding_dropout, recurrent_dropout"
+    for field in ("experts", "universal", "window", "sublayers", "decoder_sublayers"):
+        if getattr(model, field) is not None:
+            yield f"model.{field}: not in recurrent layers"
     if recurrent.bidirectional and model.hidden_size % 2:
         yield "model.hidden_size: two directions need an even size"
-    if recurrent.alignment is None and recurrent.from_previous:
-        yield "model.recurrent.from_previous: there is no alignment"
+    if recurrent.alignment is None:
+        if recurrent.from_previous:
+            yield "model.recurrent.from_previous: there is no alignment"
+        if recurrent.readout != ReadoutKind.TANH:
+            yield "model.recurrent.readout: there is no alignment"
+    num_layers = max(model.num_layers, model.num_decoder_layers or 1)
+    if recipe.training.recurrent_dropout and num_layers == 1:
+        yield "training.recurrent_dropout: needs stacked layers"
     is_additive = recurrent.alignment in (None, AlignmentKind.ADDITIVE)
     if not is_additive and model.hidden_size % 8:
         yield f"model.hidden_size: {recurrent.alignment} attention needs a multiple of 8"
@@ -158,7 +170,9 @@ def _position_conflicts(model: ModelRecipe) -> Iterator[str]:
         yield "model.targets: placement is not every_layer"
 
 
-def _transformer_conflicts(model: ModelRecipe) -> Iterator[str]:
+def _transformer_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
+    if recipe.training.recurrent_dropout:
+        yield "training.recurrent_dropout: only in recurrent layers"
     if model.hidden_size % model.num_heads:
         yield f"model.num_heads: {model.num_heads} does not divide hidden_size"
     elif model.positions == Positions.ROTARY and (model.hidden_size // model.num_heads) % 2:
@@ -171,7 +185,25 @@ def _transformer_conflicts(model: ModelRecipe) -> Iterator[str]:
     yield from _position_conflicts(model)
     if model.norm == NormKind.NONE:
         yield "model.norm: training needs a norm"
-    if model.sublayers is not None and sorted(model.sublayers) != sorted("sf" * model.num_layers):
-        yield f"model.sublayers: needs {model.num_layers} letters s and as many f"
+    yield from _stack_conflicts(model)
     if model.experts is not None and model.experts.active > model.experts.count:
         yield f"model.experts.active: more than the {model.experts.count} experts"
+
+
+def _stack_conflicts(model: ModelRecipe) -> Iterator[str]:
+    num_decoder_layers = model.num_decoder_layers or model.num_layers
+    for field, letters, number in (
+        ("sublayers", "sf", model.num_layers),
+        ("decoder_sublayers", "scf", num_decoder_layers),
+    ):
+        order = getattr(model, field)
+        if order is not None and sorted(order) != sorted(letters * number):
+            yield f"model.{field}: needs {number} each of the letters {', '.join(letters)}"
+    if model.universal is not None:
+        if model.positions != Positions.SINUSOIDAL:
+            yield "model.positions: a universal model has sinusoidal ones, at every step"
+        if model.placement != Placement.ADDED:
+            yield "model.placement: a universal model adds positions at every step"
+        for field in ("sublayers", "decoder_sublayers"):
+            if getattr(model, field) is not None:
+                yield f"model.{field}: a universal model has one layer"

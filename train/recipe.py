@@ -12,7 +12,7 @@ import msgspec
 from model.bundle import NAME_PATTERN
 from model.config import Activation, NormKind, NormOrder, ScoreKind
 from model.position_config import SignalTarget
-from model.recurrent_config import AlignmentKind, CellKind
+from model.recurrent_config import AlignmentKind, CellKind, ReadoutKind
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -71,6 +71,13 @@ class Placement(StrEnum):
     EVERY_LAYER = "every_layer"  # added in every layer, sinusoidal ones only
 
 
+class GlobalTokens(StrEnum):
+    """Tokens that see all others and are seen by all (Beltagy et al. 2020, section 3.1)."""
+
+    FIRST = "first"  # the first token of a text: for one label
+    QUESTION = "question"  # the tokens before the first separator, as many as fit in a window
+
+
 class Precision(StrEnum):
     """Of matrix products; weights and the optimizer's state are always fp32."""
 
@@ -122,6 +129,22 @@ class ExpertsRecipe(Section, frozen=True, kw_only=True):
     balancing: Annotated[float, msgspec.Meta(ge=0)] = 0.01
 
 
+class UniversalRecipe(Section, frozen=True, kw_only=True):
+    """A Universal Transformer (Dehghani et al. 2019): each stack has one layer.
+
+    It runs ``num_layers`` times, with the timing signal before each step in place of positions.
+
+    Attributes:
+        halting: adaptive computation time; each token runs at most ``num_layers`` steps.
+        epsilon: a token halts when its halting probabilities sum to ``1 - epsilon``.
+        ponder_cost: times the mean ponder time, it is a part of the loss (Graves 2016, eq. 15).
+    """
+
+    halting: bool = False
+    epsilon: Annotated[float, msgspec.Meta(ge=1e-4, lt=1)] = 0.01
+    ponder_cost: Annotated[float, msgspec.Meta(ge=0)] = 0.01
+
+
 class RecurrentRecipe(Section, frozen=True, kw_only=True):
     """Recurrent layers in place of the Transformer's, in an encoder-decoder.
 
@@ -133,12 +156,14 @@ class RecurrentRecipe(Section, frozen=True, kw_only=True):
     Attributes:
         alignment: the attention's score; default: none, a fixed context.
         from_previous: the state before a step attends, not the one after it.
+        readout: of the decoder, if there is an alignment.
     """
 
     cell: CellKind
     bidirectional: bool = False
     alignment: AlignmentKind | None = None
     from_previous: bool = False
+    readout: ReadoutKind = ReadoutKind.TANH
     input_feeding: bool = False
 
 
@@ -159,6 +184,10 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
             Default: the layer's input.
         sublayers: order of each stack's sub-layers, as letters: ``s`` for attention, ``f`` for a
             feed-forward; ``num_layers`` of each (Press et al. 2020). Default: ``sfsf…``.
+        decoder_sublayers: of the decoder of an encoder-decoder, with ``c`` for cross-attention;
+            ``num_decoder_layers`` of each. ``sublayers`` is then the encoder's.
+        window: of all self-attentions; see :class:`model.config.AttentionConfig`.
+        global_tokens: of an encoder with a window; default: none.
         tied: the output matrix is the token embedding.
     """
 
@@ -175,6 +204,9 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     score: ScoreKind = ScoreKind.SCALED_DOT
     score_scale: PositiveFloat | None = None
     sublayers: str | None = None
+    decoder_sublayers: str | None = None
+    window: Positive | None = None
+    global_tokens: GlobalTokens | None = None
     positions: Positions = Positions.SINUSOIDAL
     max_distance: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16
     placement: Placement = Placement.ADDED
@@ -182,6 +214,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     max_positions: Positive = 512
     tied: bool = True
     experts: ExpertsRecipe | None = None
+    universal: UniversalRecipe | None = None
     recurrent: RecurrentRecipe | None = None
 
 
@@ -198,6 +231,8 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
         validate_every: steps between checkpoints, each with a validation.
         patience: validations without a better loss before the training stops; 0: never.
         num_averaged: the last checkpoints, whose weights are averaged (section 6.1).
+        recurrent_dropout: between stacked recurrent layers, not in their states (Zaremba et al.
+            2014).
         next_sentence: a masked language model also learns whether the second text follows the
             first.
     """
@@ -212,6 +247,7 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
     residual_dropout: Share = 0.0
     attention_dropout: Share = 0.0
     embedding_dropout: Share = 0.0
+    recurrent_dropout: Share = 0.0
     max_gradient_norm: PositiveFloat = 1.0
     precision: Precision = Precision.FP32
     validate_every: Positive = 500

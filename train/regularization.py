@@ -1,21 +1,23 @@
-"""What only training adds to a model: dropout, and the balancing loss of experts.
+"""What only training adds to a model: dropout, and the losses of experts and of ponder time.
 
 The modules of ``model`` stay as they are served; hooks and kernels add the rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.adaptive import Ponder
 from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
 from model.eager import EagerKernels
 from model.experts import MixtureOfExperts
 from model.kernels import ExpertWeights
 from model.layers import FeedForward
 from model.mixers import CrossAttention, MixerOutput, SelfAttention, SimplerSimpleRecurrentUnit
+from model.recurrent import LayerInput
 from model.relative_positions import RelativeValues
 from model.transformer import InputEmbedding, Transformer
 from train.recipe import TrainingRecipe
@@ -104,14 +106,27 @@ def balancing_loss(scores: Tensor, config: ExpertsConfig) -> Tensor:
     return config.count * (counts * probabilities.mean(0)).sum()
 
 
+def ponder_time(ponders: Sequence[Ponder]) -> Tensor:
+    """The mean of all valid tokens' updates and remainders (Graves 2016, equation 14).
+
+    Only remainders have a gradient. Zero without adaptive computation time.
+    """
+    times = []
+    for ponder in ponders:
+        valid = torch.arange(ponder.updates.shape[1]) < ponder.lengths[:, None]
+        times.append((ponder.updates + ponder.remainders)[valid].mean())
+    return torch.stack(times).mean() if times else torch.zeros(())
+
+
 def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
     """Dropout of every sub-layer's output and of the input embedding (Vaswani et al., 5.4).
 
-    It is active while the module it belongs to is in training mode.
+    Also between recurrent layers. It is active while the module it belongs to is in training mode.
     """
     rates: list[tuple[type[nn.Module], float]]
     rates = [(InputEmbedding, recipe.embedding_dropout)]
     rates += [(kind, recipe.residual_dropout) for kind in SUBLAYERS]
+    rates.append((LayerInput, recipe.recurrent_dropout))
     for module in model.modules():
         for kind, rate in rates:
             if isinstance(module, kind) and rate:

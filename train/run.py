@@ -22,12 +22,12 @@ from train.log import draw_learning_curve
 from train.native import TrainingRecord, commit_of_code, num_parameters, write_checkpoint
 from train.objectives import Encoder, TrainingModule, mask_row, pair_rows
 from train.read_recipe import read_recipe
-from train.recipe import ObjectiveKind, Recipe
+from train.recipe import ModelRecipe, ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
 from train.start import initial_weights, load_start, start_record, start_tokenizer
 from train.state import STATE_FOLDER, StateFolder
-from train.steps import Optimization, barrier, num_processes
+from train.steps import Optimization, PenaltyWeights, barrier, num_processes
 from train.tokenizer import special_tokens, train_tokenizer
 from train.trainer import PrepareRow, Rows, Trainer, seed_everything
 
@@ -63,9 +63,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         model, kernels, recipe.objective, next_sentence=recipe.training.next_sentence
     )
     seed_everything(recipe.seed, rank)
-    experts = None if recipe.model is None else recipe.model.experts
-    balancing = 0.0 if experts is None else experts.balancing
-    optimization = Optimization(module, recipe.training, balancing)
+    optimization = Optimization(module, recipe.training, _penalty_weights(recipe.model))
     fingerprint = {
         "recipe": recipe.fingerprint,
         "data": hash_of(dataset.train),
@@ -110,6 +108,14 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
+
+
+def _penalty_weights(model: ModelRecipe | None) -> PenaltyWeights:
+    experts, universal = (None, None) if model is None else (model.experts, model.universal)
+    return PenaltyWeights(
+        balancing=0.0 if experts is None else experts.balancing,
+        ponder=universal.ponder_cost if universal is not None and universal.halting else 0.0,
+    )
 
 
 def _tokenizer(recipe: Recipe, start: Checkpoint | None, out: Path, dataset: Dataset) -> Tokenizer:

@@ -16,11 +16,23 @@ from train.recipe import Precision, TrainingRecipe
 
 @dataclass(frozen=True)
 class StepResult:
-    """Of all processes. ``loss``: the mean of the targets; ``num_tokens``: targets."""
+    """Of all processes. ``loss``: the mean of the targets; ``num_tokens``: targets.
+
+    ``ponder_time``: the mean of the tokens of this process; 0 without adaptive computation time.
+    """
 
     loss: float
     num_tokens: int
     gradient_norm: float
+    ponder_time: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PenaltyWeights:
+    """Factors of the losses beside those of the targets: see :mod:`train.regularization`."""
+
+    balancing: float = 0.0
+    ponder: float = 0.0
 
 
 def num_processes() -> int:
@@ -45,9 +57,13 @@ class Optimization:
     """The optimizer of a module. Each step is normalised by the targets of all its batches."""
 
     def __init__(
-        self, module: TrainingModule, recipe: TrainingRecipe, balancing: float = 0.0
+        self,
+        module: TrainingModule,
+        recipe: TrainingRecipe,
+        weights: PenaltyWeights = PenaltyWeights(),
     ) -> None:
-        self.module, self.recipe, self.balancing = module, recipe, balancing
+        self.module, self.recipe = module, recipe
+        self.penalty_weights = torch.tensor([weights.balancing, weights.ponder])
         self.parallel: nn.Module = module
         if dist.is_initialized():
             self.parallel = nn.parallel.DistributedDataParallel(module)
@@ -75,20 +91,21 @@ class Optimization:
             group["lr"] = self.learning_rate
         counts = all_sum(sum_of_counts(batches)).clamp(min=1)
         self.optimizer.zero_grad()
-        totals = torch.zeros(2)
+        totals, penalties = torch.zeros(2), torch.zeros(2)
         for index, batch in enumerate(batches):
             with self._synchronised(is_last=index == len(batches) - 1):
                 with self._autocast():
-                    losses, balancing = self.parallel(batch, self.recipe.label_smoothing)
+                    losses, added = self.parallel(batch, self.recipe.label_smoothing)
                 # Processes average their gradients: the factor makes it a sum.
                 loss = (losses / counts).sum() * num_processes()
-                (loss + self.balancing * balancing / len(batches)).backward()
+                (loss + (self.penalty_weights * added).sum() / len(batches)).backward()
             totals += losses.detach()
+            penalties += added.detach() / len(batches)
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.recipe.max_gradient_norm)
         self.optimizer.step()
         self.num_steps += 1
         loss_value = float((all_sum(totals) / counts).sum())
-        return StepResult(loss_value, int(counts[0]), float(norm))
+        return StepResult(loss_value, int(counts[0]), float(norm), float(penalties[1]))
 
     def validation_loss(self, batches: Iterable[TrainingBatch]) -> float:
         """The mean loss of the targets, without label smoothing and dropout."""

@@ -105,6 +105,7 @@ class Trainer:
                     target_tokens=str(progress.num_tokens),
                     tokens_per_second=rate,
                     seconds=progress.seconds,
+                    ponder_time=result.ponder_time,
                 )
                 window_tokens, window_started = 0, time.monotonic()
                 window_loss, window_steps = 0.0, 0

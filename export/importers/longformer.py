@@ -1,8 +1,8 @@
 """Longformer (Beltagy et al. 2020), as ``transformers`` saves it: RoBERTa with a window.
 
-In ``transformers``, the caller chooses global tokens. Here the first token of each text is
-global, as in its classifier. Its question answering makes all tokens of the question global: that
-class is not supported.
+Global tokens are those of ``transformers`` for the task: the first token of a text in its
+classifier, all tokens before the first separator in its question answering. Its other classes leave
+the choice to the caller: here, they have the classifier's.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ from export.importers.bert_tables import (
     num_layers,
     post_norm_layer,
 )
-from export.importers.encoders import Body, assemble
+from export.importers.encoders import Body, assemble, read_head
 from export.importers.head_tables import FAIRSEQ_CLASSIFIER, FAIRSEQ_MASKED, five_classes
 from export.importers.renaming import linear, per_layer
 from export.readers.fields import Fields
@@ -26,8 +26,12 @@ from export.readers.hugging_face import HuggingFaceFolder
 from model.config import LayerConfig, StackConfig
 from model.mixers import required
 
-NUM_GLOBAL_TOKENS = 1
-PAD = 1
+# Of a question, as many tokens as one block of the window holds, but at most 128: room for them is
+# kept in every block.
+MAX_GLOBAL_TOKENS = {"LongformerForQuestionAnswering": 128}
+DEFAULT_GLOBAL_TOKENS = 1
+DEFAULT_CLASS = "LongformerModel"
+PAD, SEPARATOR = 1, 2
 _TARGET = "encoder.layers.{n}.mixer.global_tokens"
 _SELF = "encoder.layer.{n}.attention.self"
 GLOBAL_TOKENS = (
@@ -44,23 +48,27 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config
     first = config.integer("pad_token_id", PAD) + 1
-    layers = _layers(config)
+    architecture, _ = read_head(folder, HEADS, DEFAULT_CLASS)
+    separator = None
+    if architecture in MAX_GLOBAL_TOKENS:
+        separator = config.integer("sep_token_id", SEPARATOR)
+    layers = _layers(config, MAX_GLOBAL_TOKENS.get(architecture, DEFAULT_GLOBAL_TOKENS))
     body = Body(
         base="longformer",
         hidden_size=config.positive("hidden_size"),
         position=learned_positions(config, first=first),
         embedding=normed_embedding(config),
-        encoder=StackConfig(layers=layers),
+        encoder=StackConfig(layers=layers, global_before=separator),
         table=(
             *embeddings(config, first_position=first),
             *per_layer((*LayerNames().table(), *GLOBAL_TOKENS), len(layers)),
         ),
         ignored=UNUSED,
     )
-    return assemble(folder, body, HEADS, "LongformerModel")
+    return assemble(folder, body, HEADS, DEFAULT_CLASS)
 
 
-def _layers(config: Fields) -> tuple[LayerConfig, ...]:
+def _layers(config: Fields, max_global_tokens: int) -> tuple[LayerConfig, ...]:
     """Each layer has its own window, half of it on each side of a token."""
     layer, number = post_norm_layer(config), num_layers(config)
     sizes = config.integers("attention_window") or (512,)
@@ -70,21 +78,18 @@ def _layers(config: Fields) -> tuple[LayerConfig, ...]:
         raise SourceError(f"{config.origin}: {len(sizes)} attention_window for {number} layers")
     if any(size % 2 or size == 0 for size in sizes):
         raise UnsupportedError(f"{config.origin}: attention_window {sizes} is not even")
-    attention = msgspec.structs.replace(
-        required(layer.attention), num_global_tokens=NUM_GLOBAL_TOKENS
-    )
+    attention = required(layer.attention)
     return tuple(
         msgspec.structs.replace(
-            layer, attention=msgspec.structs.replace(attention, window=size // 2 + 1)
+            layer,
+            attention=msgspec.structs.replace(
+                attention,
+                window=size // 2 + 1,
+                num_global_tokens=min(max_global_tokens, size // 2),
+            ),
         )
         for size in sizes
     )
 
 
-HEADS = {
-    name: reader
-    for name, reader in five_classes(
-        "Longformer", classifier=FAIRSEQ_CLASSIFIER, masked=FAIRSEQ_MASKED
-    ).items()
-    if name != "LongformerForQuestionAnswering"
-}
+HEADS = five_classes("Longformer", classifier=FAIRSEQ_CLASSIFIER, masked=FAIRSEQ_MASKED)

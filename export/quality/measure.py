@@ -21,6 +21,7 @@ from export.quality.metrics import (
     token_f1,
     translation_metrics,
 )
+from export.quality.ponder import ponder_metrics
 from export.runtime import Floats, Session
 from model.bundle import Task
 from model.bundle_files import to_json
@@ -66,11 +67,14 @@ def measure_quality(
     """
     subject = Subject.of(checkpoint)
     factor = checkpoint.max_length_factor or DEFAULT_LENGTH_FACTOR
-    measure = MEASURES[held_out.task]
-    of_fp32 = measure(Model(subject, checkpoint.labels, factor, fp32), held_out.examples)
-    metrics = of_fp32
-    if bundle is not None:
-        metrics = measure(Model(subject, checkpoint.labels, factor, bundle), held_out.examples)
+    task, examples = held_out.task, held_out.examples
+
+    def measure(graphs: GraphFolder) -> Metrics:
+        metrics = MEASURES[task](Model(subject, checkpoint.labels, factor, graphs), examples)
+        return metrics | ponder_metrics(subject, graphs, task, examples)
+
+    of_fp32 = measure(fp32)
+    metrics = of_fp32 if bundle is None else measure(bundle)
     generates = held_out.task in (Task.TRANSLATE, Task.GENERATE)
     return Measurement(
         task=held_out.task,

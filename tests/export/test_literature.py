@@ -60,6 +60,12 @@ _LAYER = stack(order=NormOrder.PRE).layers[0]
 SANDWICH = msgspec.structs.replace(
     GPT, decoder=StackConfig(layers=in_order("ssff", _LAYER), final_norm=_LAYER.norm)
 )
+# Both stacks, with cross-attention as a sub-layer of its own; the last layer has no state.
+SANDWICH_TRANSLATOR = msgspec.structs.replace(
+    VASWANI,
+    encoder=StackConfig(layers=in_order("ssff", stack().layers[0])),
+    decoder=StackConfig(layers=in_order("scscff", stack(cross=True).layers[0])),
+)
 
 
 def without_positions(config: ModelConfig) -> ModelConfig:
@@ -92,6 +98,7 @@ def checkpoint_of(config: ModelConfig, name: str) -> Checkpoint:
     [
         pytest.param(UNIVERSAL, "vaswani", id="universal", marks=pytest.mark.slow),
         pytest.param(SANDWICH, "gpt", id="sandwich"),
+        pytest.param(SANDWICH_TRANSLATOR, "vaswani", id="sandwich-translator"),
         pytest.param(ADDED_POSITIONS, "vaswani", id="positions", marks=pytest.mark.slow),
         *[
             pytest.param(
@@ -194,3 +201,31 @@ def test_partial_layers_have_no_unused_weights() -> None:
     names = random_weights(SANDWICH).keys()
     assert not any(name.startswith("decoder.layers.0.feed_forward") for name in names)
     assert not any(name.startswith("decoder.layers.2.mixer") for name in names)
+
+
+@torch.no_grad()
+def test_sandwich_decoder_runs_its_sublayers_in_order() -> None:
+    """Press et al. 2020: each sub-layer ``norm(x + f(x))`` alone, in the order of the string."""
+    model = from_weights(SANDWICH_TRANSLATOR, random_weights(SANDWICH_TRANSLATOR))
+    ids, lengths = torch.arange(10).view(2, 5), torch.tensor([5, 4], dtype=torch.int32)
+    step = Step.whole(torch.tensor([5, 5]), lengths)
+    encoded = model.encode(ids, lengths)
+    x = model.embedding(model.embedding.look_up(ids), torch.arange(5), None)
+    for letter, layer in zip("scscff", model.decoder.layers, strict=True):
+        if letter == "s":
+            x = layer.mixer_norm(x + layer.mixer(x, step, {}, PositionEncodings()).output)
+        elif letter == "c":
+            source = layer.cross_attention.project_source(encoded)
+            x = layer.cross_attention_norm(x + layer.cross_attention(x, step, source).output)
+        else:
+            x = layer.feed_forward_norm(x + layer.feed_forward(x))
+    actual = model.decode(ids, step, model.encode_source(ids, lengths)).hidden
+    torch.testing.assert_close(actual, x)
+
+
+@pytest.mark.parametrize("order", ["scf", "ss", "sxf"])
+def test_refuses_orders_that_do_not_fit(order: str) -> None:
+    """Cross-attention without a source, no feed-forward, an unknown letter."""
+    layer = stack().layers[0]
+    with pytest.raises(ValueError, match="sublayers"):
+        in_order(order, layer)

@@ -39,6 +39,7 @@ CLASSES = {
     "QuestionAnswering": Task.ANSWER,
     "MaskedLM": Task.FILL_MASK,
 }
+# Longformer's question answering has global tokens of its own: tests/families/test_longformer.py.
 CASES = [
     (family, kind)
     for family in CHANGES

@@ -18,6 +18,7 @@ from model.transformer import Transformer, from_weights, parameter_shapes
 from tests.architectures import (
     GRU_ADDITIVE,
     GRU_FIXED,
+    GRU_MAXOUT,
     HIDDEN_SIZE,
     LSTM_DOT,
     LSTM_GENERAL,
@@ -25,6 +26,8 @@ from tests.architectures import (
     random_weights,
     recurrent_model,
 )
+from train.recipe import TrainingRecipe
+from train.regularization import add_dropout
 
 LENGTHS = torch.tensor([6, 2, 4], dtype=torch.int32)
 IDS = torch.arange(18).view(3, 6) + 5
@@ -156,6 +159,48 @@ def test_rows_do_not_depend_on_their_batch(name: str) -> None:
         step = Step.whole(lengths[:1], one)
         alone = model.decode(targets[row : row + 1], step, states).hidden
         torch.testing.assert_close(batched[row], alone[0])
+
+
+@torch.no_grad()
+def test_maxout_readout_follows_the_formula() -> None:
+    """Bahdanau et al. 2015, appendix A.2.2: ``max`` of pairs of ``U s' + V E y + C c``."""
+    model = model_of(GRU_MAXOUT)
+    assert isinstance(model.decoder, RecurrentDecoder)
+    align = model.decoder.alignment
+    assert align is not None
+    weights = {name: w.detach().numpy() for name, w in model.decoder.state_dict().items()}
+    states = model.encode_source(IDS, LENGTHS)
+    step, token = Step.whole(torch.ones(3), LENGTHS), torch.tensor([[3], [4], [5]])
+    actual = model.decode(token, step, states).hidden[:, 0].numpy()
+    before = states[0]["hidden"]
+    context, _ = align(before, KeyValue(states[0]["cross_key"], states[0]["cross_value"]), step)
+    word = model.embedding.look_up(token)[:, 0]
+    sizes = [before.shape[1], context.shape[1]]
+    of_state, of_context, of_word = np.split(weights["readout.weight"], np.cumsum(sizes))
+    outer = before.numpy() @ of_state + context.numpy() @ of_context + word.numpy() @ of_word
+    outer += weights["readout.bias"]
+    expected = np.maximum(outer[:, 0::2], outer[:, 1::2])
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+
+
+@torch.no_grad()
+def test_dropout_between_layers_leaves_the_first_input_and_the_states() -> None:
+    """With nearly all of the lower layers' outputs dropped, only upper layers change."""
+    model = model_of(LSTM_DOT).float()
+    add_dropout(model, TrainingRecipe(num_steps=1, recurrent_dropout=0.999))
+    states = {}
+    for is_training in (False, True):
+        model.train(is_training)
+        source = model.encode_source(IDS, LENGTHS)
+        step = Step.whole(torch.full((3,), 4), LENGTHS)
+        decoded = model.decode(torch.arange(12).view(3, 4), step, source).states
+        encoded = model.encoder(model.embedding.look_up(IDS), LENGTHS)
+        states[is_training] = (encoded.states, decoded)
+    (encoded, _), (dropped, _) = states[False], states[True]
+    torch.testing.assert_close(encoded[0], dropped[0])
+    assert not torch.allclose(encoded[1][0], dropped[1][0])
+    upper = [decoded[1]["hidden"] for _, decoded in states.values()]
+    assert not torch.allclose(*upper)
 
 
 def test_input_feeding_and_previous_states_change_the_output() -> None:

@@ -1,0 +1,122 @@
+"""How many steps adaptive computation time takes on held-out examples, through the graphs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from export.decoding import lengths_of, padded, prefill_source
+from export.fidelity.subject import GraphFolder, Subject
+from export.runtime import DecodeSession, Floats
+from model.bundle import Task
+from model.examples import TextExample, TranslationExample
+from model.graph_spec import REMAINDERS, UPDATES
+
+BATCH = 32
+Pair = tuple[str, str]
+
+# The texts that an encoder reads.
+ENCODER_TEXTS: dict[Task, Callable[[Any], Pair]] = {
+    Task.FILL_MASK: lambda example: (example.text, example.following),
+    Task.CLASSIFY: lambda example: (example.text, example.pair),
+    Task.TAG: lambda example: (example.text, ""),
+    Task.ANSWER: lambda example: (example.question, example.context),
+    Task.RERANK: lambda example: (example.query, example.relevant),
+}
+
+
+def ponder_metrics(
+    subject: Subject, graphs: GraphFolder, task: Task, examples: Sequence[Any]
+) -> dict[str, float]:
+    """The mean updates and remainder of a token, of each stack with adaptive computation time.
+
+    Of a decoder, of the tokens of the prompts and references. Empty without such a stack.
+    """
+    has_ponder = {
+        name
+        for name, graph in graphs.graphs.items()
+        if any(output.name == UPDATES for output in graph.outputs)
+    }
+    sums: dict[str, list[float]] = {}
+    for start in range(0, len(examples), BATCH):
+        batch = examples[start : start + BATCH]
+        if "encode" in has_ponder:
+            _add(sums, "encoder", _encode(subject, graphs, task, batch))
+        if "decode" in has_ponder:
+            _add(sums, "decoder", _decode(subject, graphs, batch))
+    return {
+        f"{stack}_{name}": total / count
+        for stack, (*totals, count) in sums.items()
+        for name, total in zip((UPDATES, REMAINDERS), totals, strict=True)
+    }
+
+
+def _add(sums: dict[str, list[float]], stack: str, figures: list[Floats]) -> None:
+    """Adds the ``figures``, and how many tokens they are of."""
+    new = [*(float(figure.sum()) for figure in figures), float(figures[0].size)]
+    sums[stack] = [a + b for a, b in zip(sums.get(stack, [0.0] * len(new)), new, strict=True)]
+
+
+def _encode(
+    subject: Subject, graphs: GraphFolder, task: Task, examples: Sequence[Any]
+) -> list[Floats]:
+    """Updates and remainders ``[tokens]`` of the batch."""
+    session = graphs.encoder()
+    if task == Task.TRANSLATE:
+        rows, segments = [subject.encode(example.source) for example in examples], None
+    else:
+        pairs = [ENCODER_TEXTS[task](example) for example in examples]
+        encodings = [
+            subject.tokenizer.encode(*pair) if pair[1] else subject.tokenizer.encode(pair[0])
+            for pair in pairs
+        ]
+        rows = [encoding.ids for encoding in encodings]
+        segments = [encoding.type_ids for encoding in encodings]
+    inputs = {"token_ids": padded(rows), "lengths": lengths_of(rows)}
+    names = {spec.name for spec in session.graph.inputs}
+    if segments is not None and "segment_ids" in names:
+        inputs["segment_ids"] = padded(segments)
+    if "logit_positions" in names:
+        inputs["logit_positions"] = np.zeros(1, np.int32)
+    outputs = session.run(**inputs)
+    is_valid = np.arange(inputs["token_ids"].shape[1]) < inputs["lengths"][:, None]
+    return [outputs[name][is_valid] for name in (UPDATES, REMAINDERS)]
+
+
+def _decode(
+    subject: Subject, graphs: GraphFolder, examples: Sequence[TranslationExample | TextExample]
+) -> list[Floats]:
+    """Updates and remainders ``[tokens]`` of the batch; every row token by token."""
+    sources = None
+    if isinstance(examples[0], TranslationExample):
+        sources = [subject.encode(example.source) for example in examples]
+        rows = [[*subject.target_start, *subject.encode(example.target)] for example in examples]
+    else:
+        rows = [
+            [*subject.encode(e.prompt), *subject.encode(e.text, add_special_tokens=False)]
+            for e in examples
+        ]
+    ids, lengths = padded(rows), lengths_of(rows)
+    longest_source = max((len(source) for source in sources or []), default=1)
+    decoder: DecodeSession = graphs.decoder(len(rows), ids.shape[1], longest_source)
+    extra = {}
+    if sources is not None:
+        prefill_source(graphs.encoder(), decoder, sources)
+        extra = {
+            "source_lengths": lengths_of(sources),
+            "max_source_length": np.array(longest_source),
+        }
+    figures: dict[str, list[Floats]] = {UPDATES: [], REMAINDERS: []}
+    for index in range(ids.shape[1]):
+        outputs = decoder.step_outputs(
+            (UPDATES, REMAINDERS),
+            token_ids=ids[:, index : index + 1],
+            logit_positions=np.arange(len(rows)),
+            num_cached_tokens=np.full(len(rows), index),
+            num_new_tokens=np.ones(len(rows)),
+            max_total_length=np.array(index + 1),
+            **extra,
+        )
+        for name, values in figures.items():
+            values.append(outputs[name][lengths > index])
+    return [np.concatenate(values) for values in figures.values()]

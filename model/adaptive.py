@@ -1,0 +1,183 @@
+"""Stacks whose tokens run different numbers of steps: adaptive computation time.
+
+Graves 2016, for each token of a Universal Transformer (Dehghani et al. 2019, section 2.2). A step
+is one application of a layer. Before it, a gate reads the layer's input and gives the token's
+halting probability. A token halts at the step at which the sum of its probabilities reaches
+``1 - epsilon``, at the latest at the last one. From then on its state is copied: later steps
+still compute its keys and values, which other tokens attend to. Graphs run all steps, so that a
+token's cache is complete; halting changes what they compute, not how long they take.
+
+The output is the mean of the token's states after each of its steps (Graves 2016, equation 13),
+weighted with the halting probabilities; the last one has the remainder, so that they sum to 1.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.basics import Linear
+from model.config import HaltingConfig, ModelConfig, StackConfig
+from model.kernels import ModelKernels, Step
+from model.layers import Decoder, Encoder, select_tokens
+from model.mixers import State
+
+
+class Ponder(NamedTuple):
+    """What a stack's tokens computed, ``[batch, length]`` each or ``[1, n]`` of selected tokens.
+
+    Attributes:
+        updates: ``N``, steps of each token; int32.
+        remainders: ``R``, the weight of each token's last state. Graves 2016, equation 14, calls
+            ``N + R`` the ponder time.
+        lengths: ``[batch]``, valid tokens of each right-padded row.
+    """
+
+    updates: Tensor
+    remainders: Tensor
+    lengths: Tensor
+
+
+class Progress(NamedTuple):
+    """Of each token ``[batch, length]`` after some steps.
+
+    ``running``: it has not halted. ``total``: the sum of its weights. ``output``: the weighted sum
+    of its states.
+    """
+
+    running: Tensor
+    total: Tensor
+    updates: Tensor
+    remainders: Tensor
+    output: Tensor
+
+    def select(self, positions: Tensor) -> "Progress":
+        """The tokens at flat ``positions [n]``, as one row."""
+        flags = (select_tokens(part[..., None], positions)[None, :, 0] for part in self[:-1])
+        return Progress(*flags, select_tokens(self.output, positions)[None])
+
+
+class Report(nn.Module):
+    """Returns its argument. Hooks read it: see :func:`record_ponder`."""
+
+    def forward(self, ponder: Ponder) -> Ponder:
+        return ponder
+
+
+class Halting(nn.Module):
+    """The halting gate, ``sigmoid(W x + b)``, which all steps share."""
+
+    def __init__(self, hidden_size: int, config: HaltingConfig) -> None:
+        super().__init__()
+        self.threshold = 1 - config.epsilon
+        self.gate = Linear(hidden_size, 1, bias=True)
+        self.report = Report()
+
+    @staticmethod
+    def begin(x: Tensor) -> Progress:
+        """Before the first step of ``x [batch, length, hidden]``."""
+        zeros = torch.zeros_like(x[..., 0])
+        return Progress(zeros == 0, zeros, zeros.to(torch.int32), zeros, torch.zeros_like(x))
+
+    def weigh(self, x: Tensor, progress: Progress, *, is_last: bool) -> Tensor:
+        """Each token's weight of the state after this step, ``[batch, length]``.
+
+        ``x [batch, length, hidden]``: the input of the step's layer.
+        """
+        probability = torch.sigmoid(self.gate(x)[..., 0])
+        remainder = 1 - progress.total
+        if is_last:
+            return torch.where(progress.running, remainder, 0.0)
+        halts = progress.total + probability >= self.threshold
+        return torch.where(progress.running, torch.where(halts, remainder, probability), 0.0)
+
+    def update(self, weight: Tensor, state: Tensor, progress: Progress) -> Progress:
+        """After a step to ``state [batch, length, hidden]``."""
+        total = progress.total + weight
+        was_running = progress.running
+        running = was_running & (total < self.threshold)
+        return Progress(
+            running=running,
+            total=total,
+            updates=progress.updates + was_running.to(torch.int32),
+            remainders=torch.where(was_running & ~running, weight, progress.remainders),
+            output=progress.output + weight[..., None] * state,
+        )
+
+
+def _halting(config: ModelConfig, stack: StackConfig) -> Halting:
+    if stack.halting is None:
+        raise ValueError("this stack has no halting")
+    return Halting(config.hidden_size, stack.halting)
+
+
+class AdaptiveEncoder(Encoder):
+    """Encoder layers in order, each token until it halts."""
+
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
+        super().__init__(config, stack, kernels)
+        self.halting = _halting(config, stack)
+
+    def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
+        progress, last = self.halting.begin(x), len(self.order)
+        token_positions = torch.arange(x.shape[1])[None]  # [1, length]
+        encodings = self.positions.for_sequence(x.shape[1], num_global)
+        for depth, (layer, encoding) in enumerate(zip(self.applied, encodings, strict=True), 1):
+            inputs, positions = self.signal(x, encoding, token_positions, depth)
+            weight = self.halting.weigh(inputs, progress, is_last=depth == last)
+            state = layer(inputs, lengths, positions)
+            x = torch.where(progress.running[..., None], state, x)
+            progress = self.halting.update(weight, state, progress)
+        self.halting.report(Ponder(progress.updates, progress.remainders, lengths))
+        normed: Tensor = self.final_norm(progress.output)
+        return normed
+
+
+class AdaptiveDecoder(Decoder):
+    """Decoder layers in order, each token until it halts."""
+
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
+        super().__init__(config, stack, kernels)
+        self.halting = _halting(config, stack)
+
+    def forward(
+        self, x: Tensor, step: Step, states: list[State], logit_positions: Tensor | None = None
+    ) -> tuple[Tensor, list[State]]:
+        progress, last = self.halting.begin(x), len(self.order)
+        new_states: list[State] = []
+        token_positions = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])
+        encodings = self.positions.for_step(x.shape[1], step)
+        layers = zip(self.applied, states, encodings, strict=True)
+        for depth, (layer, past, encoding) in enumerate(layers, 1):
+            inputs, positions = self.signal(x, encoding, token_positions, depth)
+            weight = self.halting.weigh(inputs, progress, is_last=depth == last)
+            selected = logit_positions if depth == last else None
+            state, new_state = layer(inputs, step, past, positions, selected)
+            new_states.append(new_state)
+            if selected is not None:
+                progress = progress.select(selected)
+                weight = select_tokens(weight[..., None], selected)[None, :, 0]
+            elif depth < last:
+                x = torch.where(progress.running[..., None], state, x)
+            progress = self.halting.update(weight, state, progress)
+        self.halting.report(Ponder(progress.updates, progress.remainders, step.num_new_tokens))
+        return self.final_norm(progress.output), new_states
+
+
+@contextmanager
+def record_ponder(model: nn.Module) -> Iterator[list[Ponder]]:
+    """Collects what the stacks of ``model`` report while the context is open."""
+    found: list[Ponder] = []
+
+    def append(_module: nn.Module, _inputs: object, ponder: Ponder) -> None:
+        found.append(ponder)
+
+    reports = [module for module in model.modules() if isinstance(module, Report)]
+    handles = [report.register_forward_hook(append) for report in reports]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
