@@ -27,7 +27,7 @@ from train.batches import TrainingBatch
 from train.objectives import TrainingModule
 from train.recipe import ObjectiveKind, TrainingRecipe
 from train.regularization import TrainingKernels
-from train.steps import Optimization
+from train.steps import Optimization, PenaltyWeights
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
 TINY = Path(__file__).with_name("tiny.py")
@@ -86,12 +86,17 @@ def objective_of(config: ModelConfig) -> ObjectiveKind:
     return ObjectiveKind.CLASSIFICATION
 
 
-def optimization(config: ModelConfig, training: TrainingRecipe, seed: int = 0) -> Optimization:
+def optimization(
+    config: ModelConfig,
+    training: TrainingRecipe,
+    seed: int = 0,
+    weights: PenaltyWeights = PenaltyWeights(),
+) -> Optimization:
     """A new model of ``config`` and its optimizer."""
     kernels = TrainingKernels(training.attention_dropout)
     module = TrainingModule(Transformer(config, kernels), kernels, objective_of(config))
     module.model.load_state_dict(random_weights(config, seed))
-    return Optimization(module, training)
+    return Optimization(module, training, weights)
 
 
 def train_model(

@@ -62,6 +62,10 @@ def test_every_problem_is_listed_with_its_field() -> None:
         ("model", "num_kv_heads", 3, "model.num_kv_heads"),
         ("model", "sublayers", "ssff" * 4, "model.sublayers"),
         ("model", "sublayers", "sx", "model.sublayers"),
+        ("model", "decoder_sublayers", "scfscf", "model.decoder_sublayers"),
+        ("model", "global_tokens", "first", "model.global_tokens"),
+        ("model", "universal", {}, "model.positions"),
+        ("training", "recurrent_dropout", 0.1, "training.recurrent_dropout"),
         ("data", "max_length", 4096, "data.max_length"),
         ("training", "next_sentence", True, "training.next_sentence"),
         ("tokenizer", "kind", "wordpiece", "tokenizer.kind"),
@@ -83,6 +87,38 @@ def test_relative_positions_need_scores_linear_in_the_key() -> None:
     values = tomllib.loads((TINY[0].parent / "tiny-shaw.toml").read_text("utf-8"))
     values["model"]["score"] = "cosine"
     with pytest.raises(RecipeError, match=r"\n  model\.score: cosine does not work"):
+        parse_recipe(values, "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "changes", "expected"),
+    [
+        ("tiny-sandwich", "model", {"decoder_sublayers": "ssccff"}, ""),
+        ("tiny-sandwich", "model", {"decoder_sublayers": "sscfff"}, "model.decoder_sublayers"),
+        ("tiny-universal", "model", {"sublayers": "sssfff"}, "model.sublayers"),
+        ("tiny-longformer", "model", {"window": 1}, "model.global_tokens"),
+        ("tiny-longformer", "model", {"score": "cosine"}, "model.score"),
+        ("tiny-gru-additive", "model", {"window": 4}, "model.window"),
+        ("tiny-gru-additive", "training", {"recurrent_dropout": 0.1}, "training.recurrent_dropout"),
+    ],
+)
+def test_conflicts_of_variants(
+    name: str, section: str, changes: dict[str, object], expected: str
+) -> None:
+    values = tomllib.loads((TINY[0].parent / f"{name}.toml").read_text("utf-8"))
+    values[section] |= changes
+    if not expected:
+        assert parse_recipe(values, "good.toml").model is not None
+        return
+    with pytest.raises(RecipeError, match=f"\n  {expected}: "):
+        parse_recipe(values, "bad.toml")
+
+
+def test_a_readout_needs_an_alignment() -> None:
+    values = tomllib.loads((TINY[0].parent / "tiny-gru-additive.toml").read_text("utf-8"))
+    del values["model"]["recurrent"]["alignment"]
+    del values["model"]["recurrent"]["from_previous"]
+    with pytest.raises(RecipeError, match="model.recurrent.readout: "):
         parse_recipe(values, "bad.toml")
 
 

@@ -5,13 +5,16 @@ import math
 import pytest
 import torch
 
+from model.adaptive import Ponder
 from model.config import ExpertsConfig, Kind, ModelConfig
 from model.kernels import Step
 from tests.architectures import CLASSIFIER, LLAMA, VASWANI
+from tests.model.test_adaptive import ADAPTIVE
 from tests.tiny_training import optimization
 from train.batches import IGNORED, BatchOrder, Row, learning_rate_factor, make_batch, share_of
 from train.recipe import TrainingRecipe
-from train.regularization import add_dropout, balancing_loss
+from train.regularization import add_dropout, balancing_loss, ponder_time
+from train.steps import PenaltyWeights
 
 RECIPE = TrainingRecipe(num_steps=12, learning_rate=3e-3, warmup_steps=5, label_smoothing=0.1)
 TARGETS = ([5, 9, 2, 1], [8, 8, 3, 1])
@@ -121,3 +124,24 @@ def test_dropout_is_active_in_training_only() -> None:
     steps.module.eval()
     first, second = losses()
     assert first == second
+
+
+def test_ponder_time_is_of_valid_tokens() -> None:
+    """Graves 2016, equation 14: the mean of ``N + R``; the padding's 9 steps do not count."""
+    ponder = Ponder(
+        updates=torch.tensor([[2, 3], [1, 9]], dtype=torch.int32),
+        remainders=torch.tensor([[0.5, 0.1], [0.3, 0.0]]),
+        lengths=torch.tensor([2, 1]),
+    )
+    assert ponder_time([ponder]).item() == pytest.approx((2.5 + 3.1 + 1.3) / 3)
+    assert ponder_time([]).item() == 0
+
+
+def test_a_ponder_cost_shortens_the_ponder_time() -> None:
+    batch = make_batch([_row(Kind.ENCODER_DECODER, target) for target in TARGETS])
+    times = {}
+    for cost in (0.0, 0.5):
+        steps = optimization(ADAPTIVE, RECIPE, weights=PenaltyWeights(ponder=cost))
+        times[cost] = [steps.step([batch]).ponder_time for _ in range(12)]
+    assert times[0.0][0] == times[0.5][0] > 1
+    assert times[0.5][-1] < times[0.0][-1]
