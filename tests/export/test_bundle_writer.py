@@ -30,7 +30,6 @@ from model.config import Kind
 from tests.architectures import ARCHITECTURES, LLAMA, checkpoint, random_weights
 from tests.export.exported import ALL_NAMES
 
-
 # Products of attention, which have no weights and stay MatMul, in graphs of recurrent models.
 RECURRENT_SCORES = {
     "gru-fixed": {},
