@@ -148,6 +148,17 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
             license="Apache-2.0",
             package_license="Apache-2.0",
         ),
+        DefaultSource(
+            name="netra",
+            package="netra-transliterate",
+            version="1.0.1",
+            module="khmer_transliterator",
+            path="weights",
+            description="netra: GRU encoder-decoder with attention, 64 wide; Latin to Khmer",
+            origin="Darayut Nhem",
+            license="MIT",
+            package_license="MIT",
+        ),
     )
 }
 

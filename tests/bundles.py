@@ -51,6 +51,24 @@ def tiny_bundles() -> Path:
     return _cached(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
 
 
+def recurrent_bundles() -> Path:
+    """``tests.tiny_recurrent``: ``tiny-gru`` in fp32, ``tiny-gru-int8`` in int8."""
+
+    def make(path: Path) -> None:
+        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
+        from tests import tiny_recurrent  # noqa: PLC0415
+
+        for name, precision in (
+            (tiny_recurrent.NAME, Precision.FP32),
+            (tiny_recurrent.INT8_NAME, Precision.INT8),
+        ):
+            if not (path / name).exists():
+                write_bundle(tiny_recurrent.recurrent_dates(name), path, precision=precision)
+
+    key = _key("model", "export", "tests/tiny.py", "tests/tiny_recurrent.py")
+    return _cached(f"recurrent-{key}", make)
+
+
 def shortlist_bundles() -> Path:
     """``tests.shortlists.write_bundles``."""
 

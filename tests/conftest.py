@@ -51,6 +51,12 @@ def tiny_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def recurrent_bundles() -> Path:
+    """A GRU encoder-decoder with attention: ``tiny-gru`` in fp32, ``tiny-gru-int8``."""
+    return bundles.recurrent_bundles()
+
+
+@pytest.fixture(scope="session")
 def shortlist_bundles() -> Path:
     """The model ``dates`` in int8: ``shortlist`` with a lexical shortlist, ``dates`` without."""
     return bundles.shortlist_bundles()

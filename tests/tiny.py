@@ -116,7 +116,8 @@ def _is_held_out(day: date) -> bool:
     return day.toordinal() % 20 == 7
 
 
-def _date_batches() -> Iterator[TrainingBatch]:
+def date_batches() -> Iterator[TrainingBatch]:
+    """Written dates and ISO dates, of days that are not held out."""
     rng = random.Random(0)
     tokenizer = character_tokenizer(begins=False, ends=True)
     while True:
@@ -140,7 +141,7 @@ def dates() -> tuple[Checkpoint, list[tuple[str, str]]]:
     held_out = held_out_dates()
     return Checkpoint(
         config=DATES,
-        weights=trained("dates", DATES, _date_batches, training, 150),
+        weights=trained("dates", DATES, date_batches, training, 150),
         tokenizer_json=character_tokenizer(begins=False, ends=True).to_str(),
         architecture="Transformer",
         tasks=(Task.TRANSLATE,),

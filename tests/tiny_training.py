@@ -15,6 +15,9 @@ import model.heads
 import model.initialise
 import model.layers
 import model.mixers
+import model.recurrent
+import model.recurrent_cells
+import model.recurrent_config
 import model.transformer
 import train.batches
 import train.objectives
@@ -30,7 +33,7 @@ from train.regularization import TrainingKernels
 from train.steps import Optimization, PenaltyWeights
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
-TINY = Path(__file__).with_name("tiny.py")
+MODELS = [Path(__file__).with_name(name) for name in ("tiny.py", "tiny_recurrent.py")]
 PAD, EOS, UNKNOWN, BOS = 0, 1, 2, 3
 SPECIAL = ["<pad>", "</s>", "<unk>", "<s>"]
 CHARACTERS = [chr(code) for code in range(32, 127)]
@@ -64,6 +67,9 @@ def _source_hash() -> str:
         model.initialise,
         model.layers,
         model.mixers,
+        model.recurrent,
+        model.recurrent_cells,
+        model.recurrent_config,
         model.transformer,
         train.batches,
         train.objectives,
@@ -71,7 +77,7 @@ def _source_hash() -> str:
         train.steps,
     )
     digest = hashlib.sha256(torch.__version__.encode())
-    for path in (*(str(module.__file__) for module in modules), __file__, str(TINY)):
+    for path in (*(str(module.__file__) for module in modules), __file__, *map(str, MODELS)):
         digest.update(Path(path).read_bytes())
     return digest.hexdigest()[:16]
 

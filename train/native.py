@@ -42,6 +42,8 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
         command: that trains them again.
         commit: of the code; ends with ``-dirty`` if it had changes.
         num_dropped: training examples longer than the recipe allows.
+        seconds, cpu_seconds: of the steps and validations; processor time, of the first process,
+            does not grow when other programs share the machine.
         averaged_steps: the checkpoints whose mean the weights are.
     """
 
@@ -58,6 +60,7 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     num_target_tokens: int
     seconds: float
+    cpu_seconds: float
     num_threads: int
     num_processes: int
     start_from: StartRecord | None = None

@@ -107,7 +107,7 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
     origin, _, name = recipe.data.source.partition(":")
     needed = DEBIAN_OBJECTIVES.get(name, ObjectiveKind.SEQUENCE_TO_SEQUENCE)
-    if origin == "debian" and objective != needed:
+    if origin in ("debian", "lexicon") and objective != needed:
         yield f"data.source: objective {objective} cannot use {recipe.data.source}, only {needed}"
 
 

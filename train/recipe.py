@@ -45,6 +45,7 @@ class StoredPrecision(StrEnum):
 
 class TokenizerKind(StrEnum):
     CHARACTERS = "characters"
+    PHONEMES = "phonemes"  # a letter each, and words of capitals such as ``AH`` whole
     BPE = "bpe"  # Sennrich et al. 2016, over bytes (Radford et al. 2019)
     UNIGRAM = "unigram"  # Kudo 2018
     WORDPIECE = "wordpiece"  # Schuster and Nakajima 2012; BERT
@@ -90,7 +91,7 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         source: ``synthetic:TASK``, ``debian:LANGUAGE``, ``debian:sections``,
-            ``debian:relevance`` or ``folder:PATH`` (relative to the recipe).
+            ``debian:relevance``, ``lexicon:cmudict`` or ``folder:PATH`` (relative to the recipe).
         labels: of ``debian:sections``, the sections to tell apart.
         num_train: of a synthetic task, examples to draw.
         num_validation, num_held_out: examples for validation during training, and for the
@@ -98,7 +99,7 @@ class DataRecipe(Section, frozen=True, kw_only=True):
         max_length: longer rows, in tokens, are left out.
     """
 
-    source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|folder):.+$")]
+    source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|folder):.+$")]
     num_train: Positive = 20_000
     num_validation: Positive = 200
     num_held_out: Positive = 200
@@ -110,9 +111,9 @@ class TokenizerRecipe(Section, frozen=True, kw_only=True):
     """How texts become tokens.
 
     Attributes:
-        vocabulary_size: with special tokens; ``characters`` ignores it.
-        max_texts: a sample of at most so many texts trains the tokenizer; ``characters`` reads
-            all.
+        vocabulary_size: with special tokens; ``characters`` and ``phonemes`` ignore it.
+        max_texts: a sample of at most so many texts trains the tokenizer; ``characters`` and
+            ``phonemes`` read all.
     """
 
     kind: TokenizerKind

@@ -94,6 +94,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
             num_steps=result.progress.step,
             num_target_tokens=result.progress.num_tokens,
             seconds=result.progress.seconds,
+            cpu_seconds=result.progress.cpu_seconds,
             num_threads=torch.get_num_threads(),
             num_processes=num_processes(),
             start_from=None if start is None else start_record(start),

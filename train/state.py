@@ -23,7 +23,8 @@ class Progress:
         epoch, batch: the next batch.
         best_loss, best_step: of the best validation.
         validations: step and loss of each.
-        seconds: of earlier runs.
+        seconds, cpu_seconds: of all runs until the last checkpoint; processor time is that of
+            the first process, with its threads.
     """
 
     step: int = 0
@@ -34,6 +35,7 @@ class Progress:
     num_bad: int = 0
     num_tokens: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     validations: list[tuple[int, float]] = field(default_factory=list)
 
 

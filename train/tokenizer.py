@@ -1,8 +1,10 @@
 """Trains a tokenizer on the texts of a data set."""
 
+import re
 from collections.abc import Iterable
 
 from tokenizers import (
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -18,6 +20,9 @@ from train.recipe import TokenizerKind, TokenizerRecipe
 
 PAD, BOS, EOS, UNKNOWN, MASK = range(5)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+# Their vocabulary is every symbol of the data.
+READ_ALL = (TokenizerKind.CHARACTERS, TokenizerKind.PHONEMES)
+SYMBOL = r"[A-Z]+|\S"
 
 
 def train_tokenizer(recipe: TokenizerRecipe, kind: Kind, texts: Iterable[str]) -> Tokenizer:
@@ -26,7 +31,7 @@ def train_tokenizer(recipe: TokenizerRecipe, kind: Kind, texts: Iterable[str]) -
     An encoder's texts are ``<s> A </s>``, pairs ``<s> A </s> B </s>`` with B in segment 1; a
     source or target ends with ``</s>``; a prompt starts with ``<s>``.
     """
-    if recipe.kind != TokenizerKind.CHARACTERS:
+    if recipe.kind not in READ_ALL:
         everything = [text for text in texts if text]
         texts = everything[:: -(-len(everything) // recipe.max_texts)]
     tokenizer = BUILDERS[recipe.kind](recipe, texts)
@@ -66,6 +71,18 @@ def _characters(_recipe: TokenizerRecipe, texts: Iterable[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer
+
+
+def _phonemes(_recipe: TokenizerRecipe, texts: Iterable[str]) -> Tokenizer:
+    """Small letters alone, words of capitals whole; decoded with spaces between the tokens."""
+    symbols = sorted({symbol for text in texts for symbol in re.findall(SYMBOL, text)})
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL, *symbols))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(SYMBOL), "isolated")]
+    )
     tokenizer.add_special_tokens(list(SPECIAL))
     return tokenizer
 
@@ -120,6 +137,7 @@ def _wordpiece(recipe: TokenizerRecipe, texts: Iterable[str]) -> Tokenizer:
 
 BUILDERS = {
     TokenizerKind.CHARACTERS: _characters,
+    TokenizerKind.PHONEMES: _phonemes,
     TokenizerKind.BPE: _bpe,
     TokenizerKind.UNIGRAM: _unigram,
     TokenizerKind.WORDPIECE: _wordpiece,

@@ -75,6 +75,7 @@ class Trainer:
         log = CsvLog(self._log_folder, progress.step) if is_first else None
         recipe, started = self._recipe, time.monotonic()
         earlier_seconds = progress.seconds
+        earlier_cpu_seconds = progress.cpu_seconds - time.process_time()
         batches = self._batches(progress)
         window_tokens, window_started, window_loss, window_steps = 0, started, 0.0, 0
         while progress.step < recipe.num_steps and not self._is_over(progress):
@@ -93,6 +94,7 @@ class Trainer:
             )
             validation_loss: float | None = None
             progress.seconds = earlier_seconds + now - started
+            progress.cpu_seconds = earlier_cpu_seconds + time.process_time()
             if is_checkpoint:
                 validation_loss = self._checkpoint(progress, report)
             if log is not None and (is_logged or is_checkpoint):

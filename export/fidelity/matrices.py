@@ -124,7 +124,9 @@ class _Recording:
 
     def take(self, outputs: Mapping[str, Floats]) -> None:
         for name in self.names:
-            self.values[name].append(np.asarray(outputs[name], np.float32))
+            # A copy: an output that is also a state, as of a recurrent layer, lies in the state's
+            # buffer, which the next step overwrites.
+            self.values[name].append(np.array(outputs[name], np.float32))
 
     def errors(self) -> dict[str, float]:
         """``|y - x W| / |x W|`` over all runs."""

@@ -36,6 +36,7 @@ from export.importers.mixtral import import_mixtral
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
 from export.importers.native import import_native, is_native
+from export.importers.netra import VOCABULARY_FILE, import_netra, is_netra
 from export.importers.nllb_moe import import_nllb_moe
 from export.importers.opt import import_opt
 from export.importers.opus_mt import import_opus_mt
@@ -162,6 +163,12 @@ CHECKPOINT_FORMATS = (
         description="the .npz file of g2p-en, a GRU encoder-decoder",
         matches=is_g2p,
         load=import_g2p,
+    ),
+    CheckpointFormat(
+        description="the folder of netra-transliterate, a GRU encoder-decoder with attention "
+        f"(.keras, {VOCABULARY_FILE})",
+        matches=is_netra,
+        load=import_netra,
     ),
 )
 

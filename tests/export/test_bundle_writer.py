@@ -30,6 +30,14 @@ from model.config import Kind
 from tests.architectures import ARCHITECTURES, LLAMA, checkpoint, random_weights
 from tests.export.exported import ALL_NAMES
 
+# Products of attention, which have no weights and stay MatMul, in graphs of recurrent models.
+RECURRENT_SCORES = {
+    "gru-fixed": {},
+    "gru-additive": {"decode": 1, ATTEND: 1},
+    "lstm-dot": {ATTEND: 1},
+    "lstm-general": {ATTEND: 1},
+}
+
 
 class Bundles(dict[str, Path]):
     """fp32 bundles by architecture, each written when it is first asked for."""
@@ -123,8 +131,6 @@ def test_decoder_layer_has_no_extra_operators(bundles: Bundles) -> None:
 
 @pytest.mark.parametrize("name", ALL_NAMES)
 def test_int8_bundle_passes_parity(bundles: Bundles, tmp_path: Path, name: str) -> None:
-    if ARCHITECTURES[name].recurrent is not None:
-        pytest.skip("random recurrent models lose more in int8 than the export accepts")
     directory = write_bundle(checkpoint(name), tmp_path, precision=Precision.INT8)
     assert read_manifest(directory).precision == Precision.INT8
     parity = read_parity(directory)
@@ -140,9 +146,14 @@ def test_int8_bundle_passes_parity(bundles: Bundles, tmp_path: Path, name: str) 
         if graph_name == ATTEND_ENCODE:  # combines each layer's heads
             num_matmuls = sum("attention" in output.name for output in graph.outputs)
             num_matmuls += operators["MultiHeadAttention"]  # scores in windows
+        num_matmuls = RECURRENT_SCORES.get(name, {}).get(graph_name, num_matmuls)
         assert (operators["MatMul"], operators["Gemm"]) == (num_matmuls, 0)
         in_blocks = manifest.kind == Kind.DECODER
-        assert operators["MatMulNBits" if in_blocks else "MatMulInteger"] >= 6
+        num_quantized = operators["MatMulNBits" if in_blocks else "MatMulInteger"]
+        if name in RECURRENT_SCORES:  # a layer of the encoder is one operator, which stays fp32
+            assert operators["GRU"] + operators["LSTM"] > 0 or num_quantized >= 3
+        else:
+            assert num_quantized >= 6
     # Comparing the finished bundles gives the recorded figures, but for the rounding of fp32.
     recorded, compared = parity.fidelity, compare_bundles(bundles[name], directory)
     assert recorded is not None

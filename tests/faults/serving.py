@@ -16,6 +16,13 @@ from tests.faults.faulty_server import RUN_SECONDS
 from tests.serving import ServerProcess, server_process
 
 DECODER = "tiny-decoder"
+# The models of the fault tests, and the fixtures of their bundles. The recurrent one is an
+# encoder-decoder with attention: its input is the source.
+MODELS = {
+    DECODER: "tiny_bundles",
+    "tiny-gru": "recurrent_bundles",
+    "tiny-gru-int8": "recurrent_bundles",
+}
 LONG: GenerationOptions = {"max_new_tokens": 240, "ignore_eos": True, "token_ids": True}
 
 
@@ -50,6 +57,11 @@ def metric_at(url: str, name: str, **labels: str) -> float:
     return total
 
 
+def for_model(fault: str, model: str) -> str:
+    """The name of a row of the report: that of the decoder has no model in it."""
+    return fault if model == DECODER else f"{fault}, {model}"
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Polls until ``condition`` holds; fails after ``seconds``."""
     end_time = time.monotonic() + seconds
@@ -67,9 +79,9 @@ def status_of(call: Callable[[], object]) -> grpc.StatusCode:
 
 
 @contextmanager
-def running_sequences(client: Client, count: int) -> Iterator[None]:
-    """Keeps ``count`` sequences running inside the block."""
-    streams = [client.generate_stream(DECODER, f"{number},", **LONG) for number in range(count)]
+def running_sequences(client: Client, count: int, model: str = DECODER) -> Iterator[None]:
+    """Keeps ``count`` sequences of ``model`` running inside the block."""
+    streams = [client.generate_stream(model, f"{number},", **LONG) for number in range(count)]
     try:
         for stream in streams:
             next(stream)

@@ -17,7 +17,16 @@ from client.types import FinishReason
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
 from tests.faults.record import percentile, record
-from tests.faults.serving import DECODER, LONG, faulty_server, metric, running_sequences, wait_until
+from tests.faults.serving import (
+    DECODER,
+    LONG,
+    MODELS,
+    faulty_server,
+    for_model,
+    metric,
+    running_sequences,
+    wait_until,
+)
 from tests.serving import ServerProcess
 
 pytestmark = pytest.mark.heavy
@@ -26,10 +35,17 @@ SLOTS, QUEUE, RUN_SECONDS = 4, 4, 0.02
 NUM_CANCELS = 200
 
 
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def server(tiny_bundles: Path) -> Iterator[ServerProcess]:
+def server(request: pytest.FixtureRequest, model: str) -> Iterator[ServerProcess]:
     options = ("--slots", str(SLOTS), "--max-queue", str(QUEUE), "--max-queue-tokens", "4000")
-    with faulty_server(tiny_bundles, *options, run_seconds=RUN_SECONDS) as running:
+    folder: Path = request.getfixturevalue(MODELS[model])
+    with faulty_server(folder, *options, run_seconds=RUN_SECONDS) as running:
         yield running
 
 
@@ -39,21 +55,21 @@ def client(server: ServerProcess) -> Iterator[Client]:
         yield client
 
 
-def until_idle(server: ServerProcess, client: Client) -> None:
+def until_idle(server: ServerProcess, client: Client, model: str) -> None:
     """Waits until a request that needs all slots completes and all slots are free again."""
-    client.generate(DECODER, "1,", num_hypotheses=SLOTS, temperature=1.0, max_new_tokens=2)
-    wait_until(lambda: metric(server, "triune_sequences_running", model=DECODER) == 0)
+    client.generate(model, "1,", num_hypotheses=SLOTS, temperature=1.0, max_new_tokens=2)
+    wait_until(lambda: metric(server, "triune_sequences_running", model=model) == 0)
 
 
-def test_full_queue_rejects_immediately(client: Client) -> None:
+def test_full_queue_rejects_immediately(client: Client, model: str) -> None:
     """Rejects exactly the requests that exceed the queue."""
     num_requests = 30
-    with running_sequences(client, SLOTS), ThreadPoolExecutor(num_requests) as pool:
+    with running_sequences(client, SLOTS, model), ThreadPoolExecutor(num_requests) as pool:
 
         def send_request(number: int) -> tuple[TriuneError | None, float]:
             started = time.monotonic()
             try:
-                client.generate(DECODER, f"{number},", max_new_tokens=2)
+                client.generate(model, f"{number},", max_new_tokens=2)
             except TriuneError as error:
                 return error, time.monotonic() - started
             return None, 0.0
@@ -67,7 +83,7 @@ def test_full_queue_rejects_immediately(client: Client) -> None:
         assert error.retry_delay_seconds is not None
     record(
         1,
-        "the queue is full",
+        for_model("the queue is full", model),
         "`RESOURCE_EXHAUSTED` at once, with `RetryInfo` and `grpc-retry-pushback-ms`",
         requests=num_requests,
         places=QUEUE,
@@ -76,9 +92,11 @@ def test_full_queue_rejects_immediately(client: Client) -> None:
     )
 
 
-def test_rejection_names_the_limit_and_retry_delay(server: ServerProcess, client: Client) -> None:
-    request = pb.GenerateRequest(model=DECODER, inputs=["1,"] * 2 * QUEUE)
-    with running_sequences(client, SLOTS), grpc.insecure_channel(server.target) as channel:
+def test_rejection_names_the_limit_and_retry_delay(
+    server: ServerProcess, client: Client, model: str
+) -> None:
+    request = pb.GenerateRequest(model=model, inputs=["1,"] * 2 * QUEUE)
+    with running_sequences(client, SLOTS, model), grpc.insecure_channel(server.target) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             stub.Generate(request, timeout=60)
@@ -88,7 +106,7 @@ def test_rejection_names_the_limit_and_retry_delay(server: ServerProcess, client
     assert b"queue_rows" in trailers["grpc-status-details-bin"]
 
 
-def test_too_large_request_error_names_the_field(client: Client) -> None:
+def test_too_large_request_error_names_the_field(client: Client, model: str) -> None:
     cases: list[tuple[str, dict]] = [
         ("inputs", {"inputs": ["1,"] * (SLOTS + QUEUE + 1)}),
         ("inputs[0]", {"inputs": "1" * 300}),
@@ -96,22 +114,22 @@ def test_too_large_request_error_names_the_field(client: Client) -> None:
     ]
     for field, arguments in cases:
         with pytest.raises(TriuneError) as caught:
-            client.generate(DECODER, **arguments)
+            client.generate(model, **arguments)
         assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
         assert caught.value.violations[0].field == field
 
 
-def test_queued_requests_return_the_same_output(client: Client) -> None:
+def test_queued_requests_return_the_same_output(client: Client, model: str) -> None:
     prompts = [f"{number}," for number in range(10, 10 + SLOTS + QUEUE)]
-    alone = [client.generate(DECODER, prompt).outputs[0].text for prompt in prompts]
+    alone = [client.generate(model, prompt).outputs[0].text for prompt in prompts]
     with ThreadPoolExecutor(len(prompts)) as pool:
         together = list(
-            pool.map(lambda prompt: client.generate(DECODER, prompt).outputs[0].text, prompts)
+            pool.map(lambda prompt: client.generate(model, prompt).outputs[0].text, prompts)
         )
     assert together == alone
     record(
         8,
-        "the cache is full",
+        for_model("the cache is full", model),
         "requests wait, with identical output; one that can never fit is rejected by its field",
         slots=SLOTS,
         sequences=len(prompts),
@@ -120,56 +138,61 @@ def test_queued_requests_return_the_same_output(client: Client) -> None:
 
 
 def test_requests_that_expire_in_the_queue_are_never_run(
-    server: ServerProcess, client: Client
+    server: ServerProcess, client: Client, model: str
 ) -> None:
-    def runs() -> float:
-        return metric(server, "triune_run_rows_sum", model=DECODER, phase="prefill")
+    # An encoder-decoder encodes its source first; its prompt of one token counts as decoding.
+    phase = "prefill" if model == DECODER else "encode"
 
-    until_idle(server, client)
+    def runs() -> float:
+        return metric(server, "triune_run_rows_sum", model=model, phase=phase)
+
+    until_idle(server, client, model)
     before = runs()
     with (
-        running_sequences(client, SLOTS),
+        running_sequences(client, SLOTS, model),
         Client(server.target, timeout_seconds=0.3) as impatient_client,
         ThreadPoolExecutor(QUEUE) as pool,
     ):
 
         def send_request(number: int) -> grpc.StatusCode:
             with pytest.raises(TriuneError) as caught:
-                impatient_client.generate(DECODER, f"{number},", max_new_tokens=2)
+                impatient_client.generate(model, f"{number},", max_new_tokens=2)
             return caught.value.code
 
         codes = set(pool.map(send_request, range(QUEUE)))
-        wait_until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
+        wait_until(lambda: metric(server, "triune_sequences_waiting", model=model) == 0)
     # Admission may already reject a request whose deadline is before the estimated wait.
     assert codes <= {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
     num_runs = runs() - before - SLOTS
     assert num_runs == 0
     record(
         3,
-        "a deadline passes in the queue",
+        for_model("a deadline passes in the queue", model),
         "the request is dropped before any computation",
         expired=QUEUE,
         model_runs_for_them=int(num_runs),
     )
 
 
-def test_timeout_while_decoding_returns_partial_text(server: ServerProcess, client: Client) -> None:
+def test_timeout_while_decoding_returns_partial_text(
+    server: ServerProcess, client: Client, model: str
+) -> None:
     num_texts = 6
-    whole = client.generate(DECODER, "1,", max_new_tokens=200, ignore_eos=True).outputs[0].text
+    whole = client.generate(model, "1,", max_new_tokens=200, ignore_eos=True).outputs[0].text
     for _ in range(num_texts):
         cut = client.generate(
-            DECODER, "1,", max_new_tokens=200, ignore_eos=True, max_seconds=0.2
+            model, "1,", max_new_tokens=200, ignore_eos=True, max_seconds=0.2
         ).outputs[0]
         assert cut.finish_reason == FinishReason.DEADLINE
         assert whole.startswith(cut.text)
         assert len(cut.text) < len(whole)
-    until_idle(server, client)
+    until_idle(server, client, model)
     record(
         4,
-        "a deadline passes while decoding",
+        for_model("a deadline passes while decoding", model),
         "the partial text with `FINISH_REASON_DEADLINE` if requested; the slot is freed",
         texts=num_texts,
-        slots_leaked=int(metric(server, "triune_sequences_running", model=DECODER)),
+        slots_leaked=int(metric(server, "triune_sequences_running", model=model)),
     )
 
 
@@ -191,17 +214,19 @@ def test_generation_stops_shortly_before_the_deadline(tiny_bundles: Path) -> Non
     assert 0 < len(cut.token_ids) < 240
 
 
-def test_cancelling_at_any_time_leaks_no_slot(server: ServerProcess, client: Client) -> None:
+def test_cancelling_at_any_time_leaks_no_slot(
+    server: ServerProcess, client: Client, model: str
+) -> None:
     """Cancels streams while queued, during prefill and during decode."""
     rng = random.Random(0)
-    expected = client.generate(DECODER, "1,", max_new_tokens=5).outputs[0].text
+    expected = client.generate(model, "1,", max_new_tokens=5).outputs[0].text
     with grpc.insecure_channel(server.target) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
 
         def cancel_stream(number: int) -> None:
             prompt = "1," * rng.randrange(1, 100)
             request = pb.GenerateStreamRequest(
-                model=DECODER,
+                model=model,
                 inputs=[prompt] * rng.randrange(1, 3),
                 stopping=pb.StoppingOptions(max_new_tokens=40, ignore_eos=True),
                 response=pb.ResponseOptions(token_ids=True),
@@ -217,15 +242,15 @@ def test_cancelling_at_any_time_leaks_no_slot(server: ServerProcess, client: Cli
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(cancel_stream, range(NUM_CANCELS)))
-    wait_until(lambda: metric(server, "triune_sequences_waiting", model=DECODER) == 0)
-    until_idle(server, client)
-    assert client.generate(DECODER, "1,", max_new_tokens=5).outputs[0].text == expected
+    wait_until(lambda: metric(server, "triune_sequences_waiting", model=model) == 0)
+    until_idle(server, client, model)
+    assert client.generate(model, "1,", max_new_tokens=5).outputs[0].text == expected
     record(
         5,
-        "clients cancel while queued, in prefill, decoding or streaming",
+        for_model("clients cancel while queued, in prefill, decoding or streaming", model),
         "the slot is freed within one step",
         cancels=NUM_CANCELS,
-        slots_leaked=int(metric(server, "triune_sequences_running", model=DECODER)),
+        slots_leaked=int(metric(server, "triune_sequences_running", model=model)),
     )
 
 

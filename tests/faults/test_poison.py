@@ -11,19 +11,21 @@ from client.errors import TriuneError
 from client.sync import Client
 from tests.faults.faulty_server import DIES, INFINITE, NAN, RAISES, token_of
 from tests.faults.record import record
-from tests.faults.serving import DECODER, faulty_server
+from tests.faults.serving import MODELS, faulty_server, for_model
 
 pytestmark = pytest.mark.heavy
 
 NUM_ROUNDS = 4
 
 
-def test_failing_requests_do_not_affect_others(tiny_bundles: Path) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_failing_requests_do_not_affect_others(request: pytest.FixtureRequest, model: str) -> None:
     """Greedy, sampled and beam search requests before, among and after failing requests."""
     good = [f"{number}," for number in range(20, 30)]
+    bundles: Path = request.getfixturevalue(MODELS[model])
     bad = [f"{letter}1," for letter in (NAN, INFINITE, RAISES)]
     with (
-        faulty_server(tiny_bundles, "--slots", "16", run_seconds=0.002) as server,
+        faulty_server(bundles, "--slots", "16", run_seconds=0.002) as server,
         Client(server.target, timeout_seconds=120) as client,
     ):
 
@@ -35,7 +37,7 @@ def test_failing_requests_do_not_affect_others(tiny_bundles: Path) -> None:
             ]
             kind = options[int(prompt[:2]) % 3] if prompt in good else {}
             output = client.generate(
-                DECODER, prompt, max_new_tokens=12, logprobs=not kind, **kind
+                model, prompt, max_new_tokens=12, logprobs=not kind, **kind
             ).outputs[0]
             return [output.text, *(f"{row.logprob:.4f}" for row in output.logprobs)]
 
@@ -47,7 +49,7 @@ def test_failing_requests_do_not_affect_others(tiny_bundles: Path) -> None:
             return grpc.StatusCode.OK
 
         for letter in (NAN, INFINITE, RAISES, DIES):
-            (output,) = client.tokenize(DECODER, letter, without_special_tokens=True).outputs
+            (output,) = client.tokenize(model, letter, without_special_tokens=True).outputs
             assert output.token_ids == (token_of(letter),)
         alone = {prompt: send_request(prompt) for prompt in good}
         num_changed, codes = 0, []
@@ -65,7 +67,7 @@ def test_failing_requests_do_not_affect_others(tiny_bundles: Path) -> None:
     assert set(codes) == {grpc.StatusCode.INTERNAL}
     record(
         6,
-        "one request of a batch fails: NaN, infinity, an exception",
+        for_model("one request of a batch fails: NaN, infinity, an exception", model),
         "only that request fails, with `INTERNAL`; its slot is zeroed before reuse",
         poisoned=len(codes),
         mates=NUM_ROUNDS * len(good),

@@ -22,7 +22,7 @@ from server.runtime.ort.backend import OrtBackend
 from tests import tiny
 from tests.faults.record import record
 
-NUM_MIXES = {"tiny-decoder": 400, "dates": 100}
+NUM_MIXES = {"tiny-decoder": 400, "dates": 100, "tiny-gru": 100, "tiny-gru-int8": 100}
 NUM_SLOTS = 8
 MAX_NEW_TOKENS = 14
 
@@ -57,8 +57,8 @@ class BatchRunner:
         )
 
     def _text(self, rng: random.Random) -> str:
-        if self.model.manifest.name == "dates":
-            return rng.choice(tiny.dates()[1][:40])[0]
+        if self.model.manifest.special_tokens.decoder_start is not None:
+            return rng.choice(tiny.held_out_dates(40))[0]
         first = rng.randrange(20, 190)
         return ",".join(str(first + k) for k in range(rng.randrange(1, 12))) + ","
 
@@ -103,9 +103,20 @@ def tokens_by_output(updates: list[JobUpdate], id_: int) -> dict[int, list[int]]
     return outputs
 
 
-@pytest.mark.parametrize("name", ["tiny-decoder", pytest.param("dates", marks=pytest.mark.slow)])
-def test_batching_does_not_change_tokens_of_real_graphs(tiny_bundles: Path, name: str) -> None:
-    runner = BatchRunner(load_bundle(tiny_bundles / name / "1", OrtBackend("cpu", 1), 96))
+@pytest.mark.parametrize(
+    ("bundles", "name"),
+    [
+        ("tiny_bundles", "tiny-decoder"),
+        pytest.param("tiny_bundles", "dates", marks=pytest.mark.slow),
+        pytest.param("recurrent_bundles", "tiny-gru", marks=pytest.mark.slow),
+        pytest.param("recurrent_bundles", "tiny-gru-int8", marks=pytest.mark.slow),
+    ],
+)
+def test_batching_does_not_change_tokens_of_real_graphs(
+    request: pytest.FixtureRequest, bundles: str, name: str
+) -> None:
+    folder: Path = request.getfixturevalue(bundles)
+    runner = BatchRunner(load_bundle(folder / name / "1", OrtBackend("cpu", 1), 96))
     rng = random.Random(20_221)
     worker, ids = runner.make_worker(), itertools.count()
     num_requests = 0

@@ -12,6 +12,7 @@ from model.examples import EXAMPLES, Example, parse_examples
 from train.data.dataset import Dataset, Origin, hash_of
 from train.data.debian import debian_corpus
 from train.data.debian_packages import CORPORA
+from train.data.lexicons import lexicon_corpus
 from train.data.synthetic import TASKS
 from train.errors import DataError, RecipeError
 from train.recipe import ObjectiveKind, Recipe
@@ -135,8 +136,13 @@ def _debian(name: str, recipe: Recipe, _folder: Path) -> Dataset:
     return debian_corpus(name, recipe.data) if corpus is None else corpus(recipe.data)
 
 
+def _lexicon(name: str, recipe: Recipe, _folder: Path) -> Dataset:
+    return lexicon_corpus(name, recipe.data)
+
+
 SOURCES: dict[str, Callable[[str, Recipe, Path], Dataset]] = {
     "synthetic": _synthetic,
     "folder": _folder,
     "debian": _debian,
+    "lexicon": _lexicon,
 }

@@ -92,6 +92,7 @@ def test_default_models_have_their_metadata() -> None:
         "bert-tiny": (Task.FILL_MASK,),
         "grammar": (Task.CORRECT,),
         "g2p": (Task.GENERATE,),
+        "netra": (Task.GENERATE,),
     }
     for name, source in DEFAULT_SOURCES.items():
         assert checkpoint(name).name == name
