@@ -6,8 +6,8 @@
 The tests write one file per fault to ``build/faults`` (see ``tests/faults/record.py``). This script
 copies them to ``docs/faults.json``, which is committed, and renders that file. A fault without a
 new file keeps its row. Fuzzing and the soak take hours: their rows come from the committed reports
-of ``python -m tests.fuzz --json``, ``tests.fuzz.slowest --json`` and ``tests.soak --json``. ``--check``
-changes nothing and fails if the document differs from ``docs/faults.json``.
+of ``python -m tests.fuzz --json``, ``tests.fuzz.slowest --json`` and ``tests.soak --json``.
+``--check`` changes nothing and fails if the document differs from ``docs/faults.json``.
 """
 
 import sys

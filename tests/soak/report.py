@@ -117,7 +117,7 @@ def make_report(
         faults.append("no call succeeded")
     tenth = max(1, len(after_warm_up) // 10)
     first, last = after_warm_up[:tenth], after_warm_up[-tenth:]
-    counts = {}
+    counts: dict[str, int] = {}
     for name in ("threads", "descriptors"):
         ends = [int(median(getattr(sample, name) for sample in part)) for part in (first, last)]
         counts |= {f"first_{name}": ends[0], f"last_{name}": ends[1]}

@@ -112,8 +112,8 @@ def _repeat(message: Any, draw: Draw) -> None:
     count = 1 + draw.below(MAX_REPEATS)
     if field.is_repeated and field.message_type is None:
         values = list(getattr(message, field.name)) or [_text(draw) if _is_text(field) else 1]
-        if _is_text(field) and draw.flag():
-            values = [values[0] * count]
+        if _is_text(field) and (form := draw.below(3)):
+            values = [(values[0] if form == 1 else _text(draw)) * count]
         message.ClearField(field.name)
         getattr(message, field.name).extend(values[:1] * count if len(values) > 1 else values)
     elif field.is_repeated:
