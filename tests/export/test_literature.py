@@ -147,8 +147,8 @@ def test_attention_weights_match_the_eager_module(config: ModelConfig, tmp_path:
     weights = random_weights(config)
     graphs = export_graphs(config, weights, tmp_path)
     graph = add_attention_graph(graphs, tmp_path)[ATTEND]
-    ids, source = [[3, 14, 15, 9]], [[2, 7, 18]]
-    decoder = DecodeSession(tmp_path, graph, num_slots=1, capacity=6, source_capacity=3)
+    ids, source = [[3, 14, 15, 9]], [[2, 7, 18, 28, 5]]
+    decoder = DecodeSession(tmp_path, graph, num_slots=1, capacity=6, source_capacity=5)
     prefill_source(Session(tmp_path, graphs["encode"]), decoder, source)
     found = decoder.step_outputs(
         (AttentionKind.CROSS, AttentionKind.SELF),
@@ -157,14 +157,14 @@ def test_attention_weights_match_the_eager_module(config: ModelConfig, tmp_path:
         num_cached_tokens=np.array([0]),
         num_new_tokens=np.array([4]),
         max_total_length=np.array(4),
-        source_lengths=np.array([3]),
-        max_source_length=np.array(3),
+        source_lengths=np.array([5]),
+        max_source_length=np.array(5),
     )
     kernels = RecordingKernels()
     model = from_weights(config, weights, kernels)
-    states = model.encode_source(torch.tensor(source), torch.tensor([3], dtype=torch.int32))
+    states = model.encode_source(torch.tensor(source), torch.tensor([5], dtype=torch.int32))
     kernels.weights.clear()
-    step = Step.whole(torch.tensor([4]), torch.tensor([3]))
+    step = Step.whole(torch.tensor([4]), torch.tensor([5]))
     model.decode(torch.tensor(ids), step, states)
     for kind, start in ((AttentionKind.SELF, 0), (AttentionKind.CROSS, 1)):
         expected = torch.stack(kernels.weights[start::2], 1).numpy()

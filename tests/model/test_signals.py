@@ -15,6 +15,8 @@ from model.config import (
 )
 from model.eager import split_qkv
 from model.kernels import Step
+from model.layers import Decoder
+from model.mixers import CausalAttention
 from model.position_config import (
     PositionKind,
     PositionPlacement,
@@ -24,7 +26,7 @@ from model.position_config import (
 )
 from model.positions import sinusoids
 from model.transformer import Transformer, from_weights, parameter_shapes
-from tests.architectures import BERT, GPT, SSRU, random_weights
+from tests.architectures import BERT, GPT, SSRU, random_weights, stack
 from tests.model.test_scores import with_score
 
 PLAIN = msgspec.structs.replace(
@@ -41,9 +43,9 @@ def with_attention(config: ModelConfig, **changes: object) -> ModelConfig:
         return msgspec.structs.replace(old, attention=changed)
 
     stacks = {
-        name: msgspec.structs.replace(stack, layers=tuple(map(layer, stack.layers)))
-        for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
-        if stack is not None
+        name: msgspec.structs.replace(layers, layers=tuple(map(layer, layers.layers)))
+        for name, layers in (("encoder", config.encoder), ("decoder", config.decoder))
+        if layers is not None
     }
     return msgspec.structs.replace(config, **stacks)
 
@@ -51,9 +53,9 @@ def with_attention(config: ModelConfig, **changes: object) -> ModelConfig:
 def with_signal(config: ModelConfig, *targets: SignalTarget) -> ModelConfig:
     """``config`` with positions in every layer, of its decoder and its encoder."""
     stacks = {
-        name: msgspec.structs.replace(stack, signal=SignalKind.POSITIONS, signal_targets=targets)
-        for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
-        if stack is not None
+        name: msgspec.structs.replace(layers, signal=SignalKind.POSITIONS, signal_targets=targets)
+        for name, layers in (("encoder", config.encoder), ("decoder", config.decoder))
+        if layers is not None
     }
     return msgspec.structs.replace(config, **stacks)
 
@@ -108,24 +110,29 @@ def test_chunks_of_any_size_give_the_same_logits(name: str, sizes: list[int], se
 def test_a_signal_reaches_its_targets_alone(targets: tuple[SignalTarget, ...]) -> None:
     config = with_signal(PLAIN, *targets)
     model = from_weights(config, random_weights(config))
-    mixer, x = model.decoder.layers[0].mixer, torch.randn(1, 5, 64)
+    assert isinstance(model.decoder, Decoder)
+    (mixer, _), x = mixers_of(model.decoder), torch.randn(1, 5, 64)
     encodings = model.decoder.signal(
         x, model.decoder.positions.for_sequence(5)[0], torch.arange(5)[None], 1
     )
     assert torch.equal(encodings.x, x)
     found = split_qkv(mixer.project_qkv(x, encodings.encodings.signal), mixer.config)
-    weights = split_qkv(mixer.qkv.weight[None], mixer.config)
-    biases = split_qkv(mixer.qkv.bias[None, None], mixer.config)
+    weights = split_qkv(mixer.get_parameter("qkv.weight")[None], mixer.config)
+    biases = split_qkv(mixer.get_parameter("qkv.bias")[None, None], mixer.config)
     for target, part, weight, bias in zip(SignalTarget, found, weights, biases, strict=True):
         moved = x + sinusoids(5, 64) if target in targets else x
         torch.testing.assert_close(part, moved @ weight[0] + bias, rtol=1e-4, atol=1e-5)
+
+
+def mixers_of(decoder: Decoder) -> list[CausalAttention]:
+    return [module for module in decoder.modules() if isinstance(module, CausalAttention)]
 
 
 def test_signals_for_projections_need_projections() -> None:
     for config in (
         msgspec.structs.replace(
             PLAIN,
-            decoder=StackConfig(layers=PLAIN.decoder.layers, signal_targets=(SignalTarget.KEY,)),
+            decoder=StackConfig(layers=stack().layers, signal_targets=(SignalTarget.KEY,)),
         ),
         with_signal(SSRU, SignalTarget.KEY),
     ):
@@ -139,11 +146,12 @@ def test_concatenated_positions_are_projected(size: int | None) -> None:
     config = concatenated(BERT, size)
     model = from_weights(config, random_weights(config))
     width = 64 + (size or 64)
-    assert model.embedding.projection.weight.shape == (width, 64)
+    weights = model.state_dict()
+    assert weights["embedding.projection.weight"].shape == (width, 64)
     ids, segments = torch.tensor([[3, 1, 4], [1, 5, 9]]), torch.tensor([[0, 0, 1], [0, 1, 1]])
-    tokens = model.embedding.tokens.weight[ids]
-    positions = model.embedding.positions.weight[:3].expand(2, -1, -1)
-    x = torch.cat([tokens, positions], -1) + model.embedding.segments.weight[segments]
+    tokens = weights["embedding.tokens.weight"][ids]
+    positions = weights["embedding.positions.weight"][:3].expand(2, -1, -1)
+    x = torch.cat([tokens, positions], -1) + weights["embedding.segments.weight"][segments]
     expected = model.embedding.projection(model.embedding.norm(x))
     found = model.embedding(model.embedding.look_up(ids), torch.arange(3), segments)
     torch.testing.assert_close(found, expected)
