@@ -27,7 +27,7 @@ from train.batches import TrainingBatch
 from train.objectives import TrainingModule
 from train.recipe import ObjectiveKind, TrainingRecipe
 from train.regularization import TrainingKernels
-from train.steps import Optimization, PenaltyWeights
+from train.steps import NO_PENALTIES, Optimization, PenaltyWeights
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
 TINY = Path(__file__).with_name("tiny.py")
@@ -90,7 +90,7 @@ def optimization(
     config: ModelConfig,
     training: TrainingRecipe,
     seed: int = 0,
-    weights: PenaltyWeights = PenaltyWeights(),
+    weights: PenaltyWeights = NO_PENALTIES,
 ) -> Optimization:
     """A new model of ``config`` and its optimizer."""
     kernels = TrainingKernels(training.attention_dropout)
