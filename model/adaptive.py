@@ -55,8 +55,18 @@ class Progress(NamedTuple):
 
     def select(self, positions: Tensor) -> "Progress":
         """The tokens at flat ``positions [n]``, as one row."""
-        flags = (select_tokens(part[..., None], positions)[None, :, 0] for part in self[:-1])
-        return Progress(*flags, select_tokens(self.output, positions)[None])
+        return Progress(
+            running=_select(self.running, positions),
+            total=_select(self.total, positions),
+            updates=_select(self.updates, positions),
+            remainders=_select(self.remainders, positions),
+            output=select_tokens(self.output, positions)[None],
+        )
+
+
+def _select(x: Tensor, positions: Tensor) -> Tensor:
+    """``x [batch, length]`` at flat ``positions [n]``: ``[1, n]``."""
+    return select_tokens(x[..., None], positions)[None, :, 0]
 
 
 class Report(nn.Module):
@@ -158,7 +168,7 @@ class AdaptiveDecoder(Decoder):
             new_states.append(new_state)
             if selected is not None:
                 progress = progress.select(selected)
-                weight = select_tokens(weight[..., None], selected)[None, :, 0]
+                weight = _select(weight, selected)
             elif depth < last:
                 x = torch.where(progress.running[..., None], state, x)
             progress = self.halting.update(weight, state, progress)

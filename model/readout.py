@@ -35,7 +35,7 @@ class Readout(NamedTuple):
 
 def maxout(x: Tensor) -> Tensor:
     """The maximum of each pair of neighbours: ``[batch, 2 * size]`` to ``[batch, size]``."""
-    pairs = x.unflatten(-1, (-1, 2))
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
     return torch.maximum(pairs[..., 0], pairs[..., 1])
 
 

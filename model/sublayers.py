@@ -22,10 +22,8 @@ def in_order(order: str, layer: LayerConfig) -> tuple[LayerConfig, ...]:
     """
     letters = {"s", "f"} if layer.cross_attention is None else {"s", "c", "f"}
     if not {"s", "f"} <= set(order) <= letters:
-        raise ValueError(
-            f"sublayers {order!r} must be letters {', '.join(sorted(letters))}; s and f at least "
-            "once"
-        )
+        more = "" if layer.cross_attention is None else "; c may be among them"
+        raise ValueError(f"sublayers {order!r} must be letters s and f, each at least once{more}")
     alone = structs.replace(layer, mixer=None, attention=None, cross_attention=None)
     attends = structs.replace(layer, feed_forward=None)
     kept = {

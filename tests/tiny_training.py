@@ -30,7 +30,7 @@ from train.batches import TrainingBatch
 from train.objectives import TrainingModule
 from train.recipe import ObjectiveKind, TrainingRecipe
 from train.regularization import TrainingKernels
-from train.steps import Optimization, PenaltyWeights
+from train.steps import NO_PENALTIES, Optimization, PenaltyWeights
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
 MODELS = [Path(__file__).with_name(name) for name in ("tiny.py", "tiny_recurrent.py")]
@@ -96,7 +96,7 @@ def optimization(
     config: ModelConfig,
     training: TrainingRecipe,
     seed: int = 0,
-    weights: PenaltyWeights = PenaltyWeights(),
+    weights: PenaltyWeights = NO_PENALTIES,
 ) -> Optimization:
     """A new model of ``config`` and its optimizer."""
     kernels = TrainingKernels(training.attention_dropout)

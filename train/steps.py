@@ -35,6 +35,9 @@ class PenaltyWeights:
     ponder: float = 0.0
 
 
+NO_PENALTIES = PenaltyWeights()
+
+
 def num_processes() -> int:
     """1 without torchrun."""
     return dist.get_world_size() if dist.is_initialized() else 1
@@ -60,7 +63,7 @@ class Optimization:
         self,
         module: TrainingModule,
         recipe: TrainingRecipe,
-        weights: PenaltyWeights = PenaltyWeights(),
+        weights: PenaltyWeights = NO_PENALTIES,
     ) -> None:
         self.module, self.recipe = module, recipe
         self.penalty_weights = torch.tensor([weights.balancing, weights.ponder])

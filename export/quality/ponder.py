@@ -7,7 +7,7 @@ import numpy as np
 
 from export.decoding import lengths_of, padded, prefill_source
 from export.fidelity.subject import GraphFolder, Subject
-from export.runtime import DecodeSession, Floats
+from export.runtime import Array, DecodeSession, Floats
 from model.bundle import Task
 from model.examples import TextExample, TranslationExample
 from model.graph_spec import REMAINDERS, UPDATES
@@ -72,35 +72,41 @@ def _encode(
         ]
         rows = [encoding.ids for encoding in encodings]
         segments = [encoding.type_ids for encoding in encodings]
-    inputs = {"token_ids": padded(rows), "lengths": lengths_of(rows)}
+    ids, lengths = padded(rows), lengths_of(rows)
+    inputs: dict[str, Array] = {"token_ids": ids, "lengths": lengths}
     names = {spec.name for spec in session.graph.inputs}
     if segments is not None and "segment_ids" in names:
         inputs["segment_ids"] = padded(segments)
     if "logit_positions" in names:
         inputs["logit_positions"] = np.zeros(1, np.int32)
     outputs = session.run(**inputs)
-    is_valid = np.arange(inputs["token_ids"].shape[1]) < inputs["lengths"][:, None]
+    is_valid = np.arange(ids.shape[1]) < lengths[:, None]
     return [outputs[name][is_valid] for name in (UPDATES, REMAINDERS)]
+
+
+def _target(subject: Subject, example: TranslationExample | TextExample) -> list[int]:
+    """What the decoder reads."""
+    if isinstance(example, TranslationExample):
+        return [*subject.target_start, *subject.encode(example.target)]
+    text = subject.encode(example.text, add_special_tokens=False)
+    return [*subject.encode(example.prompt), *text]
 
 
 def _decode(
     subject: Subject, graphs: GraphFolder, examples: Sequence[TranslationExample | TextExample]
 ) -> list[Floats]:
     """Updates and remainders ``[tokens]`` of the batch; every row token by token."""
-    sources = None
-    if isinstance(examples[0], TranslationExample):
-        sources = [subject.encode(example.source) for example in examples]
-        rows = [[*subject.target_start, *subject.encode(example.target)] for example in examples]
-    else:
-        rows = [
-            [*subject.encode(e.prompt), *subject.encode(e.text, add_special_tokens=False)]
-            for e in examples
-        ]
+    rows = [_target(subject, example) for example in examples]
+    sources = [
+        subject.encode(example.source)
+        for example in examples
+        if isinstance(example, TranslationExample)
+    ]
     ids, lengths = padded(rows), lengths_of(rows)
-    longest_source = max((len(source) for source in sources or []), default=1)
+    longest_source = max((len(source) for source in sources), default=1)
     decoder: DecodeSession = graphs.decoder(len(rows), ids.shape[1], longest_source)
-    extra = {}
-    if sources is not None:
+    extra: dict[str, Array] = {}
+    if sources:
         prefill_source(graphs.encoder(), decoder, sources)
         extra = {
             "source_lengths": lengths_of(sources),
@@ -110,6 +116,7 @@ def _decode(
     for index in range(ids.shape[1]):
         outputs = decoder.step_outputs(
             (UPDATES, REMAINDERS),
+            0,
             token_ids=ids[:, index : index + 1],
             logit_positions=np.arange(len(rows)),
             num_cached_tokens=np.full(len(rows), index),

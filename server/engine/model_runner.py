@@ -230,7 +230,7 @@ class ModelRunner:
         """One run: logits after each chunk's last token, or after every token of one chunk."""
         key = (first_slot, len(chunks))
         if key not in self._bound:
-            self._bound[key] = self._decode.bind(self.cache.rows(*key))
+            self._bound[key] = self._decode.bind(self.cache.rows(*key), {LOGITS})
         inputs = self._inputs.of(chunks, all_positions=all_positions)
         self.progress.begin(sum(chunk.size for chunk in chunks))
         inputs[CANDIDATES] = ALL_TOKENS

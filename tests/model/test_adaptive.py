@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from model.adaptive import Halting, record_ponder
+from model.adaptive import AdaptiveEncoder, Halting, record_ponder
 from model.config import HaltingConfig, ModelConfig, StackConfig
 from model.kernels import PositionEncodings, Step
 from model.positions import sinusoids
@@ -105,7 +105,8 @@ def test_weights_follow_graves(epsilon: float) -> None:
 def test_encoder_follows_dehghani() -> None:
     """Section 2.2, token by token: a halted token's state is copied to later steps."""
     model, size = model_of(ADAPTIVE), ADAPTIVE.hidden_size
-    layer, gate = model.encoder.layers[0], model.encoder.halting.gate  # type: ignore[union-attr]
+    assert isinstance(model.encoder, AdaptiveEncoder)
+    layer, gate = model.encoder.layers[0], model.encoder.halting.gate
     with record_ponder(model) as ponders:
         actual = model.encode(IDS, LENGTHS)
     (ponder,) = ponders
@@ -179,6 +180,7 @@ def test_selected_tokens_equal_those_of_a_whole_run() -> None:
 @torch.no_grad()
 def test_a_gate_that_never_opens_leaves_fixed_steps() -> None:
     """The last state has weight 1."""
+    assert ADAPTIVE.encoder is not None
     fixed = msgspec.structs.replace(
         UNIVERSAL, encoder=msgspec.structs.replace(ADAPTIVE.encoder, halting=None)
     )

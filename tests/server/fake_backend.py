@@ -133,7 +133,7 @@ class FakeDecode:
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "BoundFakeDecode":
-        assert outputs is None
+        assert outputs is None or set(outputs) == {"logits"}
         return BoundFakeDecode(self, {name: tensor for (name, _), tensor in states.items()})
 
 

@@ -72,8 +72,7 @@ class _RecordedGraph:
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "_RecordedBoundGraph":
-        assert outputs is None
-        return _RecordedBoundGraph(self.real.bind(states), self)
+        return _RecordedBoundGraph(self.real.bind(states, outputs), self)
 
 
 @dataclass

@@ -118,7 +118,7 @@ def test_a_readout_needs_an_alignment() -> None:
     values = tomllib.loads((TINY[0].parent / "tiny-gru-additive.toml").read_text("utf-8"))
     del values["model"]["recurrent"]["alignment"]
     del values["model"]["recurrent"]["from_previous"]
-    with pytest.raises(RecipeError, match="model.recurrent.readout: "):
+    with pytest.raises(RecipeError, match=r"model\.recurrent\.readout: "):
         parse_recipe(values, "bad.toml")
 
 
