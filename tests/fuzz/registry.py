@@ -27,6 +27,7 @@ TARGETS = (
     "marian",
     "shortlist",
     "sentence_piece",
+    "keras_vocabulary",
 )
 
 
