@@ -1,7 +1,7 @@
 # Every target works in .venv/ and is safe to repeat: finished steps are kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
-.PHONY: serve setup bundles tools test test-slow check train faults audit bench protos lock
+.PHONY: serve setup bundles tools test test-slow check train faults audit bench study protos lock
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
@@ -53,6 +53,7 @@ check: setup
 	$(VENV)/python -m scripts.faults --check
 	$(VENV)/python -m scripts.options --check
 	$(VENV)/python -m scripts.bounds --check
+	$(VENV)/python -m scripts.study --check
 
 # Every fault test, including those that `make test` leaves out because they load the machine or
 # take long: many connections, load beyond the server's capacity.
@@ -90,6 +91,15 @@ train: setup
 	$(VENV)/python -m train train/recipes/$(NAME).toml --out build/training/$(NAME)
 	test -e bundles/$(NAME)/1 || \
 		$(VENV)/python -m export build/training/$(NAME) --out bundles/$(NAME) --precision int8
+
+# Recurrent models and the Transformer on the same tasks: trains what is not trained, measures, draws.
+study: setup
+	for task in sound en-it; do for system in gru gru-additive transformer; do \
+		$(VENV)/python -m train train/recipes/study-$$task-$$system.toml --threads 1 \
+			--out build/training/study-$$task-$$system || exit 1; \
+	done; done
+	$(VENV)/python -m tests.benchmarks.study
+	$(VENV)/python -m scripts.study
 
 protos: setup
 	$(VENV)/python -m scripts.generate_stubs

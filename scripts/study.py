@@ -145,7 +145,8 @@ def draw() -> None:
                 figure.savefig(
                     PAGE.with_name(f"study-{task}.{ending}"),
                     dpi=110,
-                    metadata={"Description": digest()},
+                    metadata={"Description": digest()}
+                    | ({"Date": None} if ending == "svg" else {}),
                 )
 
 

@@ -7,6 +7,7 @@ attention read the padding too, so it is part of the text here.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -39,7 +40,7 @@ BEGIN, END, UNKNOWN = "\t", "\n", "<unk>"
 PAD = "_"  # no letter of the source, nor a character of the target
 SAMPLES = ("angkor", "phnom penh", "soksabay", "khnhom", "srolanh", "bat", "tov", "attention")
 # What each layer must have besides its weights.
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "GRU": {
         "reset_after": True,
         "activation": "tanh",

@@ -42,6 +42,7 @@ class _Reader:
         self.memo: list[Any] = []
 
     def run(self, data: bytes) -> Any:
+        argument: Any  # of the type that the operation has
         for operation, argument, _ in pickletools.genops(data):
             name = operation.name
             if name == "STOP":

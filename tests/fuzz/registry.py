@@ -28,6 +28,7 @@ TARGETS = (
     "marian",
     "shortlist",
     "sentence_piece",
+    "keras_vocabulary",
 )
 
 

@@ -29,7 +29,7 @@ WORDS = (
     *("Siem Reap!", "battambang", "abcdefghijklmnopqrstuvwxyzabc", "kampuchea", "aksor", "rean"),
 )
 MAX_CHARACTERS = 32
-Array = np.ndarray[Any, np.dtype[np.float32]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def folder() -> Path:
@@ -37,7 +37,8 @@ def folder() -> Path:
 
 
 def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
 
 
 class KerasModel:
@@ -65,7 +66,8 @@ class KerasModel:
         update = sigmoid(from_input[0] + from_state[0])
         reset = sigmoid(from_input[1] + from_state[1])
         new = np.tanh(from_input[2] + reset * from_state[2])
-        return update * state + (1 - update) * new
+        result: Array = update * state + (1 - update) * new
+        return result
 
     def gru(self, layer: str, x: Array) -> Array:
         state = np.zeros(64, np.float32)
