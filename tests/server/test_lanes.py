@@ -13,7 +13,7 @@ import pytest
 from client.sync import Client
 from model.bundle import BundleError
 from server.engine.decoding.options import Sampling
-from server.engine.encoder_worker import BatchLimits
+from server.engine.encoder_batch import BatchLimits
 from server.engine.lane import REFUSED_JOB, Add, Cancel, Lane, Stop, Submit
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes

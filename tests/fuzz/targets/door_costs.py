@@ -9,7 +9,7 @@ from typing import Any
 
 from server.errors import ServeError
 from tests.fuzz.draw import Draw
-from tests.fuzz.service import REFUSALS, service
+from tests.fuzz.service import MAX_LENGTH, REFUSALS, service
 from tests.fuzz.targets import costs, http, tensors
 from tests.server.oip.messages import infer_request
 
@@ -60,7 +60,7 @@ def run(data: bytes) -> None:
 
 def calls() -> list[str]:
     """The paths of the routes, and the call with tensors."""
-    running = service(costs.MAX_LENGTH, costs.MAX_INPUT_BYTES)
+    running = service(MAX_LENGTH, costs.MAX_INPUT_BYTES)
     return [*sorted({route.path for route in running.routes}), INFER]
 
 
@@ -77,7 +77,7 @@ def request_of(data: bytes) -> tuple[str, int, Callable[[], bool]]:
     name = names[draw.below(len(names))]
     if name == INFER:
         return _tensors(draw)
-    running = service(costs.MAX_LENGTH, costs.MAX_INPUT_BYTES)
+    running = service(MAX_LENGTH, costs.MAX_INPUT_BYTES)
     route = next(route for route in running.routes if route.path == name)
     fields: dict[str, Any] = {"model": draw.choice(http.MODELS)}
     made = next((make for suffix, make in _BODIES if name.endswith(suffix)), None)
@@ -94,7 +94,7 @@ def request_of(data: bytes) -> tuple[str, int, Callable[[], bool]]:
 
 
 def _tensors(draw: Draw) -> tuple[str, int, Callable[[], bool]]:
-    running = service(costs.MAX_LENGTH, costs.MAX_INPUT_BYTES)
+    running = service(MAX_LENGTH, costs.MAX_INPUT_BYTES)
     model = draw.choice(tensors.MODELS)
     inputs: Any = {}
     for _ in range(1 + draw.below(2)):
