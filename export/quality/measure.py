@@ -14,6 +14,7 @@ from export.decoding import DecodingInputs, decode_in_graph, padded, prefill_sou
 from export.encoding import EncoderInputs, encode_in_graph
 from export.fidelity.figures import log_softmax
 from export.fidelity.subject import GraphFolder, Subject
+from export.quality.entities import decode_entities
 from export.quality.metrics import (
     entity_f1,
     exact_match,
@@ -201,7 +202,7 @@ def tagging(model: Model, examples: Sequence[TaggingExample]) -> Metrics:
     """The F1 of entities, and the share of texts whose entities are all found."""
     encodings = [model.subject.tokenizer.encode(example.text) for example in examples]
     found = [
-        _entities(model, example.text, encoding, logits)
+        decode_entities(model.labels, example.text, encoding, logits)
         for example, encoding, logits in zip(
             examples, encodings, _encode(model, list(map(_ids, encodings))), strict=True
         )
@@ -209,28 +210,6 @@ def tagging(model: Model, examples: Sequence[TaggingExample]) -> Metrics:
     references = [{(s.start, s.end, s.label) for s in example.spans} for example in examples]
     frozen = [list(map(frozenset, sets)) for sets in (found, references)]
     return {"f1": entity_f1(found, references), "exact_match": exact_match(*frozen)}
-
-
-def _entities(
-    model: Model, text: str, encoding: Encoding, logits: Floats
-) -> set[tuple[int, int, str]]:
-    """Entities of neighbouring tokens with one label; ``B-`` begins one."""
-    spans: list[tuple[int, int, str]] = []
-    is_open = False
-    for index, (start, end) in enumerate(encoding.offsets):
-        if encoding.special_tokens_mask[index]:
-            continue
-        label = model.labels[int(logits[index].argmax())]
-        mark, _, name = label.rpartition("-")
-        first = end - len(text[start:end].lstrip())
-        if label == "O":
-            is_open = False
-        elif is_open and mark != "B" and spans[-1][2] == name:
-            spans[-1] = (spans[-1][0], end, name)
-        else:
-            spans.append((first, end, name))
-            is_open = True
-    return set(spans)
 
 
 def answering(model: Model, examples: Sequence[AnswerExample]) -> Metrics:
