@@ -15,7 +15,7 @@ from onnx_ir.tape import Tape
 from export.attention_graph import OPERATOR, SOFTMAX, num_heads_of, operator_weights
 from export.graph_files import load_graph
 from export.quantized_matmul import constant
-from export.window_weights import WINDOWED, WindowWeights, is_of_global_tokens, weights_values
+from export.window_weights import WINDOWED, WindowWeights, weights_values
 from model.bundle import ATTEND_ENCODE, AttentionKind, Dtype, GraphSpec, TensorSpec
 
 FILE = "attend_encode.onnx"
@@ -87,7 +87,7 @@ def _combined(tape: Tape, rows: ir.Value, weights: ir.Value, name: str) -> ir.Va
 def _is_attention(node: ir.Node) -> bool:
     """Whether ``node`` is an attention of tokens to tokens; not the rows of global tokens."""
     if node.op_type == SOFTMAX:
-        return weights_values(node) and not is_of_global_tokens(node)
+        return weights_values(node)
     return node.op_type == WINDOWED or (node.op_type == OPERATOR and node.inputs[3] is None)
 
 

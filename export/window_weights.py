@@ -10,13 +10,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
-from export.attention_graph import OPERATOR, SOFTMAX, cross_weights, num_heads_of
+from export.attention_graph import OPERATOR, cross_weights, num_heads_of
 from export.quantized_matmul import constant
 
 WINDOWED = "MultiHeadAttention"
-# The operators that put the context of global tokens in the place of the windows', with the index
-# of their input that has it: of the first tokens, or of those that a condition selects.
-GLOBAL_INPUTS = {"Concat": 0, "Where": 1}
+# Puts the context of global tokens, its second input, in the place of the windows'.
+_MERGE = "Where"
 _MOVES = ("Cast", "Pad", "Reshape", "Slice", "Transpose")
 
 
@@ -24,19 +23,6 @@ def weights_values(node: ir.Node) -> bool:
     """Whether the output of ``node`` is the left side of a matrix product."""
     users = [user.node for user in node.outputs[0].uses()]
     return any(user.op_type == "MatMul" and user.inputs[0] is node.outputs[0] for user in users)
-
-
-def is_of_global_tokens(softmax: ir.Node) -> bool:
-    """Whether ``softmax`` is the attention of a windowed attention's global tokens."""
-    reached = [user.node for user in softmax.outputs[0].uses() if user.node.op_type == "MatMul"]
-    while reached:
-        node = reached.pop()
-        if node.op_type in GLOBAL_INPUTS and _window_before(node.inputs[-1]) is not None:
-            return True
-        if node.op_type in (*_MOVES, "MatMul"):
-            users = [user.node for user in node.outputs[0].uses()]
-            reached += [user for user in users if user.op_type != "MatMul"]
-    return False
 
 
 def _window_before(value: ir.Value | None) -> ir.Node | None:
@@ -53,20 +39,12 @@ def _source(value: ir.Value | None) -> ir.Node | None:
     return None
 
 
-def _attention_before(value: ir.Value | None) -> ir.Node | None:
-    """The attention whose context ``value`` is: an operator, or the softmax of plain ones."""
-    node = _source(value)
-    if node is not None and node.op_type == "MatMul":
-        node = _source(node.inputs[0])
-    return node if node is not None and node.op_type in (OPERATOR, SOFTMAX) else None
-
-
 def _merge_after(window: ir.Node) -> ir.Node | None:
     """The node that puts the context of global tokens among that of ``window``."""
     reached = [window]
     while reached:
         for user in [user.node for user in reached.pop().outputs[0].uses()]:
-            if user.op_type in GLOBAL_INPUTS and _window_before(user.inputs[-1]) is window:
+            if user.op_type == _MERGE and _window_before(user.inputs[-1]) is window:
                 return user
             if user.op_type in _MOVES:
                 reached.append(user)
@@ -170,13 +148,9 @@ class WindowWeights:
         tape, merge = self.tape, _merge_after(self.node)
         if merge is None:
             return placed
-        source = _attention_before(merge.inputs[GLOBAL_INPUTS[merge.op_type]])
-        if source is None:
+        source = _source(merge.inputs[1])
+        if source is None or source.op_type != OPERATOR:
             raise ValueError(f"{self.node.name}: the attention of its global tokens is not known")
-        if merge.op_type == "Concat":
-            first = self._float(source.outputs[0])  # [batch, heads, globals, length]
-            rest = self._slice(placed, 2, self.ints(self.num_global), self.length)
-            return tape.op("Concat", [first, rest], {"axis": 2})
         # [batch, 1, heads * globals, 1, length]: each head's global tokens are heads of their own
         weights = cross_weights(tape, source)
         shape = self.ints(self.num_heads, self.num_global)
