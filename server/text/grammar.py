@@ -25,7 +25,8 @@ from server.text.token_bytes import drops_first_space, token_bytes
 from server.text.tokenizer_file import load_tokenizer
 
 MAX_GRAMMAR_BYTES = 1 << 16
-CACHED_GRAMMARS = 64
+# A compiled grammar takes some 600 times its source: the cache holds at most about 160 MB.
+CACHED_GRAMMARS, MAX_CACHED_BYTES = 64, 1 << 12
 _SPECIAL_IN_REGEX = re.compile(r"[\\.+*?()|\[\]{}^$#&~\-]")
 
 
@@ -57,7 +58,7 @@ class GrammarError(Exception):
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer and caches the latest. Thread-safe.
+    """Compiles grammars for one tokenizer and caches the latest short ones. Thread-safe.
 
     Args:
         path: path of ``tokenizer.json``, which is read when the first grammar is compiled.
@@ -72,10 +73,12 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._drops_first_space = False
-        # The library recurses once per rule: the largest grammars overflow 8 MiB of stack.
-        self._compiled = lru_cache(CACHED_GRAMMARS)(
-            lambda grammar: run_with_large_stack(lambda: self._compile(grammar))
-        )
+        self._compiled = lru_cache(CACHED_GRAMMARS)(self._compile_on_large_stack)
+
+    @property
+    def num_cached(self) -> int:
+        """Compiled grammars that are kept."""
+        return self._compiled.cache_info().currsize
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
         """A constraint in its initial state. Blocks for up to a second.
@@ -83,7 +86,13 @@ class GrammarCompiler:
         Raises:
             GrammarError: the grammar is malformed or too complex, or the tokenizer is unsupported.
         """
+        if grammar.num_bytes > MAX_CACHED_BYTES:
+            return self._compile_on_large_stack(grammar)
         return self._compiled(grammar).fork()
+
+    def _compile_on_large_stack(self, grammar: Grammar) -> "GrammarConstraint":
+        # The library recurses once per rule: the largest grammars overflow 8 MiB of stack.
+        return run_with_large_stack(lambda: self._compile(grammar))
 
     def _compile(self, grammar: Grammar) -> "GrammarConstraint":
         tokenizer = self._tokenizer_for_library()

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from server.constraint import ConstraintError
 from server.text.grammar import (
+    MAX_CACHED_BYTES,
     Grammar,
     GrammarCompiler,
     GrammarConstraint,
@@ -219,3 +220,16 @@ def test_first_word_may_include_the_leading_space(tmp_path: Path) -> None:
     constraint.advance(id_of(tokenizer, "▁red"))
     second = {tokenizer.id_to_token(id_) for id_ in allowed_tokens(constraint, size)}
     assert second == {"▁green"}, "later words use the tokenizer's spelling"
+
+
+def test_only_short_grammars_are_kept(tmp_path: Path) -> None:
+    tokenizer, path = byte_level(), tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    compiler = GrammarCompiler(path, tokenizer.get_vocab_size(), (EOS,))
+    first = {id_of(tokenizer, token) for token in ("true", "t", "red", "re", "r")}
+    long = Grammar(GrammarKind.CHOICES, choices=("true", "red" * MAX_CACHED_BYTES))
+    short = Grammar(GrammarKind.CHOICES, choices=("true", "red"))
+    for grammar, num_cached in ((long, 0), (short, 1), (short, 1), (long, 1)):
+        constraint = compiler.compile(grammar)
+        assert allowed_tokens(constraint, tokenizer.get_vocab_size()) == first
+        assert compiler.num_cached == num_cached
