@@ -9,8 +9,8 @@ import time
 
 # Allocations before the youngest objects are collected, and such collections before the next older
 # ones are: each pauses for some 10 ms at most.
-_YOUNG_ALLOCATIONS = 10_000
-_YOUNG_COLLECTIONS = 10
+_YOUNG_ALLOCATIONS = 3_000
+_YOUNG_COLLECTIONS = 4
 _NO_AUTOMATIC_FULL_COLLECTION = 1_000_000_000
 MAX_SECONDS_BETWEEN_COLLECTIONS = 600.0
 

@@ -32,9 +32,10 @@ def run(default_models: str) -> Run:
 
 
 def test_a_chat_model_answers_a_user_message(run: Run) -> None:
-    # A short fact: int8 rounding, and so the wording of longer answers, depends on the processor.
-    answer = run("generate", "What is the capital of France?", "--max-new-tokens", "24")
-    assert "Paris" in answer
+    answer = run("generate", "Why is the sky blue?", "--max-new-tokens", "80")
+    # int8 rounding, and so the wording, depends on the processor.
+    assert "light" in answer
+    assert any(word in answer for word in ("scatter", "absorb", "wavelength"))
 
 
 def test_each_text_is_a_conversation_of_its_own(run: Run) -> None:

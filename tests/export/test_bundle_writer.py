@@ -34,6 +34,7 @@ from tests.export.exported import ALL_NAMES
 RECURRENT_SCORES = {
     "gru-fixed": {},
     "gru-additive": {"decode": 1, ATTEND: 1},
+    "gru-maxout": {"decode": 1, ATTEND: 1},
     "lstm-dot": {ATTEND: 1},
     "lstm-general": {ATTEND: 1},
 }
