@@ -36,6 +36,10 @@ def embed_part(
     return part
 
 
+def _text_pairs(pairs: Pairs) -> list[wire.TextPair]:
+    return [wire.TextPair(text=text, text_pair=pair) for text, pair in pairs]
+
+
 def classify(
     model: str,
     inputs: Texts,
@@ -49,7 +53,7 @@ def classify(
         options,
         model=model,
         inputs=texts(inputs),
-        pairs=[wire.TextPair(text=text, text_pair=pair) for text, pair in pairs],
+        pairs=_text_pairs(pairs),
     )
 
 
@@ -63,7 +67,7 @@ def attend(
         options,
         model=model,
         inputs=texts(inputs),
-        pairs=[wire.TextPair(text=text, text_pair=pair) for text, pair in pairs],
+        pairs=_text_pairs(pairs),
     )
 
 

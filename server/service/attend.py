@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from model.config import Kind
 from server.bounds import INPUT_BYTES, MAX_TEXTS, ruled, sized
 from server.errors import InternalError, InvalidArgumentError
-from server.service import validation
 from server.service.attention import (
     AttentionPlan,
     check_encoder_attention,
@@ -14,7 +13,6 @@ from server.service.attention import (
     plan_attention,
 )
 from server.service.caller import Caller
-from server.service.classify import TextPair
 from server.service.context import ServiceContext
 from server.service.encoder_call import (
     EncoderCall,
@@ -27,8 +25,9 @@ from server.service.encoder_options import LengthOptions, length_limit
 from server.service.generation_options import AttentionOptions
 from server.service.generation_request import AttentionMatrix
 from server.service.requests import ModelRequest
+from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
 from server.service.usage import Timing, Usage
-from server.text.windows import LengthLimit, LongInput, TokenizedText
+from server.text.windows import LongInput, TokenizedText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,9 @@ async def attend(request: AttendRequest, context: ServiceContext, caller: Caller
         )
     plan = plan_attention(request.attention or AttentionOptions(), model)
     limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
-    tokenized = await _tokenize(request, call, limit)
+    tokenized = await tokenize_inputs_or_pairs(
+        request.inputs, request.pairs, call, limit, with_offsets=True
+    )
     check_encoder_attention(plan, [text.num_tokens for text in tokenized])
     outputs = await call.run(await call.jobs(tokenized, attention=plan.selection))
 
@@ -119,22 +120,6 @@ async def attend(request: AttendRequest, context: ServiceContext, caller: Caller
         )
 
     return await call.build(4 * sum(text.num_tokens for text in tokenized), result)
-
-
-async def _tokenize(
-    request: AttendRequest, call: EncoderCall, limit: LengthLimit
-) -> list[TokenizedText]:
-    max_bytes = call.context.config.max_input_bytes
-    if not request.pairs:
-        validation.check_texts(request.inputs, max_bytes)
-        return await call.tokenize(request.inputs, limit, with_offsets=True)
-    if request.inputs:
-        raise InvalidArgumentError("pairs", "exactly one of inputs and pairs is required")
-    first = [pair.text for pair in request.pairs]
-    second = [pair.text_pair for pair in request.pairs]
-    validation.check_texts(first, max_bytes, "pairs", ".text")
-    validation.check_texts(second, max_bytes, "pairs", ".text_pair")
-    return await call.tokenize(first, limit, pairs=second, with_offsets=True, path="pairs[{}]")
 
 
 def _tokens(text: TokenizedText, tokens: Sequence[str]) -> tuple[TokenSpan, ...]:

@@ -14,7 +14,6 @@ from server.bounds import (
     ruled,
     sized,
 )
-from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -27,16 +26,9 @@ from server.service.encoder_options import (
     score_function,
 )
 from server.service.requests import ModelRequest
+from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
 from server.service.usage import Timing, Usage
-from server.text.windows import LengthLimit, LongInput, TokenizedText
-
-
-@dataclass(frozen=True, slots=True)
-class TextPair:
-    """Two texts that are classified together, such as a premise and a hypothesis."""
-
-    text: str = ruled(INPUT_BYTES)
-    text_pair: str = ruled(INPUT_BYTES)
+from server.text.windows import LongInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +95,7 @@ async def classify(
     num_labels = min(request.top_k or MAX_INTEGER, len(model.manifest.labels))
     num_values = (len(request.inputs) + len(request.pairs)) * num_labels
     validation.check_reply("top_k", num_values, MAX_REPLY_VALUES, "labels")
-    tokenized = await _tokenize(request, call, limit)
+    tokenized = await tokenize_inputs_or_pairs(request.inputs, request.pairs, call, limit)
     outputs = await call.run(await call.jobs(tokenized))
 
     def result() -> ClassifyResult:
@@ -125,22 +117,6 @@ async def classify(
         )
 
     return await call.build(num_values, result)
-
-
-async def _tokenize(
-    request: ClassifyRequest, call: EncoderCall, limit: LengthLimit
-) -> list[TokenizedText]:
-    max_bytes = call.context.config.max_input_bytes
-    if not request.pairs:
-        validation.check_texts(request.inputs, max_bytes)
-        return await call.tokenize(request.inputs, limit)
-    if request.inputs:
-        raise InvalidArgumentError("pairs", "exactly one of inputs and pairs is required")
-    first = [pair.text for pair in request.pairs]
-    second = [pair.text_pair for pair in request.pairs]
-    validation.check_texts(first, max_bytes, "pairs", ".text")
-    validation.check_texts(second, max_bytes, "pairs", ".text_pair")
-    return await call.tokenize(first, limit, pairs=second, path="pairs[{}]")
 
 
 def _best_labels(

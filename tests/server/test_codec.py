@@ -13,12 +13,13 @@ from protos.triune.v1 import encoding_pb2 as pb
 from server.errors import InvalidArgumentError
 from server.frontends.grpc.codec import decode, wire_path
 from server.service.answer import AnswerRequest, Question
-from server.service.classify import ClassifyRequest, TextPair
+from server.service.classify import ClassifyRequest
 from server.service.embed import EmbedRequest
 from server.service.encoder_options import LengthOptions
 from server.service.fill_mask import FillMaskRequest
 from server.service.rerank import RerankRequest
 from server.service.tag import TagRequest
+from server.service.text_pairs import TextPair
 from server.text.entities import Aggregation
 from server.text.windows import LongInput
 

@@ -17,7 +17,7 @@ from server.frontends.oip.signatures import (
 )
 from server.frontends.oip.tensors import InputTensor, check_inputs
 from server.service.answer import AnswerRequest, Question
-from server.service.classify import ClassifyRequest, TextPair
+from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
 from server.service.embed import EmbedRequest
 from server.service.fill_mask import FillMaskRequest
@@ -26,6 +26,7 @@ from server.service.requests import ModelRequest
 from server.service.rerank import RerankRequest
 from server.service.score import ScoreInput, ScoreRequest
 from server.service.tag import TagRequest
+from server.service.text_pairs import TextPair
 
 Tensors = Mapping[str, InputTensor]
 
