@@ -16,7 +16,7 @@ TARGETS = (
     "tensors",
     "long_texts",
     "costs",
-    "door_costs",
+    "protocol_costs",
     "text",
     "stops",
     "markup",

@@ -17,11 +17,11 @@ import typer
 
 from loadtest.machine import machine
 from tests.fuzz.registry import ROOT
-from tests.fuzz.targets import costs, door_costs
+from tests.fuzz.targets import costs, protocol_costs
 
 KEPT = 8
 REPEATS = 3
-TARGETS = (costs, door_costs)
+TARGETS = (costs, protocol_costs)
 REPORT = ROOT / "docs" / "slowest.json"
 
 Input = tuple[ModuleType, bytes]

@@ -9,7 +9,7 @@ from protos.triune.v1 import inference_pb2
 from server.frontends.grpc.inference import InferenceServicer
 from tests.fuzz.service import CALLS
 from tests.fuzz.slowest import Search
-from tests.fuzz.targets import door_costs
+from tests.fuzz.targets import protocol_costs
 
 NUM_INPUTS = 2000
 
@@ -18,7 +18,7 @@ def test_every_call_is_searched() -> None:
     service = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
     assert {method for method, *_ in CALLS} == {method.name for method in service.methods}
     assert {"/v1/chat/completions", "/translate", "/v2/rerank", "ModelInfer"} <= {
-        *door_costs.calls()
+        *protocol_costs.calls()
     }
 
 
@@ -36,5 +36,5 @@ def test_search_finds_a_planted_slow_path(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(InferenceServicer, "Tokenize", slow)
     search = Search(1, only=["Tokenize"])
     search.run(seconds=300, max_inputs=NUM_INPUTS, stops_at_first=True)
-    assert set(search.worst) == {method for method, *_ in CALLS} | {*door_costs.calls()}
+    assert set(search.worst) == {method for method, *_ in CALLS} | {*protocol_costs.calls()}
     assert "Tokenize" in {cost.method for cost in search.too_slow}

@@ -114,8 +114,8 @@ def _clients(server: ServerProcess, num_mixed: int) -> Iterator[list[int]]:
         for number in range(num_mixed):
             stack.enter_context(_client("mixed", server.target, number))
         stack.enter_context(_client("staller", server.target, 0))
-        doors = [server.target, server.http_url, "0"]
-        stack.enter_context(_program("tests.soak.doors", *doors))
+        addresses = [server.target, server.http_url, "0"]
+        stack.enter_context(_program("tests.soak.other_protocols", *addresses))
         crashes = threading.Thread(target=_crash, args=(server.target, killed, ended))
         crashes.start()
         try:

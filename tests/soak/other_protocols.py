@@ -1,4 +1,4 @@
-"""``python -m tests.soak.doors TARGET HTTP_URL SEED``: a client of the other protocols.
+"""``python -m tests.soak.other_protocols TARGET HTTP_URL SEED``: a client of the other protocols.
 
 It makes valid and invalid calls of the Open Inference Protocol, by gRPC and HTTP, and of the HTTP
 APIs, and reads, leaves or stalls streams, until it is killed.
