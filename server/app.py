@@ -24,6 +24,7 @@ from server.models.memory_keeper import MemoryKeeper
 from server.models.registry import Registry
 from server.models.watch import Watch
 from server.models.workers import build_engine
+from server.niceness import Niceness, add_niceness
 from server.runtime.contract import Backend
 from server.runtime.kernels.library import LIBRARY, kernels_in_use
 from server.runtime.ort.backend import OrtBackend
@@ -99,7 +100,9 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         if not catalog.registry.models and watch is None and config.admin is None:
             raise StartupError(f"no bundle in {config.bundles} can be served")
         tokenizing = stack.enter_context(
-            ThreadPoolExecutor(max_workers=_TOKENIZER_THREADS, thread_name_prefix="tokenize")
+            ThreadPoolExecutor(
+                _TOKENIZER_THREADS, "tokenize", add_niceness, (Niceness.TOKENIZER,)
+            )
         )
         threads = FairExecutor(tokenizing, _TOKENIZER_THREADS, config.max_tokenizing)
         state = ServingState(engine)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_OVERTAKEN = 3
+# Texts to choose a batch from.
+MAX_CANDIDATES = 1024
 
 
 @dataclass(frozen=True, slots=True)

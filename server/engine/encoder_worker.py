@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_attention import EncoderAttention
-from server.engine.encoder_batch import BatchLimits, choose_first, form_batch
+from server.engine.encoder_batch import MAX_CANDIDATES, BatchLimits, choose_first, form_batch
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
@@ -150,12 +151,16 @@ class EncoderWorker:
         return batch
 
     def _batch_with(self, first: _Text, waiting: Sequence[_Text]) -> list[_Text]:
-        """The batch that contains ``first``. A text with attention weights runs alone."""
+        """The batch that contains ``first``. A text with attention weights runs alone.
+
+        The oldest texts are its candidates, so that a long queue does not make a step longer.
+        """
         if first.job.attention is not None:
             return [first]
-        texts = [text for text in waiting if text.job.attention is None]
+        others = (text for text in waiting if text.job.attention is None and text is not first)
+        texts = [first, *islice(others, MAX_CANDIDATES)]
         lengths = [len(text.job.token_ids) for text in texts]
-        return [texts[index] for index in form_batch(lengths, self._limits, texts.index(first))]
+        return [texts[index] for index in form_batch(lengths, self._limits)]
 
     def _finish(
         self,

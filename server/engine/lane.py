@@ -16,6 +16,7 @@ from server.engine.requests.job import Job
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.watchdog import Progress
+from server.niceness import Niceness, add_niceness
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +145,7 @@ class Lane(threading.Thread):
             self._commands.put(command)
 
     def run(self) -> None:
+        add_niceness(Niceness.LANE)
         try:
             while self._take_commands():
                 self._step_next()

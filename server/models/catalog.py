@@ -33,6 +33,7 @@ from server.models.registry import (
 from server.models.switch_interval import short_switch_interval
 from server.models.warm_up import warm_up
 from server.models.workers import admission_limits, make_workers
+from server.niceness import Niceness, add_niceness
 from server.printable import printable, quoted, shortened
 from server.runtime.contract import Backend
 
@@ -82,7 +83,8 @@ class Catalog:
         self._memory = MemoryLedger(config)
         self._num_loads: Counter[Key] = Counter()
         # Bundles are loaded one at a time.
-        self._loading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
+        # The threads that a graph starts inherit the niceness.
+        self._loading = ThreadPoolExecutor(1, "load", add_niceness, (Niceness.LANE,))
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
 

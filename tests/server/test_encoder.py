@@ -3,7 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.encoder_batch import MAX_OVERTAKEN, BatchLimits, choose_first, form_batch
+from server.engine.encoder_batch import (
+    MAX_CANDIDATES,
+    MAX_OVERTAKEN,
+    BatchLimits,
+    choose_first,
+    form_batch,
+)
 from server.engine.requests.job import EncodingJob
 from tests.server.fake_encoder import FakeEncoder, make_encoder_worker
 
@@ -50,3 +56,13 @@ def test_starves_neither_bulk_nor_interactive_texts() -> None:
         runs.append([update.id for update in encoder.step()])
     assert runs[:8] == [[5], [6], [7], [0], [8, 9], [10], [11], [1]]
     assert [run for run in runs if run[0] < num_bulk] == [[0], [1], [2], [3]]
+
+
+def test_a_batch_is_chosen_from_the_oldest_texts() -> None:
+    """A text behind them waits, though it is as long as the first."""
+    encoder = make_encoder_worker(FakeEncoder(), LIMITS)
+    encoder.submit(0, EncodingJob((2,) * 8))
+    for id_ in range(1, MAX_CANDIDATES + 1):
+        encoder.submit(id_, EncodingJob((2,) * 60))
+    encoder.submit(MAX_CANDIDATES + 1, EncodingJob((2,) * 8))
+    assert [update.id for update in encoder.step()] == [0]
